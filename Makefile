@@ -1,0 +1,44 @@
+# Every command sets up what it needs; what is built or downloaded is kept in the user's cache, outside of the checkout.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: help up test lint e2e e2e-node bench control-plane clean setup
+
+help: ## Show these commands
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+setup:
+	@dev/setup
+
+control-plane: setup ## Build etcd, kube-apiserver and the rest of a real control plane (once)
+	@dev/control-plane/build
+
+up: control-plane ## Start a control plane with a virtual node, and stay until Ctrl-C
+	@cargo build --package virtual-kubelet
+	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
+
+test: control-plane ## Run all tests, against a real control plane where they need one
+	@cargo test --workspace --all-features --no-fail-fast -- --include-ignored
+
+lint: setup ## Check formatting, lints, documentation and the direction of dependencies
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets --all-features -- -D warnings
+	@cargo clippy --package virtual-kubelet --no-default-features -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
+	@cargo test --package virtual-kubelet --test it house -- --quiet
+
+e2e: e2e-node ## Run the long tests of all areas
+
+e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
+	@dev/e2e-node
+
+bench: control-plane ## Measure, beside a bare client in the same run
+	@dev/bench-node
+
+clean: ## Remove what was built here and in the cache
+	@rm -rf target .dev "$(CACHE)"

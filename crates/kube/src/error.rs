@@ -1,0 +1,182 @@
+//! What went wrong with a call to the API server, sorted by what to do about it.
+
+use std::{fmt, time::Duration};
+
+/// Why a call failed. Cheap to clone, so that state machines can hold it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What to do about it.
+    pub kind: Kind,
+    /// For people: the server's message, or what the connection said.
+    pub message: String,
+    /// The earliest time for another attempt, where the server gave one.
+    pub retry_after: Option<Duration>,
+}
+
+/// The classes of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// 404.
+    NotFound,
+    /// 409 on a create.
+    AlreadyExists,
+    /// 409: somebody else changed the object, or it has another UID.
+    Conflict,
+    /// 422 on `metadata.uid`: the object with this UID is gone, and another one has its name.
+    Replaced,
+    /// 400, 422 and the like: the same request can never succeed.
+    Invalid,
+    /// 401.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 410: a resource version that is too old.
+    Expired,
+    /// 429.
+    Throttled,
+    /// Any 5xx.
+    Server,
+    /// No answer within the time limit.
+    Timeout,
+    /// No connection, or one that broke.
+    Unreachable,
+}
+
+impl Error {
+    /// An error of this kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after: None }
+    }
+
+    /// A call that was given up.
+    pub fn timeout(limit: Duration) -> Self {
+        Self::new(Kind::Timeout, format!("the API server did not answer within {limit:?}"))
+    }
+}
+
+impl Kind {
+    /// A short stable name, for metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Replaced => "Replaced",
+            Self::Invalid => "Invalid",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::Expired => "Expired",
+            Self::Throttled => "Throttled",
+            Self::Server => "Server",
+            Self::Timeout => "Timeout",
+            Self::Unreachable => "Unreachable",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = &error else {
+            return Self::new(Kind::Unreachable, chain(&error));
+        };
+        let details = status.details.as_ref();
+        let about_uid = || {
+            details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
+                || status.message.contains("metadata.uid")
+        };
+        let kind = match status.code {
+            401 => Kind::Unauthorized,
+            403 => Kind::Forbidden,
+            404 => Kind::NotFound,
+            409 if status.reason == "AlreadyExists" => Kind::AlreadyExists,
+            409 => Kind::Conflict,
+            410 => Kind::Expired,
+            422 if about_uid() => Kind::Replaced,
+            429 => Kind::Throttled,
+            500.. => Kind::Server,
+            _ => Kind::Invalid,
+        };
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        Self {
+            kind,
+            message: if status.message.is_empty() {
+                format!("HTTP status {}", status.code)
+            } else {
+                status.message.clone()
+            },
+            retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+        }
+    }
+}
+
+/// The innermost cause, which names the trouble ("connection refused"), behind the outermost message.
+fn chain(error: &kube::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    let (outer, inner) = (error.to_string(), innermost.to_string());
+    if outer.contains(&inner) { outer } else { format!("{outer}: {inner}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{Status, response::StatusDetails};
+
+    use super::*;
+
+    fn status(code: u16, reason: &str) -> Status {
+        Status { code, reason: reason.into(), message: "no".into(), ..Status::default() }
+    }
+
+    fn details(value: serde_json::Value) -> StatusDetails {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn every_answer_of_the_server_has_one_kind() {
+        let table = [
+            (400, "BadRequest", Kind::Invalid),
+            (401, "Unauthorized", Kind::Unauthorized),
+            (403, "Forbidden", Kind::Forbidden),
+            (404, "NotFound", Kind::NotFound),
+            (409, "AlreadyExists", Kind::AlreadyExists),
+            (409, "Conflict", Kind::Conflict),
+            (410, "Expired", Kind::Expired),
+            (422, "Invalid", Kind::Invalid),
+            (429, "TooManyRequests", Kind::Throttled),
+            (500, "InternalError", Kind::Server),
+            (503, "ServiceUnavailable", Kind::Server),
+            (504, "Timeout", Kind::Server),
+        ];
+        for (code, reason, kind) in table {
+            assert_eq!(
+                Error::from(kube::Error::Api(status(code, reason).boxed())).kind,
+                kind,
+                "{code} {reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_changed_uid_is_told_apart_from_an_invalid_object() {
+        let mut uid = status(422, "Invalid");
+        let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "metadata.uid"});
+        uid.details = Some(details(serde_json::json!({"causes": [cause]})));
+        assert_eq!(Error::from(kube::Error::Api(uid.boxed())).kind, Kind::Replaced);
+    }
+
+    #[test]
+    fn the_time_to_wait_is_kept() {
+        let mut busy = status(429, "TooManyRequests");
+        busy.details = Some(details(serde_json::json!({"retryAfterSeconds": 7})));
+        assert_eq!(Error::from(kube::Error::Api(busy.boxed())).retry_after, Some(Duration::from_secs(7)));
+    }
+}

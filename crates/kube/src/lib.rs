@@ -1,0 +1,22 @@
+//! The API server, as the controllers use it: a client that reloads its credentials, calls with a time limit and a typed
+//! error, watches that never end, and events.
+//!
+//! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
+
+pub mod client;
+pub mod error;
+pub mod event;
+pub mod identity;
+pub mod metrics;
+pub mod objects;
+pub mod watch;
+
+pub use self::{
+    client::{Client, ConfigError, Source},
+    error::{Error, Kind},
+    event::Recorder,
+    identity::Identity,
+    metrics::Metrics,
+    objects::{Objects, Patch},
+    watch::{Change, Selector},
+};

@@ -1,0 +1,169 @@
+//! Calls on objects of one kind: each with a time limit, a typed error and a count.
+
+use std::{fmt, fmt::Debug, future::Future, marker::PhantomData, time::Duration};
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{
+    Api, Resource,
+    api::{DeleteParams, Patch as KubePatch, PatchParams, PostParams, Preconditions},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{Client, Error};
+
+/// The name under which we own fields of objects.
+pub const FIELD_MANAGER: &str = "virtual-kubelet";
+
+/// No call to the API server waits longer. A server that hangs shows as a time-out, and the controllers go on.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The objects of one kind, in one namespace or in the cluster.
+pub struct Objects<K> {
+    client: Client,
+    namespace: Option<String>,
+    api: fn(kube::Client, Option<&str>) -> Api<K>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// A change to one object. All but `Json` may carry `metadata.uid` and `metadata.resourceVersion` as preconditions.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Patch {
+    /// Server-side apply of the fields given, by force, as [`FIELD_MANAGER`]: fields that we applied before and that are
+    /// not given any more go.
+    Apply(Value),
+    /// Strategic merge: lists merge by their keys.
+    Strategic(Value),
+    /// JSON merge: lists are replaced.
+    Merge(Value),
+    /// A list of JSON patch operations.
+    Json(Value),
+}
+
+/// What the calls need to know of a kind.
+pub trait Object:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
+{
+}
+
+// === impl Objects ===
+
+impl<K: Object> Objects<K> {
+    /// Objects that have no namespace.
+    pub fn cluster(client: Client) -> Self
+    where
+        K: Resource<Scope = ClusterResourceScope>,
+    {
+        Self { client, namespace: None, api: |client, _| Api::all(client), kind: PhantomData }
+    }
+
+    /// The objects of one namespace.
+    pub fn namespaced(client: Client, namespace: impl Into<String>) -> Self
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+    {
+        let api = |client, namespace: Option<&str>| Api::namespaced(client, namespace.unwrap_or("default"));
+        Self { client, namespace: Some(namespace.into()), api, kind: PhantomData }
+    }
+
+    pub(crate) fn api(&self) -> Api<K> {
+        (self.api)(self.client.kube(), self.namespace.as_deref())
+    }
+
+    pub(crate) fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    async fn call<T>(
+        &self,
+        verb: &'static str,
+        request: impl Future<Output = kube::Result<T>> + Send,
+    ) -> Result<T, Error> {
+        let result = match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
+            Ok(answer) => answer.map_err(Error::from),
+            Err(_) => Err(Error::timeout(CALL_LIMIT)),
+        };
+        self.client.metrics().count(verb, &K::plural(&()), &result);
+        result
+    }
+
+    /// Reads an object.
+    pub async fn get(&self, name: &str) -> Result<K, Error> {
+        let api = self.api();
+        self.call("get", api.get(name)).await
+    }
+
+    /// Creates an object. [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) when the name is taken.
+    pub async fn create(&self, object: &K) -> Result<K, Error> {
+        let api = self.api();
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        self.call("create", api.create(&params, object)).await
+    }
+
+    /// Changes an object and answers what it is now.
+    pub async fn patch(&self, name: &str, patch: &Patch) -> Result<K, Error> {
+        let api = self.api();
+        let (params, body) = patch.for_kube()?;
+        self.call("patch", api.patch(name, &params, &body)).await
+    }
+
+    /// Changes an object's status and answers what the object is now.
+    pub async fn patch_status(&self, name: &str, patch: &Patch) -> Result<K, Error> {
+        let api = self.api();
+        let (params, body) = patch.for_kube()?;
+        self.call("patch_status", api.patch_status(name, &params, &body)).await
+    }
+
+    /// Deletes the object with this name and this UID. A namesake with another UID is a
+    /// [`Kind::Conflict`](crate::Kind::Conflict).
+    pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
+        let api = self.api();
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.call("delete", api.delete(name, &params)).await.map(drop)
+    }
+}
+
+impl<K> Clone for Objects<K> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            namespace: self.namespace.clone(),
+            api: self.api,
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K> fmt::Debug for Objects<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Objects").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+// === impl Patch ===
+
+impl Patch {
+    fn for_kube(&self) -> Result<(PatchParams, KubePatch<&Value>), Error> {
+        let plain = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        Ok(match self {
+            Self::Apply(body) => (PatchParams::apply(FIELD_MANAGER).force(), KubePatch::Apply(body)),
+            Self::Strategic(body) => (plain, KubePatch::Strategic(body)),
+            Self::Merge(body) => (plain, KubePatch::Merge(body)),
+            Self::Json(body) => {
+                let operations = serde_json::from_value(body.clone())
+                    .map_err(|error| Error::new(crate::Kind::Invalid, format!("JSON patch: {error}")))?;
+                (plain, KubePatch::Json(operations))
+            }
+        })
+    }
+}

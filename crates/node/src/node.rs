@@ -1,0 +1,327 @@
+//! The node controller: registers a Node, keeps it as the provider describes it, says at once when the provider fails,
+//! and renews its lease.
+//!
+//! [`machine`] decides, this file acts: it makes the calls, waits for what may happen next, and tells the machine.
+
+pub mod adopt;
+pub mod desired;
+pub mod instance;
+pub mod lease;
+pub mod machine;
+pub mod metrics;
+pub mod ping;
+pub mod template;
+pub mod watch;
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, future::Either, stream, stream::FuturesUnordered};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, ObjectReference},
+};
+use rand::{SeedableRng as _, rngs::StdRng};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity};
+use vk_provider::{EventKind, NodeChange, Provider};
+use vk_supervisor::{Clock, Supervisor};
+
+pub use self::{
+    desired::Desired,
+    instance::Instance,
+    lease::Taken,
+    machine::{OnStop, Settings},
+    metrics::Metrics,
+    template::Base,
+    watch::{Shared, Sights},
+};
+use self::{
+    lease::LeaseCall,
+    machine::{Action, Event, Machine, NodeCall, Now},
+    metrics::{NodeName, Outcome},
+    ping::Pong,
+};
+
+/// All that a node controller needs.
+pub struct Controller {
+    /// The node as the user configured it.
+    pub base: Base,
+    /// What runs its pods.
+    pub provider: Arc<dyn Provider>,
+    /// Times and policies.
+    pub settings: Settings,
+    /// The API server.
+    pub client: Client,
+    /// Whether we act as `system:node:NAME`, under NodeRestriction.
+    pub restricted: bool,
+    /// How changes of the Node arrive.
+    pub sights: Sights,
+    /// The wall clock.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Metrics,
+    /// How far the node is: a latest value for others to watch.
+    pub progress: tokio::sync::watch::Sender<Progress>,
+}
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Its status was written at least once.
+    pub registered: bool,
+    /// It was last posted as Ready.
+    pub ready: bool,
+}
+
+type Pending = Pin<Box<dyn Future<Output = Option<Event>> + Send>>;
+
+struct Shell {
+    name: String,
+    provider: Arc<dyn Provider>,
+    ping_timeout: Duration,
+    nodes: Objects<Node>,
+    leases: Objects<Lease>,
+    recorder: Recorder,
+    metrics: Metrics,
+    uid: Option<String>,
+    pending: FuturesUnordered<Pending>,
+}
+
+// === impl Controller ===
+
+impl Controller {
+    /// Runs until the supervisor stops and the Node was left as configured, or until another process has the node.
+    /// The caller bounds the time that stopping may take.
+    pub async fn run(mut self, supervisor: Supervisor) -> Result<(), Taken> {
+        let start = Instant::now();
+        let desired = self.describe();
+        let name = self.base.name.clone();
+        let rng = StdRng::from_rng(&mut rand::rng());
+        let mut machine = Machine::new(&name, Instance::this(), self.settings.clone(), desired, rng);
+        let mut shell = Shell {
+            provider: Arc::clone(&self.provider),
+            ping_timeout: self.settings.ping_timeout,
+            nodes: Objects::cluster(self.client.clone()),
+            leases: Objects::namespaced(self.client.clone(), "kube-node-lease"),
+            recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
+            metrics: self.metrics.clone(),
+            name,
+            uid: None,
+            pending: FuturesUnordered::new(),
+        };
+        let mut hints = match self.provider.node_changes() {
+            Some(changes) => Either::Left(changes.chain(stream::pending())),
+            None => Either::Right(stream::pending()),
+        };
+        let mut stopping = false;
+        let mut event = Some(Event::Tick);
+        loop {
+            if let Some(event) = event.take() {
+                let now = Now { elapsed: start.elapsed(), wall: self.clock.now() };
+                shell.note(&event);
+                for action in machine.handle(now, event) {
+                    match action {
+                        Action::Finished => return Ok(()),
+                        Action::GiveUp(taken) => {
+                            error!(error = %taken, "giving up");
+                            return Err(taken);
+                        }
+                        action => shell.act(action),
+                    }
+                }
+                self.publish(&machine);
+            }
+            let deadline = machine.deadline().map(|deadline| start + deadline);
+            event = tokio::select! {
+                Some(event) = shell.pending.next(), if !shell.pending.is_empty() => event,
+                Some(sight) = self.sights.next() => Some(match sight {
+                    watch::Sight::Seen(node) => Event::Seen(node),
+                    watch::Sight::Missing => Event::Missing,
+                }),
+                Some(change) = hints.next() => self.hint(change, &mut machine, &mut shell, start),
+                () = until(deadline) => Some(Event::Tick),
+                () = supervisor.stopping(), if !stopping => {
+                    stopping = true;
+                    Some(Event::Stop)
+                }
+            };
+        }
+    }
+
+    fn describe(&self) -> Desired {
+        let desired = Desired::new(&self.base, self.base.describe(self.provider.as_ref()), self.restricted);
+        if !desired.left_out.is_empty() {
+            info!(labels = ?desired.left_out, "left out labels that a node identity may not set");
+        }
+        desired
+    }
+
+    /// The provider says that something changed: describe the node anew, and ping.
+    fn hint(
+        &self,
+        change: NodeChange,
+        machine: &mut Machine,
+        shell: &mut Shell,
+        start: Instant,
+    ) -> Option<Event> {
+        match change {
+            NodeChange::Look => {
+                let now = Now { elapsed: start.elapsed(), wall: self.clock.now() };
+                let template = self.base.describe(self.provider.as_ref());
+                let desired = Desired::new(&self.base, template, self.restricted);
+                for action in machine.handle(now, Event::Described(Box::new(desired))) {
+                    shell.act(action);
+                }
+                Some(Event::Hint)
+            }
+            NodeChange::Event { kind, reason, message } => {
+                shell.announce(kind, reason, message);
+                None
+            }
+        }
+    }
+
+    fn publish(&self, machine: &Machine) {
+        let progress = Progress { registered: machine.is_registered(), ready: machine.is_ready() };
+        self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
+        let label = NodeName { node: self.base.name.clone() };
+        self.metrics.ready.get_or_create(&label).set(i64::from(progress.ready));
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+// === impl Shell ===
+
+impl Shell {
+    /// Remembers and counts what the machine is about to hear.
+    fn note(&mut self, event: &Event) {
+        let outcome = |result: &str, error: Option<&Error>| Outcome {
+            result: error.map_or(if result.is_empty() { "ok" } else { "failed" }, |error| error.kind.name()),
+        };
+        match event {
+            Event::NodeAnswer(call, answer) => {
+                if let Ok(Some(node)) = answer {
+                    self.uid.clone_from(&node.metadata.uid);
+                }
+                if matches!(call, NodeCall::Status(_)) {
+                    self.metrics.status_writes.get_or_create(&outcome("", answer.as_ref().err())).inc();
+                }
+            }
+            Event::LeaseAnswer(LeaseCall::Create(_) | LeaseCall::Renew(_), answer) => {
+                self.metrics.lease_renewals.get_or_create(&outcome("", answer.as_ref().err())).inc();
+            }
+            Event::Pong(pong) => {
+                let result = match pong {
+                    Pong::Well => "ok",
+                    Pong::Unwell(_) => "failed",
+                    Pong::Silent => "timeout",
+                };
+                self.metrics.pings.get_or_create(&Outcome { result }).inc();
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Ping => self.ping(),
+            Action::Node(call) => {
+                let (nodes, name) = (self.nodes.clone(), self.name.clone());
+                self.start(async move {
+                    let answer = node_call(&nodes, &name, &call).await;
+                    Some(Event::NodeAnswer(call, answer.map(|node| node.map(Arc::new))))
+                });
+            }
+            Action::Lease(call) => {
+                let (leases, name) = (self.leases.clone(), self.name.clone());
+                self.start(async move {
+                    let answer = lease_call(&leases, &name, &call).await;
+                    Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
+                });
+            }
+            Action::Announce(kind, reason, message) => self.announce(kind, reason.to_owned(), message),
+            Action::Finished | Action::GiveUp(_) => {}
+        }
+    }
+
+    fn start(&mut self, future: impl Future<Output = Option<Event>> + Send + 'static) {
+        self.pending.push(Box::pin(future));
+    }
+
+    fn ping(&mut self) {
+        let (provider, timeout) = (Arc::clone(&self.provider), self.ping_timeout);
+        let seconds = self.metrics.ping_seconds.clone();
+        self.start(async move {
+            let begun = Instant::now();
+            let pong = match tokio::time::timeout(timeout, provider.ping()).await {
+                Ok(Ok(())) => Pong::Well,
+                Ok(Err(error)) => Pong::Unwell(error.report()),
+                Err(_) => Pong::Silent,
+            };
+            seconds.observe(begun.elapsed().as_secs_f64());
+            Some(Event::Pong(pong))
+        });
+    }
+
+    fn announce(&mut self, kind: EventKind, reason: String, message: String) {
+        let severity = match kind {
+            EventKind::Normal => Severity::Normal,
+            EventKind::Warning => Severity::Warning,
+        };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.name.clone()),
+            // As kubelets do, and as `kubectl describe node` looks for: the name stands in for an unknown UID.
+            uid: self.uid.clone().or_else(|| Some(self.name.clone())),
+            ..ObjectReference::default()
+        };
+        let recorder = self.recorder.clone();
+        self.start(async move {
+            recorder.publish(&about, severity, &reason, &message).await;
+            None
+        });
+    }
+}
+
+async fn node_call(nodes: &Objects<Node>, name: &str, call: &NodeCall) -> Result<Option<Node>, Error> {
+    let node = match call {
+        NodeCall::Read => nodes.get(name).await?,
+        NodeCall::Create(body) => nodes.create(&object(body)?).await?,
+        NodeCall::Adopt(operations) => nodes.patch(name, &Patch::Json(operations.clone())).await?,
+        NodeCall::Metadata(body) => nodes.patch(name, &Patch::Apply(body.clone())).await?,
+        NodeCall::Spec(body) => nodes.patch(name, &Patch::Merge(body.clone())).await?,
+        NodeCall::Status(body) => nodes.patch_status(name, &Patch::Apply(body.clone())).await?,
+        NodeCall::Addresses(body) => nodes.patch_status(name, &Patch::Strategic(body.clone())).await?,
+        NodeCall::Delete { uid } => return nodes.delete(name, uid).await.map(|()| None),
+    };
+    Ok(Some(node))
+}
+
+async fn lease_call(leases: &Objects<Lease>, name: &str, call: &LeaseCall) -> Result<Option<Lease>, Error> {
+    let lease = match call {
+        LeaseCall::Read => leases.get(name).await?,
+        LeaseCall::Create(body) => leases.create(&object(body)?).await?,
+        LeaseCall::Renew(body) | LeaseCall::Release(body) => {
+            leases.patch(name, &Patch::Merge(body.clone())).await?
+        }
+        LeaseCall::Delete { uid } => return leases.delete(name, uid).await.map(|()| None),
+    };
+    Ok(Some(lease))
+}
+
+fn object<K: DeserializeOwned>(body: &Value) -> Result<K, Error> {
+    K::deserialize(body).map_err(|error| {
+        warn!(%error, "a body of ours is not an object of its kind");
+        Error::new(Kind::Invalid, error.to_string())
+    })
+}

@@ -1,0 +1,65 @@
+//! What the node controllers count.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// Metrics of all nodes of the process. Clones share the counters.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(crate) ping_seconds: Histogram,
+    pub(crate) pings: Family<Outcome, Counter>,
+    pub(crate) status_writes: Family<Outcome, Counter>,
+    pub(crate) lease_renewals: Family<Outcome, Counter>,
+    pub(crate) ready: Family<NodeName, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Outcome {
+    pub(crate) result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct NodeName {
+    pub(crate) node: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let buckets = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+        Self {
+            ping_seconds: Histogram::new(buckets),
+            pings: Family::default(),
+            status_writes: Family::default(),
+            lease_renewals: Family::default(),
+            ready: Family::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Metrics that the registry shows.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "ping_seconds",
+            "How long pings of the provider took",
+            metrics.ping_seconds.clone(),
+        );
+        registry.register("pings", "Pings of the provider by result", metrics.pings.clone());
+        registry.register(
+            "node_status_writes",
+            "Writes of a Node's status by result",
+            metrics.status_writes.clone(),
+        );
+        registry.register(
+            "lease_renewals",
+            "Renewals of node leases by result",
+            metrics.lease_renewals.clone(),
+        );
+        registry.register("node_ready", "1 while the node is Ready, else 0", metrics.ready.clone());
+        metrics
+    }
+}

@@ -1,0 +1,164 @@
+//! What the Node shall look like before the provider has its say: names, defaults, and the user's settings.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use k8s_openapi::api::core::v1::{NodeAddress, Taint};
+use vk_provider::{
+    NodeTemplate, Provider,
+    node::{Condition, ConditionStatus, System},
+};
+
+/// Hidden from load balancers: the key that old service controllers know.
+const EXCLUDE_BALANCER_OLD: &str = "alpha.service-controller.kubernetes.io/exclude-balancer";
+/// Hidden from load balancers: the key in use today.
+const EXCLUDE_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// One virtual node as the user configured it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Base {
+    /// Name of the Node object.
+    pub name: String,
+    /// The address under which the kubelet API of this node is reached.
+    pub internal_ip: IpAddr,
+    /// The port of that API.
+    pub kubelet_port: u16,
+    /// `linux` or `windows`.
+    pub operating_system: String,
+    /// The version that the node claims, such as `v1.36.4-vk-0.1.0`.
+    pub kubelet_version: String,
+    /// Labels in addition to the defaults. An empty value removes nothing: it is an empty value.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Taints.
+    pub taints: Vec<Taint>,
+}
+
+impl Base {
+    /// The template as the provider gets it, and what the provider makes of it.
+    pub fn describe(&self, provider: &dyn Provider) -> NodeTemplate {
+        let mut template = self.template();
+        provider.configure_node(&mut template);
+        template
+    }
+
+    fn template(&self) -> NodeTemplate {
+        let architecture = go_architecture();
+        let os = self.operating_system.as_str();
+        let defaults = [
+            ("type", "virtual-kubelet"),
+            ("kubernetes.io/role", "agent"),
+            ("kubernetes.io/hostname", self.name.as_str()),
+            ("kubernetes.io/os", os),
+            ("beta.kubernetes.io/os", os),
+            ("kubernetes.io/arch", architecture),
+            (EXCLUDE_BALANCER_OLD, "true"),
+            (EXCLUDE_BALANCER, "true"),
+        ];
+        let mut labels: BTreeMap<String, String> =
+            defaults.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        labels.extend(self.labels.clone());
+        NodeTemplate {
+            labels,
+            annotations: self.annotations.clone(),
+            taints: self.taints.clone(),
+            addresses: vec![
+                address("InternalIP", &self.internal_ip.to_string()),
+                address("Hostname", &self.name),
+            ],
+            conditions: [
+                ("MemoryPressure", "KubeletHasSufficientMemory", "the provider has sufficient memory"),
+                ("DiskPressure", "KubeletHasNoDiskPressure", "the provider has no disk pressure"),
+                ("PIDPressure", "KubeletHasSufficientPID", "the provider has sufficient PIDs"),
+            ]
+            .into_iter()
+            .map(|(kind, reason, message)| Condition {
+                kind: kind.to_owned(),
+                status: ConditionStatus::False,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            })
+            .collect(),
+            system: System {
+                operating_system: os.to_owned(),
+                architecture: architecture.to_owned(),
+                ..System::default()
+            },
+            ..NodeTemplate::default()
+        }
+    }
+}
+
+fn address(kind: &str, value: &str) -> NodeAddress {
+    NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
+}
+
+/// The architecture of this machine as Go, and so Kubernetes, spells it.
+fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "x86" => "386",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}
+
+/// Whether NodeRestriction lets a node put this label on itself.
+///
+/// Labels outside of Kubernetes' own domains are free. Inside, only those that a kubelet manages (the list is part of
+/// Kubernetes' API, `k8s.io/kubelet/pkg/apis`).
+pub fn node_may_set_label(key: &str) -> bool {
+    const KUBELET_LABELS: [&str; 11] = [
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type",
+        "node.kubernetes.io/instance-type",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+    ];
+    const KUBELET_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+    let Some((domain, _)) = key.split_once('/') else { return true };
+    let within = |suffix: &str| domain == suffix || domain.ends_with(&format!(".{suffix}"));
+    if !within("kubernetes.io") && !within("k8s.io") {
+        return true;
+    }
+    KUBELET_LABELS.contains(&key) || KUBELET_DOMAINS.into_iter().any(within)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_may_set_only_a_kubelets_labels_in_the_domains_of_kubernetes() {
+        for allowed in [
+            "type",
+            "example.com/team",
+            "virtual-kubelet.io/provider",
+            "kubernetes.io/hostname",
+            "beta.kubernetes.io/os",
+            EXCLUDE_BALANCER,
+            "node.kubernetes.io/exclude-disruption",
+            "gpu.node.kubernetes.io/model",
+            "notkubernetes.io/x",
+        ] {
+            assert!(node_may_set_label(allowed), "{allowed}");
+        }
+        for refused in [
+            "kubernetes.io/role",
+            "node-role.kubernetes.io/agent",
+            EXCLUDE_BALANCER_OLD,
+            "node-restriction.kubernetes.io/tier",
+            "x.k8s.io/y",
+        ] {
+            assert!(!node_may_set_label(refused), "{refused}");
+        }
+    }
+}

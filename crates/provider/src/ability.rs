@@ -1,0 +1,67 @@
+//! What a provider may offer beside running pods: logs, exec, attach, port-forward, stats.
+//!
+//! Each is a trait of its own, found through an accessor of [`Provider`](crate::Provider) that answers `None` where the
+//! backend cannot. The kubelet API then answers 501.
+
+mod logs;
+mod session;
+mod stats;
+
+use std::fmt;
+
+use crate::Provider;
+
+pub use self::{
+    logs::{LogBody, LogOptions, LogStream, Logs, Since},
+    session::{
+        Attach, AttachOptions, BoxDuplex, BoxRead, BoxWrite, Duplex, Exec, ExecOptions, Exit, Forward,
+        PortForward, Session, Started, TermSize,
+    },
+    stats::{
+        ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
+        PodReference, PodStats, Stats, Summary,
+    },
+};
+
+/// Which abilities there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// [`Logs`].
+    pub logs: bool,
+    /// [`Exec`].
+    pub exec: bool,
+    /// [`Attach`].
+    pub attach: bool,
+    /// [`PortForward`].
+    pub port_forward: bool,
+    /// [`Stats`].
+    pub stats: bool,
+}
+
+impl Abilities {
+    /// What this provider offers.
+    pub fn of(provider: &dyn Provider) -> Self {
+        Self {
+            logs: provider.logs().is_some(),
+            exec: provider.exec().is_some(),
+            attach: provider.attach().is_some(),
+            port_forward: provider.port_forward().is_some(),
+            stats: provider.stats().is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Abilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.logs, "logs"),
+            (self.exec, "exec"),
+            (self.attach, "attach"),
+            (self.port_forward, "port-forward"),
+            (self.stats, "stats"),
+        ];
+        let mut names = all.into_iter().filter_map(|(has, name)| has.then_some(name));
+        f.write_str(names.next().unwrap_or("none"))?;
+        names.try_for_each(|name| write!(f, ", {name}"))
+    }
+}

@@ -1,0 +1,287 @@
+//! The one error of the contract: a kind that decides what happens next, and a message for people.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+use crate::resolve::Reference;
+
+/// What a provider call answers.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a provider call failed.
+///
+/// A provider keeps whatever error types it likes inside and maps each to a [`Kind`] once, at this boundary.
+/// The message is shown to users on pods, events and the node, so it names the operation and the object and
+/// carries no secret.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: Kind,
+    message: Cow<'static, str>,
+    #[source]
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The class of an [`Error`]. It alone decides what the core, the HTTP server and gRPC do:
+///
+/// | kind | the core | HTTP | gRPC |
+/// |---|---|---|---|
+/// | `NotFound` | the pod is gone; a delete has succeeded | 404 | `NOT_FOUND` 5 |
+/// | `AlreadyExists` | a create has succeeded; the status is read | 409 | `ALREADY_EXISTS` 6 |
+/// | `Invalid` | a create fails the pod for good; an update becomes an event and a condition | 400 | `INVALID_ARGUMENT` 3 |
+/// | `Unsupported` | as `Invalid` | 501 | `UNIMPLEMENTED` 12 |
+/// | `Unresolved` | waits for the object, shown as `CreateContainerConfigError` | 424 | `FAILED_PRECONDITION` 9 |
+/// | `Unavailable` | retried with back-off and jitter, for ever | 503 | `UNAVAILABLE` 14 |
+/// | `Throttled` | retried, not before the time given | 429 | `RESOURCE_EXHAUSTED` 8 |
+/// | `Exhausted` | the pod stays Pending with the reason; retried slowly | 507 | `RESOURCE_EXHAUSTED` 8 |
+/// | `Denied` | event on the pod; retried slowly | 502 | `PERMISSION_DENIED` 7 |
+/// | `Cancelled` | silently retried unless the process is stopping | 499 | `CANCELLED` 1 |
+/// | `Internal` | retried with back-off and jitter, for ever | 500 | `INTERNAL` 13 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The backend knows no such pod, container or port.
+    NotFound,
+    /// The backend has it already.
+    AlreadyExists,
+    /// The request can never succeed as it stands.
+    Invalid,
+    /// This backend cannot do what was asked, now or later.
+    Unsupported,
+    /// A mandatory object that the pod refers to is missing. Only resolution makes this kind; providers pass it on.
+    Unresolved(Reference),
+    /// The backend cannot be reached or is not ready.
+    Unavailable,
+    /// The backend asks us to slow down.
+    Throttled {
+        /// The earliest moment for another attempt, counted from now, where the backend gave one.
+        after: Option<Duration>,
+    },
+    /// The backend has no capacity left for this pod.
+    Exhausted,
+    /// The backend refuses our credentials or rights.
+    Denied,
+    /// The call was given up before it was finished.
+    Cancelled,
+    /// Anything else: a fault of the provider.
+    Internal,
+}
+
+/// What the core does about a failed call, by [`Kind::reaction`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Treat the pod as gone.
+    Gone,
+    /// Treat the call as done and read the status.
+    Done,
+    /// Fail the pod (from `create_pod`), or report and go on (from anything else). No retry.
+    Refuse,
+    /// Wait until the missing object appears.
+    Await,
+    /// Retry with back-off and jitter; the number of attempts has no limit.
+    Retry,
+    /// Retry seldom: only a change outside of us can help.
+    RetrySlowly,
+}
+
+impl Error {
+    /// An error of this kind. The message starts in lower case, with the operation.
+    pub fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// The same error with its cause. Do not repeat the cause's text in the message.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// [`Kind::NotFound`].
+    pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// [`Kind::Invalid`].
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// [`Kind::Unsupported`].
+    pub fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Unsupported, message)
+    }
+
+    /// [`Kind::Unavailable`].
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    /// [`Kind::Internal`].
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    /// The class of this error.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The message without its causes; [`Error::report`] has all.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The message and all its causes on one line, as users see it.
+    pub fn report(&self) -> String {
+        let mut text = self.message.to_string();
+        let mut cause = StdError::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+impl Kind {
+    /// What the core does. The only place that decides whether something is tried again.
+    pub fn reaction(&self) -> Reaction {
+        match self {
+            Self::NotFound => Reaction::Gone,
+            Self::AlreadyExists => Reaction::Done,
+            Self::Invalid | Self::Unsupported => Reaction::Refuse,
+            Self::Unresolved(_) => Reaction::Await,
+            Self::Unavailable | Self::Throttled { .. } | Self::Cancelled | Self::Internal => Reaction::Retry,
+            Self::Exhausted | Self::Denied => Reaction::RetrySlowly,
+        }
+    }
+
+    /// The time that the backend asked us to wait, if it did.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Throttled { after } => *after,
+            _ => None,
+        }
+    }
+
+    /// The status code with which the kubelet API answers.
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::NotFound => 404,
+            Self::AlreadyExists => 409,
+            Self::Invalid => 400,
+            Self::Unsupported => 501,
+            Self::Unresolved(_) => 424,
+            Self::Unavailable => 503,
+            Self::Throttled { .. } => 429,
+            Self::Exhausted => 507,
+            Self::Denied => 502,
+            Self::Cancelled => 499,
+            Self::Internal => 500,
+        }
+    }
+
+    /// The gRPC status code that stands for this kind between a remote provider and us.
+    pub fn grpc_code(&self) -> i32 {
+        match self {
+            Self::Cancelled => 1,
+            Self::Invalid => 3,
+            Self::NotFound => 5,
+            Self::AlreadyExists => 6,
+            Self::Denied => 7,
+            Self::Throttled { .. } | Self::Exhausted => 8,
+            Self::Unresolved(_) => 9,
+            Self::Unsupported => 12,
+            Self::Internal => 13,
+            Self::Unavailable => 14,
+        }
+    }
+
+    /// A short stable name, for metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Invalid => "Invalid",
+            Self::Unsupported => "Unsupported",
+            Self::Unresolved(_) => "Unresolved",
+            Self::Unavailable => "Unavailable",
+            Self::Throttled { .. } => "Throttled",
+            Self::Exhausted => "Exhausted",
+            Self::Denied => "Denied",
+            Self::Cancelled => "Cancelled",
+            Self::Internal => "Internal",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::{Reference, ReferenceKind};
+
+    fn all() -> Vec<Kind> {
+        vec![
+            Kind::NotFound,
+            Kind::AlreadyExists,
+            Kind::Invalid,
+            Kind::Unsupported,
+            Kind::Unresolved(Reference::new(ReferenceKind::Secret, "default", "token")),
+            Kind::Unavailable,
+            Kind::Throttled { after: Some(Duration::from_secs(3)) },
+            Kind::Exhausted,
+            Kind::Denied,
+            Kind::Cancelled,
+            Kind::Internal,
+        ]
+    }
+
+    /// The table in the doc comment of `Kind` is what readers rely on: hold the code to it.
+    #[test]
+    fn the_documented_table_is_the_table_in_force() {
+        let source = include_str!("error.rs");
+        for kind in all() {
+            let row = source
+                .lines()
+                .find(|line| line.starts_with(&format!("/// | `{}` |", kind.name())))
+                .unwrap_or_else(|| panic!("no row for {kind}"));
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            assert_eq!(cells[3], kind.http_status().to_string(), "HTTP status of {kind}");
+            assert!(cells[4].ends_with(&format!(" {}", kind.grpc_code())), "gRPC code of {kind}: {row}");
+            let core = cells[2];
+            match kind.reaction() {
+                Reaction::Gone => assert!(core.contains("gone"), "{row}"),
+                Reaction::Done => assert!(core.contains("has succeeded"), "{row}"),
+                Reaction::Refuse => {
+                    assert!(core.contains("fails the pod") || core == "as `Invalid`", "{row}");
+                }
+                Reaction::Await => assert!(core.contains("waits for the object"), "{row}"),
+                Reaction::Retry => assert!(core.contains("retried"), "{row}"),
+                Reaction::RetrySlowly => assert!(core.contains("retried slowly"), "{row}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_holds_the_message_and_every_cause_once() {
+        let inner = std::io::Error::other("connection reset");
+        let middle = Error::unavailable("query the backend").caused_by(inner);
+        let error = Error::internal("create pod default/web").caused_by(middle);
+        assert_eq!(error.report(), "create pod default/web: query the backend: connection reset");
+        assert_eq!(error.to_string(), "create pod default/web");
+    }
+
+    #[test]
+    fn only_a_throttled_call_carries_a_time_to_wait() {
+        for kind in all() {
+            assert_eq!(kind.retry_after().is_some(), matches!(kind, Kind::Throttled { .. }), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The contract between Virtual Kubelet and a backend.
+//!
+//! A backend is anything that can run pods. To attach one, implement [`Provider`] for it, and a [`Factory`] that opens it
+//! from the user's configuration; the core does the rest: it registers the node, watches pods, retries, writes status,
+//! serves logs and exec. This crate has traits, types and errors only; no API client and no HTTP.
+//!
+//! Everything is keyed by [`PodRef`], that is by UID. Every call can be repeated. One error type, [`Error`], whose
+//! [`Kind`](error::Kind) decides what happens next.
+//!
+//! # A whole provider
+//!
+//! ```
+//! use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
+//!
+//! use async_trait::async_trait;
+//! use k8s_openapi::api::core::v1::{Pod, PodStatus};
+//! use vk_provider::{
+//!     Abilities, Backend, Config, Context, Error, Factory, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider,
+//!     Quantity, Result, SingleNode,
+//! };
+//!
+//! /// Runs pods by remembering them.
+//! struct Memory {
+//!     node: String,
+//!     pods: Mutex<HashMap<PodRef, Arc<Pod>>>,
+//! }
+//!
+//! #[async_trait]
+//! impl Provider for Memory {
+//!     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
+//!         let pod = bundle.reference().ok_or_else(|| Error::invalid("the pod has no uid"))?;
+//!         self.pods.lock().unwrap().insert(pod, bundle.pod);
+//!         Ok(())
+//!     }
+//!
+//!     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
+//!         self.create_pod(bundle).await
+//!     }
+//!
+//!     async fn delete_pod(&self, pod: &PodRef, _last_known: Option<Arc<Pod>>, _grace: Duration) -> Result<()> {
+//!         match self.pods.lock().unwrap().remove(pod) {
+//!             Some(_) => Ok(()),
+//!             None => Err(Error::not_found(format!("no pod {pod}"))),
+//!         }
+//!     }
+//!
+//!     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
+//!         if !self.pods.lock().unwrap().contains_key(pod) {
+//!             return Err(Error::not_found(format!("no pod {pod}")));
+//!         }
+//!         Ok(PodStatus { phase: Some("Running".into()), ..PodStatus::default() })
+//!     }
+//!
+//!     async fn pods(&self) -> Result<Vec<ObservedPod>> {
+//!         let known: Vec<PodRef> = self.pods.lock().unwrap().keys().cloned().collect();
+//!         let mut pods = Vec::new();
+//!         for pod in known {
+//!             let status = self.pod_status(&pod).await?;
+//!             pods.push(ObservedPod { pod, node: Some(self.node.clone()), status });
+//!         }
+//!         Ok(pods)
+//!     }
+//!
+//!     fn configure_node(&self, node: &mut NodeTemplate) {
+//!         node.capacity.insert("cpu".into(), Quantity::units(4));
+//!         node.capacity.insert("pods".into(), Quantity::units(100));
+//!     }
+//! }
+//!
+//! struct MemoryFactory;
+//!
+//! #[async_trait]
+//! impl Factory for MemoryFactory {
+//!     fn name(&self) -> &'static str {
+//!         "memory"
+//!     }
+//!
+//!     fn description(&self) -> &'static str {
+//!         "pods that are only remembered"
+//!     }
+//!
+//!     fn abilities(&self) -> Abilities {
+//!         Abilities::default()
+//!     }
+//!
+//!     async fn open(&self, _config: Config, context: Context) -> Result<Arc<dyn Backend>> {
+//!         let memory = Memory { node: context.node_name.clone(), pods: Mutex::default() };
+//!         Ok(Arc::new(SingleNode::new(&context, memory)))
+//!     }
+//! }
+//! ```
+
+pub mod ability;
+pub mod config;
+pub mod error;
+pub mod node;
+pub mod pod;
+pub mod provider;
+pub mod quantity;
+pub mod resolve;
+
+pub use self::{
+    ability::Abilities,
+    config::Config,
+    error::{Error, Result},
+    node::{NodeChange, NodeTemplate},
+    pod::{Changes, ContainerRef, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef},
+    provider::{Backend, Context, Factory, NodeEvent, Provider, SingleNode},
+    quantity::Quantity,
+    resolve::Resolver,
+};

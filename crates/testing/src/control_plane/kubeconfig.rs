@@ -1,0 +1,60 @@
+//! Ways in: kubeconfig files and clients, both from a client certificate.
+
+use k8s_openapi::ByteString;
+use kube::config::AuthInfo;
+use serde_json::{Value, json};
+
+use super::certs::Certificate;
+use super::error::{Error, Result};
+
+/// The name that cluster, user and context carry; it is what kubectl shows as the current context.
+const NAME: &str = "virtual-kubelet";
+
+/// A kubeconfig with everything embedded. JSON, which every reader of YAML reads.
+pub(super) fn kubeconfig(url: &str, ca_pem: &str, identity: &Certificate) -> String {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": NAME,
+        "clusters": [{
+            "name": NAME,
+            "cluster": { "server": url, "certificate-authority-data": base64(ca_pem) },
+        }],
+        "users": [{ "name": NAME, "user": user(identity) }],
+        "contexts": [{ "name": NAME, "context": { "cluster": NAME, "user": NAME } }],
+    });
+    format!("{config:#}\n")
+}
+
+/// A client that is not made from a kubeconfig, as that way would take a proxy from the environment.
+pub(super) fn client(url: &str, ca_pem: &str, identity: &Certificate) -> Result<kube::Client> {
+    // An error means that the process has chosen a provider already, which is just as good.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let failed = |error: kube::Error| Error::api(format!("make a client for {url}"))(error);
+    let url = url.parse::<http::Uri>().map_err(|error| failed(kube::Error::HttpError(error.into())))?;
+    let mut config = kube::Config::new(url);
+    config.root_cert = Some(vec![der(ca_pem)?]);
+    config.auth_info = serde_json::from_value::<AuthInfo>(user(identity))
+        .map_err(|error| failed(kube::Error::SerdeError(error)))?;
+    kube::Client::try_from(config).map_err(failed)
+}
+
+fn user(identity: &Certificate) -> Value {
+    json!({
+        "client-certificate-data": base64(&identity.cert_pem),
+        "client-key-data": base64(&identity.key_pem),
+    })
+}
+
+/// Kubernetes' own byte string is base64 in JSON.
+fn base64(text: &str) -> Value {
+    json!(ByteString(text.as_bytes().to_vec()))
+}
+
+fn der(pem: &str) -> Result<Vec<u8>> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .map(|der| der.to_vec())
+        .map_err(|_| Error::Certificate(rcgen::Error::CouldNotParseCertificate))
+}

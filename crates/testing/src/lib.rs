@@ -1,0 +1,24 @@
+//! A real Kubernetes control plane as a value, and the few words tests need around it.
+//!
+//! [`ControlPlane`] starts etcd and kube-apiserver, and on request the controller-manager and the
+//! scheduler, on free loopback ports. Everything it started ends with the process that started it, however
+//! that process ends. Integration tests share one per test binary ([`ControlPlane::shared`]); the `dev`
+//! command of the binary starts its own.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), vk_testing::control_plane::Error> {
+//! use vk_testing::ControlPlane;
+//!
+//! let cluster = ControlPlane::shared().await;
+//! let namespace = cluster.namespace("logs").await?;
+//! let node = cluster.node_client("worker-1")?;
+//! # Ok(()) }
+//! ```
+
+pub mod control_plane;
+mod eventually;
+mod kubectl;
+
+pub use control_plane::ControlPlane;
+pub use eventually::eventually;
+pub use kubectl::{Output, kubectl};

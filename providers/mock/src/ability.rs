@@ -1,0 +1,57 @@
+//! What the mock offers beside running pods. All of it is made up from the pods' statuses, so it works alike whether the
+//! pods live in this process or in another.
+
+mod attach;
+mod command;
+mod console;
+mod exec;
+mod forward;
+mod logs;
+mod stats;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use vk_provider::{ContainerRef, Error, PodRef, Result};
+
+use crate::link::Link;
+
+/// The status of one container, of whatever kind.
+async fn container_status(link: &Link, container: &ContainerRef) -> Result<ContainerStatus> {
+    let status = link.status(&container.pod).await?;
+    let found = statuses(&status).find(|status| status.name == container.container).cloned();
+    found.ok_or_else(|| Error::not_found(format!("no {container}")))
+}
+
+/// The status of a container that runs.
+async fn running(link: &Link, container: &ContainerRef) -> Result<ContainerStatus> {
+    let status = container_status(link, container).await?;
+    match status.state.as_ref().and_then(|state| state.running.as_ref()) {
+        Some(_) => Ok(status),
+        None => Err(Error::unavailable(format!("{container} is not running"))),
+    }
+}
+
+/// Returns once this instance of a container has ended; the look of every second is close enough.
+async fn ended(link: &Link, container: &ContainerRef, restarts: i32) {
+    loop {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        if !running(link, container).await.is_ok_and(|status| status.restart_count == restarts) {
+            return;
+        }
+    }
+}
+
+/// Whether a pod has a container that runs.
+async fn pod_runs(link: &Link, pod: &PodRef) -> Result<()> {
+    let status = link.status(pod).await?;
+    let mut states = statuses(&status).filter_map(|status| status.state.as_ref());
+    if states.any(|state| state.running.is_some()) {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!("pod {pod} is not running")))
+}
+
+fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let groups =
+        [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    groups.into_iter().flatten().flatten()
+}

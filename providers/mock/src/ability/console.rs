@@ -1,0 +1,132 @@
+//! The streams of a session, from the process's side.
+
+use tokio::{
+    io::{AsyncWriteExt, DuplexStream, duplex},
+    sync::mpsc,
+    task::JoinSet,
+};
+use vk_provider::{
+    Error,
+    ability::{ExecOptions, Exit, Session, TermSize},
+};
+
+/// What a pipe holds before its writer waits, as on Linux.
+pub(super) const PIPE: usize = 64 * 1024;
+/// Changes of size that wait to be noticed.
+const RESIZES: usize = 16;
+
+/// The process's ends of its streams.
+pub(super) struct Console {
+    pub(super) stdin: Option<DuplexStream>,
+    stdout: Option<DuplexStream>,
+    stderr: Option<DuplexStream>,
+    pub(super) resize: Option<mpsc::Receiver<TermSize>>,
+    pub(super) tty: bool,
+}
+
+/// The reader of the output is gone.
+#[derive(Debug)]
+pub(super) struct BrokenPipe;
+
+// === impl Console ===
+
+impl Console {
+    /// Runs a process with these streams. It ends with the session: whoever drops the exit stops it.
+    pub(super) fn session<F>(options: ExecOptions, process: impl FnOnce(Self) -> F) -> Session
+    where
+        F: Future<Output = i32> + Send + 'static,
+    {
+        // Used in one direction only; unlike halves of one stream, each end notices when the other is dropped.
+        let pipe = |wanted: bool| wanted.then(|| duplex(PIPE)).unzip();
+        let (stdin_read, stdin) = pipe(options.stdin);
+        let (stdout, stdout_write) = pipe(options.stdout);
+        let (stderr, stderr_write) = pipe(options.stderr && !options.tty);
+        let (resize, resizes) = options.tty.then(|| mpsc::channel(RESIZES)).unzip();
+        let console = Self {
+            stdin: stdin_read,
+            stdout: stdout_write,
+            stderr: stderr_write,
+            resize: resizes,
+            tty: options.tty,
+        };
+        let mut task = JoinSet::new();
+        task.spawn(process(console));
+        let exit = async move {
+            match task.join_next().await {
+                Some(Ok(code)) => Ok(Exit { code }),
+                _ => Err(Error::internal("run a process of the mock: it broke off")),
+            }
+        };
+        Session {
+            stdin: stdin.map(|stream| Box::new(stream) as _),
+            stdout: stdout.map(|stream| Box::new(stream) as _),
+            stderr: stderr.map(|stream| Box::new(stream) as _),
+            resize,
+            exit: Box::pin(exit),
+        }
+    }
+
+    /// Writes output; nothing happens when none is wanted.
+    pub(super) async fn out(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), BrokenPipe> {
+        write(self.stdout.as_mut(), bytes.as_ref()).await
+    }
+
+    /// Writes error output, which on a terminal is output.
+    pub(super) async fn err(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), BrokenPipe> {
+        let stream = if self.tty { self.stdout.as_mut() } else { self.stderr.as_mut() };
+        write(stream, bytes.as_ref()).await
+    }
+}
+
+async fn write(stream: Option<&mut DuplexStream>, bytes: &[u8]) -> Result<(), BrokenPipe> {
+    match stream {
+        Some(stream) => stream.write_all(bytes).await.map_err(|_| BrokenPipe),
+        None => Ok(()),
+    }
+}
+
+/// A stream in both directions with its task, which ends with it.
+pub(super) struct Owned {
+    pub(super) stream: DuplexStream,
+    pub(super) _task: JoinSet<()>,
+}
+
+mod owned {
+    use std::{
+        io,
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    use super::Owned;
+
+    impl AsyncRead for Owned {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(cx, buffer)
+        }
+    }
+
+    impl AsyncWrite for Owned {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(cx)
+        }
+    }
+}

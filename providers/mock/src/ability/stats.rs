@@ -1,0 +1,148 @@
+//! Stats: figures that look arbitrary, stay the same for a container, and grow with time where they must.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ContainerStatus;
+use vk_provider::{
+    Result,
+    ability::{
+        ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
+        PodReference, PodStats, Stats, Summary,
+    },
+};
+
+use super::statuses;
+use crate::{clock::between, fault::Call, fnv, mock::Mock, world::Listed};
+
+const MIB: u64 = 1024 * 1024;
+/// What the node itself uses, in billionths of a core.
+const NODE_CPU: u64 = 50_000_000;
+const NODE_MEMORY: u64 = 200 * MIB;
+
+#[async_trait]
+impl Stats for Mock {
+    async fn summary(&self) -> Result<Summary> {
+        let pass = self.0.faults.enter(Call::Stats).await?;
+        let summary = self.0.link.list(&self.0.node).await.map(|pods| self.summarise(&pods));
+        pass.leave(summary)
+    }
+}
+
+impl Mock {
+    fn summarise(&self, pods: &[Listed]) -> Summary {
+        let now = self.0.clock.now();
+        let pods: Vec<PodStats> = pods.iter().filter_map(|listed| pod_stats(listed, now)).collect();
+        let sum = |figure: fn(&PodStats) -> Option<u64>| pods.iter().filter_map(figure).sum::<u64>();
+        let rate = NODE_CPU + sum(|pod| pod.cpu.as_ref()?.usage_nano_cores);
+        let spent =
+            grown(NODE_CPU, self.0.opened, now) + sum(|pod| pod.cpu.as_ref()?.usage_core_nano_seconds);
+        let spent = self.0.node_cpu.fetch_max(spent, Ordering::Relaxed).max(spent);
+        let memory = NODE_MEMORY + sum(|pod| pod.memory.as_ref()?.working_set_bytes);
+        let capacity = self.0.capacity.lock().get("memory").copied();
+        let capacity = capacity.and_then(|memory| u64::try_from(memory.to_units()).ok());
+        let node = NodeStats {
+            node_name: self.0.node.to_string(),
+            start_time: self.0.opened,
+            cpu: Some(cpu(rate, spent, now)),
+            memory: Some(MemoryStats {
+                available_bytes: capacity.map(|capacity| capacity.saturating_sub(memory)),
+                ..used(memory, now)
+            }),
+            network: Some(network(fnv(self.0.node.as_bytes()), self.0.opened, now)),
+            fs: Some(files(sum(|pod| pod.ephemeral_storage.as_ref()?.used_bytes), now)),
+        };
+        Summary { node, pods }
+    }
+}
+
+/// Figures of a pod that runs.
+fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
+    let start_time = listed.status.start_time.as_ref()?.0;
+    let containers: Vec<ContainerStats> =
+        statuses(&listed.status).filter_map(|status| container_stats(&listed.pod.uid, status, now)).collect();
+    if containers.is_empty() {
+        return None;
+    }
+    let sum = |figure: fn(&ContainerStats) -> Option<u64>| containers.iter().filter_map(figure).sum::<u64>();
+    let rate = sum(|container| container.cpu.as_ref()?.usage_nano_cores);
+    let memory = sum(|container| container.memory.as_ref()?.working_set_bytes);
+    let disk = sum(|container| container.rootfs.as_ref()?.used_bytes);
+    Some(PodStats {
+        pod_ref: PodReference {
+            name: listed.pod.name.to_string(),
+            namespace: listed.pod.namespace.to_string(),
+            uid: listed.pod.uid.to_string(),
+        },
+        start_time,
+        // From the pod's start on, and not the sum of its containers, so that a restart does not take it back.
+        cpu: Some(cpu(rate, grown(rate, start_time, now), now)),
+        memory: Some(used(memory, now)),
+        network: Some(network(fnv(listed.pod.uid.as_bytes()), start_time, now)),
+        ephemeral_storage: Some(files(disk, now)),
+        containers,
+    })
+}
+
+fn container_stats(uid: &str, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
+    let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
+    let seed = fnv(format!("{uid}/{}", status.name).as_bytes());
+    // 1 to 50 thousandths of a core, and 8 to 72 MiB.
+    let rate = (seed % 50 + 1) * 1_000_000;
+    let memory = (seed / 64 % 64 + 8) * MIB;
+    Some(ContainerStats {
+        name: status.name.clone(),
+        start_time: started,
+        cpu: Some(cpu(rate, grown(rate, started, now), now)),
+        memory: Some(used(memory, now)),
+        rootfs: Some(files(seed % 16 * MIB, now)),
+        logs: Some(files(between(started, now).as_secs() * 32, now)),
+    })
+}
+
+/// What was spent since then at this rate a second.
+fn grown(rate: u64, since: Timestamp, now: Timestamp) -> u64 {
+    let spent = between(since, now).as_millis() * u128::from(rate) / 1000;
+    u64::try_from(spent).unwrap_or(u64::MAX)
+}
+
+fn cpu(rate: u64, spent: u64, time: Timestamp) -> CpuStats {
+    CpuStats { time, usage_nano_cores: Some(rate), usage_core_nano_seconds: Some(spent) }
+}
+
+fn used(bytes: u64, time: Timestamp) -> MemoryStats {
+    MemoryStats {
+        time,
+        available_bytes: None,
+        usage_bytes: Some(bytes + bytes / 4),
+        working_set_bytes: Some(bytes),
+        rss_bytes: Some(bytes / 2),
+        page_faults: Some(bytes / 4096),
+        major_page_faults: Some(0),
+    }
+}
+
+fn files(used: u64, time: Timestamp) -> FsStats {
+    let capacity = 100 * 1024 * MIB;
+    FsStats {
+        time,
+        available_bytes: Some(capacity - used.min(capacity)),
+        capacity_bytes: Some(capacity),
+        used_bytes: Some(used),
+        inodes_free: None,
+        inodes: None,
+        inodes_used: Some(used / 4096),
+    }
+}
+
+fn network(seed: u64, since: Timestamp, time: Timestamp) -> NetworkStats {
+    let default = InterfaceStats {
+        name: "eth0".to_owned(),
+        rx_bytes: Some(grown(seed % 10_000, since, time)),
+        rx_errors: Some(0),
+        tx_bytes: Some(grown(seed / 3 % 10_000, since, time)),
+        tx_errors: Some(0),
+    };
+    NetworkStats { time, interfaces: vec![default.clone()], default }
+}

@@ -1,0 +1,162 @@
+//! The provider's configuration: one section for all nodes, or sections by node name as the Go mock has them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::Value;
+use vk_provider::{Config, Error, Quantity, Result, config::explain};
+
+use crate::{
+    fault::{Call, Fault},
+    life::Life,
+    world::Cidr,
+};
+
+/// The section for nodes that have none of their own.
+const DEFAULT: &str = "default";
+
+/// What is configured for one node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Capacity by resource name.
+    pub capacity: BTreeMap<String, Quantity>,
+    /// `spec.providerID` of the node.
+    pub provider_id: Option<String>,
+    /// The range that pods get their addresses from.
+    pub pod_cidr: Cidr,
+    /// How pods live.
+    pub life: Life,
+    /// What goes wrong.
+    pub faults: HashMap<Call, Fault>,
+    /// The socket of the process that has the pods; `None` keeps them in this process.
+    pub backend: Option<PathBuf>,
+}
+
+/// A section as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Section {
+    cpu: Text,
+    memory: Text,
+    pods: Text,
+    others: BTreeMap<String, Text>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    #[serde(rename = "podCIDR")]
+    pod_cidr: Option<String>,
+    life: Life,
+    faults: BTreeMap<String, Fault>,
+    backend: Option<PathBuf>,
+}
+
+/// A text, or a number that somebody wrote without quotes.
+#[derive(Debug, Default)]
+struct Text(String);
+
+// === impl Settings ===
+
+impl Default for Settings {
+    /// The Go mock's defaults.
+    fn default() -> Self {
+        let section = Section::default();
+        section.check().expect("invariant: the defaults are well formed")
+    }
+}
+
+impl Settings {
+    /// Reads the configuration for a node. Every section is checked, also those of other nodes.
+    pub fn read(config: &Config, node: &str) -> Result<Self> {
+        let Some(top) = config.parse::<BTreeMap<String, Value>>()? else { return Ok(Self::default()) };
+        let place = match config.path() {
+            Some(path) => format!("provider config {}", path.display()),
+            None => "providerConfig".to_owned(),
+        };
+        if is_section(&top) {
+            let section = Value::Object(top.into_iter().collect());
+            return read_section(&section)
+                .map_err(|why| Error::invalid(format!("{place}: node {node}: {why}")));
+        }
+        let mut sections = BTreeMap::new();
+        for (name, section) in &top {
+            let settings = read_section(section)
+                .map_err(|why| Error::invalid(format!("{place}: section {name} (node {name}): {why}")))?;
+            sections.insert(name.as_str(), settings);
+        }
+        Ok(sections.remove(node).or_else(|| sections.remove(DEFAULT)).unwrap_or_default())
+    }
+}
+
+/// Whether the whole file is one section: sections by name hold nothing but maps, and none has the name of a key that
+/// holds a map in a section.
+fn is_section(top: &BTreeMap<String, Value>) -> bool {
+    top.iter().any(|(key, value)| {
+        matches!(key.as_str(), "others" | "life" | "faults") || !(value.is_object() || value.is_null())
+    })
+}
+
+fn read_section(value: &Value) -> Result<Settings, String> {
+    let section = match value {
+        Value::Null => Section::default(),
+        value => serde_path_to_error::deserialize(value).map_err(|error| {
+            let (path, why) = (error.path().to_string(), explain(&error.inner().to_string()));
+            if path == "." { why } else { format!("{path}: {why}") }
+        })?,
+    };
+    section.check()
+}
+
+// === impl Section ===
+
+impl Section {
+    fn check(self) -> Result<Settings, String> {
+        let mut capacity = BTreeMap::new();
+        let standard = [("cpu", self.cpu, "20"), ("memory", self.memory, "100Gi"), ("pods", self.pods, "20")];
+        for (name, Text(text), default) in standard {
+            let text = if text.is_empty() { default } else { &text };
+            capacity.insert(name.to_owned(), quantity(name, text)?);
+        }
+        for (name, Text(text)) in self.others {
+            let amount = quantity(&format!("others.{name}"), &text)?;
+            capacity.insert(name, amount);
+        }
+        let pod_cidr = match self.pod_cidr {
+            Some(text) => Cidr::from_str(&text).map_err(|why| format!("podCIDR: {why}"))?,
+            None => Cidr::default(),
+        };
+        let mut faults = HashMap::new();
+        for (name, fault) in self.faults {
+            let call = Call::named(&name).map_err(|why| format!("faults: {why}"))?;
+            fault.check().map_err(|why| format!("faults.{name}: {why}"))?;
+            faults.insert(call, fault);
+        }
+        let provider_id = self.provider_id.filter(|id| !id.is_empty());
+        Ok(Settings { capacity, provider_id, pod_cidr, life: self.life, faults, backend: self.backend })
+    }
+}
+
+fn quantity(key: &str, text: &str) -> Result<Quantity, String> {
+    let amount: Quantity = text.parse().map_err(|why| format!("{key}: {why}"))?;
+    if amount.is_negative() {
+        return Err(format!("{key}: {text:?} is less than nothing"));
+    }
+    Ok(amount)
+}
+
+// === impl Text ===
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => Ok(Self(text)),
+            Value::Number(number) => Ok(Self(number.to_string())),
+            other => Err(D::Error::custom(format!("{other} is not a quantity"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Opens the mock from its configuration.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use vk_provider::{Abilities, Backend, Config, Context, Factory, Result, SingleNode};
+
+use crate::{config::Settings, mock::Mock};
+
+/// How long to wait for a backend process before the caller is told to try again.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// The factory of the provider `mock`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MockFactory;
+
+#[async_trait]
+impl Factory for MockFactory {
+    fn name(&self) -> &'static str {
+        "mock"
+    }
+
+    fn description(&self) -> &'static str {
+        "pods that live in memory, with a life that can be scripted"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true }
+    }
+
+    async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {
+        let settings = Settings::read(&config, &context.node_name)?;
+        let mock =
+            Mock::builder(context.node_name.as_str()).settings(settings).host_ip(context.internal_ip).build();
+        mock.connected(CONNECT_LIMIT).await?;
+        Ok(Arc::new(SingleNode::new(&context, mock)))
+    }
+}

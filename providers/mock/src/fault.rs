@@ -1,0 +1,325 @@
+//! Faults: calls that fail, are slow or hang, from the configuration or switched on and off by a test.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroU64,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use tokio::sync::watch;
+use vk_provider::{Error, Result, config::nearest, error::Kind};
+
+use crate::duration;
+
+/// A call of the provider that is counted and can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Call {
+    /// `create_pod`.
+    Create,
+    /// `update_pod`.
+    Update,
+    /// `delete_pod`.
+    Delete,
+    /// `pod_status`.
+    Status,
+    /// `pods`.
+    List,
+    /// `ping`.
+    Ping,
+    /// Opening a log.
+    Logs,
+    /// Starting a command.
+    Exec,
+    /// Attaching.
+    Attach,
+    /// Dialling a port.
+    PortForward,
+    /// Reading usage figures.
+    Stats,
+}
+
+/// What goes wrong with a call, and when. The default does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Fault {
+    /// The kind of error it answers.
+    #[serde(deserialize_with = "kind")]
+    pub error: Option<Kind>,
+    /// The error's message.
+    pub message: Option<String>,
+    /// Only the first so many calls that it would touch; all when absent.
+    pub times: Option<u64>,
+    /// Only every so-manieth call.
+    pub every: Option<NonZeroU64>,
+    /// Not the first so many calls.
+    pub after: u64,
+    /// How much longer the call takes.
+    #[serde(with = "duration")]
+    pub delay: Duration,
+    /// The call does not come back before the fault is taken away.
+    pub hang: bool,
+    /// The work is done, and only then the error is answered.
+    pub after_success: bool,
+}
+
+/// The faults of one mock, and how often each call was made. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Faults(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    set: Mutex<HashMap<Call, Active>>,
+    calls: [AtomicU64; Call::ALL.len()],
+    /// Counts the changes, so that hung calls and the node's watcher notice.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Active {
+    fault: Fault,
+    seen: u64,
+    touched: u64,
+}
+
+/// A call that may go on; its end goes through [`Pass::leave`].
+#[derive(Debug)]
+pub(crate) struct Pass(Option<Error>);
+
+// === impl Call ===
+
+impl Call {
+    /// All calls.
+    pub const ALL: [Self; 11] = [
+        Self::Create,
+        Self::Update,
+        Self::Delete,
+        Self::Status,
+        Self::List,
+        Self::Ping,
+        Self::Logs,
+        Self::Exec,
+        Self::Attach,
+        Self::PortForward,
+        Self::Stats,
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Status => "status",
+            Self::List => "list",
+            Self::Ping => "ping",
+            Self::Logs => "logs",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::PortForward => "portForward",
+            Self::Stats => "stats",
+        }
+    }
+
+    /// The call of this name.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|call| call.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name);
+            match nearest(name, known) {
+                Some(guess) => format!("unknown call `{name}` (did you mean `{guess}`?)"),
+                None => format!("unknown call `{name}`, expected one of {}", known.join(", ")),
+            }
+        })
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Answers an error.
+    pub fn error(kind: Kind, message: impl Into<String>) -> Self {
+        Self { error: Some(kind), message: Some(message.into()), ..Self::default() }
+    }
+
+    /// Does not answer until the fault is taken away.
+    pub fn hang() -> Self {
+        Self { hang: true, ..Self::default() }
+    }
+
+    /// Answers late.
+    pub fn slow(delay: Duration) -> Self {
+        Self { delay, ..Self::default() }
+    }
+
+    /// Only the first so many calls.
+    #[must_use]
+    pub fn times(self, times: u64) -> Self {
+        Self { times: Some(times), ..self }
+    }
+
+    /// Only every so-manieth call; zero is read as one.
+    #[must_use]
+    pub fn every(self, every: u64) -> Self {
+        Self { every: NonZeroU64::new(every), ..self }
+    }
+
+    /// Not the first so many calls.
+    #[must_use]
+    pub fn after(self, after: u64) -> Self {
+        Self { after, ..self }
+    }
+
+    /// Late as well.
+    #[must_use]
+    pub fn delayed(self, delay: Duration) -> Self {
+        Self { delay, ..self }
+    }
+
+    /// Only after the work has been done.
+    #[must_use]
+    pub fn after_success(self) -> Self {
+        Self { after_success: true, ..self }
+    }
+
+    /// Why it can do nothing, if so.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.error.is_none() && !self.hang && self.delay.is_zero() {
+            return Err("does nothing: give it an error, a delay or hang");
+        }
+        if self.error.is_none() && (self.after_success || self.message.is_some()) {
+            return Err("afterSuccess and message need an error");
+        }
+        Ok(())
+    }
+
+    fn to_error(&self, call: Call) -> Option<Error> {
+        let kind = self.error.clone()?;
+        let message = self.message.clone();
+        Some(Error::new(kind, message.unwrap_or_else(|| format!("{} fails as configured", call.name()))))
+    }
+}
+
+// === impl Faults ===
+
+impl Default for Faults {
+    fn default() -> Self {
+        let calls = Call::ALL.map(|_| AtomicU64::new(0));
+        Self(Arc::new(Inner { set: Mutex::default(), calls, version: watch::Sender::new(0) }))
+    }
+}
+
+impl Faults {
+    /// Lets this happen to a call from now on, in place of an earlier fault.
+    pub fn set(&self, call: Call, fault: Fault) {
+        self.0.set.lock().insert(call, Active { fault, seen: 0, touched: 0 });
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// Takes the fault of a call away; calls that hang go on.
+    pub fn clear(&self, call: Call) {
+        self.0.set.lock().remove(&call);
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// Takes all faults away.
+    pub fn clear_all(&self) {
+        self.0.set.lock().clear();
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// How often a call was made, with and without success.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.0.calls[call as usize].load(Ordering::Relaxed)
+    }
+
+    /// Tells of every change of the faults.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+
+    /// Counts a call and lets its fault happen.
+    pub(crate) async fn enter(&self, call: Call) -> Result<Pass> {
+        self.0.calls[call as usize].fetch_add(1, Ordering::Relaxed);
+        // Before the look at the fault, so that no change is missed.
+        let mut version = self.watch();
+        let Some(fault) = self.hit(call) else { return Ok(Pass(None)) };
+        if !fault.delay.is_zero() {
+            tokio::time::sleep(fault.delay).await;
+        }
+        while fault.hang && self.current(call).is_some_and(|now| now == fault) {
+            if version.changed().await.is_err() {
+                break;
+            }
+        }
+        match fault.to_error(call) {
+            Some(error) if !fault.after_success => Err(error),
+            later => Ok(Pass(later)),
+        }
+    }
+
+    fn current(&self, call: Call) -> Option<Fault> {
+        self.0.set.lock().get(&call).map(|active| active.fault.clone())
+    }
+
+    /// The fault, if it touches this call.
+    fn hit(&self, call: Call) -> Option<Fault> {
+        let mut set = self.0.set.lock();
+        let active = set.get_mut(&call)?;
+        active.seen += 1;
+        let position = active.seen.checked_sub(active.fault.after).filter(|position| *position > 0)?;
+        if active.fault.every.is_some_and(|every| position % every != 0)
+            || active.fault.times.is_some_and(|times| active.touched >= times)
+        {
+            return None;
+        }
+        active.touched += 1;
+        Some(active.fault.clone())
+    }
+}
+
+// === impl Pass ===
+
+impl Pass {
+    /// The call's answer, or the error that was to come after its success.
+    pub(crate) fn leave<T>(self, answer: Result<T>) -> Result<T> {
+        match self.0 {
+            Some(error) => answer.and(Err(error)),
+            None => answer,
+        }
+    }
+}
+
+/// The error kind of this name.
+pub(crate) fn kind_named(name: &str) -> Result<Kind, String> {
+    let known = [
+        Kind::NotFound,
+        Kind::AlreadyExists,
+        Kind::Invalid,
+        Kind::Unsupported,
+        Kind::Unavailable,
+        Kind::Throttled { after: None },
+        Kind::Exhausted,
+        Kind::Denied,
+        Kind::Cancelled,
+        Kind::Internal,
+    ];
+    let names: Vec<&str> = known.iter().map(Kind::name).collect();
+    let found = known.iter().find(|kind| kind.name() == name).cloned();
+    found.ok_or_else(|| match nearest(name, names.iter().copied()) {
+        Some(guess) => format!("{name:?} is not a kind of error (did you mean {guess}?)"),
+        None => format!("{name:?} is not a kind of error: write one of {}", names.join(", ")),
+    })
+}
+
+fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    name.map(|name| kind_named(&name)).transpose().map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! The mock itself, and what tests can do with it beside what the contract says.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use vk_provider::{PodBundle, PodRef, Quantity, Result};
+
+use crate::{
+    clock::Clock,
+    config::Settings,
+    fault::{Call, Fault, Faults},
+    host::Host,
+    life::Life,
+    link::{Link, unexpected},
+    remote::Remote,
+    world::{Reply, Request},
+};
+
+/// The mock provider of one node. Clones are the same mock.
+#[derive(Clone)]
+pub struct Mock(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) node: Arc<str>,
+    pub(crate) host_ip: IpAddr,
+    pub(crate) settings: Settings,
+    pub(crate) life: Arc<Life>,
+    pub(crate) capacity: Mutex<BTreeMap<String, Quantity>>,
+    /// Counts the changes of the capacity.
+    pub(crate) described: watch::Sender<u64>,
+    pub(crate) faults: Faults,
+    pub(crate) link: Arc<Link>,
+    pub(crate) clock: Clock,
+    pub(crate) opened: Timestamp,
+    /// The pods that the core handed over, for their environment.
+    pub(crate) bundles: Mutex<HashMap<Arc<str>, PodBundle>>,
+    /// The node's processor time never goes back, though pods with their share of it go away.
+    pub(crate) node_cpu: AtomicU64,
+}
+
+/// Makes a [`Mock`].
+#[derive(Debug)]
+pub struct Builder {
+    node: Arc<str>,
+    host_ip: IpAddr,
+    settings: Settings,
+    clock: Option<Clock>,
+    host: Option<Host>,
+}
+
+// === impl Mock ===
+
+impl Mock {
+    /// A mock for the node of this name, with the Go mock's capacity and a life without delays unless told otherwise.
+    pub fn builder(node: impl Into<Arc<str>>) -> Builder {
+        Builder {
+            node: node.into(),
+            host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            settings: Settings::default(),
+            clock: None,
+            host: None,
+        }
+    }
+
+    /// The name of the node.
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// Its faults, to be switched on and off.
+    pub fn faults(&self) -> &Faults {
+        &self.0.faults
+    }
+
+    /// How often a call was made.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.0.faults.calls(call)
+    }
+
+    /// Loses a pod, as if the backend had.
+    pub async fn vanish(&self, pod: &PodRef) -> Result<()> {
+        self.done(Request::Vanish(pod.clone())).await
+    }
+
+    /// Ends a running container with this code. It may start again, as its pod's policy says.
+    pub async fn finish(&self, pod: &PodRef, container: &str, exit_code: i32) -> Result<()> {
+        let container = container.to_owned();
+        self.done(Request::Finish { pod: pod.clone(), container, exit_code }).await
+    }
+
+    /// Changes the node's capacity for a resource; the core is told.
+    pub fn set_capacity(&self, resource: impl Into<String>, amount: Quantity) {
+        self.0.capacity.lock().insert(resource.into(), amount);
+        self.0.described.send_modify(|version| *version += 1);
+    }
+
+    /// How often a pod was created in the backend under each UID, by whatever process. More than one is a fault of the
+    /// core, unless the pod vanished or was deleted in between.
+    pub async fn journal(&self) -> Result<BTreeMap<Arc<str>, u32>> {
+        match self.0.link.call(Request::Journal).await? {
+            Reply::Journal(journal) => Ok(journal),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How often a pod was created under this UID.
+    pub async fn creations(&self, uid: &str) -> Result<u32> {
+        Ok(self.journal().await?.get(uid).copied().unwrap_or(0))
+    }
+
+    /// Waits until the process that has the pods is connected; at once for pods in this process.
+    pub async fn connected(&self, limit: Duration) -> Result<()> {
+        self.0.link.wait(limit).await
+    }
+
+    pub(crate) async fn done(&self, request: Request) -> Result<()> {
+        match self.0.link.call(request).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl fmt::Debug for Mock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mock").field("node", &self.0.node).field("link", &self.0.link).finish_non_exhaustive()
+    }
+}
+
+// === impl Builder ===
+
+impl Builder {
+    /// Everything that a configuration file can say.
+    #[must_use]
+    pub fn settings(self, settings: Settings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// How pods live.
+    #[must_use]
+    pub fn life(mut self, life: Life) -> Self {
+        self.settings.life = life;
+        self
+    }
+
+    /// A fault from the beginning.
+    #[must_use]
+    pub fn fault(mut self, call: Call, fault: Fault) -> Self {
+        self.settings.faults.insert(call, fault);
+        self
+    }
+
+    /// The capacity for a resource.
+    #[must_use]
+    pub fn capacity(mut self, resource: impl Into<String>, amount: Quantity) -> Self {
+        self.settings.capacity.insert(resource.into(), amount);
+        self
+    }
+
+    /// The node's address.
+    #[must_use]
+    pub fn host_ip(self, host_ip: IpAddr) -> Self {
+        Self { host_ip, ..self }
+    }
+
+    /// The clock; ignored with [`Builder::host`], which has one.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// Pods live in this host, which other mocks may share.
+    #[must_use]
+    pub fn host(self, host: Host) -> Self {
+        Self { host: Some(host), ..self }
+    }
+
+    /// Pods live in the process that serves this socket.
+    #[must_use]
+    pub fn backend(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.settings.backend = Some(socket.into());
+        self
+    }
+
+    /// The mock. Call it inside a tokio runtime: it starts a task.
+    pub fn build(self) -> Mock {
+        let Self { node, host_ip, settings, clock, host } = self;
+        let faults = Faults::default();
+        for (call, fault) in &settings.faults {
+            faults.set(*call, fault.clone());
+        }
+        let (clock, link) = match (host, &settings.backend) {
+            (Some(host), _) => (host.clock().clone(), Link::Here(host)),
+            (None, Some(socket)) => {
+                let remote = Remote::new(socket.clone(), Arc::clone(&node));
+                (clock.unwrap_or_default(), Link::There(remote))
+            }
+            (None, None) => {
+                let clock = clock.unwrap_or_default();
+                (clock.clone(), Link::Here(Host::new(clock)))
+            }
+        };
+        Mock(Arc::new(Inner {
+            node,
+            host_ip,
+            life: Arc::new(settings.life.clone()),
+            capacity: Mutex::new(settings.capacity.clone()),
+            settings,
+            described: watch::Sender::new(0),
+            faults,
+            link: Arc::new(link),
+            opened: clock.now(),
+            clock,
+            bundles: Mutex::default(),
+            node_cpu: AtomicU64::new(0),
+        }))
+    }
+}

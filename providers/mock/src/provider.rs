@@ -1,0 +1,165 @@
+//! The contract, kept.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures::{StreamExt, stream, stream::BoxStream};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::watch;
+use vk_provider::{
+    Changes, Error, NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result,
+    ability::{Attach, Exec, Logs, PortForward, Stats},
+    error::Kind,
+    node::{Condition, ConditionStatus},
+};
+
+use crate::{
+    fault::Call,
+    life::Script,
+    mock::Mock,
+    world::{Desired, Request},
+};
+
+#[async_trait]
+impl Provider for Mock {
+    async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
+        let pass = self.0.faults.enter(Call::Create).await?;
+        let script = Script::of(&bundle.pod, &self.0.life)?;
+        if let Some((kind, message)) = script.fail_create {
+            return Err(Error::new(kind, message));
+        }
+        let answer = self.done(Request::create(self.desired(&bundle, script.life))).await;
+        if answer.is_ok() {
+            self.remember(bundle);
+        }
+        pass.leave(answer)
+    }
+
+    async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
+        let pass = self.0.faults.enter(Call::Update).await?;
+        let script = Script::of(&bundle.pod, &self.0.life)?;
+        let answer = self.done(Request::update(self.desired(&bundle, script.life))).await;
+        if answer.is_ok() {
+            self.remember(bundle);
+        }
+        pass.leave(answer)
+    }
+
+    async fn delete_pod(&self, pod: &PodRef, _last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
+        let pass = self.0.faults.enter(Call::Delete).await?;
+        let answer = self.done(Request::Delete { pod: pod.clone(), grace }).await;
+        pass.leave(self.forget_if_gone(pod, answer))
+    }
+
+    async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
+        let pass = self.0.faults.enter(Call::Status).await?;
+        let answer = self.0.link.status(pod).await;
+        pass.leave(self.forget_if_gone(pod, answer))
+    }
+
+    async fn pods(&self) -> Result<Vec<ObservedPod>> {
+        let pass = self.0.faults.enter(Call::List).await?;
+        let listed = self.0.link.list(&self.0.node).await.map(|pods| {
+            pods.into_iter()
+                .map(|listed| ObservedPod {
+                    pod: listed.pod,
+                    node: Some(listed.node.to_string()),
+                    status: listed.status,
+                })
+                .collect()
+        });
+        pass.leave(listed)
+    }
+
+    fn changes(&self) -> Changes {
+        Changes::Push(self.0.link.changes(&self.0.node))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        let pass = self.0.faults.enter(Call::Ping).await?;
+        pass.leave(self.done(Request::Ping).await)
+    }
+
+    fn configure_node(&self, node: &mut NodeTemplate) {
+        let capacity = self.0.capacity.lock().clone();
+        node.allocatable.extend(capacity.clone());
+        node.capacity.extend(capacity);
+        node.system.container_runtime_version = format!("mock://{}", env!("CARGO_PKG_VERSION"));
+        if self.0.settings.provider_id.is_some() {
+            node.provider_id.clone_from(&self.0.settings.provider_id);
+        }
+        for (kind, reason, message) in [
+            ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ] {
+            node.set_condition(Condition {
+                kind: kind.to_owned(),
+                status: ConditionStatus::False,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            });
+        }
+    }
+
+    fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
+        let described = looks(self.0.described.subscribe());
+        let faults = looks(self.0.faults.watch());
+        let connected = self.0.link.connected().map_or_else(|| stream::pending().boxed(), looks);
+        Some(stream::select_all([described, faults, connected]).boxed())
+    }
+
+    fn logs(&self) -> Option<&dyn Logs> {
+        Some(self)
+    }
+
+    fn exec(&self) -> Option<&dyn Exec> {
+        Some(self)
+    }
+
+    fn attach(&self) -> Option<&dyn Attach> {
+        Some(self)
+    }
+
+    fn port_forward(&self) -> Option<&dyn PortForward> {
+        Some(self)
+    }
+
+    fn stats(&self) -> Option<&dyn Stats> {
+        Some(self)
+    }
+}
+
+impl Mock {
+    fn desired(&self, bundle: &PodBundle, life: Arc<crate::Life>) -> Desired {
+        Desired {
+            node: Arc::clone(&self.0.node),
+            host_ip: self.0.host_ip,
+            pod_cidr: self.0.settings.pod_cidr,
+            life,
+            pod: Arc::clone(&bundle.pod),
+        }
+    }
+
+    fn remember(&self, bundle: PodBundle) {
+        if let Some(pod) = bundle.reference() {
+            self.0.bundles.lock().insert(pod.uid, bundle);
+        }
+    }
+
+    fn forget_if_gone<T>(&self, pod: &PodRef, answer: Result<T>) -> Result<T> {
+        if answer.as_ref().is_err_and(|error| *error.kind() == Kind::NotFound) {
+            self.0.bundles.lock().remove(&pod.uid);
+        }
+        answer
+    }
+}
+
+/// A look for each change of a value; none once nobody can change it.
+fn looks<T: Send + Sync + 'static>(value: watch::Receiver<T>) -> BoxStream<'static, NodeChange> {
+    stream::unfold(value, |mut value| async move {
+        value.changed().await.ok()?;
+        Some((NodeChange::Look, value))
+    })
+    .boxed()
+}

@@ -1,0 +1,101 @@
+//! The side of the socket that has the pods.
+
+use std::io;
+
+use futures::{StreamExt, stream::BoxStream};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::mpsc,
+    task::JoinSet,
+};
+use vk_provider::{Error, PodChange};
+
+use crate::{
+    host::Host,
+    wire::{self, Answer, FromHost, ToHost},
+};
+
+/// Answers that wait for a slow reader before it is asked nothing more.
+const QUEUE: usize = 64;
+
+/// Serves the pods of a host over a socket, until dropped. Connections end with it.
+pub async fn serve(listener: UnixListener, host: Host) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let (stream, _) = accepted?;
+                connections.spawn(connection(stream, host.clone()));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, host: Host) {
+    let (read, mut write) = stream.into_split();
+    let (lines, mut outgoing) = mpsc::channel::<Vec<u8>>(QUEUE);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        while let Some(line) = outgoing.recv().await {
+            if write.write_all(&line).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut incoming = BufReader::new(read);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match incoming.read_until(b'\n', &mut line).await {
+            Ok(length) if length > 0 => {}
+            _ => return,
+        }
+        let answer = match serde_json::from_slice(&line) {
+            Ok(ToHost::Ask { id, request }) => FromHost::Answer { id, answer: host.apply(request).into() },
+            Ok(ToHost::Subscribe { node }) => {
+                // From this moment on, and not from when the task first runs: the client reads its list next.
+                tasks.spawn(forward(host.changes(&node), lines.clone()));
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client of the mock's backend sent what cannot be read");
+                return;
+            }
+        };
+        if !send(&lines, &answer).await {
+            return;
+        }
+    }
+}
+
+/// Sends the changes of a node's pods. A slow reader holds this up and then gets the newest only.
+async fn forward(mut changes: BoxStream<'static, PodChange>, lines: mpsc::Sender<Vec<u8>>) {
+    while let Some(change) = changes.next().await {
+        let message = match change {
+            PodChange::Status(pod, status) => FromHost::Change { pod, status: Some(status) },
+            PodChange::Look(pod) => FromHost::Change { pod, status: None },
+            _ => continue,
+        };
+        if !send(&lines, &message).await {
+            return;
+        }
+    }
+}
+
+async fn send(lines: &mpsc::Sender<Vec<u8>>, message: &FromHost) -> bool {
+    let line = wire::line(message).or_else(|error: Error| match message {
+        FromHost::Answer { id, .. } => {
+            wire::line(&FromHost::Answer { id: *id, answer: Answer::from(Err(error)) })
+        }
+        FromHost::Change { .. } => Err(error),
+    });
+    match line {
+        Ok(line) => lines.send(line).await.is_ok(),
+        Err(error) => {
+            tracing::warn!(%error, "a change of a pod cannot be sent");
+            true
+        }
+    }
+}

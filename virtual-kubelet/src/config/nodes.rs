@@ -1,0 +1,298 @@
+//! The nodes: from the list in the file to one entry per node, each with a name and port of its own.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Taint;
+
+use super::{
+    Host, Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
+    names::{check_key, check_subdomain, check_value},
+    ports::{Draft, assign},
+    resolved::Node,
+};
+use crate::registry::unknown;
+
+/// As in the Go original.
+const NODE_NAME: &str = "virtual-kubelet";
+const CLUSTER_DOMAIN: &str = "cluster.local";
+const TAINT_KEY: &str = "virtual-kubelet.io/provider";
+const PORT: u16 = 10_250;
+/// Nodes on one address need a port each.
+const COUNT_MAX: i64 = 65_535;
+
+/// All nodes of the configuration.
+pub(super) fn expand(
+    settings: &Settings,
+    admin: Option<Listen>,
+    host: &Host<'_>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Node> {
+    check_common(settings, host, problems);
+    let inherited = read_config("providerConfig", settings.provider_config.as_ref(), host, problems);
+    let single = [NodeSettings::default()];
+    let entries = if settings.nodes.is_empty() { single.as_slice() } else { &settings.nodes };
+    let mut drafts = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let key = if settings.nodes.is_empty() { String::new() } else { format!("nodes[{index}].") };
+        let node = template(settings, entry, &key, &inherited, host, problems);
+        for (name, port) in names(settings, entry, &key, problems) {
+            drafts.push(Draft { node: Node { name, ..node.clone() }, port, key: key.clone() });
+        }
+    }
+    unique_names(&drafts, problems);
+    assign(drafts, settings.port.map_or(PORT, |port| port.0), admin, problems)
+}
+
+fn check_common(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) {
+    if let Some(provider) = &settings.provider
+        && !host.providers.contains(&provider.as_str())
+    {
+        problems.push(Problem::new("provider", unknown(provider, host.providers)));
+    }
+    if let Some(domain) = &settings.cluster_domain {
+        check_domain("clusterDomain", domain, problems);
+    }
+    check_maps("", &settings.labels, &settings.annotations, problems);
+    check_taints("", settings.taint.as_ref(), &settings.taints, problems);
+}
+
+/// What all nodes of an entry have in common.
+fn template(
+    settings: &Settings,
+    entry: &NodeSettings,
+    key: &str,
+    inherited: &vk_provider::Config,
+    host: &Host<'_>,
+    problems: &mut Vec<Problem>,
+) -> Node {
+    if let Some(domain) = &entry.cluster_domain {
+        check_domain(&format!("{key}clusterDomain"), domain, problems);
+    }
+    check_maps(key, &entry.labels, &entry.annotations, problems);
+    check_taints(key, entry.taint.as_ref(), &entry.taints, problems);
+    if let Some(provider) = &entry.provider
+        && !host.providers.contains(&provider.as_str())
+    {
+        problems.push(Problem::new(format!("{key}provider"), unknown(provider, host.providers)));
+    }
+    let own = read_config(&format!("{key}providerConfig"), entry.provider_config.as_ref(), host, problems);
+    let provider =
+        entry.provider.as_ref().or(settings.provider.as_ref()).map_or_else(String::new, Clone::clone);
+    if entry.provider.is_none() && settings.provider.is_none() {
+        let known = if host.providers.is_empty() { "none".to_owned() } else { host.providers.join(", ") };
+        let message = format!("is not given: write one, or use --provider or VK_PROVIDER; known: {known}");
+        problems.push(Problem::new(format!("{key}provider"), message).consequential());
+    }
+    let taints = taints(settings, entry, &provider);
+    check_repeated(key, &taints, problems);
+    // What is written for one provider means nothing to another.
+    let same_provider = settings.provider.as_ref().is_none_or(|common| *common == provider);
+    let provider_config = match own {
+        vk_provider::Config::Default if same_provider => inherited.clone(),
+        own => own,
+    };
+    let merged = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
+        common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    Node {
+        name: String::new(),
+        taints,
+        provider,
+        provider_config,
+        os: entry.os.or(settings.os).unwrap_or(Os::Linux),
+        cluster_domain: entry
+            .cluster_domain
+            .as_ref()
+            .or(settings.cluster_domain.as_ref())
+            .map_or_else(|| CLUSTER_DOMAIN.to_owned(), Clone::clone),
+        address: entry.address.or(settings.address),
+        internal_ip: entry.internal_ip.or(settings.internal_ip),
+        port: 0,
+        labels: merged(&settings.labels, &entry.labels),
+        annotations: merged(&settings.annotations, &entry.annotations),
+    }
+}
+
+/// The names of an entry's nodes, with the ports that the user chose for them.
+fn names(
+    settings: &Settings,
+    entry: &NodeSettings,
+    key: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<(String, Option<u16>)> {
+    let before = problems.len();
+    let mut wrong =
+        |field: &str, message: String| problems.push(Problem::new(format!("{key}{field}"), message));
+    let common = settings.node_name.as_ref().map_or(NODE_NAME, NodeName::as_str);
+    let Some(count) = entry.count else {
+        for (given, field) in [
+            (entry.name_pattern.is_some(), "namePattern"),
+            (entry.start_index.is_some(), "startIndex"),
+            (entry.port_base.is_some(), "portBase"),
+        ] {
+            if given {
+                wrong(field, "has no meaning without count: write count, or name and port".into());
+            }
+        }
+        let name = entry.name.as_ref().map_or(common, NodeName::as_str);
+        return vec![(name.to_owned(), entry.port.map(|port| port.0))];
+    };
+    if entry.name.is_some() {
+        wrong("name", "cannot stand beside count: write namePattern, such as `vk-{}`".into());
+    }
+    if !(1..=COUNT_MAX).contains(&count) {
+        wrong("count", format!("{count} is not a number of nodes: write 1 to {COUNT_MAX}"));
+    }
+    let start = entry.start_index.unwrap_or(0);
+    if start < 0 {
+        wrong("startIndex", format!("{start} is negative: write 0 or more"));
+    }
+    let pattern = entry.name_pattern.clone().unwrap_or_else(|| format!("{common}-{{}}"));
+    if count > 1 && !pattern.contains("{}") {
+        wrong(
+            "namePattern",
+            format!("`{pattern}` gives {count} nodes one name: write `{{}}` where the number shall be"),
+        );
+    }
+    if count > 1 && entry.port.is_some() {
+        wrong("port", format!("gives {count} nodes one port: write portBase"));
+    }
+    if problems.len() > before {
+        return Vec::new();
+    }
+    let mut names = Vec::new();
+    for offset in 0..count {
+        let name = pattern.replace("{}", &start.saturating_add(offset).to_string());
+        if let Err(message) = name.parse::<NodeName>() {
+            problems.push(Problem::new(format!("{key}namePattern"), message));
+            return Vec::new();
+        }
+        let port = match (entry.port_base, entry.port) {
+            (Some(base), _) => u16::try_from(i64::from(base.0) + offset).ok().or_else(|| {
+                let message = format!("{} is too high: node `{name}` would get a port above 65535", base.0);
+                problems.push(Problem::new(format!("{key}portBase"), message));
+                None
+            }),
+            (None, port) => port.map(|port| port.0),
+        };
+        if problems.len() > before {
+            return Vec::new();
+        }
+        names.push((name, port));
+    }
+    names
+}
+
+fn unique_names(drafts: &[Draft], problems: &mut Vec<Problem>) {
+    let mut seen = BTreeMap::new();
+    for draft in drafts {
+        if let Some(first) = seen.insert(&draft.node.name, &draft.key) {
+            let message = format!(
+                "node name `{}` is taken by {} already",
+                draft.node.name,
+                first.trim_end_matches('.')
+            );
+            problems.push(Problem::new(format!("{}name", draft.key), message).consequential());
+        }
+    }
+}
+
+/// The usual taint unless it is switched off, and the further ones.
+fn taints(settings: &Settings, entry: &NodeSettings, provider: &str) -> Vec<Taint> {
+    let build = |own: &TaintSettings, common: &TaintSettings| Taint {
+        key: own.key.as_ref().or(common.key.as_ref()).map_or_else(|| TAINT_KEY.to_owned(), Clone::clone),
+        value: Some(
+            own.value.as_ref().or(common.value.as_ref()).map_or_else(|| provider.to_owned(), Clone::clone),
+        ),
+        effect: own.effect.or(common.effect).unwrap_or(TaintEffect::NoSchedule).to_string(),
+        time_added: None,
+    };
+    let none = TaintSettings::default();
+    let off = entry.disable_taint.or(settings.disable_taint).unwrap_or(false);
+    let usual = (!off)
+        .then(|| build(entry.taint.as_ref().unwrap_or(&none), settings.taint.as_ref().unwrap_or(&none)));
+    usual
+        .into_iter()
+        .chain(settings.taints.iter().chain(&entry.taints).map(|taint| build(taint, &none)))
+        .collect()
+}
+
+fn read_config(
+    key: &str,
+    given: Option<&ProviderConfig>,
+    host: &Host<'_>,
+    problems: &mut Vec<Problem>,
+) -> vk_provider::Config {
+    match given {
+        None => vk_provider::Config::Default,
+        Some(ProviderConfig::Inline(section)) => vk_provider::Config::Inline(section.clone().into()),
+        // An empty path is how the Go original says none.
+        Some(ProviderConfig::Path(path)) if path.as_os_str().is_empty() => vk_provider::Config::Default,
+        Some(ProviderConfig::Path(path)) => match (host.read)(path) {
+            Ok(text) => vk_provider::Config::File { path: path.clone(), text },
+            Err(error) => {
+                problems.push(Problem::new(key, format!("cannot read {}: {error}", path.display())));
+                vk_provider::Config::Default
+            }
+        },
+    }
+}
+
+fn check_domain(key: &str, domain: &str, problems: &mut Vec<Problem>) {
+    if let Err(wrong) = check_subdomain(domain) {
+        problems.push(Problem::new(key, format!("`{domain}` {wrong}")));
+    }
+}
+
+fn check_maps(
+    key: &str,
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+    problems: &mut Vec<Problem>,
+) {
+    let labels = labels
+        .iter()
+        .map(|(name, value)| ("labels", name, check_key(name).and_then(|()| check_value(value))));
+    // The API server compares keys of annotations in lower case.
+    let annotations = annotations.keys().map(|name| ("annotations", name, check_key(&name.to_lowercase())));
+    for (map, name, result) in labels.chain(annotations) {
+        if let Err(wrong) = result {
+            problems.push(Problem::new(format!("{key}{map}.{name}"), wrong));
+        }
+    }
+}
+
+/// The API server refuses a node with one taint twice.
+fn check_repeated(key: &str, taints: &[Taint], problems: &mut Vec<Problem>) {
+    for (index, taint) in taints.iter().enumerate() {
+        if taints[..index].iter().any(|other| (&other.key, &other.effect) == (&taint.key, &taint.effect)) {
+            let message = format!("`{}` with effect {} stands twice: leave one out", taint.key, taint.effect);
+            problems.push(Problem::new(format!("{key}taints"), message));
+        }
+    }
+}
+
+fn check_taints(
+    key: &str,
+    usual: Option<&TaintSettings>,
+    further: &[TaintSettings],
+    problems: &mut Vec<Problem>,
+) {
+    let mut check = |at: String, taint: &TaintSettings| {
+        let parts = [
+            ("key", taint.key.as_ref().map(|key| check_key(key))),
+            ("value", taint.value.as_ref().map(|value| check_value(value))),
+        ];
+        for (part, result) in parts {
+            if let Some(Err(wrong)) = result {
+                problems.push(Problem::new(format!("{at}.{part}"), wrong));
+            }
+        }
+    };
+    if let Some(taint) = usual {
+        check(format!("{key}taint"), taint);
+    }
+    for (index, taint) in further.iter().enumerate() {
+        check(format!("{key}taints[{index}]"), taint);
+    }
+}

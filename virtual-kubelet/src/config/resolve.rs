@@ -1,0 +1,215 @@
+//! From layers to a configuration: defaults, and the checks that look at more than one value.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    AdminAddr, Auth, GoDuration, Layers, Log, LogFormat, OnShutdown, Problem, Resolved, Settings, Shutdown,
+    Streaming, Timing, Tls, listen::Listen, nodes, values::LogLevel,
+};
+
+/// What the Go original serves metrics on, and the kubelet its read-only port.
+const METRICS_PORT: u16 = 10_255;
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// As the kubelet: the lease carries the heartbeat, the status is seldom needed.
+const STATUS_INTERVAL: Duration = Duration::from_mins(5);
+/// As the kubelet. The controller manager calls a node lost after 50 seconds without renewal.
+const LEASE_DURATION: Duration = Duration::from_secs(40);
+/// The lease counts in seconds and is renewed every quarter.
+const LEASE_MIN: Duration = Duration::from_secs(4);
+/// The lease of the API is an int32 of seconds.
+const LEASE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
+/// Long enough for an API server that is being restarted, short enough to tell a wrong address.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// As the kubelet and node-cli; the 30 seconds of the Go original's own command cut quiet shells off.
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_hours(4);
+const STREAM_CREATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The three as the kubelet has them.
+const TOKEN_TTL: Duration = Duration::from_mins(2);
+const AUTHORIZED_TTL: Duration = Duration::from_mins(5);
+const UNAUTHORIZED_TTL: Duration = Duration::from_secs(30);
+
+/// What the configuration depends on beside the layers.
+pub struct Host<'a> {
+    /// The names of the known providers.
+    pub providers: &'a [&'a str],
+    /// The default of `stateDir`: see [`default_state_dir`].
+    pub state_dir: PathBuf,
+    /// Reads a file that the configuration names.
+    pub read: &'a dyn Fn(&Path) -> io::Result<String>,
+}
+
+/// Where state is kept when the user does not say: `/var/lib` for root, the user's own state folder otherwise.
+pub fn default_state_dir(root: bool, lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
+    let folder = |variable: &str| lookup(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    if root {
+        return "/var/lib/virtual-kubelet".into();
+    }
+    // A user without a home has at least a folder that is not shared with root.
+    folder("XDG_STATE_HOME")
+        .or_else(|| folder("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(|| "/var/tmp".into())
+        .join("virtual-kubelet")
+}
+
+// === impl Layers ===
+
+impl Layers {
+    /// The configuration that the layers give, or everything that is wrong with them.
+    pub fn resolve(&self, host: &Host<'_>) -> Result<Resolved, Vec<Problem>> {
+        let settings = self.merged().map_err(|problem| vec![problem])?;
+        let mut problems = Vec::new();
+        let resolved = resolve(&settings, host, &mut problems);
+        // The environment only gives the default name; a file and a flag mean what they say.
+        let meant = self.file.has("nodeName") || self.flags.has("nodeName");
+        let used = settings.nodes.is_empty()
+            || settings.nodes.iter().any(|node| node.name.is_none() && node.name_pattern.is_none());
+        if meant && !used {
+            problems.push(Problem::new(
+                "nodeName",
+                "is given, but every node of `nodes` has a name: leave one of them out",
+            ));
+        }
+        if problems.is_empty() { Ok(resolved) } else { Err(problems) }
+    }
+}
+
+fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) -> Resolved {
+    let metrics_addr = settings
+        .metrics_addr
+        .map_or(Some(Listen { address: None, port: METRICS_PORT }), |AdminAddr(address)| address);
+    if let Some(url) = settings.api_server.as_ref().filter(|url| !url.is_empty()) {
+        problems.extend(check_url(url));
+    }
+    Resolved {
+        kubeconfig: path(settings.kubeconfig.as_ref()),
+        api_server: settings.api_server.clone().filter(|url| !url.is_empty()),
+        nodes: nodes::expand(settings, metrics_addr, host, problems),
+        timing: timing(settings, problems),
+        shutdown: Shutdown {
+            timeout: or(settings.shutdown.timeout, SHUTDOWN_TIMEOUT),
+            node: settings.shutdown.node.unwrap_or(OnShutdown::Leave),
+        },
+        metrics_addr,
+        log: Log {
+            level: settings.log.level.clone().unwrap_or_else(LogLevel::info),
+            format: settings.log.format.unwrap_or(LogFormat::Auto),
+        },
+        startup_timeout: Some(or(settings.startup_timeout, STARTUP_TIMEOUT))
+            .filter(|timeout| !timeout.is_zero()),
+        streaming: Streaming {
+            idle_timeout: positive(
+                "streamIdleTimeout",
+                settings.stream_idle_timeout,
+                STREAM_IDLE_TIMEOUT,
+                problems,
+            ),
+            creation_timeout: positive(
+                "streamCreationTimeout",
+                settings.stream_creation_timeout,
+                STREAM_CREATION_TIMEOUT,
+                problems,
+            ),
+        },
+        state_dir: path(settings.state_dir.as_ref()).unwrap_or_else(|| host.state_dir.clone()),
+        tls: tls(settings, problems),
+        auth: Auth {
+            token_ttl: or_default(settings.auth.token_ttl, TOKEN_TTL),
+            authorized_ttl: or_default(settings.auth.authorized_ttl, AUTHORIZED_TTL),
+            unauthorized_ttl: or_default(settings.auth.unauthorized_ttl, UNAUTHORIZED_TTL),
+        },
+    }
+}
+
+fn timing(settings: &Settings, problems: &mut Vec<Problem>) -> Timing {
+    let lease_duration = or(settings.lease_duration, LEASE_DURATION);
+    let lease = GoDuration(lease_duration);
+    if lease_duration < LEASE_MIN {
+        let message =
+            format!("{lease} is too short: write 4s or more, as the lease is renewed every quarter of it");
+        problems.push(Problem::new("leaseDuration", message));
+    } else if lease_duration > LEASE_MAX || lease_duration.subsec_nanos() > 0 {
+        let message = format!("{lease} cannot be written into a lease: write whole seconds, fewer than 2^31");
+        problems.push(Problem::new("leaseDuration", message));
+    }
+    Timing {
+        ping_interval: positive("pingInterval", settings.ping_interval, PING_INTERVAL, problems),
+        ping_timeout: positive("pingTimeout", settings.ping_timeout, PING_TIMEOUT, problems),
+        status_interval: positive("statusInterval", settings.status_interval, STATUS_INTERVAL, problems),
+        lease_duration,
+    }
+}
+
+fn tls(settings: &Settings, problems: &mut Vec<Problem>) -> Tls {
+    let serving = match (path(settings.tls.cert_file.as_ref()), path(settings.tls.key_file.as_ref())) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (Some(_), None) => {
+            problems.push(Problem::new(
+                "tls.keyFile",
+                "is missing: tls.certFile is given, and one needs the other",
+            ));
+            None
+        }
+        (None, Some(_)) => {
+            problems.push(Problem::new(
+                "tls.certFile",
+                "is missing: tls.keyFile is given, and one needs the other",
+            ));
+            None
+        }
+        (None, None) => None,
+    };
+    Tls { serving, client_ca: path(settings.tls.client_ca_file.as_ref()) }
+}
+
+fn check_url(url: &str) -> Option<Problem> {
+    let parsed = url.parse::<http::Uri>().ok();
+    let good = parsed.is_some_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri
+                .authority()
+                .is_some_and(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'))
+    });
+    // The text is not repeated: someone may have put a password into it.
+    (!good).then(|| {
+        Problem::new(
+            "apiServer",
+            "is not the URL of a server: write one such as https://10.0.0.1:6443, without user and password",
+        )
+    })
+}
+
+/// An empty path is how the Go original says none.
+fn path(given: Option<&PathBuf>) -> Option<PathBuf> {
+    given.filter(|path| !path.as_os_str().is_empty()).cloned()
+}
+
+fn or(given: Option<GoDuration>, default: Duration) -> Duration {
+    given.map_or(default, |duration| duration.0)
+}
+
+/// Zero stands for the default, as in node-cli.
+fn or_default(given: Option<GoDuration>, default: Duration) -> Duration {
+    given.map(|duration| duration.0).filter(|duration| !duration.is_zero()).unwrap_or(default)
+}
+
+fn positive(
+    key: &str,
+    given: Option<GoDuration>,
+    default: Duration,
+    problems: &mut Vec<Problem>,
+) -> Duration {
+    let duration = or(given, default);
+    if duration.is_zero() {
+        problems.push(Problem::new(key, "must be more than 0: write a duration such as 10s"));
+    }
+    duration
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! The providers that this process knows, by name.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use vk_provider::{Factory, config::nearest};
+
+/// The providers that users can choose from.
+#[derive(Clone, Default)]
+pub struct Registry {
+    factories: BTreeMap<&'static str, Arc<dyn Factory>>,
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// A registry without providers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A registry with the providers that are compiled in: one per feature of this crate.
+    pub fn with_builtin() -> Self {
+        let registry = Self::new();
+        #[cfg(feature = "mock")]
+        let registry = registry.with(vk_provider_mock::MockFactory);
+        registry
+    }
+
+    /// The same with one more provider, which replaces an earlier one of its name.
+    #[must_use]
+    pub fn with(mut self, factory: impl Factory) -> Self {
+        self.factories.insert(factory.name(), Arc::new(factory));
+        self
+    }
+
+    /// The provider of that name.
+    pub fn get(&self, name: &str) -> Option<Arc<dyn Factory>> {
+        self.factories.get(name).map(Arc::clone)
+    }
+
+    /// All names, in order.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.factories.keys().copied().collect()
+    }
+
+    /// All providers, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Factory>> {
+        self.factories.values()
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.factories.keys()).finish()
+    }
+}
+
+/// What to tell a user who asked for a provider that is not there.
+pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+    let known_list =
+        if known.is_empty() { "none, this build has no providers".into() } else { known.join(", ") };
+    match nearest(name, known.iter().copied()) {
+        Some(guess) => format!("unknown provider `{name}` (did you mean `{guess}`?); known: {known_list}"),
+        None => format!("unknown provider `{name}`; known: {known_list}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones_and_the_nearest() {
+        let message = unknown("mokc", &["cri", "mock"]);
+        assert!(message.contains("did you mean `mock`?") && message.contains("cri, mock"), "{message}");
+        assert!(!unknown("zzz", &["mock"]).contains("did you mean"));
+        assert!(unknown("mock", &[]).contains("no providers"));
+    }
+
+    #[test]
+    #[cfg(feature = "mock")]
+    fn the_builtin_providers_are_found_by_name() {
+        let registry = Registry::with_builtin();
+        assert_eq!(registry.names(), ["mock"]);
+        assert_eq!(registry.get("mock").unwrap().name(), "mock");
+        assert!(registry.get("nosuch").is_none());
+    }
+}

@@ -1,0 +1,205 @@
+//! Runs nodes: connects to the API server, opens the backends, and starts a controller for each node.
+
+mod address;
+mod admin;
+mod fleet;
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry as Counters;
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+use tracing::{info, warn};
+use vk_kube::{Client, Identity, Kind, Source};
+use vk_node::node;
+use vk_supervisor::{Backoff, Supervisor, task};
+
+use self::fleet::Fleet;
+use crate::{
+    Registry,
+    cli::Failure,
+    config::{Listen, OnShutdown, Problem, Resolved},
+};
+
+/// How a shell shows that a second signal ended the process.
+const INTERRUPTED: i32 = 130;
+
+/// A running process: its nodes, and what keeps them.
+#[derive(Debug)]
+pub(crate) struct Running {
+    supervisor: Supervisor,
+    fleet: Fleet,
+    /// How long stopping may take.
+    limit: Duration,
+}
+
+/// Runs the nodes of the configuration until the process is told to stop.
+pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
+    let stop = Stop::listen()?;
+    start(config, registry).await?.until(stop).await
+}
+
+/// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched.
+pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+    let supervisor = Supervisor::new();
+    let mut counters = Counters::with_prefix("virtual_kubelet");
+    let api_metrics = vk_kube::Metrics::register(&mut counters);
+    let node_metrics = node::Metrics::register(&mut counters);
+
+    let admin = match config.metrics_addr {
+        Some(listen) => {
+            Some(bind(listen).await.with_context(|| format!("cannot listen on {}", shown(listen)))?)
+        }
+        None => None,
+    };
+    for node in &config.nodes {
+        // The kubelet API will listen here; a clash is better told now.
+        let listen = Listen { address: node.address, port: node.port };
+        let taken = || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(listen));
+        bind(listen).await.with_context(taken)?;
+    }
+
+    let source = Source { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
+    let client = source
+        .connect(&supervisor, api_metrics)
+        .await
+        .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
+    let identity = first_contact(&client, config.startup_timeout).await?;
+    info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
+    check_identity(&identity, &config)?;
+
+    let limit = config.shutdown.timeout;
+    let fleet = Fleet::start(config, &registry, client, &identity, node_metrics, &supervisor).await?;
+    if let Some(listener) = admin {
+        let server = admin::serve(listener, counters, fleet.clone(), supervisor.clone());
+        supervisor.spawn("admin", task::Kind::Critical, server);
+    }
+    Ok(Running { supervisor, fleet, limit })
+}
+
+async fn bind(listen: Listen) -> io::Result<TcpListener> {
+    match listen.address {
+        Some(address) => TcpListener::bind(SocketAddr::new(address, listen.port)).await,
+        // All interfaces, of both families where the system has both.
+        None => match TcpListener::bind(SocketAddr::from(([0_u16; 8], listen.port))).await {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind(SocketAddr::from(([0_u8; 4], listen.port))).await
+            }
+            bound => bound,
+        },
+    }
+}
+
+fn shown(listen: Listen) -> String {
+    crate::config::AdminAddr(Some(listen)).to_string()
+}
+
+/// Asks the API server who we are, again and again until it answers or the time is up.
+async fn first_contact(client: &Client, limit: Option<Duration>) -> Result<Identity, Failure> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+    let mut rng = StdRng::from_rng(&mut rand::rng());
+    loop {
+        let error = match Identity::ask(client).await {
+            Ok(identity) => return Ok(identity),
+            Err(error) => error,
+        };
+        let server = client.server();
+        if error.kind == Kind::Unauthorized {
+            let hint = "check the credentials in the kubeconfig";
+            return Err(
+                anyhow::anyhow!("the API server {server} refuses our credentials: {error} ({hint})").into()
+            );
+        }
+        let wait = backoff.next(error.retry_after, &mut rng);
+        if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
+            let hint = "check the address in the kubeconfig, or give it more time with --startup-timeout";
+            return Err(anyhow::anyhow!("cannot reach the API server {server}: {error} ({hint})").into());
+        }
+        warn!(server, %error, "the API server does not answer: trying again");
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// What a node identity may not do is refused now, and not when it would be too late.
+fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+    let Some(own) = identity.node() else { return Ok(()) };
+    let mut problems: Vec<Problem> = config
+        .nodes
+        .iter()
+        .filter(|node| node.name != own)
+        .map(|node| {
+            let message = format!(
+                "the credentials are those of node {own}, which may not run node {}: use a ServiceAccount for several nodes",
+                node.name
+            );
+            Problem::new("nodeName", message)
+        })
+        .collect();
+    if config.shutdown.node == OnShutdown::Delete {
+        let message =
+            "a node identity may not delete its Node: use `leave`, or credentials that may delete nodes";
+        problems.push(Problem::new("shutdown.node", message));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Resolves when every node is Ready.
+    pub(crate) async fn ready(&self) {
+        self.fleet.all_ready().await;
+    }
+
+    /// Goes on until a signal or a failure, then stops everything in order.
+    pub(crate) async fn until(self, mut stop: Stop) -> Result<(), Failure> {
+        let failure = tokio::select! {
+            signal = stop.signal() => {
+                info!(signal, "stopping");
+                None
+            }
+            failure = self.supervisor.failed() => Some(failure),
+        };
+        tokio::select! {
+            _ = self.supervisor.shut_down(self.limit) => {}
+            signal = stop.signal() => {
+                warn!(signal, "a second signal: ending at once");
+                std::process::exit(INTERRUPTED);
+            }
+        }
+        match failure {
+            Some(failure) => Err(anyhow::anyhow!("{failure}").into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Tells of the signals that ask the process to stop.
+pub(crate) struct Stop {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+// === impl Stop ===
+
+impl Stop {
+    /// Signals are caught from now on.
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let catch = |kind| signal(kind).context("cannot catch signals");
+        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    /// The next one.
+    pub(crate) async fn signal(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The process' own endpoints: `/healthz`, `/readyz` and `/metrics`. Plain HTTP, and nothing secret in it.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use prometheus_client::registry::Registry as Counters;
+use tokio::net::TcpListener;
+use tracing::info;
+use vk_supervisor::Supervisor;
+
+use super::fleet::Fleet;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves until the supervisor stops.
+pub(super) async fn serve(
+    listener: TcpListener,
+    counters: Counters,
+    fleet: Fleet,
+    supervisor: Supervisor,
+) -> std::io::Result<()> {
+    info!(address = %listener.local_addr()?, "serving /healthz, /readyz and /metrics");
+    let counters = Arc::new(counters);
+    let router = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(async move || ready(&fleet)))
+        .route("/metrics", get(async move || metrics(&counters)));
+    let stopping = async move { supervisor.stopping().await };
+    axum::serve(listener, router).with_graceful_shutdown(stopping).await
+}
+
+/// Ready when every node was registered. A node whose provider fails is registered and NotReady, which is for the
+/// cluster to see and no reason to take this process out of service.
+fn ready(fleet: &Fleet) -> impl IntoResponse + use<> {
+    let missing = fleet.unregistered();
+    if missing.is_empty() {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("not registered yet: {}\n", missing.join(", ")))
+    }
+}
+
+fn metrics(counters: &Counters) -> impl IntoResponse + use<> {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, counters) {
+        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPENMETRICS)], text),
+        Err(error) => {
+            let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+            (StatusCode::INTERNAL_SERVER_ERROR, plain, format!("cannot write metrics: {error}\n"))
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use anyhow::anyhow;
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::sync::watch;
+use tracing::{Instrument as _, error, info, info_span, warn};
+use vk_kube::{Client, Identity};
+use vk_node::node::{self, Base, Controller, OnStop, Progress, Settings, Shared};
+use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
+use vk_supervisor::{Backoff, Clock, Supervisor, task};
+
+use super::address;
+use crate::{
+    Registry,
+    cli::Failure,
+    config::{self, OnShutdown, Problem, Resolved},
+    kubelet_version,
+};
+
+/// The label that our nodes carry, unless the user wants another value.
+const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
+
+/// The nodes. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Fleet {
+    nodes: Arc<Mutex<BTreeMap<String, Member>>>,
+    /// Counts up whenever a node comes, goes or gets further.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Member {
+    supervisor: Supervisor,
+    progress: watch::Receiver<Progress>,
+}
+
+/// What every controller of this process is made of.
+#[derive(Clone)]
+struct Common {
+    client: Client,
+    settings: Settings,
+    restricted: bool,
+    shared: Option<Shared>,
+    metrics: node::Metrics,
+    supervisor: Supervisor,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// Opens the backends and starts their nodes.
+    pub(super) async fn start(
+        config: Resolved,
+        registry: &Registry,
+        client: Client,
+        identity: &Identity,
+        metrics: node::Metrics,
+        supervisor: &Supervisor,
+    ) -> Result<Self, Failure> {
+        let restricted = identity.node().is_some();
+        // One watch for all of them, where there are several: a node identity has only one.
+        let shared = (config.nodes.len() > 1).then(|| {
+            let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
+            Shared::start(client.clone(), &labels, supervisor)
+        });
+        let common = Common {
+            settings: settings(&config),
+            restricted,
+            shared,
+            metrics,
+            supervisor: supervisor.clone(),
+            client,
+        };
+        let detected = address::internal_ip(common.client.server());
+        let fleet = Self { nodes: Arc::default(), changes: watch::Sender::new(0) };
+        for node in config.nodes {
+            let Some(factory) = registry.get(&node.provider) else {
+                return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
+            };
+            let context = context(&node, detected, &config.state_dir);
+            let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
+            fleet.follow(&backend, node, context, &common);
+        }
+        Ok(fleet)
+    }
+
+    /// Keeps up with the nodes that a backend offers.
+    fn follow(&self, backend: &Arc<dyn Backend>, node: config::Node, context: Context, common: &Common) {
+        let (fleet, common, backend) = (self.clone(), common.clone(), Arc::clone(backend));
+        let supervisor = common.supervisor.clone();
+        let mut offers = backend.nodes();
+        supervisor.clone().spawn(format!("backend of {}", node.name), task::Kind::Work, async move {
+            loop {
+                let offer = tokio::select! {
+                    offer = offers.next() => offer,
+                    () = supervisor.stopping() => None,
+                };
+                match offer {
+                    Some(NodeEvent::Added(name, provider)) => {
+                        fleet.add(&name, provider, &node, &context, &common);
+                    }
+                    Some(NodeEvent::Removed(name)) => fleet.remove(&name),
+                    // No more changes, or the end. The backend lives as long as its nodes do.
+                    None => break supervisor.stopping().await,
+                }
+            }
+            drop(backend);
+        });
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        provider: Arc<dyn Provider>,
+        node: &config::Node,
+        context: &Context,
+        common: &Common,
+    ) {
+        let (sender, progress) = watch::channel(Progress::default());
+        let supervisor = common.supervisor.child();
+        let controller = controller(name, provider, node, context, common, sender);
+        let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
+        if self.nodes.lock().insert(name.to_owned(), member).is_some() {
+            error!(node = name, "a backend offers a node of this name twice: the earlier one is stopped");
+        }
+        self.report(progress, &common.supervisor);
+        let span = info_span!(parent: None, "node", node = %name);
+        // The controller belongs to the whole process: the process waits for it when it stops.
+        let run = controller.run(supervisor).instrument(span);
+        common.supervisor.spawn(
+            format!("node {name}"),
+            task::Kind::Critical,
+            keep(run, common.supervisor.clone()),
+        );
+    }
+
+    /// Passes on a node's progress to whoever waits for the whole fleet.
+    fn report(&self, mut progress: watch::Receiver<Progress>, supervisor: &Supervisor) {
+        let changes = self.changes.clone();
+        supervisor.spawn("progress", task::Kind::Work, async move {
+            loop {
+                changes.send_modify(|count| *count = count.wrapping_add(1));
+                if progress.changed().await.is_err() {
+                    break;
+                }
+            }
+        });
+    }
+
+    fn remove(&self, name: &str) {
+        let Some(member) = self.nodes.lock().remove(name) else { return };
+        info!(node = name, "the backend took the node back");
+        member.supervisor.stop();
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Names of the nodes that were not registered yet.
+    pub(super) fn unregistered(&self) -> Vec<String> {
+        let nodes = self.nodes.lock();
+        nodes
+            .iter()
+            .filter(|(_, node)| !node.progress.borrow().registered)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// Resolves when there is a node and all nodes are Ready.
+    pub(super) async fn all_ready(&self) {
+        let mut changes = self.changes.subscribe();
+        let ready = |_: &u64| {
+            let nodes = self.nodes.lock();
+            !nodes.is_empty() && nodes.values().all(|node| node.progress.borrow().ready)
+        };
+        // The sender lives in `self`: this cannot fail.
+        drop(changes.wait_for(ready).await);
+    }
+}
+
+/// A node that the backend took back may end; the process goes on without it.
+async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Supervisor) -> Result<(), E> {
+    run.await?;
+    supervisor.stopping().await;
+    Ok(())
+}
+
+fn settings(config: &Resolved) -> Settings {
+    Settings {
+        ping_interval: config.timing.ping_interval,
+        ping_timeout: config.timing.ping_timeout,
+        status_interval: config.timing.status_interval,
+        lease_duration: config.timing.lease_duration,
+        on_stop: match config.shutdown.node {
+            OnShutdown::Leave => OnStop::Leave,
+            OnShutdown::Delete => OnStop::Delete,
+        },
+    }
+}
+
+fn context(node: &config::Node, detected: IpAddr, state_dir: &std::path::Path) -> Context {
+    Context {
+        node_name: node.name.clone(),
+        internal_ip: node.internal_ip.or(node.address).filter(|ip| !ip.is_unspecified()).unwrap_or(detected),
+        kubelet_port: node.port,
+        operating_system: node.os.as_str().to_owned(),
+        cluster_domain: node.cluster_domain.clone(),
+        state_dir: state_dir.join(&node.name),
+    }
+}
+
+fn controller(
+    name: &str,
+    provider: Arc<dyn Provider>,
+    node: &config::Node,
+    context: &Context,
+    common: &Common,
+    progress: watch::Sender<Progress>,
+) -> Controller {
+    let base = Base {
+        name: name.to_owned(),
+        internal_ip: context.internal_ip,
+        kubelet_port: context.kubelet_port,
+        operating_system: context.operating_system.clone(),
+        kubelet_version: kubelet_version(),
+        labels: node.labels.clone(),
+        annotations: node.annotations.clone(),
+        taints: node.taints.clone(),
+    };
+    // A node without our label is not in the shared watch.
+    let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
+    let sights = match common.shared.as_ref().filter(|_| labelled) {
+        Some(shared) => shared.of(&base.name),
+        None => node::watch::one(common.client.clone(), &base.name),
+    };
+    Controller {
+        base,
+        provider,
+        settings: common.settings.clone(),
+        client: common.client.clone(),
+        restricted: common.restricted,
+        sights,
+        clock: Clock::system(),
+        metrics: common.metrics.clone(),
+        progress,
+    }
+}
+
+/// Opens a backend. One that is not there yet is waited for; one that is configured wrongly is not.
+async fn open(
+    factory: &dyn Factory,
+    node: &config::Node,
+    context: &Context,
+    limit: Option<Duration>,
+) -> Result<Arc<dyn Backend>, Failure> {
+    let deadline = limit.map(|limit| tokio::time::Instant::now() + limit);
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+    let mut rng = StdRng::from_rng(&mut rand::rng());
+    loop {
+        let error = match factory.open(node.provider_config.clone(), context.clone()).await {
+            Ok(backend) => return Ok(backend),
+            Err(error) => error,
+        };
+        let message = format!("node {}: provider {}: {}", node.name, node.provider, error.report());
+        match error.kind() {
+            Kind::Invalid | Kind::Unsupported => {
+                return Err(Failure::Configuration(vec![Problem::new("providerConfig", message)]));
+            }
+            Kind::Denied => return Err(anyhow!(message).into()),
+            _ => {}
+        }
+        let wait = backoff.next(error.kind().retry_after(), &mut rng);
+        if deadline.is_some_and(|deadline| tokio::time::Instant::now() + wait > deadline) {
+            return Err(anyhow!(message).into());
+        }
+        warn!(
+            node = node.name,
+            provider = node.provider,
+            error = error.report(),
+            "the backend does not open: trying again"
+        );
+        tokio::time::sleep(wait).await;
+    }
+}
