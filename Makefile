@@ -23,7 +23,7 @@ up: control-plane ## Start a control plane with a virtual node, and stay until C
 	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
 
 test: control-plane ## Run all tests, against a real control plane where they need one
-	@cargo test --workspace --all-features --no-fail-fast -- --include-ignored
+	@cargo test --workspace --no-fail-fast -- --include-ignored
 
 lint: setup ## Check formatting, lints, documentation and the direction of dependencies
 	@cargo fmt --all --check

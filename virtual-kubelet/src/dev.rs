@@ -52,7 +52,10 @@ pub async fn run(options: Options, mut config: Resolved, registry: Registry) -> 
     config.kubeconfig = Some(kubeconfig.clone());
     config.api_server = None;
 
-    let running = run::start(config, registry).await?;
+    let running = tokio::select! {
+        started = Box::pin(run::start(config, registry)) => started?,
+        _ = stop.signal() => return Ok(()),
+    };
     let shown = tokio::select! {
         shown = tokio::time::timeout(LIMIT, show(&running, &cluster, &kubeconfig)) => shown,
         _ = stop.signal() => Ok(Ok(())),

@@ -4,7 +4,12 @@ mod address;
 mod admin;
 mod fleet;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry as Counters;
@@ -40,11 +45,19 @@ pub(crate) struct Running {
 
 /// Runs the nodes of the configuration until the process is told to stop.
 pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
-    let stop = Stop::listen()?;
-    start(config, registry).await?.until(stop).await
+    let mut stop = Stop::listen()?;
+    let running = tokio::select! {
+        started = Box::pin(start(config, registry)) => started?,
+        signal = stop.signal() => {
+            info!(signal, "stopping before a node was started");
+            return Ok(());
+        }
+    };
+    running.until(stop).await
 }
 
-/// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched.
+/// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
+/// this may be dropped.
 pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
     let supervisor = Supervisor::new();
     let mut counters = Counters::with_prefix("virtual_kubelet");
@@ -64,6 +77,13 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         bind(listen).await.with_context(taken)?;
     }
 
+    // Before the API server is asked: it may take its time, and a probe of this process must not hang on that.
+    let running_fleet = Arc::new(OnceLock::new());
+    if let Some(listener) = admin {
+        let server = admin::serve(listener, counters, Arc::clone(&running_fleet), supervisor.clone());
+        supervisor.spawn("admin", task::Kind::Critical, server);
+    }
+
     let source = Source { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
     let client = source
         .connect(&supervisor, api_metrics)
@@ -75,10 +95,7 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
 
     let limit = config.shutdown.timeout;
     let fleet = Fleet::start(config, &registry, client, &identity, node_metrics, &supervisor).await?;
-    if let Some(listener) = admin {
-        let server = admin::serve(listener, counters, fleet.clone(), supervisor.clone());
-        supervisor.spawn("admin", task::Kind::Critical, server);
-    }
+    drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
 }
 
@@ -105,12 +122,21 @@ async fn first_contact(client: &Client, limit: Option<Duration>) -> Result<Ident
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
     let mut rng = StdRng::from_rng(&mut rand::rng());
     loop {
-        let error = match Identity::ask(client).await {
+        let asked = match deadline.zip(limit) {
+            Some((deadline, limit)) => {
+                let asked = tokio::time::timeout_at(deadline, Identity::ask(client)).await;
+                asked.unwrap_or_else(|_| Err(vk_kube::Error::timeout(limit)))
+            }
+            None => Identity::ask(client).await,
+        };
+        let error = match asked {
             Ok(identity) => return Ok(identity),
             Err(error) => error,
         };
         let server = client.server();
-        if error.kind == Kind::Unauthorized {
+        // Whoever brings no credentials is anonymous, and may not even ask. Others may soon, when the API server is new.
+        let anonymous = error.kind == Kind::Forbidden && error.message.contains("system:anonymous");
+        if error.kind == Kind::Unauthorized || anonymous {
             let hint = "check the credentials in the kubeconfig";
             return Err(
                 anyhow::anyhow!("the API server {server} refuses our credentials: {error} ({hint})").into()
@@ -118,8 +144,13 @@ async fn first_contact(client: &Client, limit: Option<Duration>) -> Result<Ident
         }
         let wait = backoff.next(error.retry_after, &mut rng);
         if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
-            let hint = "check the address in the kubeconfig, or give it more time with --startup-timeout";
-            return Err(anyhow::anyhow!("cannot reach the API server {server}: {error} ({hint})").into());
+            let (what, check) = match error.kind {
+                Kind::Forbidden => ("not let in by", "credentials"),
+                _ => ("cannot reach", "address"),
+            };
+            let hint =
+                format!("check the {check} in the kubeconfig, or give it more time with --startup-timeout");
+            return Err(anyhow::anyhow!("{what} the API server {server}: {error} ({hint})").into());
         }
         warn!(server, %error, "the API server does not answer: trying again");
         tokio::time::sleep(wait).await;
@@ -159,12 +190,18 @@ impl Running {
 
     /// Goes on until a signal or a failure, then stops everything in order.
     pub(crate) async fn until(self, mut stop: Stop) -> Result<(), Failure> {
+        let ready = async {
+            self.ready().await;
+            info!("all nodes are Ready");
+            std::future::pending().await
+        };
         let failure = tokio::select! {
             signal = stop.signal() => {
                 info!(signal, "stopping");
                 None
             }
             failure = self.supervisor.failed() => Some(failure),
+            never = ready => never,
         };
         tokio::select! {
             _ = self.supervisor.shut_down(self.limit) => {}

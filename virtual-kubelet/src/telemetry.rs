@@ -30,7 +30,11 @@ pub fn init(log: &Log) -> Result<Guard, TryInitError> {
 
 /// The user's directives, without the lines in which kube-rs repeats as an error what our controllers report and retry.
 fn directives(given: &str) -> String {
-    if given.contains("kube_client") { given.to_owned() } else { format!("{given},kube_client::client::builder=off") }
+    if given.contains("kube_client") {
+        given.to_owned()
+    } else {
+        format!("{given},kube_client::client::builder=off")
+    }
 }
 
 impl Drop for Guard {

@@ -87,7 +87,7 @@ impl Source {
         let origin = self.origin()?;
         let config = self.load(&origin).await?;
         let server = config.cluster_url.to_string();
-        let (sender, current) = watch::channel(build(config)?);
+        let (sender, current) = watch::channel(build(config, &origin)?);
         if let Origin::Files(files) = origin {
             let (source, guard) = (self.clone(), supervisor.clone());
             let seen = fingerprint(&files);
@@ -146,8 +146,9 @@ impl Source {
             if now == seen {
                 continue;
             }
-            let loaded = match self.load(&Origin::Files(files.clone())).await {
-                Ok(config) => build(config),
+            let origin = Origin::Files(files.clone());
+            let loaded = match self.load(&origin).await {
+                Ok(config) => build(config, &origin),
                 Err(error) => Err(error),
             };
             match loaded {
@@ -201,11 +202,13 @@ fn pod_reason(error: &InClusterError) -> String {
     error.to_string()
 }
 
-fn build(config: kube::Config) -> Result<kube::Client, ConfigError> {
-    let server = config.cluster_url.to_string();
-    kube::Client::try_from(config).map_err(|error| ConfigError::Malformed {
-        path: PathBuf::from(server),
-        reason: crate::Error::from(error).message,
+fn build(config: kube::Config, origin: &Origin) -> Result<kube::Client, ConfigError> {
+    kube::Client::try_from(config).map_err(|error| {
+        let path = match origin {
+            Origin::Files(files) => files.first().cloned().unwrap_or_default(),
+            Origin::Pod => PathBuf::from("of the Pod"),
+        };
+        ConfigError::Malformed { path, reason: crate::Error::from(error).message }
     })
 }
 

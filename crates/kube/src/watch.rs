@@ -77,7 +77,10 @@ impl<K: Object> State<K> {
             }
             let change = match self.events.next().await {
                 Some(Ok(event)) => {
-                    self.backoff.reset();
+                    // The start of a listing is said before the server is asked, and proves nothing.
+                    if !matches!(event, watcher::Event::Init) {
+                        self.backoff.reset();
+                    }
                     match event {
                         watcher::Event::Init => Change::Restarted,
                         watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
@@ -126,5 +129,42 @@ fn into_error(error: watcher::Error) -> Error {
         | watcher::Error::WatchFailed(error) => Error::from(error),
         watcher::Error::WatchError(status) => Error::from(kube::Error::Api(status)),
         error @ watcher::Error::NoResourceVersion => Error::new(Kind::Server, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::{Client, Metrics};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_refused_asks_less_and_less_often() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let status =
+                br#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no","code":403}"#;
+            let answer = http::Response::builder().status(403).body(Body::from(status.to_vec()));
+            async move { Ok::<_, std::convert::Infallible>(answer.expect("a response")) }
+        });
+        let client = Client::fixed(kube::Client::new(service, "default"), Metrics::default());
+        let mut changes = Objects::<Node>::cluster(client).watch(&Selector::default()).boxed();
+        let watching = async {
+            while let Some(change) = changes.next().await {
+                assert!(matches!(change, Change::Restarted | Change::Trouble(_)), "{change:?}");
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_mins(2), watching).await.is_err(), "it never ends");
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((10..=40).contains(&asked), "{asked} requests in two minutes");
     }
 }

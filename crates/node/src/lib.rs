@@ -4,3 +4,4 @@
 //! randomness are parameters, so that thousands of fault schedules run in a second.
 
 pub mod node;
+pub mod now;

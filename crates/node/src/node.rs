@@ -10,6 +10,7 @@ pub mod lease;
 pub mod machine;
 pub mod metrics;
 pub mod ping;
+pub mod settings;
 pub mod template;
 pub mod watch;
 
@@ -33,17 +34,21 @@ pub use self::{
     desired::Desired,
     instance::Instance,
     lease::Taken,
-    machine::{OnStop, Settings},
     metrics::Metrics,
+    settings::{OnStop, Settings},
     template::Base,
     watch::{Shared, Sights},
 };
 use self::{
     lease::LeaseCall,
-    machine::{Action, Event, Machine, NodeCall, Now},
+    machine::{Action, Event, Machine, NodeCall},
     metrics::{NodeName, Outcome},
     ping::Pong,
 };
+use crate::now::Now;
+
+/// How many hints of a provider that stand in line are taken at once.
+const HINTS: usize = 64;
 
 /// All that a node controller needs.
 pub struct Controller {
@@ -63,6 +68,8 @@ pub struct Controller {
     pub clock: Clock,
     /// Counters.
     pub metrics: Metrics,
+    /// The process that runs it: [`Instance::this`], unless a test plays several.
+    pub instance: Instance,
     /// How far the node is: a latest value for others to watch.
     pub progress: tokio::sync::watch::Sender<Progress>,
 }
@@ -98,9 +105,12 @@ impl Controller {
     pub async fn run(mut self, supervisor: Supervisor) -> Result<(), Taken> {
         let start = Instant::now();
         let desired = self.describe();
+        if !desired.left_out.is_empty() {
+            info!(labels = ?desired.left_out, "left out labels that a node identity may not set");
+        }
         let name = self.base.name.clone();
         let rng = StdRng::from_rng(&mut rand::rng());
-        let mut machine = Machine::new(&name, Instance::this(), self.settings.clone(), desired, rng);
+        let mut machine = Machine::new(&name, self.instance.clone(), self.settings.clone(), desired, rng);
         let mut shell = Shell {
             provider: Arc::clone(&self.provider),
             ping_timeout: self.settings.ping_timeout,
@@ -113,7 +123,7 @@ impl Controller {
             pending: FuturesUnordered::new(),
         };
         let mut hints = match self.provider.node_changes() {
-            Some(changes) => Either::Left(changes.chain(stream::pending())),
+            Some(changes) => Either::Left(changes.ready_chunks(HINTS).chain(stream::pending())),
             None => Either::Right(stream::pending()),
         };
         let mut stopping = false;
@@ -141,7 +151,7 @@ impl Controller {
                     watch::Sight::Seen(node) => Event::Seen(node),
                     watch::Sight::Missing => Event::Missing,
                 }),
-                Some(change) = hints.next() => self.hint(change, &mut machine, &mut shell, start),
+                Some(change) = hints.next() => self.hint(change, &mut shell),
                 () = until(deadline) => Some(Event::Tick),
                 () = supervisor.stopping(), if !stopping => {
                     stopping = true;
@@ -152,36 +162,19 @@ impl Controller {
     }
 
     fn describe(&self) -> Desired {
-        let desired = Desired::new(&self.base, self.base.describe(self.provider.as_ref()), self.restricted);
-        if !desired.left_out.is_empty() {
-            info!(labels = ?desired.left_out, "left out labels that a node identity may not set");
-        }
-        desired
+        Desired::new(&self.base, self.base.describe(self.provider.as_ref()), self.restricted)
     }
 
-    /// The provider says that something changed: describe the node anew, and ping.
-    fn hint(
-        &self,
-        change: NodeChange,
-        machine: &mut Machine,
-        shell: &mut Shell,
-        start: Instant,
-    ) -> Option<Event> {
-        match change {
-            NodeChange::Look => {
-                let now = Now { elapsed: start.elapsed(), wall: self.clock.now() };
-                let template = self.base.describe(self.provider.as_ref());
-                let desired = Desired::new(&self.base, template, self.restricted);
-                for action in machine.handle(now, Event::Described(Box::new(desired))) {
-                    shell.act(action);
-                }
-                Some(Event::Hint)
-            }
-            NodeChange::Event { kind, reason, message } => {
-                shell.announce(kind, reason, message);
-                None
+    /// The provider says that something changed. Many hints in a row count as one: the node is described anew and pinged.
+    fn hint(&self, changes: Vec<NodeChange>, shell: &mut Shell) -> Option<Event> {
+        let mut look = false;
+        for change in changes {
+            match change {
+                NodeChange::Look => look = true,
+                NodeChange::Event { kind, reason, message } => shell.announce(kind, reason, message),
             }
         }
+        look.then(|| Event::Described(Box::new(self.describe())))
     }
 
     fn publish(&self, machine: &Machine) {
@@ -204,20 +197,19 @@ async fn until(deadline: Option<Instant>) {
 impl Shell {
     /// Remembers and counts what the machine is about to hear.
     fn note(&mut self, event: &Event) {
-        let outcome = |result: &str, error: Option<&Error>| Outcome {
-            result: error.map_or(if result.is_empty() { "ok" } else { "failed" }, |error| error.kind.name()),
-        };
+        let outcome =
+            |error: Option<&Error>| Outcome { result: error.map_or("ok", |error| error.kind.name()) };
         match event {
             Event::NodeAnswer(call, answer) => {
                 if let Ok(Some(node)) = answer {
                     self.uid.clone_from(&node.metadata.uid);
                 }
                 if matches!(call, NodeCall::Status(_)) {
-                    self.metrics.status_writes.get_or_create(&outcome("", answer.as_ref().err())).inc();
+                    self.metrics.status_writes.get_or_create(&outcome(answer.as_ref().err())).inc();
                 }
             }
             Event::LeaseAnswer(LeaseCall::Create(_) | LeaseCall::Renew(_), answer) => {
-                self.metrics.lease_renewals.get_or_create(&outcome("", answer.as_ref().err())).inc();
+                self.metrics.lease_renewals.get_or_create(&outcome(answer.as_ref().err())).inc();
             }
             Event::Pong(pong) => {
                 let result = match pong {

@@ -1,6 +1,6 @@
 //! What a provider may offer beside running pods: logs, exec, attach, port-forward, stats.
 //!
-//! Each is a trait of its own, found through an accessor of [`Provider`](crate::Provider) that answers `None` where the
+//! Each is a trait of its own, found through an accessor of [`Provider`] that answers `None` where the
 //! backend cannot. The kubelet API then answers 501.
 
 mod logs;

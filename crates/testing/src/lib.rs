@@ -18,7 +18,11 @@
 pub mod control_plane;
 mod eventually;
 mod kubectl;
+mod process;
+mod usage;
 
 pub use control_plane::ControlPlane;
 pub use eventually::eventually;
 pub use kubectl::{Output, kubectl};
+pub use process::Process;
+pub use usage::Usage;

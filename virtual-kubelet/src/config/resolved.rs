@@ -24,7 +24,7 @@ const SECRETIVE: [&str; 7] =
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// The kubeconfig that the user named; from `KUBECONFIG` it may be several, with colons between them. `None`:
-    /// `~/.kube/config` if it is there, else the pod's service account.
+    /// The pod's service account, else `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, instead of the kubeconfig's.
     pub api_server: Option<String>,

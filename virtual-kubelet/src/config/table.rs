@@ -55,7 +55,7 @@ impl Setting {
 /// All settings but the lists `nodes` and `taints`, which are written in the file only.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
-    text("kubeconfig", "VK_KUBECONFIG", &["KUBECONFIG"], "kubeconfig", "`~/.kube/config`, else the pod's service account",
+    text("kubeconfig", "VK_KUBECONFIG", &["KUBECONFIG"], "kubeconfig", "the pod's service account, else `~/.kube/config`",
         "The kubeconfig file that says how to reach the API server"),
     text("apiServer", "VK_API_SERVER", &["MASTER_URI"], "api-server", "from the kubeconfig",
         "URL of the API server, instead of the one in the kubeconfig"),

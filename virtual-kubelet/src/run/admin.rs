@@ -1,6 +1,6 @@
 //! The process' own endpoints: `/healthz`, `/readyz` and `/metrics`. Plain HTTP, and nothing secret in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::{
     Router,
@@ -17,18 +17,18 @@ use super::fleet::Fleet;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until the supervisor stops.
+/// Serves until the supervisor stops. There is no fleet before the API server and the backends have answered.
 pub(super) async fn serve(
     listener: TcpListener,
     counters: Counters,
-    fleet: Fleet,
+    fleet: Arc<OnceLock<Fleet>>,
     supervisor: Supervisor,
 ) -> std::io::Result<()> {
     info!(address = %listener.local_addr()?, "serving /healthz, /readyz and /metrics");
     let counters = Arc::new(counters);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(async move || ready(&fleet)))
+        .route("/readyz", get(async move || ready(fleet.get())))
         .route("/metrics", get(async move || metrics(&counters)));
     let stopping = async move { supervisor.stopping().await };
     axum::serve(listener, router).with_graceful_shutdown(stopping).await
@@ -36,7 +36,10 @@ pub(super) async fn serve(
 
 /// Ready when every node was registered. A node whose provider fails is registered and NotReady, which is for the
 /// cluster to see and no reason to take this process out of service.
-fn ready(fleet: &Fleet) -> impl IntoResponse + use<> {
+fn ready(fleet: Option<&Fleet>) -> impl IntoResponse + use<> {
+    let Some(fleet) = fleet else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned());
+    };
     let missing = fleet.unregistered();
     if missing.is_empty() {
         (StatusCode::OK, "ok\n".to_owned())

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::anyhow;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Identity};
-use vk_node::node::{self, Base, Controller, OnStop, Progress, Settings, Shared};
+use vk_node::node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared};
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
@@ -52,7 +52,7 @@ struct Common {
 // === impl Fleet ===
 
 impl Fleet {
-    /// Opens the backends and starts their nodes.
+    /// Opens the backends and starts their nodes: none before all are open, because one that is refused ends the process.
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
@@ -77,12 +77,16 @@ impl Fleet {
         };
         let detected = address::internal_ip(common.client.server());
         let fleet = Self { nodes: Arc::default(), changes: watch::Sender::new(0) };
+        let mut opened = Vec::new();
         for node in config.nodes {
             let Some(factory) = registry.get(&node.provider) else {
                 return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
             };
             let context = context(&node, detected, &config.state_dir);
             let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
+            opened.push((backend, node, context));
+        }
+        for (backend, node, context) in opened {
             fleet.follow(&backend, node, context, &common);
         }
         Ok(fleet)
@@ -92,7 +96,11 @@ impl Fleet {
     fn follow(&self, backend: &Arc<dyn Backend>, node: config::Node, context: Context, common: &Common) {
         let (fleet, common, backend) = (self.clone(), common.clone(), Arc::clone(backend));
         let supervisor = common.supervisor.clone();
-        let mut offers = backend.nodes();
+        let mut offers = backend.nodes().fuse();
+        // Nodes that are there already are not waited for by anybody: they count from now on.
+        while let Some(Some(offer)) = offers.next().now_or_never() {
+            self.take(offer, &node, &context, &common);
+        }
         supervisor.clone().spawn(format!("backend of {}", node.name), task::Kind::Work, async move {
             loop {
                 let offer = tokio::select! {
@@ -100,16 +108,20 @@ impl Fleet {
                     () = supervisor.stopping() => None,
                 };
                 match offer {
-                    Some(NodeEvent::Added(name, provider)) => {
-                        fleet.add(&name, provider, &node, &context, &common);
-                    }
-                    Some(NodeEvent::Removed(name)) => fleet.remove(&name),
+                    Some(offer) => fleet.take(offer, &node, &context, &common),
                     // No more changes, or the end. The backend lives as long as its nodes do.
                     None => break supervisor.stopping().await,
                 }
             }
             drop(backend);
         });
+    }
+
+    fn take(&self, offer: NodeEvent, node: &config::Node, context: &Context, common: &Common) {
+        match offer {
+            NodeEvent::Added(name, provider) => self.add(&name, provider, node, context, common),
+            NodeEvent::Removed(name) => self.remove(&name),
+        }
     }
 
     fn add(
@@ -124,8 +136,10 @@ impl Fleet {
         let supervisor = common.supervisor.child();
         let controller = controller(name, provider, node, context, common, sender);
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
-        if self.nodes.lock().insert(name.to_owned(), member).is_some() {
+        let earlier = self.nodes.lock().insert(name.to_owned(), member);
+        if let Some(earlier) = earlier {
             error!(node = name, "a backend offers a node of this name twice: the earlier one is stopped");
+            earlier.supervisor.stop();
         }
         self.report(progress, &common.supervisor);
         let span = info_span!(parent: None, "node", node = %name);
@@ -244,6 +258,7 @@ fn controller(
         sights,
         clock: Clock::system(),
         metrics: common.metrics.clone(),
+        instance: Instance::this(),
         progress,
     }
 }

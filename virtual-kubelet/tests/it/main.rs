@@ -5,7 +5,10 @@
 
 mod config;
 mod flags;
+mod house;
+mod live;
 mod mistakes;
+mod setup;
 mod verbs;
 
 use std::{

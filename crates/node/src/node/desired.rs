@@ -7,9 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{Timestamp, Unit};
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, Taint},
+    apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
+};
 use serde_json::{Map, Value, json};
+use vk_kube::objects::FIELD_MANAGER;
 use vk_provider::{
     NodeTemplate,
     node::{Condition, ConditionStatus},
@@ -106,11 +110,24 @@ impl Desired {
         if !ours.is_empty() {
             annotations.insert(TAINTS_ANNOTATION.to_owned(), Vec::from_iter(ours).join(","));
         }
+        let mut labels = self.labels.clone();
+        labels.extend(self.out_of_reach(node));
         json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self.name, "uid": node.metadata.uid, "labels": self.labels, "annotations": annotations},
+            "metadata": {"name": self.name, "uid": node.metadata.uid, "labels": labels, "annotations": annotations},
         })
+    }
+
+    /// Labels that we own since we ran under another identity, and that this one may not take away: leaving them out
+    /// would get the whole request refused.
+    fn out_of_reach(&self, node: &Node) -> BTreeMap<String, String> {
+        let labels = node.metadata.labels.iter().flatten().filter(|(key, _)| {
+            self.restricted
+                && !node_may_set_label(key)
+                && applied_by_us(node).any(|fields| owns_label(fields, key))
+        });
+        labels.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     /// Ids of taints that we set once, that are still there, and that we want no more.
@@ -140,6 +157,11 @@ impl Desired {
         }
         let metadata = json!({"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version});
         (!spec.is_empty()).then(|| json!({"metadata": metadata, "spec": spec}))
+    }
+
+    /// Whether both want the same taints.
+    pub fn has_taints_of(&self, other: &Self) -> bool {
+        self.taints == other.taints
     }
 
     /// Whether the taints differ and we may not change them.
@@ -256,6 +278,23 @@ impl Desired {
     }
 }
 
+/// The fields of the Node's own part that we applied. [`super::watch`] keeps them.
+fn applied_by_us(node: &Node) -> impl Iterator<Item = &Value> {
+    let entries = node.metadata.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry));
+    entries.filter_map(|entry| entry.fields_v1.as_ref()).map(|fields| &fields.0)
+}
+
+/// Whether these are the fields of the Node's own part, not of its status, that we applied.
+pub(super) fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.manager.as_deref() == Some(FIELD_MANAGER)
+        && entry.operation.as_deref() == Some("Apply")
+        && entry.subresource.as_deref().unwrap_or_default().is_empty()
+}
+
+fn owns_label(fields: &Value, key: &str) -> bool {
+    !fields["f:metadata"]["f:labels"][format!("f:{key}")].is_null()
+}
+
 /// `key:effect`, which tells a taint from all others.
 fn taint_id(taint: &Taint) -> String {
     format!("{}:{}", taint.key, taint.effect)
@@ -287,9 +326,10 @@ fn condition_body(condition: &Condition, there: &[NodeCondition], now: Timestamp
     })
 }
 
-/// A time as Kubernetes writes it: whole seconds.
+/// A time as Kubernetes writes it: whole seconds, and never one that is still to come.
 pub fn seconds(time: Timestamp) -> String {
-    time.round(Unit::Second).unwrap_or(time).to_string()
+    let whole = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
+    time.round(whole).unwrap_or(time).to_string()
 }
 
 /// The Ready condition.

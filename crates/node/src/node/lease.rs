@@ -123,6 +123,11 @@ impl Renewer {
         self.state == State::Released
     }
 
+    /// Whether the last call failed already.
+    pub fn is_failing(&self) -> bool {
+        self.backoff.failures() > 0
+    }
+
     fn holds(&self, lease: Option<&Lease>) -> bool {
         lease.and_then(instance_of).as_ref() == Some(&self.instance)
     }
@@ -327,3 +332,6 @@ fn instance_of(lease: &Lease) -> Option<Instance> {
 fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
+
+#[cfg(test)]
+mod tests;

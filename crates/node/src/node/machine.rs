@@ -1,12 +1,13 @@
 //! The node controller's decisions: events in, actions out, no clock and no network of its own.
 //!
-//! It is level-triggered. Every event updates what is known, and then [`Machine::advance`] compares what is wanted with
+//! It is level-triggered. Every event updates what is known, and then `Machine::advance` compares what is wanted with
 //! what is there and starts whatever is missing; a lost event costs time, never correctness. At most one ping, one call
 //! on the Node and one call on the lease are under way at a time.
 
+mod call;
+
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use rand::{RngExt as _, rngs::StdRng};
 use serde_json::Value;
@@ -24,40 +25,11 @@ use super::{
     instance::Instance,
     lease::{LeaseCall, Renewer, Taken},
     ping::{Pings, Pong},
+    settings::{OnStop, Settings},
 };
+use crate::now::Now;
 
-/// Times and policies of a node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// How often the provider is pinged.
-    pub ping_interval: Duration,
-    /// How long a ping may take.
-    pub ping_timeout: Duration,
-    /// How often the status is posted when nothing changes.
-    pub status_interval: Duration,
-    /// How long the lease lasts; it is renewed four times as often.
-    pub lease_duration: Duration,
-    /// What becomes of the Node when the process stops.
-    pub on_stop: OnStop,
-}
-
-/// What becomes of the Node when the process stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnStop {
-    /// It stays, NotReady with a reason, and the next process adopts it.
-    Leave,
-    /// It is deleted. A node identity may not do that.
-    Delete,
-}
-
-/// The time, twice: since the controller's start for waiting, and by the wall clock for what is written.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// Since the controller's start.
-    pub elapsed: Duration,
-    /// By the wall clock.
-    pub wall: Timestamp,
-}
+pub use self::call::NodeCall;
 
 /// What the machine is told.
 #[derive(Debug)]
@@ -70,10 +42,8 @@ pub enum Event {
     Seen(Arc<Node>),
     /// The watch says that the Node is gone.
     Missing,
-    /// The provider or the user describes the node anew.
+    /// The provider or the user describes the node anew; whether the provider is well may have changed with it.
     Described(Box<Desired>),
-    /// Ping soon: something about the provider changed.
-    Hint,
     /// A call on the Node was answered. `None` where the answer carries no Node.
     NodeAnswer(NodeCall, Result<Option<Arc<Node>>, Error>),
     /// A call on the lease was answered.
@@ -97,30 +67,6 @@ pub enum Action {
     Finished,
     /// This process must not run the node.
     GiveUp(Taken),
-}
-
-/// A call on the Node.
-#[derive(Clone, Debug, PartialEq)]
-pub enum NodeCall {
-    /// Read it.
-    Read,
-    /// Register it.
-    Create(Value),
-    /// Take over the Go original's fields: a JSON patch.
-    Adopt(Value),
-    /// Apply labels and annotations.
-    Metadata(Value),
-    /// Patch taints and provider id: a merge patch under the resourceVersion.
-    Spec(Value),
-    /// Apply the status.
-    Status(Value),
-    /// Patch the addresses: a strategic patch of the status.
-    Addresses(Value),
-    /// Delete it.
-    Delete {
-        /// Its UID.
-        uid: String,
-    },
 }
 
 /// What is known of the Node object.
@@ -160,7 +106,7 @@ pub struct Machine {
     /// When the Node's part has something to do because of time alone.
     wake: Option<Duration>,
     /// What the status call under way asks for.
-    asked_status: Option<(Value, ConditionStatus)>,
+    asked_status: Option<(Value, Condition)>,
     was_ready: Option<ConditionStatus>,
     registered: bool,
     told_taints: bool,
@@ -204,14 +150,19 @@ impl Machine {
         let mut actions = Vec::new();
         match event {
             Event::Tick => {}
-            Event::Pong(pong) => self.pong(now, pong, &mut actions),
+            Event::Pong(pong) => self.pong(now, pong),
             Event::Seen(node) => self.know(node),
             Event::Missing => self.node = Known::Nothing,
             Event::Described(desired) => {
-                self.told_taints = false;
+                self.told_taints &= self.desired.has_taints_of(&desired);
+                if self.desired != desired {
+                    // What the provider wants changed is no repair.
+                    self.repairs.reset();
+                    self.repair_not_before = now.elapsed;
+                }
                 self.desired = desired;
+                self.pings.soon(now.elapsed);
             }
-            Event::Hint => self.pings.soon(now.elapsed),
             Event::NodeAnswer(call, answer) => {
                 self.under_way = false;
                 self.node_answered(now, &call, answer, &mut actions);
@@ -219,7 +170,7 @@ impl Machine {
             Event::LeaseAnswer(call, answer) => {
                 let answer = answer.map(|lease| lease.map(|lease| *lease));
                 if let Err(error) = &answer {
-                    debug!(kind = %error.kind, %error, "lease call failed");
+                    self.lease_failed(error);
                 }
                 if let Err(taken) = self.lease.answered(now.elapsed, now.wall, &call, answer, &mut self.rng) {
                     self.finished = true;
@@ -255,21 +206,13 @@ impl Machine {
         self.registered
     }
 
-    fn pong(&mut self, now: Now, pong: Pong, actions: &mut Vec<Action>) {
+    fn pong(&mut self, now: Now, pong: Pong) {
         let changed = self.pings.answered(now.elapsed, pong, &mut self.rng);
         let Some(condition) = self.pings.ready().filter(|_| changed) else { return };
         if condition.status == ConditionStatus::True {
             info!("the provider is ready");
         } else {
             warn!(reason = condition.reason, message = condition.message, "the provider is not ready");
-        }
-        if let (Some(before), false) = (self.was_ready, self.stopping)
-            && before != condition.status
-        {
-            actions.push(match condition.status {
-                ConditionStatus::True => Action::Announce(EventKind::Normal, "NodeReady", condition.message),
-                _ => Action::Announce(EventKind::Warning, "NodeNotReady", condition.message),
-            });
         }
     }
 
@@ -309,6 +252,16 @@ impl Machine {
         }
     }
 
+    /// A lost race is everyday life, and so is a lease that is not there yet. Anything else is worth a line, once.
+    fn lease_failed(&self, error: &Error) {
+        let usual = matches!(error.kind, Kind::NotFound | Kind::Conflict | Kind::AlreadyExists);
+        if !usual && !self.lease.is_failing() {
+            warn!(kind = %error.kind, %error, "a call on the node's lease failed: trying again");
+        } else {
+            debug!(kind = %error.kind, %error, "a call on the node's lease failed");
+        }
+    }
+
     fn node_written(&mut self, now: Now, call: &NodeCall, node: &Arc<Node>, actions: &mut Vec<Action>) {
         match call {
             NodeCall::Create(_) => {
@@ -325,13 +278,22 @@ impl Machine {
                 self.metadata = Some(Written { asked, there: self.desired.metadata_there(node) });
             }
             NodeCall::Status(_) => {
-                let Some((asked, status)) = self.asked_status.take() else { return };
+                let Some((asked, ready)) = self.asked_status.take() else { return };
                 self.status = Some(Written { asked, there: self.desired.status_there(node) });
                 self.post_due =
                     now.elapsed + self.settings.status_interval.mul_f64(self.rng.random_range(0.9..1.0));
-                self.was_ready = Some(status);
                 if !self.registered {
-                    info!(ready = status == ConditionStatus::True, "the node is registered");
+                    info!(ready = ready.status == ConditionStatus::True, "the node is registered");
+                }
+                // Told when the Node shows it: so both say the same, also after an outage of the API server.
+                let before = self.was_ready.replace(ready.status);
+                if before.is_some_and(|before| before != ready.status) && !self.stopping {
+                    actions.push(match ready.status {
+                        ConditionStatus::True => {
+                            Action::Announce(EventKind::Normal, "NodeReady", ready.message)
+                        }
+                        _ => Action::Announce(EventKind::Warning, "NodeNotReady", ready.message),
+                    });
                 }
                 self.registered = true;
             }
@@ -480,7 +442,7 @@ impl Machine {
     }
 
     fn status_call(&mut self, now: Now, node: &Node, condition: &Condition) -> NodeCall {
-        self.asked_status = Some((self.desired.status_wanted(condition), condition.status));
+        self.asked_status = Some((self.desired.status_wanted(condition), condition.clone()));
         NodeCall::Status(self.desired.status(node, condition, now.wall))
     }
 
@@ -529,24 +491,6 @@ impl Machine {
 /// A resourceVersion as a number: of one object's versions the larger is the later one.
 fn version(node: &Node) -> Option<u64> {
     node.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-// === impl NodeCall ===
-
-impl NodeCall {
-    /// For messages and metrics.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Read => "read the Node",
-            Self::Create(_) => "register the Node",
-            Self::Adopt(_) => "adopt the Node",
-            Self::Metadata(_) => "write the Node's labels and annotations",
-            Self::Spec(_) => "write the Node's taints",
-            Self::Status(_) => "write the Node's status",
-            Self::Addresses(_) => "write the Node's addresses",
-            Self::Delete { .. } => "delete the Node",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! How a controller learns that its Node changed: a watch of its own, or a share of one for many nodes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
 
 use futures::{StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::Node;
@@ -9,6 +12,8 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use vk_kube::{Change, Client, Objects, Selector};
 use vk_supervisor::{Supervisor, task};
+
+use super::desired::is_our_apply;
 
 /// What is known of a Node.
 #[derive(Clone, Debug)]
@@ -69,13 +74,13 @@ impl Shared {
     }
 
     async fn run(&self, mut changes: BoxStream<'static, Change<Node>>) {
-        let mut listed = Vec::new();
+        let mut listed = HashSet::new();
         while let Some(change) = changes.next().await {
             match change {
                 Change::Restarted => listed.clear(),
                 Change::Seen(node) => {
                     let name = node.metadata.name.clone().unwrap_or_default();
-                    listed.push(name.clone());
+                    listed.insert(name.clone());
                     self.tell(&name, Sight::Seen(slim(node)));
                 }
                 Change::Deleted(node) => {
@@ -83,10 +88,10 @@ impl Shared {
                 }
                 Change::Listed => {
                     let names: Vec<String> = self.nodes.lock().keys().cloned().collect();
-                    for name in names.iter().filter(|name| !listed.contains(name)) {
+                    for name in names.iter().filter(|name| !listed.contains(*name)) {
                         self.tell(name, Sight::Missing);
                     }
-                    listed = Vec::new();
+                    listed.clear();
                 }
                 Change::Trouble(_) => {}
             }
@@ -113,14 +118,12 @@ pub fn none() -> Sights {
 
 /// A Node without what the controller never looks at.
 fn slim(mut node: Node) -> Arc<Node> {
-    // The owners of fields matter only when adopting, and then they are read.
-    if !node
-        .metadata
-        .annotations
-        .as_ref()
-        .is_some_and(|all| all.keys().any(|key| key.contains("/last-applied-")))
+    // The owners of all fields matter only when adopting.
+    let foreign = |all: &BTreeMap<String, String>| all.keys().any(|key| key.contains("/last-applied-"));
+    if !node.metadata.annotations.as_ref().is_some_and(foreign)
+        && let Some(entries) = &mut node.metadata.managed_fields
     {
-        node.metadata.managed_fields = None;
+        entries.retain(is_our_apply);
     }
     if let Some(status) = &mut node.status {
         status.images = None;

@@ -89,6 +89,28 @@ impl Component {
         Ok(())
     }
 
+    /// Stops the component where it is, and returns when it stands still: a signal takes effect some time after it was
+    /// sent, and later on some threads than on others.
+    pub(super) async fn pause(&self) -> Result<()> {
+        let slot = self.process.lock().await;
+        let process = slot.as_ref().ok_or(Error::NotRunning(self.launch.component))?;
+        process.signal(Signal::SIGSTOP);
+        let end = Instant::now() + Duration::from_secs(5);
+        while !stands_still(process.pid()) {
+            if Instant::now() > end {
+                return Err(Error::NotReady {
+                    component: self.launch.component,
+                    waited: Duration::from_secs(5),
+                    seen: "some of its threads still run".to_owned(),
+                    log: self.launch.log.clone(),
+                    tail: String::new(),
+                });
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
     /// Its name and, while it runs, its process id.
     pub(super) async fn pid(&self) -> Option<(&'static str, u32)> {
         self.process.lock().await.as_ref().map(|process| (self.launch.component, process.pid()))
@@ -169,4 +191,14 @@ async fn get_plain(port: u16, path: &str) -> std::io::Result<String> {
     stream.read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
     Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        // A thread that has just ended does not run either.
+        let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
+        stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
+    })
 }

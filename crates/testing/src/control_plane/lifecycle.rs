@@ -29,7 +29,7 @@ impl ControlPlane {
 
     /// Makes the API server hang: connections are accepted by the kernel and never answered.
     pub async fn pause_api_server(&self) -> Result<()> {
-        self.api_server.signal(Signal::SIGSTOP).await
+        self.api_server.pause().await
     }
 
     /// Lets a paused API server go on.

@@ -1,1 +1,291 @@
+use super::*;
 
+const NOW: &str = "2026-01-01T00:10:00.9Z";
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    let value = (!value.is_empty()).then(|| value.to_owned());
+    Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None }
+}
+
+fn base() -> Base {
+    Base {
+        name: "node".to_owned(),
+        internal_ip: [192, 0, 2, 1].into(),
+        kubelet_port: 10_250,
+        operating_system: "linux".to_owned(),
+        kubelet_version: "v1".to_owned(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        taints: Vec::new(),
+    }
+}
+
+fn template() -> NodeTemplate {
+    let address = |kind: &str, address: &str| k8s_openapi::api::core::v1::NodeAddress {
+        type_: kind.to_owned(),
+        address: address.to_owned(),
+    };
+    NodeTemplate {
+        labels: BTreeMap::from([("type".to_owned(), "virtual-kubelet".to_owned())]),
+        capacity: BTreeMap::from([("cpu".to_owned(), "2".parse().unwrap())]),
+        addresses: vec![address("InternalIP", "192.0.2.1"), address("InternalIP", "2001:db8::1")],
+        conditions: vec![condition("MemoryPressure", ConditionStatus::False)],
+        ..NodeTemplate::default()
+    }
+}
+
+fn condition(kind: &str, status: ConditionStatus) -> Condition {
+    Condition { kind: kind.to_owned(), status, reason: "Because".to_owned(), message: "so".to_owned() }
+}
+
+fn desired(edit: impl FnOnce(&mut NodeTemplate)) -> Desired {
+    restricted(false, edit)
+}
+
+fn restricted(restricted: bool, edit: impl FnOnce(&mut NodeTemplate)) -> Desired {
+    let mut template = template();
+    edit(&mut template);
+    Desired::new(&base(), template, restricted)
+}
+
+fn node(body: Value) -> Node {
+    serde_json::from_value(body).unwrap()
+}
+
+/// A Node with these taints, on which we remember `ours`.
+fn tainted(taints: &[Taint], ours: &str) -> Node {
+    node(json!({
+        "metadata": {"name": "node", "uid": "u", "resourceVersion": "3", "annotations": {TAINTS_ANNOTATION: ours}},
+        "spec": {"taints": taints},
+    }))
+}
+
+fn ids(taints: &[Taint]) -> Vec<String> {
+    taints
+        .iter()
+        .map(|taint| format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or(""), taint.effect))
+        .collect()
+}
+
+/// What is there, what we remember as ours, what we want, and what becomes of it; `None` is nothing to do.
+type Case = (&'static str, Vec<Taint>, &'static str, Vec<Taint>, Option<Vec<&'static str>>);
+
+#[test]
+fn taints_of_ours_follow_and_those_of_others_stay() {
+    let (no, run) = ("NoSchedule", "NoExecute");
+    let a = || taint("a", "1", no);
+    let cases: [Case; 10] = [
+        ("none", vec![], "", vec![], None),
+        ("as wanted", vec![a()], "a:NoSchedule", vec![a()], None),
+        ("as wanted, among others", vec![taint("x", "", run), a()], "a:NoSchedule", vec![a()], None),
+        ("missing", vec![], "", vec![a()], Some(vec!["a=1:NoSchedule"])),
+        ("other value", vec![taint("a", "0", no)], "", vec![a()], Some(vec!["a=1:NoSchedule"])),
+        ("other effect", vec![taint("a", "1", run)], "a:NoExecute", vec![a()], Some(vec!["a=1:NoSchedule"])),
+        (
+            "the same key with an effect that is somebody else's",
+            vec![taint("a", "1", run)],
+            "",
+            vec![a()],
+            Some(vec!["a=1:NoExecute", "a=1:NoSchedule"]),
+        ),
+        ("unwanted", vec![taint("x", "", no), a()], "a:NoSchedule", vec![], Some(vec!["x=:NoSchedule"])),
+        ("somebody else's", vec![a()], "", vec![], None),
+        ("remembered and gone", vec![], "a:NoSchedule,b:NoExecute", vec![], None),
+    ];
+    for (why, there, ours, wanted, result) in cases {
+        let node = tainted(&there, ours);
+        let change = desired(|template| template.taints = wanted).spec_change(&node);
+        let taints = change.as_ref().map(|change| {
+            assert_eq!(change["metadata"], json!({"uid": "u", "resourceVersion": "3"}), "{why}");
+            ids(&serde_json::from_value::<Vec<Taint>>(change["spec"]["taints"].clone()).unwrap())
+        });
+        let result = result.map(|all| all.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(taints, result, "{why}");
+    }
+}
+
+#[test]
+fn an_empty_value_is_no_value() {
+    let there = Taint { value: Some(String::new()), ..taint("a", "", "NoSchedule") };
+    let desired = desired(|template| template.taints = vec![taint("a", "", "NoSchedule")]);
+    assert_eq!(desired.spec_change(&tainted(&[there], "a:NoSchedule")), None);
+}
+
+#[test]
+fn a_restricted_identity_never_sends_taints_and_knows_when_they_differ() {
+    let wanted = |template: &mut NodeTemplate| template.taints = vec![taint("a", "", "NoSchedule")];
+    let desired = restricted(true, wanted);
+    assert_eq!(desired.spec_change(&tainted(&[], "")), None);
+    assert!(desired.taints_out_of_reach(&tainted(&[], "")));
+    assert!(!desired.taints_out_of_reach(&tainted(&[taint("a", "", "NoSchedule")], "")));
+    assert_eq!(desired.registration()["spec"]["taints"][0]["key"], "a", "but at its registration it may");
+}
+
+#[test]
+fn unwanted_taints_are_remembered_until_they_are_gone() {
+    let desired = desired(|template| template.taints = vec![taint("new", "", "NoSchedule")]);
+    let remembered = |node: &Node| {
+        desired.metadata(node)["metadata"]["annotations"][TAINTS_ANNOTATION].as_str().unwrap().to_owned()
+    };
+    let old = taint("old", "", "NoSchedule");
+    assert_eq!(remembered(&tainted(&[old], "old:NoSchedule")), "new:NoSchedule,old:NoSchedule");
+    assert_eq!(remembered(&tainted(&[], "old:NoSchedule")), "new:NoSchedule");
+    let none = self::desired(|_| {}).metadata(&tainted(&[], "old:NoSchedule"));
+    assert_eq!(none["metadata"]["annotations"], json!({}), "nothing to remember");
+}
+
+#[test]
+fn a_provider_id_is_written_once() {
+    let desired = desired(|template| template.provider_id = Some("mock://1".to_owned()));
+    let change = desired.spec_change(&node(json!({"metadata": {}}))).unwrap();
+    assert_eq!(change["spec"], json!({"providerID": "mock://1"}));
+    assert_eq!(desired.spec_change(&node(json!({"metadata": {}, "spec": {"providerID": "other"}}))), None);
+}
+
+#[test]
+fn the_transition_time_moves_only_with_the_status() {
+    let desired = desired(|_| {});
+    let now: Timestamp = NOW.parse().unwrap();
+    let since = "2025-12-31T00:00:00Z";
+    let before = |status: &str| {
+        node(json!({"metadata": {}, "status": {"conditions": [{
+            "type": "Ready", "status": status, "reason": "Other", "message": "other",
+            "lastTransitionTime": since, "lastHeartbeatTime": since,
+        }]}}))
+    };
+    let times = |node: &Node, status: ConditionStatus| {
+        let body = desired.status(node, &condition("Ready", status), now);
+        let conditions = body["status"]["conditions"].as_array().unwrap().clone();
+        assert_eq!(conditions.len(), 2, "ours, and Ready");
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").unwrap();
+        assert_eq!(ready["lastHeartbeatTime"], "2026-01-01T00:10:00Z", "whole seconds, and none to come");
+        ready["lastTransitionTime"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(times(&before("True"), ConditionStatus::True), since);
+    assert_eq!(times(&before("False"), ConditionStatus::False), since);
+    assert_eq!(times(&before("False"), ConditionStatus::True), "2026-01-01T00:10:00Z");
+    assert_eq!(times(&before("Unknown"), ConditionStatus::True), "2026-01-01T00:10:00Z");
+    assert_eq!(times(&node(json!({"metadata": {}})), ConditionStatus::True), "2026-01-01T00:10:00Z");
+}
+
+#[test]
+fn a_restricted_identity_leaves_out_labels_that_it_may_not_set() {
+    let edit = |template: &mut NodeTemplate| {
+        template.labels.insert("kubernetes.io/role".to_owned(), "agent".to_owned());
+        template.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+    };
+    let node = node(json!({"metadata": {}}));
+    let open = desired(edit);
+    assert_eq!(open.metadata(&node)["metadata"]["labels"].as_object().unwrap().len(), 3);
+    assert!(open.left_out.is_empty());
+    let restricted = restricted(true, edit);
+    assert_eq!(
+        restricted.metadata(&node)["metadata"]["labels"],
+        json!({"type": "virtual-kubelet", "kubernetes.io/os": "linux"})
+    );
+    assert_eq!(restricted.left_out, ["kubernetes.io/role"]);
+}
+
+#[test]
+fn a_restricted_identity_keeps_labels_of_ours_that_it_may_not_take_away() {
+    let labels =
+        json!({"kubernetes.io/role": "agent", "x.k8s.io/ours": "1", "x.k8s.io/theirs": "2", "old": "3"});
+    let fields =
+        json!({"f:metadata": {"f:labels": {"f:kubernetes.io/role": {}, "f:x.k8s.io/ours": {}, "f:old": {}}}});
+    let entry = |manager: &str, operation: &str| json!({"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
+    let with = |entry: Value| node(json!({"metadata": {"labels": labels, "managedFields": [entry]}}));
+    let sent = |desired: &Desired, node: &Node| desired.metadata(node)["metadata"]["labels"].clone();
+    let ours = with(entry("virtual-kubelet", "Apply"));
+    assert_eq!(
+        sent(&restricted(true, |_| {}), &ours),
+        json!({"type": "virtual-kubelet", "kubernetes.io/role": "agent", "x.k8s.io/ours": "1"})
+    );
+    let bare = json!({"type": "virtual-kubelet"});
+    assert_eq!(sent(&desired(|_| {}), &ours), bare);
+    for theirs in [entry("kubectl", "Apply"), entry("virtual-kubelet", "Update")] {
+        assert_eq!(sent(&restricted(true, |_| {}), &with(theirs)), bare);
+    }
+}
+
+#[test]
+fn addresses_replace_the_list_and_are_compared_in_order() {
+    let desired = desired(|_| {});
+    let with = |addresses: Value| node(json!({"metadata": {"uid": "u"}, "status": {"addresses": addresses}}));
+    let list = json!([
+        {"type": "InternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "2001:db8::1"},
+    ]);
+    let empty = with(json!([]));
+    assert!(desired.addresses_differ(&empty) && desired.addresses_differ(&node(json!({"metadata": {}}))));
+    assert!(!desired.addresses_differ(&with(list.clone())));
+    assert!(desired.addresses_differ(&with(json!([list[1], list[0]]))));
+    let patch = desired.addresses(&empty);
+    assert_eq!(patch["metadata"], json!({"uid": "u"}));
+    assert_eq!(patch["status"]["addresses"], json!([{"$patch": "replace"}, list[0], list[1]]));
+}
+
+#[test]
+fn only_our_part_of_the_node_counts() {
+    let desired = desired(|template| {
+        template.annotations.insert("note".to_owned(), "x".to_owned());
+    });
+    let body = |label: &str, theirs: &str, time: &str, cpu: &str, pressure: &str| {
+        node(json!({
+            "metadata": {"labels": {"type": label, "theirs": theirs}, "annotations": {"note": "x", "theirs": theirs}},
+            "status": {
+                "capacity": {"cpu": cpu, "theirs": theirs.len().to_string()},
+                "conditions": [
+                    {"type": "MemoryPressure", "status": pressure, "lastHeartbeatTime": time, "lastTransitionTime": time},
+                    {"type": "Theirs", "status": theirs},
+                ],
+                "addresses": [{"type": "Hostname", "address": theirs}],
+                "images": [{"names": [theirs]}],
+            },
+        }))
+    };
+    let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
+    let before = body("virtual-kubelet", "a", early, "2", "False");
+    let unchanged = body("virtual-kubelet", "bb", late, "2", "False");
+    assert_eq!(desired.metadata_there(&before), desired.metadata_there(&unchanged));
+    assert_eq!(desired.status_there(&before), desired.status_there(&unchanged));
+
+    let relabelled = body("other", "a", early, "2", "False");
+    assert_ne!(desired.metadata_there(&before), desired.metadata_there(&relabelled));
+    for changed in [
+        body("virtual-kubelet", "a", early, "3", "False"),
+        body("virtual-kubelet", "a", early, "2", "Unknown"),
+        node(json!({"metadata": {}})),
+    ] {
+        assert_ne!(desired.status_there(&before), desired.status_there(&changed));
+    }
+    let bare = desired.metadata_there(&node(json!({"metadata": {}})));
+    assert_ne!(desired.metadata_there(&before), bare);
+}
+
+#[test]
+fn ready_is_the_cores_whatever_the_provider_says() {
+    let desired = desired(|template| template.conditions.push(condition("Ready", ConditionStatus::True)));
+    let ready = condition("Ready", ConditionStatus::False);
+    let body = desired.status(&node(json!({"metadata": {}})), &ready, NOW.parse().unwrap());
+    let all = body["status"]["conditions"].as_array().unwrap();
+    let states: Vec<&Value> = all
+        .iter()
+        .filter(|condition| condition["type"] == "Ready")
+        .map(|condition| &condition["status"])
+        .collect();
+    assert_eq!(states, [&json!("False")]);
+}
+
+#[test]
+fn what_makes_a_write_necessary_has_no_times_in_it() {
+    let (first, second) = (desired(|_| {}), desired(|_| {}));
+    let ready = condition("Ready", ConditionStatus::True);
+    assert_eq!(first.status_wanted(&ready), second.status_wanted(&ready));
+    assert_ne!(
+        first.status_wanted(&ready),
+        first.status_wanted(&Condition { reason: "Other".to_owned(), ..ready.clone() })
+    );
+    let more = desired(|template| {
+        template.capacity.insert("cpu".to_owned(), "3".parse().unwrap());
+    });
+    assert_ne!(first.status_wanted(&ready), more.status_wanted(&ready));
+}

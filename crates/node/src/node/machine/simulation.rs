@@ -6,6 +6,7 @@ mod server;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use jiff::Timestamp;
 use rand::SeedableRng as _;
 use vk_provider::{NodeTemplate, quantity::Quantity};
 

@@ -1,0 +1,114 @@
+//! The process that runs a node, and another that would like to.
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::time::Instant;
+use vk_node::node::{Instance, Taken, lease::INSTANCE_ANNOTATION};
+
+use crate::harness::{
+    Bed, Setup, Who, holder, is_ready, label, renewed, taints, uid, under_both_identities,
+    under_both_identities_at_once,
+};
+
+under_both_identities!(
+    a_killed_process_is_succeeded_on_the_same_node,
+    a_process_that_is_known_to_be_dead_is_succeeded_at_once,
+    a_process_that_lost_its_lease_gives_up,
+);
+under_both_identities_at_once!(
+    a_stale_lease_is_taken_over_after_its_duration,
+    a_second_process_gives_up_and_does_not_disturb_the_first
+);
+
+async fn a_killed_process_is_succeeded_on_the_same_node(who: Who) {
+    let bed = Bed::shared(who, "killed").await;
+    let agent = bed.start_ready(Setup::default()).await;
+    bed.kubectl(&["label", "node", &bed.name, "example.com/theirs=label"]).await;
+    bed.kubectl(&["taint", "node", &bed.name, "example.com/theirs=taint:NoSchedule"]).await;
+    let before = bed.node().await;
+    agent.kill().await;
+    assert!(is_ready(&bed.node().await), "nobody is left to say otherwise");
+
+    let agent = bed.start_ready(Setup::default()).await;
+    agent.mock.set_capacity("cpu", "5".parse().unwrap());
+    let after = bed.see("a new capacity", |node| crate::harness::capacity(node, "cpu") == "5").await;
+    assert_eq!(uid(&after), uid(&before));
+    assert_eq!(after.metadata.labels, before.metadata.labels);
+    assert_eq!(after.metadata.annotations, before.metadata.annotations);
+    assert_eq!(after.spec, before.spec);
+    let since = |node| crate::harness::condition(node, "Ready").unwrap().last_transition_time.clone();
+    assert_eq!(since(&after), since(&before), "it was Ready all the time");
+}
+
+async fn a_process_that_is_known_to_be_dead_is_succeeded_at_once(who: Who) {
+    let bed = Bed::shared(who, "dead").await;
+    // A process of this machine with our PID and another start: one that is gone.
+    let this = Instance::this().to_string();
+    let (rest, start) = this.rsplit_once('/').unwrap();
+    let gone: Instance = format!("{rest}/{}", start.parse::<u64>().unwrap() + 1).parse().unwrap();
+    let agent = bed.start_ready(Setup { instance: gone.clone(), ..Setup::default() }).await;
+    let before = bed.node().await;
+    assert_eq!(holder(&bed.lease().await), Some(gone.to_string().as_str()));
+    agent.kill().await;
+
+    let begin = Instant::now();
+    let _agent = bed.start_ready(Setup::default()).await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "the lease lasts 40 s: {:?}", begin.elapsed());
+    assert_eq!(holder(&bed.lease().await), Some(this.as_str()));
+    assert_eq!(uid(&bed.node().await), uid(&before));
+}
+
+async fn a_second_process_gives_up_and_does_not_disturb_the_first(who: Who) {
+    let bed = Bed::shared(who, "second").await;
+    let first = bed.start_ready(Setup::default().short_lease()).await;
+    let (node, lease) = (bed.node().await, bed.lease().await);
+    let mut second = bed.start(Setup::default().label("example.com/second", "x").short_lease().elsewhere());
+    let refused = second.end().await.unwrap_err();
+    let Taken::InUse { node: named, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(*named, bed.name);
+    let text = refused.to_string();
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+
+    let now = bed.lease().await;
+    assert_eq!(holder(&now), holder(&lease));
+    assert!(renewed(&now) > renewed(&lease), "the second saw a renewal");
+    assert_eq!(bed.node().await.metadata.resource_version, node.metadata.resource_version);
+    bed.see_lease("renewals go on", |later| renewed(later) > renewed(&now)).await;
+    assert!(first.is_running());
+    assert_eq!(first.requests("patch", "leases", Some("Conflict")), 0);
+    assert_eq!(second.requests("patch", "nodes", None) + second.requests("patch", "leases", None), 0);
+}
+
+async fn a_stale_lease_is_taken_over_after_its_duration(who: Who) {
+    let bed = Bed::shared(who, "stale").await;
+    let first =
+        bed.start_ready(Setup::default().short_lease().elsewhere().label("example.com/ours", "a")).await;
+    bed.kubectl(&["taint", "node", &bed.name, "example.com/theirs=taint:NoSchedule"]).await;
+    first.kill().await;
+    let (node, lease) = (bed.node().await, bed.lease().await);
+    assert!(holder(&lease).unwrap().starts_with("elsewhere/"));
+
+    let _second = bed.start_ready(Setup::default().label("example.com/ours", "b")).await;
+    let taken = bed.lease().await;
+    assert_eq!(holder(&taken), Some(Instance::this().to_string().as_str()));
+    let waited = renewed(&taken).duration_since(renewed(&lease)).as_secs_f64();
+    assert!((3.9..9.0).contains(&waited), "{waited}");
+    let now = bed.node().await;
+    assert_eq!(uid(&now), uid(&node));
+    assert_eq!(label(&now, "example.com/ours"), Some("b"));
+    assert_eq!(taints(&now), taints(&node));
+}
+
+async fn a_process_that_lost_its_lease_gives_up(who: Who) {
+    let bed = Bed::shared(who, "lost").await;
+    let mut agent = bed.start_ready(Setup::default().short_lease()).await;
+    let thief = "elsewhere/boot/pid:[1]/4711/1";
+    let body = json!({"metadata": {"annotations": {INSTANCE_ANNOTATION: thief}}});
+    bed.leases.patch(&bed.name, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+    let lost = agent.end().await.unwrap_err();
+    assert!(matches!(&lost, Taken::Lost { holder, .. } if holder.contains("elsewhere")), "{lost}");
+    assert_eq!(holder(&bed.lease().await), Some(thief), "it is not ours to give back");
+    assert!(is_ready(&bed.node().await), "nor is the Node ours to change");
+}

@@ -1,0 +1,5 @@
+//! The long tests of `make e2e`: minutes of the real command against a real control plane. They print what they measure.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod node;

@@ -1,0 +1,140 @@
+//! Who the process is, and what follows from that.
+
+use std::{fs, time::Duration};
+
+use tempfile::TempDir;
+use vk_testing::{
+    ControlPlane,
+    control_plane::{AUDIT_METADATA, Options},
+    eventually, kubectl,
+};
+
+use super::{SOON, answers, becomes_ready, exists, node, ports, ready, run_as};
+
+const MASTERS: &[&str] = &["system:masters"];
+const NODES: &[&str] = &["system:nodes"];
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_replaced_kubeconfig_is_used_without_a_restart() {
+    let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::default() };
+    let cluster = ControlPlane::start(options).await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let (path, next) = (folder.path().join("kubeconfig"), folder.path().join("next"));
+    cluster.write_kubeconfig(&path, "first-admin", MASTERS).unwrap();
+    let mut process = run_as(&path, &["--nodename", "reloads", "--lease-duration", "4s"]).start();
+    becomes_ready(&cluster, "reloads").await;
+    let audit = || fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
+    assert!(audit().contains("first-admin") && !audit().contains("second-admin"));
+
+    cluster.write_kubeconfig(&next, "second-admin", MASTERS).unwrap();
+    fs::rename(&next, &path).unwrap();
+    let renewals = |user: &str| {
+        let user = format!("\"username\":\"{user}\"");
+        let of_lease = |line: &&str| line.contains(&user) && line.contains("\"resource\":\"leases\"");
+        audit().lines().filter(of_lease).count()
+    };
+    eventually("the new user renews the lease", Duration::from_secs(10), || async {
+        let count = renewals("second-admin");
+        if count >= 2 { Ok(()) } else { Err(format!("{count} renewals")) }
+    })
+    .await;
+    let (old, new) = (renewals("first-admin"), renewals("second-admin"));
+    eventually("the new user goes on", Duration::from_secs(10), || async {
+        if renewals("second-admin") >= new + 2 { Ok(()) } else { Err("no") }
+    })
+    .await;
+    assert_eq!(renewals("first-admin"), old, "nobody uses the old credentials any more");
+    assert!(process.is_running());
+    assert_eq!(ready(&node(&cluster, "reloads").await)["status"], "True");
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_node_identity_is_enough_for_its_node() {
+    let cluster = ControlPlane::shared().await;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    cluster.write_kubeconfig(&path, "system:node:restricted", NODES).unwrap();
+    let mut process = run_as(&path, &["--nodename", "restricted"]).start();
+    let node = becomes_ready(cluster, "restricted").await;
+    assert_eq!(node["spec"]["taints"][0]["key"], "virtual-kubelet.io/provider", "{}", node["spec"]);
+    let outcome = process.stop(Duration::from_secs(10)).await;
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(ready(&super::node(cluster, "restricted").await)["reason"], "NodeShutdown");
+    // And again, on the Node that is there.
+    let _process = run_as(&path, &["--nodename", "restricted"]).start();
+    becomes_ready(cluster, "restricted").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn what_a_node_identity_may_not_do_is_refused_at_the_start() {
+    let cluster = ControlPlane::shared().await;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    cluster.write_kubeconfig(&path, "system:node:small", NODES).unwrap();
+
+    let deleting =
+        run_as(&path, &["--nodename", "small", "--shutdown-node", "delete"]).start().end(SOON).await;
+    deleting.failed(2, &["shutdown.node:", "may not delete", "`leave`"]);
+    let other = run_as(&path, &["--nodename", "other-than-small"]).start().end(SOON).await;
+    other.failed(2, &["nodeName:", "node small", "other-than-small"]);
+    for name in ["small", "other-than-small"] {
+        assert!(!exists(cluster, name).await, "{name}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_user_without_rights_waits_for_them_and_says_what_is_missing() {
+    let cluster = ControlPlane::shared().await;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    cluster.write_kubeconfig(&path, "nobody", &[]).unwrap();
+    let port = ports(1);
+    let admin = format!("127.0.0.1:{port}");
+    let process = run_as(&path, &["--nodename", "unlawful", "--metrics-addr", &admin]).start();
+    eventually("the process says what it may not do", SOON, || async {
+        let stderr = process.stderr();
+        if stderr.contains("forbidden: User") && stderr.contains("nobody") { Ok(()) } else { Err(stderr) }
+    })
+    .await;
+    answers(port, "/readyz", 503, Duration::from_secs(1)).await;
+
+    let binding = ["create", "clusterrolebinding", "nobody", "--clusterrole=cluster-admin", "--user=nobody"];
+    let bound = kubectl(cluster, binding).await.unwrap();
+    assert!(bound.success(), "{bound:?}");
+    answers(port, "/readyz", 200, SOON).await;
+    becomes_ready(cluster, "unlawful").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn the_published_role_is_enough_for_several_nodes() {
+    let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::default() };
+    let cluster = ControlPlane::start(options).await.unwrap();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac.yaml");
+    let applied = kubectl(&cluster, ["apply", "-f", manifest]).await.unwrap();
+    assert!(applied.success(), "{applied:?}");
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let account = "system:serviceaccount:kube-system:virtual-kubelet";
+    cluster.write_kubeconfig(&path, account, &["system:serviceaccounts"]).unwrap();
+    let config = folder.path().join("vk.yaml");
+    let first = ports(2);
+    fs::write(&config, format!("nodes: [{{count: 2, namePattern: 'role-{{}}', portBase: {first}}}]\n"))
+        .unwrap();
+
+    let mut process = run_as(&path, &["--config", config.to_str().unwrap()]).start();
+    for name in ["role-0", "role-1"] {
+        becomes_ready(&cluster, name).await;
+    }
+    let deleted = kubectl(&cluster, ["delete", "node", "role-1"]).await.unwrap();
+    assert!(deleted.success(), "{deleted:?}");
+    becomes_ready(&cluster, "role-1").await;
+    process.stop(Duration::from_secs(10)).await;
+    let audit = fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
+    let refused = |line: &&str| line.contains(account) && line.contains("\"code\":403");
+    assert_eq!(audit.lines().find(refused), None);
+}
