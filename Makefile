@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help up test lint e2e e2e-node bench control-plane clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods bench control-plane clean setup
 
 help: ## Show these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -23,7 +23,8 @@ up: control-plane ## Start a control plane with a virtual node, and stay until C
 	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
 
 test: control-plane ## Run all tests, against a real control plane where they need one
-	@cargo test --workspace --no-fail-fast -- --include-ignored
+	@cargo test --workspace --no-fail-fast -- --include-ignored 2>&1 | \
+	  awk '{ print; fflush() } /^test result/ { ok += $$4; bad += $$6 } END { printf "\n%d passed, %d failed\n", ok, bad }'
 
 lint: setup ## Check formatting, lints, documentation and the direction of dependencies
 	@cargo fmt --all --check
@@ -32,13 +33,17 @@ lint: setup ## Check formatting, lints, documentation and the direction of depen
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo test --package virtual-kubelet --test it house -- --quiet
 
-e2e: e2e-node ## Run the long tests of all areas
+e2e: e2e-node e2e-pods ## Run the long tests of all areas
 
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
 
+e2e-pods: control-plane ## A process that is killed 200 times; many seeds of the pod simulation
+	@dev/e2e-pods
+
 bench: control-plane ## Measure, beside a bare client in the same run
-	@dev/bench-node
+	@dev/bench nodes
+	@dev/bench pods
 
 clean: ## Remove what was built here and in the cache
 	@rm -rf target .dev "$(CACHE)"

@@ -92,14 +92,13 @@ impl Nodes {
     }
 }
 
+/// Whether a node is Ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 async fn ready(nodes: &Api<Node>) -> anyhow::Result<usize> {
-    let is_ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        conditions
-            .into_iter()
-            .flatten()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
     Ok(nodes.list(&ListParams::default()).await?.items.iter().filter(|node| is_ready(node)).count())
 }
 

@@ -75,8 +75,8 @@ async fn show(running: &run::Running, cluster: &ControlPlane, kubeconfig: &Path)
     let program = cluster.kubectl().context("cannot find kubectl")?;
     say(&format!(
         "\n$ kubectl get nodes -o wide\n{}\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n  \
-         kubectl get nodes -o wide\n  kubectl describe node\n  kubectl get leases -n kube-node-lease\n  \
-         kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
+         kubectl create deployment hello --image=hello --replicas=3\n  kubectl get pods -o wide\n  \
+         kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
         nodes.stdout,
         kubeconfig.display(),
         program.display(),

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::Metrics;
+use crate::{Metrics, transport::Transport};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -67,7 +67,7 @@ pub enum ConfigError {
 /// A client of the API server. Clones share the connection and see reloaded credentials at their next call.
 #[derive(Clone)]
 pub struct Client {
-    current: watch::Receiver<kube::Client>,
+    current: watch::Receiver<Transport>,
     /// The server's address, for messages.
     server: String,
     metrics: Metrics,
@@ -139,7 +139,7 @@ impl Source {
         Ok(config)
     }
 
-    async fn reload(&self, files: Vec<PathBuf>, mut seen: Vec<Vec<u8>>, sender: watch::Sender<kube::Client>) {
+    async fn reload(&self, files: Vec<PathBuf>, mut seen: Vec<Vec<u8>>, sender: watch::Sender<Transport>) {
         loop {
             tokio::time::sleep(RELOAD_PERIOD).await;
             let now = fingerprint(&files);
@@ -202,13 +202,13 @@ fn pod_reason(error: &InClusterError) -> String {
     error.to_string()
 }
 
-fn build(config: kube::Config, origin: &Origin) -> Result<kube::Client, ConfigError> {
-    kube::Client::try_from(config).map_err(|error| {
+fn build(config: kube::Config, origin: &Origin) -> Result<Transport, ConfigError> {
+    Transport::new(config).map_err(|reason| {
         let path = match origin {
             Origin::Files(files) => files.first().cloned().unwrap_or_default(),
             Origin::Pod => PathBuf::from("of the Pod"),
         };
-        ConfigError::Malformed { path, reason: crate::Error::from(error).message }
+        ConfigError::Malformed { path, reason }
     })
 }
 
@@ -239,7 +239,7 @@ fn fingerprint(files: &[PathBuf]) -> Vec<Vec<u8>> {
 impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
-        let (_, current) = watch::channel(client);
+        let (_, current) = watch::channel(Transport::single(client));
         Self { current, server: "the API server".to_owned(), metrics }
     }
 
@@ -248,9 +248,14 @@ impl Client {
         &self.server
     }
 
-    /// kube-rs' client with the credentials of this moment.
+    /// kube-rs' client with the credentials of this moment, for calls.
     pub fn kube(&self) -> kube::Client {
-        self.current.borrow().clone()
+        self.current.borrow().calls.clone()
+    }
+
+    /// The same for watches.
+    pub(crate) fn kube_for_watches(&self) -> kube::Client {
+        self.current.borrow().watches.clone()
     }
 
     /// Whether newer credentials came since this clone was last asked.

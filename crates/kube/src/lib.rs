@@ -9,6 +9,7 @@ pub mod event;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
+mod transport;
 pub mod watch;
 
 pub use self::{

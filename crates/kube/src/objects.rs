@@ -71,8 +71,20 @@ impl<K: Object> Objects<K> {
         Self { client, namespace: Some(namespace.into()), api, kind: PhantomData }
     }
 
-    pub(crate) fn api(&self) -> Api<K> {
+    /// The objects of all namespaces, to be watched.
+    pub fn everywhere(client: Client) -> Self
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+    {
+        Self { client, namespace: None, api: |client, _| Api::all(client), kind: PhantomData }
+    }
+
+    fn api(&self) -> Api<K> {
         (self.api)(self.client.kube(), self.namespace.as_deref())
+    }
+
+    pub(crate) fn api_for_watches(&self) -> Api<K> {
+        (self.api)(self.client.kube_for_watches(), self.namespace.as_deref())
     }
 
     pub(crate) fn client_mut(&mut self) -> &mut Client {
@@ -126,9 +138,27 @@ impl<K: Object> Objects<K> {
     /// Deletes the object with this name and this UID. A namesake with another UID is a
     /// [`Kind::Conflict`](crate::Kind::Conflict).
     pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete_with(name, uid, None).await
+    }
+
+    /// The same without any grace: for a pod of which nothing runs any more.
+    pub async fn delete_now(&self, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete_with(name, uid, Some(0)).await
+    }
+
+    async fn delete_with(
+        &self,
+        name: &str,
+        uid: &str,
+        grace_period_seconds: Option<u32>,
+    ) -> Result<(), Error> {
         let api = self.api();
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let params = DeleteParams {
+            grace_period_seconds,
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
         self.call("delete", api.delete(name, &params)).await.map(drop)
     }
 }

@@ -56,7 +56,7 @@ impl<K: Object> Objects<K> {
         }
         let state = State {
             objects: self.clone(),
-            events: watcher(self.api(), config.clone()).boxed(),
+            events: watcher(self.api_for_watches(), config.clone()).boxed(),
             config,
             pending: VecDeque::new(),
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
@@ -116,7 +116,7 @@ impl<K: Object> State<K> {
             || matches!(error.kind, Kind::Unauthorized | Kind::Forbidden)
             || self.objects.client_mut().renewed()
         {
-            self.events = watcher(self.objects.api(), self.config.clone()).boxed();
+            self.events = watcher(self.objects.api_for_watches(), self.config.clone()).boxed();
         }
         Change::Trouble(error)
     }

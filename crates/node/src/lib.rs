@@ -5,3 +5,5 @@
 
 pub mod node;
 pub mod now;
+pub mod pods;
+pub mod resolve;

@@ -20,8 +20,8 @@ use crate::{
 /// [`delete_pod`](Self::delete_pod) for one pod one after the other, and for different pods at the same time, without a
 /// limit. All other calls come at any moment, also beside those.
 ///
-/// **Cancellation.** Dropping the future of a call is how it is cancelled. The core drops a lifecycle call only when the
-/// process must end; the process may also be killed at any instant. So every call must be safe to abandon at any await
+/// **Cancellation.** Dropping the future of a call is how it is cancelled. The core drops a create or an update when the
+/// pod is to be deleted meanwhile, and any call when the process must end; the process may also be killed at any instant. So every call must be safe to abandon at any await
 /// and to repeat later, in another process, by the UID alone.
 ///
 /// **Restart.** After a start the core calls [`pods`](Self::pods) once, then `create_pod` for every pod bound to the

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Failure, Flags, load};
 use crate::{Registry, config::Layer, dev, telemetry};
 
-/// The provider of a control plane to play with.
+/// The provider of a control plane to play with, whose nodes take any pod.
 const PROVIDER: &str = "mock";
 
 /// Starts a control plane with virtual nodes.
@@ -41,7 +41,7 @@ enum OnOff {
 
 impl Dev {
     pub(super) async fn execute(self, before: Flags, registry: Registry) -> Result<(), Failure> {
-        let (base, _) = Layer::from_value(json!({ "provider": PROVIDER }));
+        let (base, _) = Layer::from_value(json!({ "provider": PROVIDER, "disableTaint": true }));
         let nodes = self.nodes.filter(|nodes| *nodes > 1);
         let extra = nodes.map(|nodes| Layer::from_value(json!({ "nodes": [{ "count": nodes }] })).0);
         let config = load(&before.under(self.flags), base, extra, &registry)?;

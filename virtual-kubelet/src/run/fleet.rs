@@ -9,8 +9,12 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Identity};
-use vk_node::node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared};
-use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
+use vk_node::{
+    node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
+    pods,
+    resolve::Unresolving,
+};
+use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use super::address;
@@ -47,6 +51,8 @@ struct Common {
     shared: Option<Shared>,
     metrics: node::Metrics,
     supervisor: Supervisor,
+    /// How much of the time for stopping the calls on pods may take.
+    pods_limit: Duration,
 }
 
 // === impl Fleet ===
@@ -73,6 +79,7 @@ impl Fleet {
             shared,
             metrics,
             supervisor: supervisor.clone(),
+            pods_limit: config.shutdown.timeout / 2,
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -134,6 +141,7 @@ impl Fleet {
     ) {
         let (sender, progress) = watch::channel(Progress::default());
         let supervisor = common.supervisor.child();
+        let pods = pods(name, &provider, context, common);
         let controller = controller(name, provider, node, context, common, sender);
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
         let earlier = self.nodes.lock().insert(name.to_owned(), member);
@@ -141,10 +149,10 @@ impl Fleet {
             error!(node = name, "a backend offers a node of this name twice: the earlier one is stopped");
             earlier.supervisor.stop();
         }
-        self.report(progress, &common.supervisor);
+        self.report(progress.clone(), &common.supervisor);
         let span = info_span!(parent: None, "node", node = %name);
-        // The controller belongs to the whole process: the process waits for it when it stops.
-        let run = controller.run(supervisor).instrument(span);
+        let run = together(controller, pods, progress, supervisor, common.pods_limit).instrument(span);
+        // It belongs to the whole process: the process waits for it when it stops.
         common.supervisor.spawn(
             format!("node {name}"),
             task::Kind::Critical,
@@ -191,6 +199,40 @@ impl Fleet {
         };
         // The sender lives in `self`: this cannot fail.
         drop(changes.wait_for(ready).await);
+    }
+}
+
+/// Runs the controllers of one node. Pods are not touched before the node is ours and registered; and when the end comes,
+/// calls on pods end first, because the node's last word is to give its lease back.
+async fn together(
+    node: Controller,
+    pods: pods::Controller,
+    mut progress: watch::Receiver<Progress>,
+    supervisor: Supervisor,
+    limit: Duration,
+) -> Result<(), node::Taken> {
+    let node_supervisor = Supervisor::new();
+    let on_pods = async {
+        let registered = async { drop(progress.wait_for(|progress| progress.registered).await) };
+        tokio::select! {
+            () = registered => {
+                let drained = async {
+                    supervisor.stopping().await;
+                    tokio::time::sleep(limit).await;
+                };
+                tokio::select! {
+                    () = pods.run(supervisor.clone()) => {}
+                    () = drained => warn!("calls on pods did not end in time: dropped"),
+                }
+            }
+            () = supervisor.stopping() => {}
+        }
+        node_supervisor.stop();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = node.run(node_supervisor.clone()) => ended,
+        () = on_pods => Ok(()),
     }
 }
 
@@ -260,6 +302,20 @@ fn controller(
         metrics: common.metrics.clone(),
         instance: Instance::this(),
         progress,
+    }
+}
+
+fn pods(name: &str, provider: &Arc<dyn Provider>, context: &Context, common: &Common) -> pods::Controller {
+    let resolver: Arc<dyn Resolver> =
+        Arc::new(Unresolving { node: name.to_owned(), ips: vec![context.internal_ip] });
+    pods::Controller {
+        node: name.to_owned(),
+        provider: Arc::clone(provider),
+        client: common.client.clone(),
+        policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..pods::Policy::default() },
+        sights: pods::watch::of_node(common.client.clone(), name),
+        resolvers: Arc::new(move |_| Arc::clone(&resolver)),
+        clock: Clock::system(),
     }
 }
 

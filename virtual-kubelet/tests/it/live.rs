@@ -2,6 +2,7 @@
 
 mod admin;
 mod configuration;
+mod crash;
 mod credentials;
 mod dev;
 mod fleet;

@@ -1,4 +1,4 @@
-//! The node controller against a real API server. These tests need the control plane.
+//! The node and pod controllers against a real API server. These tests need the control plane.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
@@ -12,6 +12,7 @@ mod identity;
 mod loss;
 mod manager;
 mod outage;
+mod pods;
 mod quiet;
 mod ready;
 mod register;

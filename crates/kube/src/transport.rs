@@ -1,0 +1,71 @@
+//! The two connections to the API server: one that all calls share, by HTTP/2, and one for each watch.
+//!
+//! kube-rs' own client speaks HTTP/1.1 only, where every call that is under way needs a connection of its own; a burst of
+//! a thousand status writes would cost a thousand TLS handshakes. Watches stay apart, because an HTTP/2 connection carries
+//! a hundred streams at a time and long watches would take them all.
+
+use std::time::Duration;
+
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client as HyperClient, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::client::{Body, ConfigExt as _};
+use rustls::pki_types::ServerName;
+use tower::{BoxError, ServiceBuilder};
+
+/// A dead connection is noticed by pings within this time, and not when the kernel gives up on it.
+const PING_EVERY: Duration = Duration::from_secs(15);
+const PING_LIMIT: Duration = Duration::from_secs(10);
+
+/// Clients for one set of credentials.
+#[derive(Clone)]
+pub(crate) struct Transport {
+    /// For calls.
+    pub(crate) calls: kube::Client,
+    /// For watches.
+    pub(crate) watches: kube::Client,
+}
+
+impl Transport {
+    pub(crate) fn new(config: kube::Config) -> Result<Self, String> {
+        let calls = multiplexed(&config)?;
+        let watches = kube::Client::try_from(config).map_err(|error| crate::Error::from(error).message)?;
+        Ok(Self { calls, watches })
+    }
+
+    /// One client for both, for callers that have made it themselves.
+    pub(crate) fn single(client: kube::Client) -> Self {
+        Self { calls: client.clone(), watches: client }
+    }
+}
+
+fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
+    let told = |error: kube::Error| crate::Error::from(error).message;
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(config.connect_timeout);
+    let tls = config.rustls_client_config().map_err(told)?;
+    let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = ServerName::try_from(name.clone())
+            .map_err(|error| format!("tls-server-name {name:?}: {error}"))?;
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let connector = https.enable_http1().enable_http2().wrap_connector(http);
+    let client: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_EVERY)
+        .http2_keep_alive_timeout(PING_LIMIT)
+        .build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(told)?)
+        .layer(config.extra_headers_layer().map_err(told)?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(kube::Client::new(service, config.default_namespace.clone()))
+}

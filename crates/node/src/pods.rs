@@ -1,0 +1,436 @@
+//! The pod controller: brings the backend to what the API server wants, and the API server to what the backend has.
+//!
+//! Each pod has a [`worker`] that decides, keyed by its UID. This file acts: it makes their calls, each in a task of its own,
+//! waits for what may happen next, and tells the worker concerned. From time to time the provider's pods are compared with
+//! the workers', so that whatever was missed is noticed.
+
+mod comparing;
+pub mod fingerprint;
+pub mod freshness;
+pub mod leftovers;
+pub mod status;
+pub mod watch;
+pub mod worker;
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{FutureExt as _, StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+use tracing::{debug, warn};
+use vk_kube::{Client, Objects, Patch, Recorder, event::Severity};
+use vk_provider::{
+    Changes, Error, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef, Provider, Resolver,
+};
+use vk_supervisor::{Backoff, Clock, Supervisor, task};
+
+use self::{
+    freshness::Freshness,
+    leftovers::Leftovers,
+    watch::{Sight, Sights},
+    worker::{Action, Call, Event, Refusal, Worker, Write},
+};
+use crate::now::Now;
+
+pub use self::worker::Policy;
+
+/// How many events may wait to be written.
+const EVENTS: usize = 1024;
+
+/// How often a provider is asked that should have pushed.
+const POLL: Duration = Duration::from_secs(5);
+
+/// How many changes that stand in line are taken at once.
+const CHUNK: usize = 256;
+
+/// Makes the resolver of a pod.
+pub type Resolvers = Arc<dyn Fn(&Arc<Pod>) -> Arc<dyn Resolver> + Send + Sync>;
+
+/// All that a pod controller needs.
+pub struct Controller {
+    /// The node whose pods these are.
+    pub node: String,
+    /// What runs them.
+    pub provider: Arc<dyn Provider>,
+    /// The API server.
+    pub client: Client,
+    /// Policies.
+    pub policy: Policy,
+    /// How pods arrive.
+    pub sights: Sights,
+    /// What pods refer to.
+    pub resolvers: Resolvers,
+    /// The wall clock.
+    pub clock: Clock,
+}
+
+/// What comes back from a task.
+enum Answer {
+    /// For one worker.
+    Pod(Arc<str>, Event),
+    /// The provider's pods, and when the question was asked.
+    Pods(Duration, Result<Vec<ObservedPod>, Error>),
+    /// Whether the API server has a pod of this UID.
+    Checked(PodRef, Result<bool, vk_kube::Error>),
+}
+
+struct Shell {
+    node: String,
+    provider: Arc<dyn Provider>,
+    client: Client,
+    events: mpsc::Sender<(ObjectReference, Severity, String, String)>,
+    resolvers: Resolvers,
+    policy: Arc<Policy>,
+    clock: Clock,
+    start: Instant,
+    rng: StdRng,
+    workers: HashMap<Arc<str>, Slot>,
+    timers: BTreeSet<(Duration, Arc<str>)>,
+    tasks: JoinSet<Answer>,
+    /// The API server's pods were listed once: before that, every pod of the provider would look like a leftover.
+    synced: bool,
+    /// The provider's pods were listed once: from then on a pod that is new to us is new to the provider.
+    listed: bool,
+    leftovers: Leftovers,
+    compare_at: Duration,
+    comparing: bool,
+    compare_backoff: Backoff,
+    /// Seen since the API server's listing began.
+    in_listing: Option<HashSet<Arc<str>>>,
+}
+
+struct Slot {
+    worker: Worker,
+    timer: Option<Duration>,
+    /// The lifecycle call under way.
+    call: Option<AbortHandle>,
+    freshness: Freshness,
+}
+
+// === impl Controller ===
+
+impl Controller {
+    /// Runs until the supervisor stops, and then until the calls under way have ended. Pods go on without it.
+    pub async fn run(mut self, supervisor: Supervisor) {
+        let mut policy = self.policy.clone();
+        let mut changes = match self.provider.changes() {
+            Changes::Push(changes) => {
+                let end = stream::iter([None]).chain(stream::pending());
+                changes.ready_chunks(CHUNK).map(Some).chain(end).boxed()
+            }
+            Changes::Poll(period) => {
+                policy.poll = Some(period);
+                stream::pending().boxed()
+            }
+        };
+        let mut sights = std::mem::replace(&mut self.sights, stream::pending().boxed()).ready_chunks(CHUNK);
+        let recorder = Recorder::new(self.client.clone(), "virtual-kubelet", &self.node);
+        let (events, mut line) = mpsc::channel::<(ObjectReference, Severity, String, String)>(EVENTS);
+        supervisor.spawn(format!("pod events of {}", self.node), task::Kind::Work, async move {
+            while let Some((about, severity, reason, message)) = line.recv().await {
+                recorder.publish(&about, severity, &reason, &message).await;
+            }
+        });
+        let mut shell = Shell {
+            events,
+            node: self.node,
+            provider: self.provider,
+            client: self.client,
+            resolvers: self.resolvers,
+            policy: Arc::new(policy),
+            clock: self.clock,
+            start: Instant::now(),
+            rng: StdRng::from_rng(&mut rand::rng()),
+            workers: HashMap::new(),
+            timers: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            synced: false,
+            listed: false,
+            leftovers: Leftovers::default(),
+            compare_at: Duration::ZERO,
+            comparing: false,
+            compare_backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
+            in_listing: None,
+        };
+        loop {
+            shell.compare();
+            let wake = shell.wake();
+            tokio::select! {
+                Some(batch) = sights.next() => batch.into_iter().for_each(|sight| shell.sight(sight)),
+                Some(batch) = changes.next() => match batch {
+                    Some(batch) => batch.into_iter().for_each(|change| shell.change(change)),
+                    None => shell.poll(),
+                },
+                Some(answer) = shell.tasks.join_next(), if !shell.tasks.is_empty() => match answer {
+                    Ok(answer) => shell.answer(answer),
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => warn!(%error, "a call on a pod panicked"),
+                },
+                () = tokio::time::sleep_until(wake) => shell.ring(),
+                () = supervisor.stopping() => break,
+            }
+        }
+        while shell.tasks.join_next().await.is_some() {}
+    }
+}
+
+// === impl Shell ===
+
+impl Shell {
+    fn now(&self) -> Now {
+        Now { elapsed: self.start.elapsed(), wall: self.clock.now() }
+    }
+
+    fn wake(&self) -> Instant {
+        let timer = self.timers.first().map_or(Duration::MAX, |(when, _)| *when);
+        let compare = if self.comparing || !self.synced { Duration::MAX } else { self.compare_at };
+        self.start + timer.min(compare).min(Duration::from_hours(1) + self.start.elapsed())
+    }
+
+    fn ring(&mut self) {
+        let now = self.start.elapsed();
+        while let Some((_, uid)) = self.timers.first().filter(|(when, _)| *when <= now).cloned() {
+            self.timers.pop_first();
+            if let Some(slot) = self.workers.get_mut(&uid) {
+                slot.timer = None;
+            }
+            self.tell(&uid, Event::Tick);
+        }
+    }
+
+    fn sight(&mut self, sight: Sight) {
+        match sight {
+            Sight::Restarted => self.in_listing = Some(HashSet::new()),
+            Sight::Seen(pod) => {
+                let Some(reference) = PodRef::of(&pod) else { return };
+                if let Some(seen) = &mut self.in_listing {
+                    seen.insert(Arc::clone(&reference.uid));
+                }
+                let uid = Arc::clone(&reference.uid);
+                let claimed = self.worker(reference);
+                self.tell(&uid, Event::Desired(pod));
+                if claimed.is_some() {
+                    self.tell(&uid, Event::Listed(claimed));
+                }
+            }
+            Sight::Deleted(pod) => {
+                if let Some(uid) = pod.metadata.uid.as_deref() {
+                    self.tell(uid, Event::Gone);
+                }
+            }
+            Sight::Listed => {
+                self.synced = true;
+                let Some(seen) = self.in_listing.take() else { return };
+                let gone: Vec<Arc<str>> =
+                    self.workers.keys().filter(|uid| !seen.contains(*uid)).cloned().collect();
+                for uid in gone {
+                    self.tell(&uid, Event::Gone);
+                }
+            }
+        }
+    }
+
+    /// Sees to it that the pod has a worker. For a new one, answers what the last listing of the provider's pods says of it.
+    fn worker(&mut self, pod: PodRef) -> Option<Box<PodStatus>> {
+        if self.workers.contains_key(&pod.uid) {
+            return None;
+        }
+        let claimed = self.leftovers.claim(&pod.uid);
+        let uid = Arc::clone(&pod.uid);
+        let worker = Worker::new(pod, Arc::clone(&self.policy), self.listed && claimed.is_none());
+        self.workers.insert(uid, Slot { worker, timer: None, call: None, freshness: Freshness::default() });
+        claimed
+    }
+
+    fn change(&mut self, change: PodChange) {
+        match change {
+            PodChange::Look(pod) => self.tell(&pod.uid, Event::Hint),
+            PodChange::Status(pod, status) => self.tell(&pod.uid, Event::Reported(status)),
+            PodChange::Annotations(pod, annotations) => self.tell(&pod.uid, Event::Annotations(annotations)),
+            PodChange::Event(PodEvent { pod, container, kind, reason, message }) => {
+                self.announce(&pod, container.as_deref(), kind, reason, message);
+            }
+        }
+    }
+
+    /// The provider does not tell any more: it is asked.
+    fn poll(&mut self) {
+        warn!(period = ?POLL, "the provider's stream of changes has ended: its pods are polled");
+        self.policy = Arc::new(Policy { poll: Some(POLL), ..Policy::clone(&self.policy) });
+        let all: Vec<Arc<str>> = self.workers.keys().cloned().collect();
+        for uid in all {
+            if let Some(slot) = self.workers.get_mut(&uid) {
+                slot.worker.follow(Arc::clone(&self.policy));
+            }
+            self.tell(&uid, Event::Hint);
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Pod(uid, event) => {
+                if let (Event::Called(..), Some(slot)) = (&event, self.workers.get_mut(&uid)) {
+                    slot.call = None;
+                }
+                self.tell(&uid, event);
+            }
+            Answer::Pods(asked, answer) => self.listed(asked, answer),
+            Answer::Checked(pod, answer) => self.checked(pod, answer),
+        }
+    }
+
+    fn tell(&mut self, uid: &str, event: Event) {
+        let now = self.now();
+        let Some(slot) = self.workers.get_mut(uid) else { return };
+        slot.freshness.note(now.elapsed, &event);
+        let actions = slot.worker.handle(now, event, &mut self.rng);
+        let pod = slot.worker.pod().clone();
+        let deadline = slot.worker.deadline(now.elapsed);
+        if deadline != slot.timer {
+            if let Some(old) = slot.timer.take() {
+                self.timers.remove(&(old, Arc::clone(&pod.uid)));
+            }
+            slot.timer = deadline;
+            self.timers.extend(deadline.map(|deadline| (deadline, Arc::clone(&pod.uid))));
+        }
+        for action in actions {
+            self.act(&pod, action);
+        }
+    }
+
+    fn act(&mut self, pod: &PodRef, action: Action) {
+        let provider = Arc::clone(&self.provider);
+        let uid = Arc::clone(&pod.uid);
+        match action {
+            Action::Create(desired) => {
+                let bundle = PodBundle { resolver: (self.resolvers)(&desired), pod: desired };
+                self.call(pod, Call::Create, async move { provider.create_pod(bundle).await });
+            }
+            Action::Update(desired) => {
+                let bundle = PodBundle { resolver: (self.resolvers)(&desired), pod: desired };
+                self.call(pod, Call::Update, async move { provider.update_pod(bundle).await });
+            }
+            Action::Delete { last_known, grace } => {
+                let target = pod.clone();
+                self.call(
+                    pod,
+                    Call::Delete,
+                    async move { provider.delete_pod(&target, last_known, grace).await },
+                );
+            }
+            Action::Cancel => {
+                let now = self.start.elapsed();
+                if let Some(slot) = self.workers.get_mut(&uid)
+                    && let Some(call) = slot.call.take()
+                {
+                    call.abort();
+                    slot.freshness.cancelled(now);
+                }
+            }
+            Action::Look => {
+                let target = pod.clone();
+                self.tasks.spawn(async move {
+                    let status = caught(provider.pod_status(&target)).await;
+                    Answer::Pod(uid, Event::Looked(status.map(Box::new).map_err(refusal)))
+                });
+            }
+            Action::Write(write) => self.write(pod, write),
+            Action::Announce(kind, reason, message) => {
+                self.announce(pod, None, kind, reason.to_owned(), message);
+            }
+            Action::Forget => {
+                debug!(%pod, "done with the pod");
+                if let Some(slot) = self.workers.remove(&uid)
+                    && let Some(timer) = slot.timer
+                {
+                    self.timers.remove(&(timer, uid));
+                }
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        pod: &PodRef,
+        call: Call,
+        work: impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) {
+        let uid = Arc::clone(&pod.uid);
+        let handle = self.tasks.spawn(async move {
+            let answer = caught(work).await.map_err(refusal);
+            Answer::Pod(uid, Event::Called(call, answer))
+        });
+        if let Some(slot) = self.workers.get_mut(&pod.uid) {
+            slot.call = Some(handle);
+        }
+    }
+
+    fn write(&mut self, pod: &PodRef, write: Write) {
+        let pods: Objects<Pod> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
+        let pod = pod.clone();
+        self.tasks.spawn(async move {
+            let answer = match &write {
+                Write::Status(body) => {
+                    let patched = pods.patch_status(&pod.name, &Patch::Strategic(body.clone())).await;
+                    patched.map(|mut pod| {
+                        pod.metadata.managed_fields = None;
+                        Some(Arc::new(pod))
+                    })
+                }
+                Write::Remove => pods.delete_now(&pod.name, &pod.uid).await.map(|()| None),
+            };
+            Answer::Pod(Arc::clone(&pod.uid), Event::Wrote(write, answer))
+        });
+    }
+
+    fn announce(
+        &mut self,
+        pod: &PodRef,
+        container: Option<&str>,
+        kind: EventKind,
+        reason: String,
+        message: String,
+    ) {
+        let severity = match kind {
+            EventKind::Normal => Severity::Normal,
+            EventKind::Warning => Severity::Warning,
+        };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.to_string()),
+            name: Some(pod.name.to_string()),
+            uid: Some(pod.uid.to_string()),
+            field_path: container.map(|container| format!("spec.containers{{{container}}}")),
+            ..ObjectReference::default()
+        };
+        // Events are for people: they must never slow down what they tell of, and under a flood some are lost.
+        if self.events.try_send((about, severity, reason, message)).is_err() {
+            debug!(%pod, "too many events at once: one is dropped");
+        }
+    }
+}
+
+/// A provider that panics has failed, and nothing more: a call without an answer would block its pod for ever.
+async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = AssertUnwindSafe(work).catch_unwind().await;
+    answer.unwrap_or_else(|_| Err(Error::internal("the provider panicked")))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refusal(error: Error) -> Refusal {
+    Refusal { message: error.report(), kind: error.kind().clone() }
+}
+
+#[cfg(test)]
+mod simulation;

@@ -1,0 +1,392 @@
+//! The workers of pods against an API server and a backend of a few lines each, under seeded schedules of faults: calls that
+//! fail before or after they took effect, that hang or are slow, watches that break, a backend that loses pods, people who
+//! create, change, delete and force-delete, a clock that jumps, restarts.
+//!
+//! At all times: one lifecycle call per UID; no UID comes back once it was stopped; nothing wanted is stopped; a pod leaves
+//! the API server only when nothing of it runs; other people's things survive. When the storm is over, API server and
+//! backend agree, and then nothing is written or called any more.
+
+mod backend;
+mod senses;
+mod server;
+mod shell;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use vk_kube::Error as ApiError;
+use vk_provider::{ObservedPod, PodRef};
+
+use self::{
+    backend::{Backend, STRANGER, State},
+    server::{FOREIGN, Fate, Server},
+    shell::{Shell, UnderWay},
+};
+use super::worker::Event;
+
+const STORM: Duration = Duration::from_mins(2);
+/// Longest way back: back-offs, graces and their lag, and two comparisons before a leftover is removed.
+const CALM: Duration = Duration::from_mins(5);
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// More than any schedule needs: beyond that something runs in circles.
+const MOST_EVENTS: u32 = 100_000;
+
+struct World {
+    server: Server,
+    backend: Backend,
+    shell: Shell,
+    /// Counts the processes.
+    generation: u64,
+    /// Calls of the shell on the backend.
+    calls: BTreeMap<u64, UnderWay>,
+    /// How often a backend that does not push is asked.
+    poll: Option<Duration>,
+    pushes: std::collections::VecDeque<(PodRef, Event)>,
+    watch_broken: bool,
+    watch_due: bool,
+    queue: BinaryHeap<Reverse<(Duration, u64, Scheduled)>>,
+    sequence: u64,
+    now: Duration,
+    /// How wrong our wall clock is.
+    clock_error: jiff::SignedDuration,
+    rng: StdRng,
+    worker_rng: StdRng,
+    published: BTreeMap<Arc<str>, String>,
+    events: u32,
+    /// What happened, written down only when a failed seed is replayed.
+    trace: Option<Vec<String>>,
+}
+
+/// What will happen, ordered only so that the heap takes it. The number is the process that it concerns.
+#[derive(Debug)]
+enum Scheduled {
+    Tell(u64, Arc<str>, Event),
+    Wake(u64, Arc<str>),
+    CallEnd(u64),
+    Compare(u64),
+    Listing(u64, Duration, Option<Vec<ObservedPod>>),
+    Checked(u64, PodRef, Result<bool, ApiError>),
+    Watch,
+    Relist(u64),
+    Push,
+    Nudge(Arc<str>),
+    Meddle,
+    Publish,
+    Calm,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl World {
+    fn new(seed: u64, traced: bool) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let poll = rng.random_bool(0.3).then_some(Duration::from_secs(10));
+        let stranger = rng.random_bool(0.5).then(|| "other".to_owned());
+        let mut world = Self {
+            server: Server::default(),
+            backend: Backend::with_stranger(stranger),
+            shell: Shell::new(poll),
+            generation: 0,
+            calls: BTreeMap::new(),
+            poll,
+            pushes: std::collections::VecDeque::new(),
+            watch_broken: false,
+            watch_due: false,
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            now: Duration::ZERO,
+            clock_error: jiff::SignedDuration::ZERO,
+            rng,
+            worker_rng: StdRng::seed_from_u64(seed),
+            published: BTreeMap::new(),
+            events: 0,
+            trace: traced.then(Vec::new),
+        };
+        let meddlings = world.rng.random_range(5..40);
+        for _ in 0..meddlings {
+            let when = world.rng.random_range(Duration::ZERO..STORM);
+            world.schedule(when, Scheduled::Meddle);
+        }
+        world.schedule(STORM, Scheduled::Calm);
+        // Two that follow closely on each other, so that one may come while the other is written.
+        world.schedule(STORM + CALM / 2, Scheduled::Publish);
+        world.schedule(STORM + CALM / 2 + Duration::from_millis(20), Scheduled::Publish);
+        world.restart();
+        world
+    }
+
+    fn schedule(&mut self, when: Duration, what: Scheduled) {
+        self.sequence += 1;
+        self.queue.push(Reverse((when, self.sequence, what)));
+    }
+
+    fn later(&mut self, delay: Duration, what: Scheduled) {
+        self.schedule(self.now + delay, what);
+    }
+
+    fn storm(&self) -> bool {
+        self.now < STORM
+    }
+
+    /// A short time, and in the storm now and then a long one.
+    fn delay(&mut self) -> Duration {
+        let limit = if self.storm() && self.rng.random_bool(0.15) { 15_000 } else { 60 };
+        Duration::from_millis(self.rng.random_range(1..limit))
+    }
+
+    fn run(&mut self, until: Duration) {
+        while self.queue.peek().is_some_and(|Reverse((when, ..))| *when <= until) {
+            let Some(Reverse((when, _, what))) = self.queue.pop() else { return };
+            self.now = self.now.max(when);
+            self.events += 1;
+            assert!(self.events < MOST_EVENTS, "something runs in circles");
+            self.happen(what);
+            self.follow_watch();
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, what: Scheduled) {
+        let current = self.generation;
+        match what {
+            Scheduled::Tell(generation, uid, event) if generation == current => self.tell(&uid, event),
+            Scheduled::Wake(generation, uid) if generation == current => self.wake(&uid),
+            Scheduled::CallEnd(id) => self.call_ends(id),
+            Scheduled::Compare(generation) if generation == current => self.compare(),
+            Scheduled::Listing(generation, asked, answer) if generation == current => {
+                self.listed(asked, answer);
+            }
+            Scheduled::Checked(generation, pod, answer) if generation == current => {
+                self.checked(pod, &answer);
+            }
+            Scheduled::Watch => self.watch(),
+            Scheduled::Relist(generation) if generation == current => self.relist(),
+            Scheduled::Push => self.push(),
+            Scheduled::Nudge(uid) => self.nudge(&uid),
+            Scheduled::Meddle => self.meddle(),
+            Scheduled::Publish => self.publish(),
+            Scheduled::Calm => self.calm(),
+            _ => {}
+        }
+    }
+
+    /// Killed and started again: whatever was under way took effect or did not.
+    fn restart(&mut self) {
+        self.note(|| "the process starts".to_owned());
+        let abandoned: Vec<u64> = self.calls.keys().copied().collect();
+        for id in abandoned {
+            self.abandon(id);
+        }
+        self.generation += 1;
+        self.shell = Shell::new(self.poll);
+        self.pushes.clear();
+        self.watch_broken = true;
+        let generation = self.generation;
+        let (watch, compare) = (self.rng.random_range(0..3000), self.rng.random_range(0..1000));
+        self.later(Duration::from_millis(watch), Scheduled::Relist(generation));
+        self.later(Duration::from_millis(compare), Scheduled::Compare(generation));
+    }
+
+    /// People and machines do what they do.
+    fn meddle(&mut self) {
+        let name = NAMES[self.rng.random_range(0..NAMES.len())];
+        let choice = self.rng.random_range(0..17);
+        self.note(|| format!("meddling {choice} with {name}"));
+        match choice {
+            0..=4 if self.server.named(name).is_none() => {
+                let fate = ["runs", "runs", "runs", "completes", "expires", "refused"];
+                let fate = fate[self.rng.random_range(0..fate.len())];
+                self.server.create(name, fate);
+            }
+            5..=7 => {
+                let grace = [1, 5, 30][self.rng.random_range(0..3)];
+                self.server.delete(name, self.now, grace);
+            }
+            8 => self.server.delete(name, self.now, 0),
+            9 => {
+                let edit = self.rng.random_range(0..1000).to_string();
+                self.server.edit(name, |pod| {
+                    pod.metadata.labels.get_or_insert_default().insert("edit".to_owned(), edit);
+                });
+            }
+            10 => self.server.edit(name, server::add_foreign_things),
+            11 => self.server.edit(name, |pod| {
+                if let Some(status) = &mut pod.status {
+                    status.pod_ip = Some("9.9.9.9".to_owned());
+                    status.conditions.iter_mut().flatten().for_each(|one| one.status = "Unknown".to_owned());
+                }
+            }),
+            12 => self.server.edit(name, |pod| pod.metadata.finalizers = Some(vec![FOREIGN.to_owned()])),
+            13 => {
+                if let Some(lost) = self.backend.lose(&mut self.rng) {
+                    self.note(|| format!("the backend loses {lost}"));
+                    self.nudge(&lost.uid);
+                }
+            }
+            14 => {
+                if let Some(crashed) = self.backend.crash(self.now, &mut self.rng) {
+                    self.follow(&crashed.uid);
+                    self.nudge(&crashed.uid);
+                }
+            }
+            15 => {
+                let seconds = self.rng.random_range(-3600..3600);
+                self.clock_error = jiff::SignedDuration::from_secs(seconds);
+            }
+            _ => self.restart(),
+        }
+    }
+
+    /// The storm is over: what hangs is answered, unless nobody wants to know any more, and what people hold is let go.
+    fn calm(&mut self) {
+        for name in NAMES {
+            self.server.edit(name, |pod| pod.metadata.finalizers = None);
+        }
+        let hung: Vec<u64> = self.calls.iter().filter(|(_, call)| call.hangs).map(|(id, _)| *id).collect();
+        for id in hung {
+            if self.calls.get(&id).is_some_and(|call| call.is_delete() || self.server.wants(&call.pod.uid)) {
+                self.later(Duration::from_secs(1), Scheduled::CallEnd(id));
+            }
+        }
+    }
+
+    /// The backend publishes an annotation on each pod that it runs.
+    fn publish(&mut self) {
+        let pods = self.server.pods().filter_map(|pod| PodRef::of(pod));
+        let running: Vec<PodRef> = pods.filter(|pod| self.backend.runs(&pod.uid, self.now)).collect();
+        for pod in running {
+            let key = format!("example.com/{}", self.sequence);
+            self.published.insert(Arc::clone(&pod.uid), key.clone());
+            let event = Event::Annotations([(key, Some("yes".to_owned()))].into());
+            self.later(
+                Duration::from_millis(1),
+                Scheduled::Tell(self.generation, Arc::clone(&pod.uid), event),
+            );
+        }
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:?} {}", self.now, what()).chars().take(300).collect());
+        }
+    }
+
+    fn check(&mut self) {
+        let pods: Vec<Arc<Pod>> = self.server.pods().cloned().collect();
+        for pod in &pods {
+            self.check_pod(pod);
+        }
+        for uid in self.backend.uids(self.now).iter().filter(|uid| ***uid != *STRANGER) {
+            assert!(self.server.by_uid(uid).is_some(), "{uid} is left over in the backend");
+        }
+        assert!(self.backend.runs(STRANGER, self.now), "the pod of somebody else's is gone");
+        for uid in self.shell.uids() {
+            assert!(self.server.by_uid(&uid).is_some(), "{uid} is still worked on");
+        }
+    }
+
+    fn check_pod(&self, pod: &Pod) {
+        let uid = server::uid(pod);
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        assert!(pod.metadata.deletion_timestamp.is_none(), "{name} ({uid}) is still there");
+        let status = pod.status.clone().unwrap_or_default();
+        let state = self.backend.state(uid, self.now);
+        let seen = (server::phase(pod), status.reason.as_deref(), state);
+        match server::fate(pod) {
+            Fate::Runs => {
+                assert_eq!(seen, ("Running", None, State::Running), "{name} ({uid})");
+                let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready");
+                assert_eq!(ready.map(|one| one.status.as_str()), Some("True"), "{name} ({uid}) is Ready");
+                assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.1"), "{name} ({uid})");
+                let labels = pod.metadata.labels.clone().unwrap_or_default();
+                assert_eq!(self.backend.labels(uid), Some(&labels), "the labels of {name} ({uid})");
+                if let Some(key) = self.published.get(uid) {
+                    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
+                    assert!(annotations.contains_key(key), "the annotation {key} of {name} ({uid})");
+                }
+            }
+            Fate::Completes => assert!(matches!(seen.0, "Succeeded" | "Failed"), "{name} ({uid}): {seen:?}"),
+            Fate::Expires => {
+                assert_eq!((seen.0, seen.1), ("Failed", Some("DeadlineExceeded")), "{name} ({uid})");
+                assert!(!self.backend.runs(uid, self.now), "{name} ({uid}) runs");
+            }
+            Fate::Refused => {
+                assert_eq!(seen, ("Failed", Some("ProviderFailed"), State::Gone), "{name} ({uid})");
+            }
+        }
+    }
+}
+
+/// Runs one schedule; the error is its trace, if one was asked for.
+fn simulate(seed: u64, traced: bool) -> Result<(), String> {
+    let mut world = World::new(seed, traced);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.run(STORM);
+        world.run(STORM + CALM);
+        world.check();
+        let before = (world.server.writes, world.backend.lifecycle_calls, world.backend.looks);
+        world.run(STORM + CALM + Duration::from_mins(1));
+        let looks = world.backend.looks - before.2;
+        let most = world.poll.map_or(0, |_| 7 * NAMES.len() as u64);
+        assert!(looks <= most, "{looks} looks in a minute in which nothing changes");
+        assert_eq!(
+            (world.server.writes, world.backend.lifecycle_calls),
+            (before.0, before.1),
+            "a quiet minute"
+        );
+        world.check();
+    }));
+    outcome.map_err(|_| world.trace.unwrap_or_default().join("\n"))
+}
+
+#[test]
+fn after_any_storm_of_faults_api_server_and_backend_agree_and_nothing_was_lost() {
+    let variable = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds =
+        variable("VK_SEED").map_or_else(|| 0..variable("VK_SEEDS").unwrap_or(200), |seed| seed..seed + 1);
+    let next = AtomicU64::new(seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return None;
+            }
+            if simulate(seed, false).is_err() {
+                return Some(seed);
+            }
+        }
+    };
+    let failed = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().filter_map(|one| one.join().expect("a thread that catches panics")).min()
+    });
+    if let Some(seed) = failed {
+        let trace = simulate(seed, true).expect_err("a seed fails every time");
+        panic!("seed {seed} failed; its trace:\n{trace}\nreplay with VK_SEED={seed}");
+    }
+}

@@ -1,0 +1,151 @@
+//! What the shell sees: the watch, what the backend pushes, and the comparison of both sides.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use rand::RngExt as _;
+use vk_kube::{Error as ApiError, Kind as ApiKind};
+use vk_provider::{ObservedPod, PodRef};
+
+use super::{Scheduled, World, server, shell::Slot};
+use crate::pods::{watch::Sight, worker::Event};
+
+impl World {
+    /// What the server has to tell is told by the watch, some time later.
+    pub(super) fn follow_watch(&mut self) {
+        if !self.server.log.is_empty() && !self.watch_broken && !self.watch_due {
+            self.watch_due = true;
+            let delay = self.delay();
+            self.later(delay, Scheduled::Watch);
+        }
+    }
+
+    /// The watch tells what happened, or breaks and is begun again with a listing.
+    pub(super) fn watch(&mut self) {
+        self.watch_due = false;
+        if self.watch_broken {
+            return;
+        }
+        if self.storm() && self.rng.random_bool(0.15) {
+            self.watch_broken = true;
+            let wait = Duration::from_millis(self.rng.random_range(0..20_000));
+            let generation = self.generation;
+            return self.later(wait, Scheduled::Relist(generation));
+        }
+        for sight in std::mem::take(&mut self.server.log) {
+            self.sight(sight);
+        }
+    }
+
+    pub(super) fn relist(&mut self) {
+        self.watch_broken = false;
+        self.server.log.clear();
+        let pods: Vec<_> = self.server.pods().cloned().collect();
+        let seen: BTreeSet<String> = pods.iter().map(|pod| server::uid(pod).to_owned()).collect();
+        for pod in pods {
+            self.sight(Sight::Seen(pod));
+        }
+        for uid in self.shell.uids().into_iter().filter(|uid| !seen.contains(&**uid)) {
+            self.tell(&uid, Event::Gone);
+        }
+    }
+
+    fn sight(&mut self, sight: Sight) {
+        match sight {
+            Sight::Seen(pod) => {
+                let reference = PodRef::of(&pod).expect("a stored pod");
+                let uid = Arc::clone(&reference.uid);
+                let claimed = self.shell.worker(reference);
+                self.tell(&uid, Event::Desired(pod));
+                if claimed.is_some() {
+                    self.tell(&uid, Event::Listed(claimed));
+                }
+            }
+            Sight::Deleted(pod) => self.tell(&server::uid(&pod).into(), Event::Gone),
+            Sight::Restarted | Sight::Listed => {}
+        }
+    }
+
+    /// The instance will change by itself, and the backend will tell.
+    pub(super) fn follow(&mut self, uid: &Arc<str>) {
+        for at in self.backend.changes(uid, self.now) {
+            self.schedule(at, Scheduled::Nudge(Arc::clone(uid)));
+        }
+    }
+
+    /// Something about an instance changed: a backend that pushes says so, in order; in the storm it may be lost.
+    pub(super) fn nudge(&mut self, uid: &Arc<str>) {
+        if self.poll.is_some() || (self.storm() && self.rng.random_bool(0.2)) {
+            return;
+        }
+        let pod = PodRef::new("default", "any", Arc::clone(uid));
+        let event = match self.backend.status(&pod, self.now) {
+            Ok(status) => Event::Reported(status),
+            Err(_) => Event::Hint,
+        };
+        self.pushes.push_back((pod, event));
+        let delay = self.delay();
+        self.later(delay, Scheduled::Push);
+    }
+
+    pub(super) fn push(&mut self) {
+        if let Some((pod, event)) = self.pushes.pop_front() {
+            self.tell(&pod.uid, event);
+        }
+    }
+
+    /// Asks for the backend's pods. What is answered was so when it was asked, and may be old.
+    pub(super) fn compare(&mut self) {
+        let (asked, generation) = (self.now, self.generation);
+        let fails = self.storm() && self.rng.random_bool(0.3);
+        let answer = (!fails).then(|| self.backend.list(asked));
+        let delay = self.delay();
+        self.later(delay, Scheduled::Listing(generation, asked, answer));
+    }
+
+    pub(super) fn listed(&mut self, asked: Duration, answer: Option<Vec<ObservedPod>>) {
+        let generation = self.generation;
+        let Some(pods) = answer else {
+            let wait = self.shell.compare_backoff.next(None, &mut self.worker_rng);
+            return self.later(wait, Scheduled::Compare(generation));
+        };
+        self.note(|| {
+            format!("listed as of {asked:?}: {:?}", pods.iter().map(|pod| &pod.pod.uid).collect::<Vec<_>>())
+        });
+        self.shell.compare_backoff.reset();
+        self.later(self.shell.policy.compare, Scheduled::Compare(generation));
+        self.shell.listed = true;
+        let mut there: BTreeMap<Arc<str>, ObservedPod> =
+            pods.into_iter().map(|pod| (Arc::clone(&pod.pod.uid), pod)).collect();
+        for uid in self.shell.uids() {
+            let status = there.remove(&uid).map(|pod| Box::new(pod.status));
+            let admitted = |slot: &Slot| slot.freshness.admits(asked, slot.call.is_some(), status.is_some());
+            if self.shell.workers.get(&uid).is_some_and(admitted) {
+                self.tell(&uid, Event::Listed(status));
+            }
+        }
+        for pod in self.shell.leftovers.sighted(there.into_values(), "vk") {
+            let fails = self.storm() && self.rng.random_bool(0.3);
+            let known = self.server.by_uid(&pod.uid).is_some();
+            let answer = if fails { Err(ApiError::new(ApiKind::Timeout, "as scheduled")) } else { Ok(known) };
+            let delay = self.delay();
+            self.later(delay, Scheduled::Checked(generation, pod, answer));
+        }
+    }
+
+    pub(super) fn checked(&mut self, pod: PodRef, answer: &Result<bool, ApiError>) {
+        match answer {
+            Ok(false) if self.shell.leftovers.confirmed(&pod) => {
+                self.note(|| format!("cleaning up {pod}"));
+                let uid = Arc::clone(&pod.uid);
+                let claimed = self.shell.worker(pod);
+                self.tell(&uid, Event::Listed(Some(claimed.unwrap_or_default())));
+            }
+            Ok(true) => self.shell.leftovers.known(&pod),
+            _ => {}
+        }
+    }
+}

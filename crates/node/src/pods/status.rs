@@ -1,0 +1,237 @@
+//! The status that a pod shall have in the API server: what the provider reports, made whole and kept honest.
+//!
+//! A provider reports container states, addresses and a phase. The rest is the same for every backend and is done here:
+//! standard conditions with their times, Ready from the readiness gates, the generation that was acted on, the start time.
+//! And what the API server would not refuse but no kubelet would say is refused here: a phase that goes back, containers
+//! that the pod does not have, a state that is two things at once.
+
+mod conditions;
+mod containers;
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{HostIP, Pod, PodIP, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use serde_json::{Map, Value, json};
+
+pub use self::{
+    conditions::{CONTAINERS_READY, INITIALIZED, READY, READY_TO_START},
+    containers::{all_ended, fill, lost},
+};
+
+/// What else is needed to compose a status.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Addresses of the node, for providers that do not tell their own.
+    pub host_ips: Vec<String>,
+    /// The time now.
+    pub now: Timestamp,
+    /// The generation of the pod's spec that the provider has acted on.
+    pub generation: Option<i64>,
+}
+
+/// A status, and what of the provider's report was not taken over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Composed {
+    /// The status that the pod shall have.
+    pub status: PodStatus,
+    /// What the provider said and nobody could mean, for an event.
+    pub refused: Vec<String>,
+}
+
+/// The phases, from the first to the last.
+fn rank(phase: &str) -> u8 {
+    match phase {
+        "Running" => 1,
+        "Succeeded" | "Failed" => 2,
+        _ => 0,
+    }
+}
+
+/// Whether a phase comes after the other.
+pub fn is_later(phase: &str, other: Option<&str>) -> bool {
+    rank(phase) > rank(other.unwrap_or("Pending"))
+}
+
+/// Whether a phase is final.
+pub fn is_terminal(phase: Option<&str>) -> bool {
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether the pod has reached its end, by what the API server has.
+pub fn has_ended(pod: &Pod) -> bool {
+    is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
+}
+
+/// The status that the pod shall have, from what the provider reports and what the API server has.
+pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+    let there = pod.status.clone().unwrap_or_default();
+    let mut refused = Vec::new();
+    // A verdict of an earlier process stays, unless the provider knows better.
+    let over = is_terminal(there.phase.as_deref()) && reported.reason.is_none();
+    let (reason, message) = if over {
+        (&there.reason, if reported.message.is_some() { &reported.message } else { &there.message })
+    } else {
+        (&reported.reason, &reported.message)
+    };
+    let mut status =
+        PodStatus { reason: reason.clone(), message: message.clone(), resize: None, ..PodStatus::default() };
+    // Why a pod has ended stays known, also when nobody who knew it is left.
+    if is_terminal(there.phase.as_deref()) && status.reason.is_none() && status.message.is_none() {
+        status.reason.clone_from(&there.reason);
+        status.message.clone_from(&there.message);
+    }
+    containers::compose(pod, &there, reported, &mut status, &mut refused);
+    status.phase = Some(phase(pod, &there, reported, &status, &mut refused));
+    addresses(&there, reported, around, &mut status, &mut refused);
+    let reported_start = || reported.start_time.as_ref().map(|time| Time(whole_seconds(time.0)));
+    let start = there.start_time.clone().or_else(reported_start);
+    status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(around.now))));
+    status.observed_generation = around.generation.or(there.observed_generation);
+    conditions::compose(pod, &there, reported, around, &mut status);
+    Composed { status, refused }
+}
+
+fn phase(
+    pod: &Pod,
+    there: &PodStatus,
+    reported: &PodStatus,
+    now: &PodStatus,
+    refused: &mut Vec<String>,
+) -> String {
+    let before = there.phase.as_deref().unwrap_or("Pending");
+    let said = reported.phase.as_deref().filter(|phase| !phase.is_empty());
+    let wanted = said.map_or_else(|| containers::phase(pod, now), str::to_owned);
+    if !matches!(wanted.as_str(), "Pending" | "Running" | "Succeeded" | "Failed" | "Unknown") {
+        refused.push(format!("phase {wanted:?}, which there is not"));
+        return before.to_owned();
+    }
+    let back = rank(&wanted) < rank(before) || (is_terminal(Some(before)) && wanted != before);
+    if back {
+        refused.push(format!("phase {wanted} after {before}"));
+        return before.to_owned();
+    }
+    wanted
+}
+
+fn addresses(
+    there: &PodStatus,
+    reported: &PodStatus,
+    around: &Surroundings,
+    status: &mut PodStatus,
+    refused: &mut Vec<String>,
+) {
+    // The API server would refuse the whole write.
+    let mut check = |list: &mut Vec<String>| {
+        list.retain(|text| {
+            let good = text.is_empty() || text.parse::<IpAddr>().is_ok();
+            if !good {
+                refused.push(format!("the address {text:?}, which is none"));
+            }
+            good
+        });
+    };
+    let mut hosts: Vec<String> = reported.host_ip.iter().cloned().collect();
+    hosts.extend(reported.host_ips.iter().flatten().map(|host| host.ip.clone()));
+    check(&mut hosts);
+    if hosts.is_empty() {
+        hosts.clone_from(&around.host_ips);
+    }
+    dedup(&mut hosts);
+    let mut pods: Vec<String> = reported.pod_ip.iter().cloned().collect();
+    pods.extend(reported.pod_ips.iter().flatten().map(|pod| pod.ip.clone()));
+    check(&mut pods);
+    dedup(&mut pods);
+    // A pod that has ended keeps the address that it had.
+    if pods.is_empty() && is_terminal(status.phase.as_deref()) {
+        pods = there.pod_ips.iter().flatten().map(|pod| pod.ip.clone()).collect();
+    }
+    status.host_ip = hosts.first().cloned();
+    status.host_ips = (!hosts.is_empty()).then(|| hosts.into_iter().map(|ip| HostIP { ip }).collect());
+    status.pod_ip = pods.first().cloned();
+    status.pod_ips = (!pods.is_empty()).then(|| pods.into_iter().map(|ip| PodIP { ip }).collect());
+}
+
+fn dedup(list: &mut Vec<String>) {
+    let mut seen = Vec::new();
+    list.retain(|item| {
+        let new = !item.is_empty() && !seen.contains(item);
+        seen.push(item.clone());
+        new
+    });
+}
+
+/// Kubernetes keeps whole seconds; anything finer would differ from what it answers.
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Our part of a pod's status, in the form in which two of them are compared.
+pub fn projection(status: &PodStatus) -> Value {
+    let ours = |condition: &&k8s_openapi::api::core::v1::PodCondition| conditions::is_ours(&condition.type_);
+    let conditions: BTreeMap<&str, Value> =
+        status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), json!(one))).collect();
+    let mut value = json!({
+        "phase": status.phase,
+        "reason": status.reason,
+        "message": status.message,
+        "hostIP": status.host_ip,
+        "hostIPs": status.host_ips,
+        "podIP": status.pod_ip,
+        "podIPs": status.pod_ips,
+        "startTime": status.start_time,
+        "observedGeneration": status.observed_generation,
+        "containers": status.container_statuses,
+        "init": status.init_container_statuses,
+        "ephemeral": status.ephemeral_container_statuses,
+        "conditions": conditions,
+    });
+    prune(&mut value);
+    value
+}
+
+/// Takes out what says nothing: the API server writes out some of it (`lastState: {}`) and not the rest.
+fn prune(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| {
+                prune(member);
+                !matches!(member, Value::Null) && member.as_object().is_none_or(|inner| !inner.is_empty())
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune),
+        _ => {}
+    }
+}
+
+/// The strategic patch that brings a status about. Lists that merge by address are replaced whole, because a changed
+/// address is refused otherwise; fields that are empty are sent as null, because an omitted one stays.
+pub fn patch(uid: &str, status: &PodStatus, annotations: Option<&BTreeMap<String, Option<String>>>) -> Value {
+    let mut body = match serde_json::to_value(status) {
+        Ok(Value::Object(body)) => body,
+        _ => Map::new(),
+    };
+    for field in ["reason", "message", "podIP", "hostIP"] {
+        body.entry(field).or_insert(Value::Null);
+    }
+    for (field, list) in [("podIPs", &mut body.remove("podIPs")), ("hostIPs", &mut body.remove("hostIPs"))] {
+        let mut items = vec![json!({"$patch": "replace"})];
+        items.extend(list.take().and_then(|list| list.as_array().cloned()).unwrap_or_default());
+        body.insert(field.to_owned(), Value::Array(items));
+    }
+    // Owned by others, or derived by the API server.
+    for field in ["qosClass", "resize", "nominatedNodeName", "resourceClaimStatuses"] {
+        body.remove(field);
+    }
+    let mut metadata = json!({"uid": uid});
+    if let Some(annotations) = annotations.filter(|annotations| !annotations.is_empty()) {
+        metadata["annotations"] = json!(annotations);
+    }
+    json!({"metadata": metadata, "status": body})
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The standard conditions of a pod. Those of other controllers are never sent, and so survive.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{Surroundings, is_terminal, whole_seconds};
+
+/// All init containers have ended well.
+pub const INITIALIZED: &str = "Initialized";
+/// All containers are ready.
+pub const CONTAINERS_READY: &str = "ContainersReady";
+/// The pod serves: its containers and its readiness gates are ready.
+pub const READY: &str = "Ready";
+/// The sandbox and its network are there.
+pub const READY_TO_START: &str = "PodReadyToStartContainers";
+
+/// Conditions that we write. A provider may report these, and no others: the rest belongs to other controllers.
+const OURS: [&str; 6] =
+    [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START, "PodResizePending", "PodResizeInProgress"];
+
+/// Whether a condition of this type is ours to write.
+pub(super) fn is_ours(kind: &str) -> bool {
+    OURS.contains(&kind)
+}
+
+pub(super) fn compose(
+    pod: &Pod,
+    there: &PodStatus,
+    reported: &PodStatus,
+    around: &Surroundings,
+    status: &mut PodStatus,
+) {
+    let said =
+        |kind: &str| reported.conditions.iter().flatten().find(|condition| condition.type_ == kind).cloned();
+    let terminal = is_terminal(status.phase.as_deref());
+    let initialized = said(INITIALIZED).unwrap_or_else(|| initialized(status));
+    let containers = if terminal {
+        ended(CONTAINERS_READY, status)
+    } else {
+        said(CONTAINERS_READY).unwrap_or_else(|| containers_ready(pod, status))
+    };
+    let ready = if terminal { ended(READY, status) } else { ready(pod, there, &containers) };
+    let mut all = vec![initialized, containers, ready];
+    let to_start = said(READY_TO_START).unwrap_or_else(|| {
+        let has_address = status.pod_ip.is_some() && !terminal;
+        condition(READY_TO_START, has_address, None, None)
+    });
+    all.push(to_start);
+    all.extend(["PodResizePending", "PodResizeInProgress"].into_iter().filter_map(said));
+    for condition in &mut all {
+        stamp(condition, there, around.now, around.generation);
+    }
+    status.conditions = Some(all);
+}
+
+fn condition(kind: &str, holds: bool, reason: Option<&str>, message: Option<String>) -> PodCondition {
+    PodCondition {
+        type_: kind.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        reason: reason.map(str::to_owned),
+        message,
+        ..PodCondition::default()
+    }
+}
+
+fn ended(kind: &str, status: &PodStatus) -> PodCondition {
+    let reason = if status.phase.as_deref() == Some("Succeeded") { "PodCompleted" } else { "PodFailed" };
+    condition(kind, false, Some(reason), None)
+}
+
+fn initialized(status: &PodStatus) -> PodCondition {
+    let incomplete: Vec<&str> = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .filter(|one| {
+            let state = one.state.clone().unwrap_or_default();
+            let done = state.terminated.is_some_and(|ended| ended.exit_code == 0);
+            // A sidecar counts as initialised once it has started.
+            !done && one.started != Some(true)
+        })
+        .map(|one| one.name.as_str())
+        .collect();
+    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    let holds = incomplete.is_empty();
+    condition(INITIALIZED, holds, (!holds).then_some("ContainersNotInitialized"), (!holds).then_some(message))
+}
+
+fn containers_ready(pod: &Pod, status: &PodStatus) -> PodCondition {
+    let spec = pod.spec.as_ref();
+    let sidecar = |name: &str| {
+        let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+        init.iter().any(|one| one.name == name && one.restart_policy.as_deref() == Some("Always"))
+    };
+    let sidecars = status.init_container_statuses.iter().flatten().filter(|one| sidecar(&one.name));
+    let unready: Vec<&str> = sidecars
+        .chain(status.container_statuses.iter().flatten())
+        .filter(|one: &&ContainerStatus| !one.ready)
+        .map(|one| one.name.as_str())
+        .collect();
+    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    let holds = unready.is_empty() && status.container_statuses.as_ref().is_some_and(|all| !all.is_empty());
+    condition(CONTAINERS_READY, holds, (!holds).then_some("ContainersNotReady"), (!holds).then_some(message))
+}
+
+/// Ready: the containers, and every readiness gate, which are other controllers' conditions.
+fn ready(pod: &Pod, there: &PodStatus, containers: &PodCondition) -> PodCondition {
+    if containers.status != "True" {
+        let reason = containers.reason.as_deref().or(Some("ContainersNotReady"));
+        return condition(READY, false, reason, containers.message.clone());
+    }
+    let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_deref()).unwrap_or_default();
+    for gate in gates {
+        let kind = &gate.condition_type;
+        match there.conditions.iter().flatten().find(|condition| condition.type_ == *kind) {
+            Some(gate) if gate.status == "True" => {}
+            Some(_) => {
+                let message = format!("the status of pod readiness gate {kind:?} is not \"True\"");
+                return condition(READY, false, Some("ReadinessGatesNotReady"), Some(message));
+            }
+            None => {
+                let message =
+                    format!("corresponding condition of pod readiness gate {kind:?} does not exist.");
+                return condition(READY, false, Some("ReadinessGatesNotReady"), Some(message));
+            }
+        }
+    }
+    condition(READY, true, None, None)
+}
+
+/// The time of a condition moves only when its status does.
+fn stamp(condition: &mut PodCondition, there: &PodStatus, now: Timestamp, generation: Option<i64>) {
+    let before = there.conditions.iter().flatten().find(|known| known.type_ == condition.type_);
+    let same = before.filter(|known| known.status == condition.status);
+    condition.last_transition_time =
+        same.and_then(|known| known.last_transition_time.clone()).or_else(|| Some(Time(whole_seconds(now))));
+    condition.last_probe_time = None;
+    condition.observed_generation = generation.or_else(|| before?.observed_generation);
+}

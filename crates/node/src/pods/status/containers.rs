@@ -1,0 +1,245 @@
+//! Container statuses: one for each container of the pod, in order, each in exactly one state.
+
+use std::collections::HashSet;
+
+use k8s_openapi::{
+    api::core::v1::{
+        ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+/// A container of a pod's spec, as far as its status is concerned.
+struct Member<'a> {
+    name: &'a str,
+    image: &'a str,
+    /// Whether an ended one may be started again: always, after a failure, or never.
+    restarts: &'a str,
+}
+
+/// Takes over the reported container statuses.
+pub(super) fn compose(
+    pod: &Pod,
+    there: &PodStatus,
+    reported: &PodStatus,
+    status: &mut PodStatus,
+    refused: &mut Vec<String>,
+) {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    let members = |containers: &'_ [k8s_openapi::api::core::v1::Container]| -> Vec<(String, String, String)> {
+        containers
+            .iter()
+            .map(|container| {
+                let own = container.restart_policy.as_deref().unwrap_or(policy);
+                (container.name.clone(), container.image.clone().unwrap_or_default(), own.to_owned())
+            })
+            .collect()
+    };
+    let regular = members(&spec.containers);
+    let init = members(spec.init_containers.as_deref().unwrap_or_default());
+    let ephemeral: Vec<(String, String, String)> = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|container| {
+            (container.name.clone(), container.image.clone().unwrap_or_default(), "Never".to_owned())
+        })
+        .collect();
+    let terminal = super::is_terminal(reported.phase.as_deref());
+    let waiting = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+    let mut take = |spec: &[(String, String, String)],
+                    said: &Option<Vec<ContainerStatus>>,
+                    had: &Option<Vec<_>>,
+                    why: &str| {
+        let members = spec.iter().map(|(name, image, restarts)| Member { name, image, restarts });
+        list(members, said.as_deref(), had.as_deref(), (!terminal).then_some(why), refused)
+    };
+    status.container_statuses =
+        take(&regular, &reported.container_statuses, &there.container_statuses, waiting);
+    status.init_container_statuses =
+        take(&init, &reported.init_container_statuses, &there.init_container_statuses, "PodInitializing");
+    status.ephemeral_container_statuses = take(
+        &ephemeral,
+        &reported.ephemeral_container_statuses,
+        &there.ephemeral_container_statuses,
+        "ContainerCreating",
+    );
+    // As the kubelet sorts them: regular ones by name, init containers in the order of the spec.
+    if let Some(list) = &mut status.container_statuses {
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+}
+
+fn list<'a>(
+    members: impl Iterator<Item = Member<'a>>,
+    said: Option<&[ContainerStatus]>,
+    had: Option<&[ContainerStatus]>,
+    why: Option<&str>,
+    refused: &mut Vec<String>,
+) -> Option<Vec<ContainerStatus>> {
+    let (said, had) = (said.unwrap_or_default(), had.unwrap_or_default());
+    let mut known = HashSet::new();
+    let statuses: Vec<ContainerStatus> = members
+        .filter_map(|member| {
+            known.insert(member.name.to_owned());
+            let before = had.iter().find(|status| status.name == member.name);
+            match said.iter().find(|status| status.name == member.name) {
+                Some(status) => Some(one(&member, status.clone(), before, refused)),
+                // A pod that has failed before it started has nothing to say about its containers.
+                None => before.cloned().or_else(|| why.map(|why| fill(member.name, member.image, why))),
+            }
+        })
+        .collect();
+    for status in said.iter().filter(|status| !known.contains(&status.name)) {
+        refused.push(format!("a status of container {:?}, which the pod does not have", status.name));
+    }
+    (!statuses.is_empty()).then_some(statuses)
+}
+
+fn one(
+    member: &Member<'_>,
+    mut status: ContainerStatus,
+    before: Option<&ContainerStatus>,
+    refused: &mut Vec<String>,
+) -> ContainerStatus {
+    status.state = status.state.map(|state| single(state, member.name, refused));
+    status.last_state = status.last_state.map(|state| single(state, member.name, refused));
+    if status.image.is_empty() {
+        member.image.clone_into(&mut status.image);
+    }
+    let ended_before = before.filter(|before| match (member.restarts, exit_code(before)) {
+        ("Never", Some(_)) | ("OnFailure", Some(0)) => true,
+        (_, Some(_) | None) => false,
+    });
+    if let (Some(before), false) = (ended_before, is_terminated(&status)) {
+        // The API server would refuse the whole write.
+        refused.push(format!("container {} running again, which its restart policy forbids", member.name));
+        return before.clone();
+    }
+    status
+}
+
+/// Exactly one of the three. What has ended has ended.
+fn single(state: ContainerState, name: &str, refused: &mut Vec<String>) -> ContainerState {
+    let count = usize::from(state.running.is_some())
+        + usize::from(state.terminated.is_some())
+        + usize::from(state.waiting.is_some());
+    if count > 1 {
+        refused.push(format!("container {name} in {count} states at once"));
+    }
+    match state {
+        ContainerState { terminated: Some(mut ended), .. } => {
+            ended.started_at = ended.started_at.as_ref().map(whole);
+            ended.finished_at = ended.finished_at.as_ref().map(whole);
+            ContainerState { terminated: Some(ended), ..ContainerState::default() }
+        }
+        ContainerState { running: Some(mut running), .. } => {
+            running.started_at = running.started_at.as_ref().map(whole);
+            ContainerState { running: Some(running), ..ContainerState::default() }
+        }
+        other => other,
+    }
+}
+
+/// As the API server keeps times: a report that differed from it would be written again after every restart.
+fn whole(time: &Time) -> Time {
+    Time(super::whole_seconds(time.0))
+}
+
+fn exit_code(status: &ContainerStatus) -> Option<i32> {
+    Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
+}
+
+fn is_terminated(status: &ContainerStatus) -> bool {
+    exit_code(status).is_some()
+}
+
+/// The status of a container of which nothing is known yet.
+pub fn fill(name: &str, image: &str, reason: &str) -> ContainerStatus {
+    ContainerStatus {
+        name: name.to_owned(),
+        image: image.to_owned(),
+        image_id: String::new(),
+        started: Some(false),
+        state: Some(ContainerState {
+            waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message: None }),
+            ..ContainerState::default()
+        }),
+        ..ContainerStatus::default()
+    }
+}
+
+/// The phase that follows from the containers, for providers that name none.
+pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
+    let all: Vec<&ContainerStatus> = status.container_statuses.iter().flatten().collect();
+    let state = |one: &&&ContainerStatus| one.state.clone().unwrap_or_default();
+    let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
+    if !all.is_empty() && all.iter().all(|one| is_terminated(one)) && policy != "Always" {
+        let failed = all.iter().any(|one| state(&one).terminated.is_some_and(|ended| ended.exit_code != 0));
+        if !failed {
+            return "Succeeded".to_owned();
+        }
+        if policy == "Never" {
+            return "Failed".to_owned();
+        }
+    }
+    let started = all.iter().any(|one| {
+        let state = state(&one);
+        state.running.is_some() || state.terminated.is_some() || one.restart_count > 0
+    });
+    if started { "Running" } else { "Pending" }.to_owned()
+}
+
+/// Whether nothing of the pod runs any more, by what the provider reports: each of its containers has ended, or never
+/// started and never will because the phase is final.
+pub fn all_ended(reported: &PodStatus) -> bool {
+    let terminal = super::is_terminal(reported.phase.as_deref());
+    let lists = [
+        &reported.init_container_statuses,
+        &reported.container_statuses,
+        &reported.ephemeral_container_statuses,
+    ];
+    let mut statuses = lists.into_iter().flatten().flatten().peekable();
+    if statuses.peek().is_none() {
+        return terminal;
+    }
+    statuses.all(|status| {
+        let state = status.state.clone().unwrap_or_default();
+        state.running.is_none() && (state.terminated.is_some() || terminal)
+    })
+}
+
+/// The status of a pod that the backend lost: whatever ran has ended in a way that nobody saw, as the kubelet says it.
+pub fn lost(pod: &Pod, message: &str) -> PodStatus {
+    let mut status = pod.status.clone().unwrap_or_default();
+    status.phase = Some("Failed".to_owned());
+    status.reason = Some("NotFound".to_owned());
+    status.message = Some(message.to_owned());
+    let lists = [
+        &mut status.init_container_statuses,
+        &mut status.container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    for container in lists.into_iter().flatten().flatten() {
+        let state = container.state.take().unwrap_or_default();
+        container.ready = false;
+        container.started = Some(false);
+        container.state = Some(if state.terminated.is_some() {
+            state
+        } else {
+            ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    container_id: container.container_id.clone(),
+                    exit_code: 137,
+                    reason: Some("ContainerStatusUnknown".to_owned()),
+                    message: Some("the backend lost the container".to_owned()),
+                    started_at: state.running.and_then(|running| running.started_at),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            }
+        });
+    }
+    status
+}

@@ -1,0 +1,201 @@
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
+use serde_json::json;
+
+use super::*;
+
+fn pod(value: Value) -> Pod {
+    serde_json::from_value(value).expect("a pod")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
+fn web(policy: &str, status: Value) -> Pod {
+    pod(json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1", "generation": 3},
+        "spec": {"restartPolicy": policy, "containers": [{"name": "b", "image": "two"}, {"name": "a", "image": "one"}]},
+        "status": status,
+    }))
+}
+
+fn report(value: Value) -> PodStatus {
+    serde_json::from_value(value).expect("a status")
+}
+
+fn around() -> Surroundings {
+    Surroundings {
+        host_ips: vec!["10.0.0.1".to_owned()],
+        now: "2026-01-01T00:00:10.5Z".parse().expect("a time"),
+        generation: Some(3),
+    }
+}
+
+fn running(name: &str) -> Value {
+    json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "started": true,
+           "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}}})
+}
+
+fn find<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
+    status.conditions.iter().flatten().find(|one| one.type_ == kind).unwrap_or_else(|| panic!("no {kind}"))
+}
+
+#[test]
+fn a_running_report_becomes_a_whole_status() {
+    let composed = compose(
+        &web("Always", json!({})),
+        &report(
+            json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("b"), running("a")]}),
+        ),
+        &around(),
+    );
+    assert_eq!(composed.refused, Vec::<String>::new());
+    let status = composed.status;
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(status.host_ip.as_deref(), Some("10.0.0.1"));
+    assert_eq!(status.pod_ips.as_ref().map(|ips| ips[0].ip.as_str()), Some("10.1.0.5"));
+    assert_eq!(status.observed_generation, Some(3));
+    assert_eq!(
+        status.start_time.as_ref().map(|time| time.0.to_string()).as_deref(),
+        Some("2026-01-01T00:00:10Z")
+    );
+    let names: Vec<&str> = status.container_statuses.iter().flatten().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"], "sorted by name, as the kubelet does");
+    for kind in [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START] {
+        assert_eq!(find(&status, kind).status, "True", "{kind}");
+    }
+}
+
+#[test]
+fn composing_again_what_the_server_has_changes_nothing() {
+    let said = report(
+        json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a"), running("b")]}),
+    );
+    let first = compose(&web("Always", json!({})), &said, &around()).status;
+    let later = Surroundings { now: "2026-01-01T01:00:00Z".parse().expect("a time"), ..around() };
+    let stored = web("Always", serde_json::to_value(&first).expect("JSON"));
+    let second = compose(&stored, &said, &later).status;
+    assert_eq!(projection(&second), projection(&first));
+}
+
+#[test]
+fn a_phase_never_goes_back() {
+    for (before, said) in
+        [("Running", "Pending"), ("Succeeded", "Running"), ("Failed", "Succeeded"), ("Failed", "Pending")]
+    {
+        let composed =
+            compose(&web("Never", json!({"phase": before})), &report(json!({"phase": said})), &around());
+        assert_eq!(composed.status.phase.as_deref(), Some(before));
+        assert_eq!(composed.refused.len(), 1, "{before} -> {said}: {:?}", composed.refused);
+    }
+    let nonsense =
+        compose(&web("Never", json!({"phase": "Running"})), &report(json!({"phase": "Dancing"})), &around());
+    assert_eq!(nonsense.status.phase.as_deref(), Some("Running"));
+    assert_eq!(nonsense.refused.len(), 1);
+}
+
+#[test]
+fn a_final_phase_can_be_refined_but_not_left() {
+    let ended = json!({"name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                       "state": {"terminated": {"exitCode": 3}}});
+    let composed = compose(
+        &web("Never", json!({"phase": "Failed"})),
+        &report(json!({"phase": "Failed", "containerStatuses": [ended]})),
+        &around(),
+    );
+    let status = composed.status;
+    let code = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find(|one| one.name == "a")
+        .and_then(|one| one.state.as_ref()?.terminated.as_ref().map(|ended| ended.exit_code));
+    assert_eq!(code, Some(3));
+    assert_eq!(find(&status, READY).status, "False");
+    assert_eq!(find(&status, READY).reason.as_deref(), Some("PodFailed"));
+}
+
+#[test]
+fn unknown_containers_and_double_states_are_refused_and_named() {
+    let double = json!({"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {"startedAt": null}, "terminated": {"exitCode": 1}}});
+    let composed = compose(
+        &web("Always", json!({})),
+        &report(json!({"phase": "Running", "containerStatuses": [double, running("ghost")]})),
+        &around(),
+    );
+    assert_eq!(composed.refused.len(), 2, "{:?}", composed.refused);
+    assert!(composed.refused.iter().any(|text| text.contains("ghost")));
+    let a = composed
+        .status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find(|one| one.name == "a")
+        .cloned()
+        .unwrap_or_default();
+    let state = a.state.unwrap_or_default();
+    assert!(state.terminated.is_some() && state.running.is_none());
+}
+
+#[test]
+fn an_ended_container_does_not_run_again_against_its_policy() {
+    let ended = json!({"phase": "Running", "containerStatuses": [
+        {"name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}]});
+    let said = report(json!({"phase": "Running", "containerStatuses": [running("a")]}));
+    let never = compose(&web("Never", ended.clone()), &said, &around());
+    assert_eq!(never.refused.len(), 1, "{:?}", never.refused);
+    let always = compose(&web("Always", ended), &said, &around());
+    assert_eq!(always.refused, Vec::<String>::new());
+}
+
+#[test]
+fn readiness_gates_decide_with_the_containers() {
+    let mut gated = web("Always", json!({}));
+    let spec = gated.spec.as_mut().expect("a spec");
+    spec.readiness_gates =
+        Some(vec![k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "lb/ready".to_owned() }]);
+    let said = report(json!({"phase": "Running", "containerStatuses": [running("a"), running("b")]}));
+    let closed = compose(&gated, &said, &around()).status;
+    assert_eq!(find(&closed, READY).status, "False");
+    assert_eq!(find(&closed, READY).reason.as_deref(), Some("ReadinessGatesNotReady"));
+    gated.status = Some(report(json!({"conditions": [{"type": "lb/ready", "status": "True"}]})));
+    let open = compose(&gated, &said, &around()).status;
+    assert_eq!(find(&open, READY).status, "True");
+    assert!(!open.conditions.iter().flatten().any(|one| one.type_ == "lb/ready"), "not ours to write");
+}
+
+#[test]
+fn a_patch_carries_the_uid_replaces_addresses_and_clears_reasons() {
+    let said = report(json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a")]}));
+    let status = compose(&web("Always", json!({"reason": "ProviderFailed"})), &said, &around()).status;
+    let body = patch("u1", &status, None);
+    assert_eq!(body["metadata"]["uid"], "u1");
+    assert_eq!(body["status"]["podIPs"], json!([{"$patch": "replace"}, {"ip": "10.1.0.5"}]));
+    assert!(body["status"]["reason"].is_null() && body["status"].get("reason").is_some());
+    assert!(body["status"].get("qosClass").is_none());
+}
+
+#[test]
+fn a_pod_has_ended_only_when_nothing_of_it_can_run() {
+    let state = |state: Value| json!({"name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    let ended = |value: Value| all_ended(&report(value));
+    assert!(!ended(json!({})), "nothing known is not an end");
+    assert!(ended(json!({"phase": "Failed"})));
+    assert!(!ended(json!({"phase": "Pending", "containerStatuses": [state(json!({"waiting": {}}))]})));
+    assert!(ended(json!({"phase": "Failed", "containerStatuses": [state(json!({"waiting": {}}))]})));
+    assert!(!ended(
+        json!({"phase": "Failed", "containerStatuses": [state(json!({"running": {"startedAt": null}}))]})
+    ));
+    assert!(ended(
+        json!({"phase": "Running", "containerStatuses": [state(json!({"terminated": {"exitCode": 0}}))]})
+    ));
+}
+
+#[test]
+fn a_lost_pod_is_failed_with_what_ran_ended_unseen() {
+    let lost = lost(&web("Never", json!({"phase": "Running", "containerStatuses": [running("a")]})), "gone");
+    let ended: Option<ContainerStateTerminated> =
+        lost.container_statuses.iter().flatten().find_map(|one: &ContainerStatus| {
+            one.state.clone().and_then(|state: ContainerState| state.terminated)
+        });
+    assert_eq!(ended.map(|ended| ended.exit_code), Some(137));
+    assert_eq!(lost.phase.as_deref(), Some("Failed"));
+}

@@ -1,0 +1,343 @@
+//! The decisions about one pod: events in, actions out.
+//!
+//! One worker per UID. It knows what the API server wants (the pod), what the provider has (present or absent, and the
+//! status it reports), and compares the two after every event. At most one lifecycle call, one look at the status and one
+//! write to the API server are under way at a time; a later event never waits for an older one's retry.
+
+mod calling;
+mod looking;
+mod slot;
+mod stopping;
+mod words;
+mod writing;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use rand::rngs::StdRng;
+use vk_provider::{EventKind, PodRef};
+
+use self::slot::Slot;
+use super::{
+    fingerprint::{Digest, Fingerprint},
+    status,
+};
+use crate::now::Now;
+
+pub use self::words::{Action, Call, Event, Policy, Refusal, Write};
+
+/// Whether the backend has the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// Nobody asked yet.
+    Unknown,
+    /// It certainly does not.
+    Absent,
+    /// It has, or may have.
+    Present,
+}
+
+/// What was written last, and what the server made of it.
+#[derive(Debug)]
+struct Written {
+    asked: Digest,
+    there: Digest,
+}
+
+/// The state of one pod.
+pub struct Worker {
+    pod: PodRef,
+    policy: Arc<Policy>,
+    desired: Option<Arc<Pod>>,
+    /// The pod as it was last in the API server, for the time after it left.
+    last_known: Option<Arc<Pod>>,
+    presence: Presence,
+    /// The provider has accepted the pod in this process.
+    accepted: bool,
+    acted_on: Option<Fingerprint>,
+    generation: Option<i64>,
+    reported: Option<Box<PodStatus>>,
+    /// The core's own verdict, which stands above what the provider says.
+    failed: Option<(String, String)>,
+    /// Why the pod does not start, for people.
+    held: Option<(String, String)>,
+    /// Nothing of it runs. Containers that have ended are not enough, because they may be between two lives: the phase must
+    /// be final, or the backend must have been told to stop the pod before it was looked at.
+    ended: bool,
+    /// The backend has taken our request to stop it.
+    stopping: bool,
+    removed: bool,
+    /// This UID has left the API server, and never comes back: an answer that says otherwise is an old one.
+    gone: bool,
+    /// The watch has told so, too: from now on it tells nothing old.
+    watched_out: bool,
+    /// When the grace of the last delete call ends.
+    stop_by: Option<Duration>,
+    annotations: BTreeMap<String, Option<String>>,
+    life: Slot,
+    call: Option<Call>,
+    write: Slot,
+    written: Option<Written>,
+    asked: Option<Digest>,
+    /// The phase that was written last, with whatever success.
+    said: Option<String>,
+    look_busy: bool,
+    /// A lifecycle call began or ended since the look under way was asked for.
+    look_old: bool,
+    /// The provider pushed a status since then.
+    look_passed: bool,
+    look_due: Option<Duration>,
+    refused: Vec<String>,
+    told_overdue: bool,
+    /// When `activeDeadlineSeconds` is over.
+    expiry: Option<Duration>,
+}
+
+// === impl Worker ===
+
+impl Worker {
+    /// A worker that knows nothing yet. `listed` tells that the provider's pods are known and this is not one of them.
+    pub fn new(pod: PodRef, policy: Arc<Policy>, listed: bool) -> Self {
+        Self {
+            pod,
+            policy,
+            desired: None,
+            last_known: None,
+            presence: if listed { Presence::Absent } else { Presence::Unknown },
+            accepted: false,
+            acted_on: None,
+            generation: None,
+            reported: None,
+            failed: None,
+            held: None,
+            ended: false,
+            stopping: false,
+            removed: false,
+            gone: false,
+            watched_out: false,
+            stop_by: None,
+            annotations: BTreeMap::new(),
+            life: Slot::new(Duration::from_secs(30)),
+            call: None,
+            write: Slot::new(Duration::from_secs(10)),
+            written: None,
+            asked: None,
+            said: None,
+            look_busy: false,
+            look_old: false,
+            look_passed: false,
+            look_due: None,
+            refused: Vec::new(),
+            told_overdue: false,
+            expiry: None,
+        }
+    }
+
+    /// Other policies hold from now on.
+    pub fn follow(&mut self, policy: Arc<Policy>) {
+        self.policy = policy;
+    }
+
+    /// Which pod it is.
+    pub fn pod(&self) -> &PodRef {
+        &self.pod
+    }
+
+    /// Whether the backend may have something of this pod.
+    pub fn may_run(&self) -> bool {
+        (self.presence != Presence::Absent || self.call == Some(Call::Create)) && !self.ended
+    }
+
+    /// Takes an event and says what to do.
+    pub fn handle(&mut self, now: Now, event: Event, rng: &mut StdRng) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Tick => {}
+            Event::Desired(pod) => self.want(now, pod, &mut actions),
+            Event::Gone => {
+                self.watched_out = true;
+                self.gone(&mut actions);
+            }
+            Event::Listed(status) => self.listed(status, &mut actions),
+            Event::Reported(status) => {
+                self.look_passed = true;
+                let stopped = self.stopping && status::all_ended(&status);
+                self.report(status);
+                if stopped && !self.ended {
+                    self.look_due = Some(now.elapsed);
+                }
+            }
+            Event::Hint => self.look_due = Some(now.elapsed),
+            Event::Annotations(annotations) => self.annotations.extend(annotations),
+            Event::Called(call, answer) => self.called(now, call, answer, rng, &mut actions),
+            Event::Looked(answer) => self.looked(now, answer, &mut actions),
+            Event::Wrote(write, answer) => self.wrote(now, &write, answer, rng, &mut actions),
+        }
+        self.advance(now, &mut actions);
+        actions
+    }
+
+    /// When to send a [`Event::Tick`], if nothing else happens before.
+    pub fn deadline(&self, now: Duration) -> Option<Duration> {
+        let overdue = self.force_at().filter(|at| *at > now && self.is_ending() && self.may_run());
+        let look = self.look_due.filter(|_| !self.look_busy && self.presence == Presence::Present);
+        let expiry = self.expiry.filter(|at| *at > now && self.failed.is_none());
+        [self.life.deadline(now), self.write.deadline(now), look, overdue, expiry].into_iter().flatten().min()
+    }
+
+    /// The provider has reported a final phase.
+    fn is_over(&self) -> bool {
+        status::is_terminal(self.reported.as_ref().and_then(|status| status.phase.as_deref()))
+    }
+
+    fn is_ending(&self) -> bool {
+        self.desired.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    }
+
+    fn want(&mut self, now: Now, pod: Arc<Pod>, actions: &mut Vec<Action>) {
+        let known = self.desired.as_ref();
+        if self.gone || known.is_some_and(|known| version(known) > version(&pod)) {
+            return;
+        }
+        let was_ending = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
+        let grace_before = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
+        let is_ending = pod.metadata.deletion_timestamp.is_some();
+        let hurried = grace_before != pod.metadata.deletion_grace_period_seconds;
+        if is_ending && (!was_ending || hurried) {
+            // Whatever failed before, this is new: no waiting. And what hangs shall not keep the pod.
+            self.life.not_before = Duration::ZERO;
+            self.stop_by = None;
+            self.cancel(actions);
+        } else if self.acted_on.as_ref().is_some_and(|acted| *acted != Fingerprint::of(&pod)) {
+            self.life.not_before = Duration::ZERO;
+        }
+        self.expiry = deadline_of(&pod, now);
+        self.last_known = Some(Arc::clone(&pod));
+        self.desired = Some(pod);
+    }
+
+    /// The pod is not in the API server any more: nobody waits for it, and what is left of it is stopped at once.
+    fn gone(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.gone, true) {
+            self.life.not_before = Duration::ZERO;
+            self.cancel(actions);
+        }
+        self.desired = None;
+    }
+
+    /// Drops a call that may hang. It may have taken effect.
+    fn cancel(&mut self, actions: &mut Vec<Action>) {
+        if matches!(self.call, Some(Call::Create | Call::Update)) {
+            actions.push(Action::Cancel);
+            self.call = None;
+            self.look_old = true;
+            self.life.busy = false;
+            self.presence = Presence::Present;
+        }
+    }
+
+    /// Starts whatever is missing.
+    fn advance(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.expire(now, actions);
+        self.live(now, actions);
+        if self.look_due.is_some_and(|due| now.elapsed >= due)
+            && !self.look_busy
+            && self.presence == Presence::Present
+        {
+            self.look_busy = true;
+            self.look_old = false;
+            self.look_passed = false;
+            self.look_due = None;
+            actions.push(Action::Look);
+        }
+        if self.write.free(now.elapsed) {
+            self.write(now, actions);
+        }
+        // An old word of the watch would make a new worker, which would create the pod again.
+        let silent = self.watched_out || self.last_known.is_none();
+        let idle = silent && self.call.is_none() && !self.write.busy && !self.look_busy;
+        if self.desired.is_none() && !self.may_run() && self.presence != Presence::Unknown && idle {
+            actions.push(Action::Forget);
+        }
+    }
+
+    /// `activeDeadlineSeconds`: a pod that has had its time is failed.
+    fn expire(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let over = self.desired.as_ref().is_none_or(|pod| status::has_ended(pod)) || self.is_ending();
+        if over || self.failed.is_some() || self.expiry.is_none_or(|at| now.elapsed < at) {
+            return;
+        }
+        let message = "Pod was active on the node longer than the specified deadline";
+        self.failed = Some(("DeadlineExceeded".to_owned(), message.to_owned()));
+        self.life.not_before = Duration::ZERO;
+        self.cancel(actions);
+        actions.push(Action::Announce(EventKind::Normal, "DeadlineExceeded", message.to_owned()));
+    }
+
+    /// The lifecycle call that is due.
+    fn live(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if !self.life.free(now.elapsed) || self.call.is_some() || self.presence == Presence::Unknown {
+            return;
+        }
+        let pod = match &self.desired {
+            Some(pod) if pod.metadata.deletion_timestamp.is_none() && self.failed.is_none() => {
+                Arc::clone(pod)
+            }
+            _ => return self.stop(now, actions),
+        };
+        if status::has_ended(&pod) || self.is_over() {
+            // Everybody takes it for dead: it must not go on. But what has ended by itself stays, with its logs.
+            let runs = self.reported.as_deref().is_some_and(|reported| !status::all_ended(reported));
+            if runs && self.may_run() {
+                self.stop(now, actions);
+            }
+            return;
+        }
+        let fingerprint = Fingerprint::of(&pod);
+        let call = if !self.accepted {
+            actions.push(Action::Create(Arc::clone(&pod)));
+            Call::Create
+        } else if self.acted_on.as_ref() != Some(&fingerprint) {
+            actions.push(Action::Update(Arc::clone(&pod)));
+            Call::Update
+        } else {
+            return;
+        };
+        self.ended = false;
+        self.stopping = false;
+        self.start(call);
+        self.acted_on = Some(fingerprint);
+        self.generation = pod.metadata.generation;
+    }
+
+    fn start(&mut self, call: Call) {
+        self.life.busy = true;
+        self.call = Some(call);
+        self.look_old = true;
+    }
+}
+
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+fn has_started(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(ran)
+}
+
+fn ran(status: &PodStatus) -> bool {
+    status.container_statuses.iter().flatten().any(|one| {
+        let state = one.state.clone().unwrap_or_default();
+        state.running.is_some() || state.terminated.is_some() || one.restart_count > 0
+    })
+}
+
+/// When the pod has had its time, by the controller's clock.
+fn deadline_of(pod: &Pod, now: Now) -> Option<Duration> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start: Timestamp = pod.status.as_ref()?.start_time.as_ref()?.0;
+    let age = Duration::try_from(now.wall.duration_since(start)).unwrap_or(Duration::ZERO);
+    let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    Some(now.elapsed + limit.saturating_sub(age))
+}

@@ -1,0 +1,119 @@
+//! What workers are told, and what they say.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::Value;
+use vk_kube::Error as ApiError;
+use vk_provider::{
+    EventKind,
+    error::{Kind, Reaction},
+};
+
+/// What a worker is told.
+#[derive(Debug)]
+pub enum Event {
+    /// Time passed.
+    Tick,
+    /// The pod in the API server is like this.
+    Desired(Arc<Pod>),
+    /// The pod is not in the API server any more.
+    Gone,
+    /// The provider's listing is complete: it has the pod, with this status, or does not have it.
+    Listed(Option<Box<PodStatus>>),
+    /// The provider pushed the pod's status.
+    Reported(Box<PodStatus>),
+    /// The provider says that something changed.
+    Hint,
+    /// The provider publishes annotations.
+    Annotations(BTreeMap<String, Option<String>>),
+    /// A lifecycle call was answered.
+    Called(Call, Result<(), Refusal>),
+    /// A look at the status was answered.
+    Looked(Result<Box<PodStatus>, Refusal>),
+    /// A write to the API server was answered, with the pod as it is now where the answer has it.
+    Wrote(Write, Result<Option<Arc<Pod>>, ApiError>),
+}
+
+/// A provider's error, as a worker needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// Its kind.
+    pub kind: Kind,
+    /// For people.
+    pub message: String,
+}
+
+/// A lifecycle call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `create_pod`.
+    Create,
+    /// `update_pod`.
+    Update,
+    /// `delete_pod`.
+    Delete,
+}
+
+/// A write to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// A strategic patch of the status.
+    Status(Value),
+    /// The removal of the pod, at once, under its UID.
+    Remove,
+}
+
+/// What a worker wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Create or adopt this pod.
+    Create(Arc<Pod>),
+    /// Update to this pod.
+    Update(Arc<Pod>),
+    /// Stop the pod, with what is left of its grace.
+    Delete {
+        /// The pod as it was known last.
+        last_known: Option<Arc<Pod>>,
+        /// The grace left.
+        grace: Duration,
+    },
+    /// Drop the lifecycle call under way: the pod shall end, and the call may hang.
+    Cancel,
+    /// Ask for the status.
+    Look,
+    /// Write to the API server.
+    Write(Write),
+    /// Tell people, by an event on the pod.
+    Announce(EventKind, &'static str, String),
+    /// All is done: the worker may be dropped.
+    Forget,
+}
+
+/// Policies about pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// How often a provider that does not push is asked.
+    pub poll: Option<Duration>,
+    /// How long after the end of its grace a pod that does not stop is removed from the API server all the same.
+    /// `None`: never; it is reported instead.
+    pub force_after: Option<Duration>,
+    /// Addresses of the node.
+    pub host_ips: Vec<String>,
+    /// How often the provider's pods are compared with the API server's.
+    pub compare: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { poll: None, force_after: None, host_ips: Vec::new(), compare: Duration::from_mins(1) }
+    }
+}
+
+impl Refusal {
+    /// The least time to wait after a failure that only a change outside can end.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let slow = self.kind.reaction() == Reaction::RetrySlowly;
+        self.kind.retry_after().or_else(|| slow.then_some(Duration::from_secs(10)))
+    }
+}

@@ -1,0 +1,181 @@
+//! What a worker writes to the API server: the pod's status, and its removal.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use rand::rngs::StdRng;
+use serde_json::{Value, json};
+use vk_kube::{Error as ApiError, Kind as ApiKind};
+use vk_provider::EventKind;
+
+use super::{Action, Presence, Worker, Write, Written};
+use crate::{
+    now::Now,
+    pods::{
+        fingerprint::Digest,
+        status::{self, Composed, Surroundings},
+    },
+};
+
+impl Worker {
+    /// The write to the API server that is due.
+    pub(super) fn write(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let Some(pod) = self.desired.clone() else { return };
+        let ending = pod.metadata.deletion_timestamp.is_some();
+        let forced = ending && self.force_at().is_some_and(|at| now.elapsed >= at);
+        let settled = self.presence != Presence::Unknown && self.call.is_none() && !self.may_run();
+        if let Some(body) = self.status_write(now, &pod, actions) {
+            self.write.busy = true;
+            return actions.push(Action::Write(Write::Status(body)));
+        }
+        if ending && !self.removed && (settled || forced) {
+            self.write.busy = true;
+            actions.push(Action::Write(Write::Remove));
+        }
+    }
+
+    /// The status patch that the pod needs, if it needs one.
+    fn status_write(&mut self, now: Now, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> Option<Value> {
+        let source = self.status_source(pod)?;
+        let around = Surroundings {
+            host_ips: self.policy.host_ips.clone(),
+            now: now.wall,
+            generation: self.generation,
+        };
+        let Composed { status, refused } = status::compose(&self.furthest(pod), &source, &around);
+        if refused != self.refused {
+            if !refused.is_empty() {
+                let message = format!("the provider reported {}: not taken over", refused.join("; "));
+                actions.push(Action::Announce(EventKind::Warning, "InvalidProviderStatus", message));
+            }
+            self.refused = refused;
+        }
+        let asked = Digest::of(&status::projection(&status));
+        let there = Digest::of(&pod.status.as_ref().map(status::projection).unwrap_or_default());
+        let same = match &self.written {
+            Some(written) => written.asked == asked && written.there == there,
+            None => asked == there,
+        };
+        if same && self.annotations.is_empty() {
+            return None;
+        }
+        let annotations = (!self.annotations.is_empty()).then_some(&self.annotations);
+        let body = status::patch(&self.pod.uid, &status, annotations);
+        self.asked = Some(asked);
+        self.said.clone_from(&status.phase);
+        Some(body)
+    }
+
+    /// The pod with the furthest phase that it may have in the API server: a write that failed may have taken effect, and
+    /// what the watch tells may be older.
+    fn furthest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let Some(said) = self.said.as_deref().filter(|said| status::is_later(said, phase)) else {
+            return Arc::clone(pod);
+        };
+        let mut further = Pod::clone(pod);
+        further.status.get_or_insert_default().phase = Some(said.to_owned());
+        Arc::new(further)
+    }
+
+    /// What the status is made of: the core's verdict, the provider's report, or why there is none yet.
+    fn status_source(&self, pod: &Pod) -> Option<PodStatus> {
+        if let Some((reason, message)) = &self.failed {
+            // Only once nothing runs: a pod that is called Failed is given up by everybody else.
+            // Once that is said it stays, also when an old word of the provider's comes late.
+            if self.may_run() && !status::is_terminal(self.said.as_deref()) {
+                return self.reported.as_deref().cloned();
+            }
+            // What the provider said last counts if it was the end; otherwise nobody saw the end.
+            let seen = self.reported.as_deref().filter(|reported| status::all_ended(reported)).cloned();
+            let unseen = || super::has_started(pod).then(|| status::lost(pod, message));
+            let mut status = seen.or_else(unseen).unwrap_or_default();
+            status.phase = Some("Failed".to_owned());
+            status.reason = Some(reason.clone());
+            status.message = Some(message.clone());
+            return Some(status);
+        }
+        if self.presence == Presence::Absent && is_kept(pod) {
+            // Others wait for its end, of which the backend did not tell.
+            let told = self.reported.as_deref().is_none_or(status::all_ended);
+            if !told && super::has_started(pod) {
+                let message = "the pod was deleted, and the backend kept nothing of it";
+                return (!status::has_ended(pod)).then(|| status::lost(pod, message));
+            }
+        }
+        if let Some(reported) = &self.reported {
+            return Some(reported.as_ref().clone());
+        }
+        let (reason, message) = self.held.as_ref()?;
+        let mut status = PodStatus {
+            phase: Some("Pending".to_owned()),
+            reason: Some("ProviderFailed".to_owned()),
+            message: Some(message.clone()),
+            ..PodStatus::default()
+        };
+        let spec = pod.spec.clone().unwrap_or_default();
+        let waiting = |one: &k8s_openapi::api::core::v1::Container| {
+            status::fill(&one.name, one.image.as_deref().unwrap_or_default(), reason)
+        };
+        status.container_statuses = Some(spec.containers.iter().map(waiting).collect());
+        Some(status)
+    }
+
+    pub(super) fn wrote(
+        &mut self,
+        now: Now,
+        write: &Write,
+        answer: Result<Option<Arc<Pod>>, ApiError>,
+        rng: &mut StdRng,
+        actions: &mut Vec<Action>,
+    ) {
+        let asked = self.asked.take();
+        match (write, answer) {
+            (Write::Status(body), Ok(pod)) => {
+                self.write.done();
+                // What came meanwhile is still to be written.
+                let sent = &body["metadata"]["annotations"];
+                self.annotations.retain(|key, value| sent.get(key) != Some(&json!(value)));
+                let there = pod
+                    .as_ref()
+                    .and_then(|pod| pod.status.as_ref())
+                    .map(|there| Digest::of(&status::projection(there)));
+                self.written = asked.zip(there).map(|(asked, there)| Written { asked, there });
+                if let Some(pod) = pod {
+                    self.want(now, pod, actions);
+                }
+            }
+            (Write::Remove, Ok(_)) => {
+                self.write.done();
+                self.removed = true;
+            }
+            (_, Err(error)) => match error.kind {
+                // This UID is gone, whatever the watch says yet.
+                ApiKind::NotFound | ApiKind::Replaced => {
+                    self.write.done();
+                    self.gone(actions);
+                }
+                ApiKind::Conflict if *write == Write::Remove => {
+                    self.write.done();
+                    self.gone(actions);
+                }
+                _ => {
+                    if self.write.backoff.failures() == 0 {
+                        tracing::warn!(pod = %self.pod, kind = %error.kind, %error, "a write failed: trying again");
+                        if error.kind == ApiKind::Invalid {
+                            let message = format!("the API server refuses the status of the pod: {error}");
+                            actions.push(Action::Announce(EventKind::Warning, "StatusRefused", message));
+                        }
+                    }
+                    self.write.failed(now.elapsed, error.retry_after, rng);
+                }
+            },
+        }
+    }
+}
+
+/// Whether the pod is deleted and stays for a finalizer of somebody else.
+fn is_kept(pod: &Pod) -> bool {
+    let finalizers = pod.metadata.finalizers.as_ref();
+    pod.metadata.deletion_timestamp.is_some() && finalizers.is_some_and(|all| !all.is_empty())
+}

@@ -1,0 +1,174 @@
+//! A pod's ordinary life.
+
+use serde_json::json;
+
+use super::{
+    puppet::{Puppet, report},
+    stage::{HOST_IP, Stage, condition, container, holds, is_running, phase, reference, status, uid},
+};
+use crate::harness::{Who, under_both_identities};
+
+under_both_identities!(a_bound_pod_runs_and_one_write_says_all_of_it, a_whole_life_is_told);
+
+async fn a_bound_pod_runs_and_one_write_says_all_of_it(who: Who) {
+    let stage = Stage::new(who, "runs").await;
+    let mock = stage.mock();
+    let run = stage.start(mock.clone());
+    let pod = stage.create_running("web", json!({})).await;
+    let status = status(&pod);
+    assert_eq!(status.host_ip.as_deref(), Some(HOST_IP));
+    assert_eq!(status.host_ips.unwrap()[0].ip, HOST_IP);
+    let ip = status.pod_ip.unwrap();
+    assert_eq!(status.pod_ips.unwrap()[0].ip, ip);
+    assert!(status.start_time.is_some());
+    assert_eq!(status.observed_generation, pod.metadata.generation);
+    let main = container(&pod, "main");
+    assert!(main.ready && main.state.unwrap().running.is_some());
+    assert_eq!(main.image, "example.com/app:1");
+    for kind in ["Initialized", "ContainersReady", "Ready", "PodReadyToStartContainers"] {
+        let condition = condition(&pod, kind).unwrap();
+        assert_eq!(condition.status, "True", "{kind}");
+        assert!(condition.last_transition_time.is_some(), "{kind}");
+        assert_eq!(condition.observed_generation, pod.metadata.generation, "{kind}");
+    }
+    // After another round trip nothing more was said, because nothing was to be said.
+    stage.patch("web", json!({"metadata": {"labels": {"a": "b"}}})).await;
+    stage.see_event(&pod, "ProviderUpdateSuccess").await;
+    stage.see_event(&pod, "ProviderCreateSuccess").await;
+    run.wrote(1).await;
+    assert_eq!(mock.creations(uid(&pod)).await.unwrap(), 1);
+}
+
+/// Pending, Running, ended, started again, ended for good.
+async fn a_whole_life_is_told(who: Who) {
+    let stage = Stage::new(who, "life").await;
+    let mock = stage.mock();
+    let run = stage.start(mock.clone());
+    let script = json!({
+        "metadata": {"annotations": {
+            "mock.virtual-kubelet.io/start-delay": "300ms",
+            "mock.virtual-kubelet.io/restart-backoff": "0s",
+        }},
+        "spec": {"restartPolicy": "OnFailure", "initContainers": [{"name": "first", "image": "example.com/init:1"}]},
+    });
+    let pod = stage.create("job", script).await;
+    let waiting = stage.see("job", "a waiting pod", |pod| status(pod).start_time.is_some()).await;
+    assert_eq!(phase(&waiting), "Pending");
+    assert!(!holds(&waiting, "Initialized") && !holds(&waiting, "Ready"));
+    stage.see("job", "a running pod", is_running).await;
+    mock.finish(&reference(&pod), "main", 3).await.unwrap();
+    let again = |pod: &_| container(pod, "main").restart_count == 1 && is_running(pod);
+    let pod = stage.see("job", "a restarted container", again).await;
+    let last = container(&pod, "main").last_state.unwrap().terminated.unwrap();
+    assert_eq!(last.exit_code, 3);
+    mock.finish(&reference(&pod), "main", 0).await.unwrap();
+    let pod = stage.see("job", "the end", |pod| phase(pod) == "Succeeded").await;
+    assert_eq!(condition(&pod, "Ready").unwrap().reason.as_deref(), Some("PodCompleted"));
+    assert_eq!(container(&pod, "main").state.unwrap().terminated.unwrap().exit_code, 0);
+
+    stage.delete("job", None).await;
+    stage.see_gone(&pod).await;
+    assert_eq!(run.spy.deletes(uid(&pod)).len(), 1, "the backend may keep nothing of a pod that is gone");
+    assert_eq!(mock.creations(uid(&pod)).await.unwrap(), 1);
+    assert_eq!(run.refusals(), 0);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_provider_whose_stream_ends_is_asked() {
+    let stage = Stage::admin("silent").await;
+    let puppet = Puppet::new(&stage.node);
+    let _run = stage.start(puppet.clone());
+    let pod = stage.create_running("web", json!({})).await;
+    puppet.fall_silent();
+    for count in 1..3 {
+        puppet.set(&reference(&pod), report("Running", &json!({"running": {}}), count));
+        stage.see("web", "the new count", |pod| container(pod, "main").restart_count == count).await;
+    }
+}
+
+/// The phase follows from the containers; and what has ended stays in the backend, with its logs, until it is deleted.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_pod_that_ended_by_itself_stays_in_the_backend_even_if_the_provider_names_no_phase() {
+    let stage = Stage::admin("nophase").await;
+    let puppet = Puppet::new(&stage.node);
+    let run = stage.start(puppet.clone());
+    let pod = stage.create_running("job", json!({"spec": {"restartPolicy": "Never"}})).await;
+    puppet.set(&reference(&pod), report("", &json!({"terminated": {"exitCode": 0}}), 0));
+    stage.see("job", "the end", |pod| phase(pod) == "Succeeded").await;
+    stage.create_running("other", json!({})).await;
+    stage.patch("job", json!({"metadata": {"labels": {"a": "b"}}})).await;
+    stage.create_running("another", json!({})).await;
+    assert!(run.spy.deletes(uid(&pod)).is_empty(), "nobody has deleted it");
+    assert!(run.spy.updates(uid(&pod)).is_empty(), "it has ended");
+    stage.delete("job", None).await;
+    stage.see_gone(&pod).await;
+    assert_eq!(run.spy.deletes(uid(&pod)).len(), 1);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_provider_that_cannot_tell_is_asked() {
+    let stage = Stage::admin("polled").await;
+    let puppet = Puppet::polled(&stage.node, std::time::Duration::from_millis(300));
+    let run = stage.start(puppet.clone());
+    let pod = stage.create_running("quiet", json!({})).await;
+    puppet.set(&reference(&pod), report("Running", &json!({"running": {}}), 7));
+    stage.see("quiet", "the new count", |pod| container(pod, "main").restart_count == 7).await;
+    stage.delete("quiet", Some(30)).await;
+    stage.see_gone(&pod).await;
+    assert_eq!(run.spy.deletes(uid(&pod)).len(), 1);
+}
+
+/// Sixty pods at once: none waits for another.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn many_pods_run_and_end_side_by_side() {
+    let stage = Stage::admin("many").await;
+    let mock = stage.mock();
+    let _run = stage.start(mock.clone());
+    let names: Vec<String> = (0..60).map(|number| format!("many-{number}")).collect();
+    futures::future::join_all(names.iter().map(|name| stage.create(name, json!({})))).await;
+    futures::future::join_all(names.iter().map(|name| stage.see(name, "a running pod", is_running))).await;
+    futures::future::join_all(names.iter().map(|name| stage.delete(name, Some(30)))).await;
+    let left = || async {
+        let left = stage.pods.list(&kube::api::ListParams::default()).await.unwrap().items.len();
+        if left == 0 { Ok(()) } else { Err(format!("{left} pods are left")) }
+    };
+    vk_testing::eventually("all are gone", crate::harness::SOON, left).await;
+    let journal = mock.journal().await.unwrap();
+    assert_eq!(journal.len(), names.len());
+    assert!(journal.values().all(|count| *count == 1), "{journal:?}");
+}
+
+/// What the provider has to say beside the status.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn what_a_provider_publishes_reaches_the_pod() {
+    let stage = Stage::admin("publish").await;
+    let puppet = Puppet::new(&stage.node);
+    let run = stage.start(puppet.clone());
+    let pod = stage.create_running("web", json!({"metadata": {"annotations": {"theirs": "stays"}}})).await;
+    let set = [("example.com/id".to_owned(), Some("i-4711".to_owned()))];
+    puppet.push(vk_provider::PodChange::Annotations(reference(&pod), set.into()));
+    let annotation = |pod: &k8s_openapi::api::core::v1::Pod, key: &str| {
+        pod.metadata.annotations.as_ref().and_then(|all| all.get(key).cloned())
+    };
+    let id = |pod: &_| annotation(pod, "example.com/id").as_deref() == Some("i-4711");
+    stage.see("web", "the annotation", id).await;
+    let unset = [("example.com/id".to_owned(), None)];
+    puppet.push(vk_provider::PodChange::Annotations(reference(&pod), unset.into()));
+    let seen = stage.see("web", "no annotation", |pod| annotation(pod, "example.com/id").is_none()).await;
+    assert_eq!(annotation(&seen, "theirs").as_deref(), Some("stays"));
+    puppet.push(vk_provider::PodChange::Event(vk_provider::PodEvent {
+        pod: reference(&pod),
+        container: Some("main".to_owned()),
+        kind: vk_provider::EventKind::Normal,
+        reason: "Pulled".to_owned(),
+        message: "the image is there".to_owned(),
+    }));
+    let event = stage.see_event(&pod, "Pulled").await;
+    assert_eq!(event.involved_object.field_path.as_deref(), Some("spec.containers{main}"));
+    run.wrote(3).await;
+}

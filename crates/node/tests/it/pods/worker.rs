@@ -1,0 +1,211 @@
+//! What would take hours, or an unlucky moment, with a clock of our own.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use rand::{SeedableRng as _, rngs::StdRng};
+use serde_json::json;
+use vk_node::{
+    now::Now,
+    pods::{
+        Policy,
+        worker::{Action, Call, Event, Refusal, Worker, Write},
+    },
+};
+use vk_provider::{PodRef, error::Kind};
+
+use super::puppet::{report, running};
+
+struct Table {
+    worker: Worker,
+    rng: StdRng,
+    now: Duration,
+}
+
+fn pod() -> Arc<Pod> {
+    let pod = json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1", "resourceVersion": "5", "generation": 1},
+        "spec": {"containers": [{"name": "main", "image": "example.com/app:1"}], "restartPolicy": "Always"},
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+impl Table {
+    fn new() -> Self {
+        let reference = PodRef::new("default", "web", "u1");
+        let worker = Worker::new(reference, Arc::new(Policy::default()), true);
+        Self { worker, rng: StdRng::seed_from_u64(7), now: Duration::ZERO }
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        let wall = Timestamp::from_second(1_800_000_000).unwrap() + self.now;
+        self.worker.handle(Now { elapsed: self.now, wall }, event, &mut self.rng)
+    }
+
+    /// Lets the time pass until the worker wants something.
+    fn ring(&mut self) -> Vec<Action> {
+        self.now = self.worker.deadline(self.now).expect("something is to come");
+        self.tell(Event::Tick)
+    }
+
+    /// The pod as the API server would have it after this write.
+    fn store(&mut self, body: &serde_json::Value) -> Arc<Pod> {
+        let mut pod = Pod::clone(&pod());
+        let mut status = body["status"].clone();
+        for list in ["podIPs", "hostIPs"] {
+            status[list].as_array_mut().unwrap().retain(|item| item.get("$patch").is_none());
+        }
+        pod.status = serde_json::from_value(status).unwrap();
+        pod.metadata.resource_version = Some(format!("{}", 100 + self.now.as_secs()));
+        Arc::new(pod)
+    }
+}
+
+fn has(actions: &[Action], wanted: fn(&Action) -> bool) -> bool {
+    actions.iter().any(wanted)
+}
+
+fn creates(action: &Action) -> bool {
+    matches!(action, Action::Create(_))
+}
+
+fn looks(action: &Action) -> bool {
+    matches!(action, Action::Look)
+}
+
+fn write_of(actions: &[Action]) -> Option<serde_json::Value> {
+    actions.iter().find_map(|action| match action {
+        Action::Write(Write::Status(body)) => Some(body.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn retries_never_end_and_never_wait_longer_than_the_cap() {
+    let mut table = Table::new();
+    let mut actions = table.tell(Event::Desired(pod()));
+    for _ in 0..200 {
+        assert!(has(&actions, creates));
+        let refusal = Refusal { kind: Kind::Unavailable, message: "down".to_owned() };
+        let before = table.now;
+        table.tell(Event::Called(Call::Create, Err(refusal)));
+        actions = table.ring();
+        assert!(table.now <= before + Duration::from_secs(30));
+    }
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let actions = table.tell(Event::Desired(pod()));
+    assert!(!has(&actions, creates));
+}
+
+#[test]
+fn a_hint_that_comes_during_a_look_is_followed_by_another() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    let actions = table.tell(Event::Called(Call::Create, Ok(())));
+    assert!(has(&actions, looks));
+    assert!(!has(&table.tell(Event::Hint), looks), "one at a time");
+    let actions = table.tell(Event::Looked(Ok(Box::new(running()))));
+    assert!(has(&actions, looks), "what was seen may be older than the hint");
+}
+
+#[test]
+fn a_look_that_fails_is_repeated() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let refusal = Refusal { kind: Kind::Unavailable, message: "down".to_owned() };
+    let actions = table.tell(Event::Looked(Err(refusal)));
+    assert!(!has(&actions, looks), "not at once");
+    assert!(has(&table.ring(), looks));
+    assert!(table.now <= Duration::from_secs(5), "{:?}", table.now);
+}
+
+#[test]
+fn a_look_does_not_undo_what_was_pushed_meanwhile() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let actions = table.tell(Event::Reported(Box::new(running())));
+    let body = write_of(&actions).unwrap();
+    let stored = table.store(&body);
+    table.tell(Event::Wrote(Write::Status(body), Ok(Some(stored))));
+    let old = report("Pending", &json!({"waiting": {"reason": "ContainerCreating"}}), 0);
+    let actions = table.tell(Event::Looked(Ok(Box::new(old))));
+    assert_eq!(write_of(&actions), None, "the look began before the push came");
+}
+
+#[test]
+fn annotations_that_come_during_a_write_are_written_next() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let set = |key: &str| Event::Annotations([(key.to_owned(), Some("x".to_owned()))].into());
+    table.tell(set("a"));
+    let body = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
+    assert_eq!(body["metadata"]["annotations"], json!({"a": "x"}));
+    assert_eq!(write_of(&table.tell(set("b"))), None, "one at a time");
+    let stored = table.store(&body);
+    let actions = table.tell(Event::Wrote(Write::Status(body), Ok(Some(stored))));
+    let body = write_of(&actions).expect("another write");
+    assert_eq!(body["metadata"]["annotations"], json!({"b": "x"}));
+}
+
+#[test]
+fn a_status_that_the_api_server_refuses_is_told_once_and_tried_seldom() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let mut body = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
+    let mut told = 0;
+    for _ in 0..100 {
+        let error = vk_kube::Error::new(vk_kube::Kind::Invalid, "status.something: no");
+        let actions = table.tell(Event::Wrote(Write::Status(body), Err(error)));
+        assert_eq!(write_of(&actions), None, "not at once");
+        told +=
+            actions.iter().filter(|action| matches!(action, Action::Announce(_, "StatusRefused", _))).count();
+        body = write_of(&table.ring()).expect("another attempt");
+    }
+    assert_eq!(told, 1);
+    assert!(table.now > Duration::from_mins(8), "{:?}", table.now);
+}
+
+#[test]
+fn a_time_that_the_backend_asks_for_is_honoured() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    let after = Duration::from_secs(77);
+    let refusal = Refusal { kind: Kind::Throttled { after: Some(after) }, message: "slower".to_owned() };
+    table.tell(Event::Called(Call::Create, Err(refusal)));
+    let mut actions = Vec::new();
+    while !has(&actions, creates) {
+        actions = table.ring();
+    }
+    assert!(table.now >= after && table.now <= after + Duration::from_secs(1), "{:?}", table.now);
+}
+
+/// A pod may leave in any state; whatever was under way for it ends, and the backend is told.
+#[test]
+fn a_pod_that_is_gone_is_stopped_at_once_whatever_was_under_way() {
+    let stops = |action: &Action| matches!(action, Action::Delete { grace: Duration::ZERO, .. });
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    let actions = table.tell(Event::Gone);
+    assert!(has(&actions, |action| *action == Action::Cancel) && actions.iter().any(stops), "{actions:?}");
+
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    table.tell(Event::Looked(Ok(Box::new(running()))));
+    let mut ending = Pod::clone(&pod());
+    ending.metadata.resource_version = Some("9".to_owned());
+    ending.metadata.deletion_grace_period_seconds = Some(600);
+    let time = Timestamp::from_second(1_800_000_600).unwrap();
+    ending.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+    let actions = table.tell(Event::Desired(Arc::new(ending)));
+    let graceful = |action: &Action| matches!(action, Action::Delete { grace, .. } if grace.as_secs() == 600);
+    assert!(actions.iter().any(graceful), "{actions:?}");
+    table.tell(Event::Called(Call::Delete, Ok(())));
+    let actions = table.tell(Event::Gone);
+    assert!(actions.iter().any(stops), "{actions:?}");
+}
