@@ -73,14 +73,16 @@ impl Nodes {
         let cluster = ControlPlane::start(control_plane::Options::default()).await?;
         let config = cluster.data_dir().join("vk.yaml");
         let nodes =
-            format!("{{count: {count}, namePattern: 'vk-{{}}', portBase: 20000, address: 127.0.0.1}}");
+            format!("{{count: {count}, namePattern: 'vk-{{}}', portBase: 11000, address: 127.0.0.1}}");
         std::fs::write(&config, format!("provider: mock\nmetricsAddr: 'off'\nnodes:\n- {nodes}\n"))?;
         let begun = Instant::now();
         let mut command = Command::new(&self.virtual_kubelet);
         command.arg("run").arg("--config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
-        let process = Process::spawn(command.args(["--log-level", "warn"]).stdout(Stdio::null()))?;
+        // The control plane takes its ports from 20000 on.
+        let mut process = Process::spawn(command.args(["--log-level", "warn"]).stdout(Stdio::null()))?;
         let api: Api<Node> = Api::all(cluster.admin()?);
         while ready(&api).await? < count {
+            anyhow::ensure!(process.ended()?.is_none(), "virtual-kubelet ended");
             anyhow::ensure!(begun.elapsed() < Duration::from_mins(5), "not Ready after five minutes");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

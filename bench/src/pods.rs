@@ -137,7 +137,7 @@ impl Pods {
             "warn",
         ]);
         command.arg("--provider-config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
-        let process = Process::spawn(command.args(["--port", "23456"]).stdout(Stdio::null()))?;
+        let process = Process::spawn(command.args(["--port", "11999"]).stdout(Stdio::null()))?;
         let nodes: Api<Node> = Api::all(cluster.admin()?);
         let begun = Instant::now();
         while nodes.get_opt(NODE).await?.is_none_or(|node| !crate::nodes::is_ready(&node)) {
