@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::rngs::StdRng;
 use vk_provider::{EventKind, PodRef};
+use vk_supervisor::Backoff;
 
 use self::slot::Slot;
 use super::{
@@ -88,6 +89,8 @@ pub struct Worker {
     /// The provider pushed a status since then.
     look_passed: bool,
     look_due: Option<Duration>,
+    /// For looks that fail.
+    look_backoff: Backoff,
     refused: Vec<String>,
     told_overdue: bool,
     /// When `activeDeadlineSeconds` is over.
@@ -128,6 +131,7 @@ impl Worker {
             look_old: false,
             look_passed: false,
             look_due: None,
+            look_backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             refused: Vec::new(),
             told_overdue: false,
             expiry: None,
@@ -171,7 +175,7 @@ impl Worker {
             Event::Hint => self.look_due = Some(now.elapsed),
             Event::Annotations(annotations) => self.annotations.extend(annotations),
             Event::Called(call, answer) => self.called(now, call, answer, rng, &mut actions),
-            Event::Looked(answer) => self.looked(now, answer, &mut actions),
+            Event::Looked(answer) => self.looked(now, answer, rng, &mut actions),
             Event::Wrote(write, answer) => self.wrote(now, &write, answer, rng, &mut actions),
         }
         self.advance(now, &mut actions);

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodStatus;
+use rand::rngs::StdRng;
 use vk_provider::{EventKind, error::Kind};
 
 use super::{Action, Call, Presence, Refusal, Worker, has_started, ran};
 use crate::{now::Now, pods::status};
-
-/// How long after a look that failed another is tried.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn listed(&mut self, status: Option<Box<PodStatus>>, actions: &mut Vec<Action>) {
@@ -63,9 +61,13 @@ impl Worker {
         &mut self,
         now: Now,
         answer: Result<Box<PodStatus>, Refusal>,
+        rng: &mut StdRng,
         actions: &mut Vec<Action>,
     ) {
         self.look_busy = false;
+        if !matches!(&answer, Err(refusal) if refusal.kind != Kind::NotFound) {
+            self.look_backoff.reset();
+        }
         // What was asked for meanwhile is still to be done.
         self.look_due = self.look_due.or_else(|| self.next_look(now));
         match answer {
@@ -88,8 +90,8 @@ impl Worker {
                     self.vanished(actions);
                 }
             }
-            Err(_) => {
-                let again = now.elapsed + LOOK_AGAIN;
+            Err(refusal) => {
+                let again = now.elapsed + self.look_backoff.next(refusal.kind.retry_after(), rng);
                 self.look_due = Some(self.look_due.map_or(again, |due| due.clamp(now.elapsed, again)));
             }
         }

@@ -122,6 +122,20 @@ fn a_look_that_fails_is_repeated() {
 }
 
 #[test]
+fn looks_that_keep_failing_come_less_often_and_never_end() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    for _ in 0..100 {
+        let refusal = Refusal { kind: Kind::Unavailable, message: "down".to_owned() };
+        table.tell(Event::Looked(Err(refusal)));
+        assert!(has(&table.ring(), looks));
+    }
+    // A hundred looks, at most thirty seconds and, but for the first, not much less than fifteen apart.
+    assert!((1200..=3000).contains(&table.now.as_secs()), "{:?}", table.now);
+}
+
+#[test]
 fn a_look_does_not_undo_what_was_pushed_meanwhile() {
     let mut table = Table::new();
     table.tell(Event::Desired(pod()));
