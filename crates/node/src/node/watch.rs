@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt as _, future, stream, stream::BoxStream};
+use futures::{StreamExt as _, future, stream::BoxStream};
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -109,11 +109,6 @@ impl Shared {
         let receiver = self.nodes.lock().entry(name.to_owned()).or_default().subscribe();
         WatchStream::new(receiver).filter_map(future::ready).boxed()
     }
-}
-
-/// No watch at all: the Node is read when a write fails. For tests of the controller alone.
-pub fn none() -> Sights {
-    stream::pending().boxed()
 }
 
 /// A Node without what the controller never looks at.

@@ -12,8 +12,7 @@ mod server;
 mod shell;
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -53,7 +52,7 @@ struct World {
     pushes: std::collections::VecDeque<(PodRef, Event)>,
     watch_broken: bool,
     watch_due: bool,
-    queue: BinaryHeap<Reverse<(Duration, u64, Scheduled)>>,
+    queue: BTreeMap<(Duration, u64), Scheduled>,
     sequence: u64,
     now: Duration,
     /// How wrong our wall clock is.
@@ -66,7 +65,7 @@ struct World {
     trace: Option<Vec<String>>,
 }
 
-/// What will happen, ordered only so that the heap takes it. The number is the process that it concerns.
+/// What will happen. The number is the process that it concerns.
 #[derive(Debug)]
 enum Scheduled {
     Tell(u64, Arc<str>, Event),
@@ -84,23 +83,6 @@ enum Scheduled {
     Calm,
 }
 
-impl PartialEq for Scheduled {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
 impl World {
     fn new(seed: u64, traced: bool) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -116,7 +98,7 @@ impl World {
             pushes: std::collections::VecDeque::new(),
             watch_broken: false,
             watch_due: false,
-            queue: BinaryHeap::new(),
+            queue: BTreeMap::new(),
             sequence: 0,
             now: Duration::ZERO,
             clock_error: jiff::SignedDuration::ZERO,
@@ -141,7 +123,7 @@ impl World {
 
     fn schedule(&mut self, when: Duration, what: Scheduled) {
         self.sequence += 1;
-        self.queue.push(Reverse((when, self.sequence, what)));
+        self.queue.insert((when, self.sequence), what);
     }
 
     fn later(&mut self, delay: Duration, what: Scheduled) {
@@ -159,8 +141,8 @@ impl World {
     }
 
     fn run(&mut self, until: Duration) {
-        while self.queue.peek().is_some_and(|Reverse((when, ..))| *when <= until) {
-            let Some(Reverse((when, _, what))) = self.queue.pop() else { return };
+        while self.queue.first_key_value().is_some_and(|((when, _), _)| *when <= until) {
+            let Some(((when, _), what)) = self.queue.pop_first() else { return };
             self.now = self.now.max(when);
             self.events += 1;
             assert!(self.events < MOST_EVENTS, "something runs in circles");

@@ -4,7 +4,7 @@
 
 mod server;
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use rand::SeedableRng as _;
@@ -30,7 +30,7 @@ struct World {
     server: Server,
     machine: Machine,
     generation: u64,
-    queue: BinaryHeap<Reverse<(Duration, u64, Scheduled)>>,
+    queue: BTreeMap<(Duration, u64), Scheduled>,
     sequence: u64,
     now: Duration,
     rng: StdRng,
@@ -41,30 +41,13 @@ struct World {
     trace: Option<Vec<String>>,
 }
 
-/// What will happen, ordered only so that the heap takes it.
+/// What will happen.
 #[derive(Debug)]
 enum Scheduled {
     Tell(u64, Event),
     Wake(u64),
     Meddle,
     Watch,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
 }
 
 fn desired() -> Desired {
@@ -110,7 +93,7 @@ impl World {
             server: Server::default(),
             machine: machine(1, seed),
             generation: 1,
-            queue: BinaryHeap::new(),
+            queue: BTreeMap::new(),
             sequence: 0,
             now: Duration::ZERO,
             rng: StdRng::seed_from_u64(seed),
@@ -130,12 +113,12 @@ impl World {
 
     fn schedule(&mut self, when: Duration, what: Scheduled) {
         self.sequence += 1;
-        self.queue.push(Reverse((when, self.sequence, what)));
+        self.queue.insert((when, self.sequence), what);
     }
 
     fn run(&mut self, until: Duration) {
-        while self.queue.peek().is_some_and(|Reverse((when, ..))| *when <= until) {
-            let Some(Reverse((when, _, what))) = self.queue.pop() else { return };
+        while self.queue.first_key_value().is_some_and(|((when, _), _)| *when <= until) {
+            let Some(((when, _), what)) = self.queue.pop_first() else { return };
             self.now = self.now.max(when);
             match what {
                 Scheduled::Tell(generation, event) if generation == self.generation => self.tell(event),
