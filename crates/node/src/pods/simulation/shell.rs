@@ -179,7 +179,7 @@ impl World {
             let delay = self.delay();
             self.later(delay, Scheduled::CallEnd(id));
         }
-        // The heap numbers what is scheduled, and calls are numbered with it.
+        // The queue numbers what is scheduled, and calls are numbered with it.
         self.sequence += 1;
         if let Some(slot) = self.shell.workers.get_mut(&pod.uid) {
             slot.call = Some(id);
