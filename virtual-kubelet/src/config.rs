@@ -23,13 +23,15 @@ pub use self::{
     layer::{Layer, Layers},
     listen::{AdminAddr, Listen},
     resolve::{Host, default_state_dir},
-    resolved::{Auth, Log, Node, Resolved, Shutdown, Streaming, Timing, Tls},
+    resolved::{Auth, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
     retired::{RETIRED, RETIRED_VARIABLES, Retired},
     settings::{
-        AuthSettings, LogSettings, NodeSettings, ProviderConfig, Settings, ShutdownSettings, TaintSettings,
-        TlsSettings,
+        AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
+        TaintSettings, TlsSettings,
     },
-    values::{LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, TaintEffect},
+    values::{
+        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+    },
 };
 
 use std::fmt;

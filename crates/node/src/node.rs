@@ -72,6 +72,8 @@ pub struct Controller {
     pub instance: Instance,
     /// How far the node is: a latest value for others to watch.
     pub progress: tokio::sync::watch::Sender<Progress>,
+    /// The Node as it was seen last, for others to watch.
+    pub facts: tokio::sync::watch::Sender<Option<Arc<Node>>>,
 }
 
 /// How far a node is.
@@ -94,6 +96,7 @@ struct Shell {
     recorder: Recorder,
     metrics: Metrics,
     uid: Option<String>,
+    facts: tokio::sync::watch::Sender<Option<Arc<Node>>>,
     pending: FuturesUnordered<Pending>,
 }
 
@@ -120,6 +123,7 @@ impl Controller {
             metrics: self.metrics.clone(),
             name,
             uid: None,
+            facts: self.facts.clone(),
             pending: FuturesUnordered::new(),
         };
         let mut hints = match self.provider.node_changes() {
@@ -203,11 +207,13 @@ impl Shell {
             Event::NodeAnswer(call, answer) => {
                 if let Ok(Some(node)) = answer {
                     self.uid.clone_from(&node.metadata.uid);
+                    self.facts.send_replace(Some(Arc::clone(node)));
                 }
                 if matches!(call, NodeCall::Status(_)) {
                     self.metrics.status_writes.get_or_create(&outcome(answer.as_ref().err())).inc();
                 }
             }
+            Event::Seen(node) => drop(self.facts.send_replace(Some(Arc::clone(node)))),
             Event::LeaseAnswer(LeaseCall::Create(_) | LeaseCall::Renew(_), answer) => {
                 self.metrics.lease_renewals.get_or_create(&outcome(answer.as_ref().err())).inc();
             }

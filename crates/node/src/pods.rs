@@ -4,11 +4,15 @@
 //! waits for what may happen next, and tells the worker concerned. From time to time the provider's pods are compared with
 //! the workers', so that whatever was missed is noticed.
 
+pub mod admission;
+mod admitting;
 mod comparing;
+mod events;
 pub mod fingerprint;
 pub mod freshness;
 pub mod leftovers;
 pub mod status;
+pub mod telling;
 pub mod watch;
 pub mod worker;
 
@@ -20,10 +24,10 @@ use std::{
 };
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, PodStatus};
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{
-    sync::mpsc,
+    sync::watch as latest,
     task::{AbortHandle, JoinSet},
     time::Instant,
 };
@@ -35,6 +39,8 @@ use vk_provider::{
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use self::{
+    admission::Ledger,
+    events::Events,
     freshness::Freshness,
     leftovers::Leftovers,
     watch::{Sight, Sights},
@@ -44,11 +50,14 @@ use crate::now::Now;
 
 pub use self::worker::Policy;
 
-/// How many events may wait to be written.
-const EVENTS: usize = 1024;
-
 /// How often a provider is asked that should have pushed.
 const POLL: Duration = Duration::from_secs(5);
+
+/// How long a lifecycle call may take: a backend that pulls images in it is slow, but one that never answers is broken.
+const CALL_LIMIT: Duration = Duration::from_mins(15);
+
+/// How long a look at a pod's status, or at all pods, may take.
+const LOOK_LIMIT: Duration = Duration::from_mins(1);
 
 /// How many changes that stand in line are taken at once.
 const CHUNK: usize = 256;
@@ -68,6 +77,8 @@ pub struct Controller {
     pub policy: Policy,
     /// How pods arrive.
     pub sights: Sights,
+    /// The Node as it was seen last, for the node's decisions about pods.
+    pub facts: latest::Receiver<Option<Arc<Node>>>,
     /// What pods refer to.
     pub resolvers: Resolvers,
     /// The wall clock.
@@ -82,14 +93,22 @@ enum Answer {
     Pods(Duration, Result<Vec<ObservedPod>, Error>),
     /// Whether the API server has a pod of this UID.
     Checked(PodRef, Result<bool, vk_kube::Error>),
+    /// The Node as it is now, for a decision about this pod.
+    Node(Arc<str>, Arc<Pod>, bool, Result<Box<Node>, vk_kube::Error>),
 }
 
 struct Shell {
     node: String,
     provider: Arc<dyn Provider>,
     client: Client,
-    events: mpsc::Sender<(ObjectReference, Severity, String, String)>,
+    events: Events,
+    /// Reasons of events that the provider tells itself.
+    own_words: HashSet<String>,
     resolvers: Resolvers,
+    ledger: Ledger,
+    facts: latest::Receiver<Option<Arc<Node>>>,
+    /// Pods that wait for room.
+    waiting: BTreeSet<Arc<str>>,
     policy: Arc<Policy>,
     clock: Clock,
     start: Instant,
@@ -135,14 +154,21 @@ impl Controller {
         };
         let mut sights = std::mem::replace(&mut self.sights, stream::pending().boxed()).ready_chunks(CHUNK);
         let recorder = Recorder::new(self.client.clone(), "virtual-kubelet", &self.node);
-        let (events, mut line) = mpsc::channel::<(ObjectReference, Severity, String, String)>(EVENTS);
+        let (events, line) = events::line();
+        let (writing, guard) = (line.write(recorder, policy.events_per_second), supervisor.clone());
         supervisor.spawn(format!("pod events of {}", self.node), task::Kind::Work, async move {
-            while let Some((about, severity, reason, message)) = line.recv().await {
-                recorder.publish(&about, severity, &reason, &message).await;
+            tokio::select! {
+                () = writing => {}
+                () = guard.stopping() => {}
             }
         });
+        let mut facts = self.facts.clone();
         let mut shell = Shell {
             events,
+            own_words: HashSet::new(),
+            ledger: Ledger::new(policy.checks, policy.daemon_sets),
+            facts: self.facts,
+            waiting: BTreeSet::new(),
             node: self.node,
             provider: self.provider,
             client: self.client,
@@ -177,6 +203,7 @@ impl Controller {
                     Err(error) => warn!(%error, "a call on a pod panicked"),
                 },
                 () = tokio::time::sleep_until(wake) => shell.ring(),
+                Ok(()) = facts.changed() => shell.room(),
                 () = supervisor.stopping() => break,
             }
         }
@@ -257,8 +284,11 @@ impl Shell {
             PodChange::Look(pod) => self.tell(&pod.uid, Event::Hint),
             PodChange::Status(pod, status) => self.tell(&pod.uid, Event::Reported(status)),
             PodChange::Annotations(pod, annotations) => self.tell(&pod.uid, Event::Annotations(annotations)),
+            PodChange::Labels(pod, labels) => self.tell(&pod.uid, Event::Labels(labels)),
             PodChange::Event(PodEvent { pod, container, kind, reason, message }) => {
-                self.announce(&pod, container.as_deref(), kind, reason, message);
+                let path = container.map(|container| format!("spec.containers{{{container}}}"));
+                self.announce(&pod, path, kind, reason.clone(), message);
+                self.own_words.insert(reason);
             }
         }
     }
@@ -286,6 +316,7 @@ impl Shell {
             }
             Answer::Pods(asked, answer) => self.listed(asked, answer),
             Answer::Checked(pod, answer) => self.checked(pod, answer),
+            Answer::Node(uid, pod, before, answer) => self.fetched(&uid, &pod, before, answer),
         }
     }
 
@@ -312,6 +343,10 @@ impl Shell {
         let provider = Arc::clone(&self.provider);
         let uid = Arc::clone(&pod.uid);
         match action {
+            Action::Admit { pod: desired, before } => self.admit(&uid, desired, before),
+            Action::Resize(desired) => self.resize(&uid, &desired),
+            Action::Claim(desired) => self.ledger.claim(&uid, &desired),
+            Action::Release => self.release(&uid),
             Action::Create(desired) => {
                 let bundle = PodBundle { resolver: (self.resolvers)(&desired), pod: desired };
                 self.call(pod, Call::Create, async move { provider.create_pod(bundle).await });
@@ -340,16 +375,23 @@ impl Shell {
             Action::Look => {
                 let target = pod.clone();
                 self.tasks.spawn(async move {
-                    let status = caught(provider.pod_status(&target)).await;
+                    let status = caught(LOOK_LIMIT, provider.pod_status(&target)).await;
                     Answer::Pod(uid, Event::Looked(status.map(Box::new).map_err(refusal)))
                 });
             }
             Action::Write(write) => self.write(pod, write),
             Action::Announce(kind, reason, message) => {
-                self.announce(pod, None, kind, reason.to_owned(), message);
+                self.announce(pod, None, kind, reason.into_owned(), message);
+            }
+            Action::Tell(word) => {
+                if !self.own_words.contains(&*word.reason) {
+                    let reason = word.reason.into_owned();
+                    self.announce(pod, Some(word.path), word.kind, reason, word.message);
+                }
             }
             Action::Forget => {
                 debug!(%pod, "done with the pod");
+                self.release(&uid);
                 if let Some(slot) = self.workers.remove(&uid)
                     && let Some(timer) = slot.timer
                 {
@@ -367,7 +409,7 @@ impl Shell {
     ) {
         let uid = Arc::clone(&pod.uid);
         let handle = self.tasks.spawn(async move {
-            let answer = caught(work).await.map_err(refusal);
+            let answer = caught(CALL_LIMIT, work).await.map_err(refusal);
             Answer::Pod(uid, Event::Called(call, answer))
         });
         if let Some(slot) = self.workers.get_mut(&pod.uid) {
@@ -396,7 +438,7 @@ impl Shell {
     fn announce(
         &mut self,
         pod: &PodRef,
-        container: Option<&str>,
+        path: Option<String>,
         kind: EventKind,
         reason: String,
         message: String,
@@ -411,20 +453,22 @@ impl Shell {
             namespace: Some(pod.namespace.to_string()),
             name: Some(pod.name.to_string()),
             uid: Some(pod.uid.to_string()),
-            field_path: container.map(|container| format!("spec.containers{{{container}}}")),
+            field_path: path,
             ..ObjectReference::default()
         };
-        // Events are for people: they must never slow down what they tell of, and under a flood some are lost.
-        if self.events.try_send((about, severity, reason, message)).is_err() {
-            debug!(%pod, "too many events at once: one is dropped");
-        }
+        self.events.push(about, severity, reason, message);
     }
 }
 
-/// A provider that panics has failed, and nothing more: a call without an answer would block its pod for ever.
-async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = AssertUnwindSafe(work).catch_unwind().await;
-    answer.unwrap_or_else(|_| Err(Error::internal("the provider panicked")))
+/// A provider that panics has failed, and nothing more; and so has one that does not answer. A call without an end would
+/// block its pod for ever.
+async fn caught<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = AssertUnwindSafe(tokio::time::timeout(limit, work)).catch_unwind().await;
+    match answer {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Error::unavailable(format!("the provider did not answer within {limit:?}"))),
+        Err(_) => Err(Error::internal("the provider panicked")),
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

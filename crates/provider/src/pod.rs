@@ -71,6 +71,8 @@ pub enum PodChange {
     Event(PodEvent),
     /// The provider publishes these annotations on the pod; a `None` value takes one back that it published before.
     Annotations(PodRef, std::collections::BTreeMap<String, Option<String>>),
+    /// The same for labels. A node identity may not set them: then they are left out, with an event that says so.
+    Labels(PodRef, std::collections::BTreeMap<String, Option<String>>),
 }
 
 /// Something that happened to a pod, for its users to see.

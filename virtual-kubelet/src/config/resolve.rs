@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    AdminAddr, Auth, GoDuration, Layers, Log, LogFormat, OnShutdown, Problem, Resolved, Settings, Shutdown,
-    Streaming, Timing, Tls, listen::Listen, nodes, values::LogLevel,
+    AdminAddr, Admission, Auth, DaemonSets, GoDuration, Layers, Log, LogFormat, OnShutdown, Pods, Problem,
+    RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, listen::Listen, nodes,
+    values::LogLevel,
 };
 
 /// What the Go original serves metrics on, and the kubelet its read-only port.
@@ -29,6 +30,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// As the kubelet and node-cli; the 30 seconds of the Go original's own command cut quiet shells off.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_hours(4);
 const STREAM_CREATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// As the kubelet.
+const EVENTS_PER_SECOND: u32 = 50;
 /// The three as the kubelet has them.
 const TOKEN_TTL: Duration = Duration::from_mins(2);
 const AUTHORIZED_TTL: Duration = Duration::from_mins(5);
@@ -91,6 +94,7 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
         api_server: settings.api_server.clone().filter(|url| !url.is_empty()),
         nodes: nodes::expand(settings, metrics_addr, host, problems),
         timing: timing(settings, problems),
+        pods: pods(settings, problems),
         shutdown: Shutdown {
             timeout: or(settings.shutdown.timeout, SHUTDOWN_TIMEOUT),
             node: settings.shutdown.node.unwrap_or(OnShutdown::Leave),
@@ -123,6 +127,26 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
             authorized_ttl: or_default(settings.auth.authorized_ttl, AUTHORIZED_TTL),
             unauthorized_ttl: or_default(settings.auth.unauthorized_ttl, UNAUTHORIZED_TTL),
         },
+    }
+}
+
+fn pods(settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
+    let given = settings.pods.events_per_second.unwrap_or_else(|| EVENTS_PER_SECOND.into());
+    let events_per_second = u32::try_from(given).ok().filter(|number| (1..=10_000).contains(number));
+    if events_per_second.is_none() {
+        let message = format!("{given} is out of range: write a number from 1 to 10000");
+        problems.push(Problem::new("pods.eventsPerSecond", message));
+    }
+    Pods {
+        admission: settings.pods.admission.unwrap_or(Admission::Auto),
+        daemon_sets: settings.pods.daemon_sets.unwrap_or(DaemonSets::Run),
+        refused: settings.pods.refused.unwrap_or(RefusedPods::Fail),
+        force_delete_after: settings
+            .pods
+            .force_delete_after
+            .map(|GoDuration(time)| time)
+            .filter(|time| !time.is_zero()),
+        events_per_second: events_per_second.unwrap_or(EVENTS_PER_SECOND),
     }
 }
 

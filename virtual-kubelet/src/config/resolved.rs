@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::{
     AdminAddr, GoDuration, Listen,
     settings::{
-        AuthSettings, LogSettings, NodeSettings, ProviderConfig, Settings, ShutdownSettings, TaintSettings,
-        TlsSettings,
+        AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
+        TaintSettings, TlsSettings,
     },
-    values::{LogFormat, LogLevel, OnShutdown, Os, Port},
+    values::{Admission, DaemonSets, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods},
 };
 
 /// What stands in a dump where a secret may be.
@@ -32,6 +32,8 @@ pub struct Resolved {
     pub nodes: Vec<Node>,
     /// Intervals of the node controllers.
     pub timing: Timing,
+    /// Policies about pods.
+    pub pods: Pods,
     /// What happens when the process stops.
     pub shutdown: Shutdown,
     /// Where health and metrics are served. `None`: nowhere.
@@ -88,6 +90,21 @@ pub struct Timing {
     pub status_interval: Duration,
     /// How long the lease holds. A whole number of seconds, at least 4.
     pub lease_duration: Duration,
+}
+
+/// Policies about pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pods {
+    /// What a node checks before it takes one.
+    pub admission: Admission,
+    /// What becomes of those of DaemonSets.
+    pub daemon_sets: DaemonSets,
+    /// What becomes of those that the provider refuses.
+    pub refused: RefusedPods,
+    /// When one that does not stop leaves the API server all the same. `None`: never.
+    pub force_delete_after: Option<Duration>,
+    /// How many events a node writes in a second, at least 1.
+    pub events_per_second: u32,
 }
 
 /// What happens when the process stops.
@@ -153,6 +170,13 @@ impl Resolved {
             ping_timeout: go(self.timing.ping_timeout),
             status_interval: go(self.timing.status_interval),
             lease_duration: go(self.timing.lease_duration),
+            pods: PodSettings {
+                admission: Some(self.pods.admission),
+                daemon_sets: Some(self.pods.daemon_sets),
+                refused: Some(self.pods.refused),
+                force_delete_after: go(self.pods.force_delete_after.unwrap_or_default()),
+                events_per_second: Some(self.pods.events_per_second.into()),
+            },
             shutdown: ShutdownSettings { timeout: go(self.shutdown.timeout), node: Some(self.shutdown.node) },
             metrics_addr: Some(AdminAddr(self.metrics_addr)),
             log: LogSettings { level: Some(self.log.level.clone()), format: Some(self.log.format) },

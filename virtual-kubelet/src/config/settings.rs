@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 
 use super::{
     AdminAddr, GoDuration,
-    values::{LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, TaintEffect},
+    values::{
+        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+    },
 };
 
 /// The configuration of virtual-kubelet.
@@ -76,6 +78,8 @@ pub struct Settings {
     /// How long the node's lease holds; it is renewed every quarter of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_duration: Option<GoDuration>,
+    /// Policies about pods.
+    pub pods: PodSettings,
     /// What happens when the process stops.
     pub shutdown: ShutdownSettings,
     /// Where `/healthz`, `/readyz` and `/metrics` are served.
@@ -173,6 +177,28 @@ pub struct TaintSettings {
     /// What it does; `NoSchedule` when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
+}
+
+/// Policies about pods.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PodSettings {
+    /// What a node checks before it takes a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
+    /// What becomes of pods of DaemonSets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemon_sets: Option<DaemonSets>,
+    /// What becomes of pods that the provider refuses for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedPods>,
+    /// How long after its grace period a pod that does not stop leaves the API server all the same; 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub force_delete_after: Option<GoDuration>,
+    /// How many events about pods a node writes in a second, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub events_per_second: Option<i64>,
 }
 
 /// What happens when the process stops.

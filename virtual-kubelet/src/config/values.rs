@@ -105,6 +105,42 @@ choice! {
 }
 
 choice! {
+    /// What a node checks before it takes a pod.
+    Admission {
+        /// What suits the provider: `placement` for one with elastic capacity, else `full`.
+        Auto = "auto",
+        /// All that a kubelet checks.
+        Full = "full",
+        /// Only where the pod wants to be: operating system, affinity, taints.
+        Placement = "placement",
+        /// Nothing.
+        Off = "off",
+    }
+}
+
+choice! {
+    /// What becomes of pods of DaemonSets.
+    DaemonSets {
+        /// They run like all others.
+        Run = "run",
+        /// They fail, with a reason.
+        Fail = "fail",
+        /// They stay Pending, with a reason.
+        Hold = "hold",
+    }
+}
+
+choice! {
+    /// What becomes of pods that the provider refuses for good.
+    RefusedPods {
+        /// They fail, with the reason.
+        Fail = "fail",
+        /// They stay Pending, with the reason, until they are changed.
+        Hold = "hold",
+    }
+}
+
+choice! {
     /// How log lines look.
     LogFormat {
         /// Text on a terminal, JSON elsewhere.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::anyhow;
 use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
@@ -11,7 +12,10 @@ use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Identity};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
-    pods,
+    pods::{
+        self,
+        admission::{Checks, Refused},
+    },
     resolve::Unresolving,
 };
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
@@ -21,7 +25,7 @@ use super::address;
 use crate::{
     Registry,
     cli::Failure,
-    config::{self, OnShutdown, Problem, Resolved},
+    config::{self, Admission, DaemonSets, OnShutdown, Problem, RefusedPods, Resolved},
     kubelet_version,
 };
 
@@ -53,6 +57,8 @@ struct Common {
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
     pods_limit: Duration,
+    /// Policies about pods.
+    policy: pods::Policy,
 }
 
 // === impl Fleet ===
@@ -80,6 +86,7 @@ impl Fleet {
             metrics,
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
+            policy: policy(&config.pods, restricted),
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -91,10 +98,12 @@ impl Fleet {
             };
             let context = context(&node, detected, &config.state_dir);
             let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
-            opened.push((backend, node, context));
+            let checks = checks(config.pods.admission, factory.elastic());
+            opened.push((backend, node, context, checks));
         }
-        for (backend, node, context) in opened {
-            fleet.follow(&backend, node, context, &common);
+        for (backend, node, context, checks) in opened {
+            let policy = pods::Policy { checks, ..common.policy.clone() };
+            fleet.follow(&backend, node, context, &Common { policy, ..common.clone() });
         }
         Ok(fleet)
     }
@@ -141,8 +150,9 @@ impl Fleet {
     ) {
         let (sender, progress) = watch::channel(Progress::default());
         let supervisor = common.supervisor.child();
-        let pods = pods(name, &provider, context, common);
-        let controller = controller(name, provider, node, context, common, sender);
+        let facts = watch::Sender::new(None);
+        let pods = pods(name, &provider, context, common, facts.subscribe());
+        let controller = controller(name, provider, node, context, common, sender, facts);
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
         let earlier = self.nodes.lock().insert(name.to_owned(), member);
         if let Some(earlier) = earlier {
@@ -274,6 +284,7 @@ fn controller(
     context: &Context,
     common: &Common,
     progress: watch::Sender<Progress>,
+    facts: watch::Sender<Option<Arc<Node>>>,
 ) -> Controller {
     let base = Base {
         name: name.to_owned(),
@@ -302,18 +313,53 @@ fn controller(
         metrics: common.metrics.clone(),
         instance: Instance::this(),
         progress,
+        facts,
     }
 }
 
-fn pods(name: &str, provider: &Arc<dyn Provider>, context: &Context, common: &Common) -> pods::Controller {
+fn policy(pods: &config::Pods, restricted: bool) -> pods::Policy {
+    pods::Policy {
+        force_after: pods.force_delete_after,
+        daemon_sets: match pods.daemon_sets {
+            DaemonSets::Run => None,
+            DaemonSets::Fail => Some(Refused::Fail),
+            DaemonSets::Hold => Some(Refused::Hold),
+        },
+        refused: match pods.refused {
+            RefusedPods::Fail => Refused::Fail,
+            RefusedPods::Hold => Refused::Hold,
+        },
+        may_label: !restricted,
+        events_per_second: pods.events_per_second,
+        ..pods::Policy::default()
+    }
+}
+
+fn checks(admission: Admission, elastic: bool) -> Checks {
+    match admission {
+        Admission::Auto if elastic => Checks::Placement,
+        Admission::Auto | Admission::Full => Checks::Full,
+        Admission::Placement => Checks::Placement,
+        Admission::Off => Checks::Off,
+    }
+}
+
+fn pods(
+    name: &str,
+    provider: &Arc<dyn Provider>,
+    context: &Context,
+    common: &Common,
+    facts: watch::Receiver<Option<Arc<Node>>>,
+) -> pods::Controller {
     let resolver: Arc<dyn Resolver> =
         Arc::new(Unresolving { node: name.to_owned(), ips: vec![context.internal_ip] });
     pods::Controller {
         node: name.to_owned(),
         provider: Arc::clone(provider),
         client: common.client.clone(),
-        policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..pods::Policy::default() },
+        policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
         sights: pods::watch::of_node(common.client.clone(), name),
+        facts,
         resolvers: Arc::new(move |_| Arc::clone(&resolver)),
         clock: Clock::system(),
     }

@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 use vk_kube::Objects;
 use vk_provider::{Error, ObservedPod, PodRef};
 
-use super::{Answer, Shell, Slot, caught, worker::Event};
+use super::{Answer, LOOK_LIMIT, Shell, Slot, caught, worker::Event};
 
 impl Shell {
     /// Asks for the provider's pods when it is time.
@@ -18,7 +18,7 @@ impl Shell {
         }
         self.comparing = true;
         let provider = Arc::clone(&self.provider);
-        self.tasks.spawn(async move { Answer::Pods(now, caught(provider.pods()).await) });
+        self.tasks.spawn(async move { Answer::Pods(now, caught(LOOK_LIMIT, provider.pods()).await) });
     }
 
     pub(super) fn listed(&mut self, asked: Duration, answer: Result<Vec<ObservedPod>, Error>) {
@@ -41,7 +41,12 @@ impl Shell {
         }
         let mut there: HashMap<Arc<str>, ObservedPod> =
             pods.into_iter().map(|pod| (Arc::clone(&pod.pod.uid), pod)).collect();
-        let known: Vec<Arc<str>> = self.workers.keys().cloned().collect();
+        let mut known: Vec<Arc<str>> = self.workers.keys().cloned().collect();
+        // What is there has its place; the rest is served in the order in which it came.
+        known.sort_by_cached_key(|uid| {
+            let precedence = self.workers.get(uid).map(|slot| slot.worker.precedence());
+            (!there.contains_key(uid), precedence)
+        });
         for uid in known {
             let status: Option<Box<PodStatus>> = there.remove(&uid).map(|pod| Box::new(pod.status));
             let admitted = |slot: &Slot| slot.freshness.admits(asked, slot.call.is_some(), status.is_some());

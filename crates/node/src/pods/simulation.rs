@@ -20,17 +20,17 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use vk_kube::Error as ApiError;
 use vk_provider::{ObservedPod, PodRef};
 
 use self::{
-    backend::{Backend, STRANGER, State},
+    backend::{Backend, STRANGER, State, UNWELCOME},
     server::{FOREIGN, Fate, Server},
     shell::{Shell, UnderWay},
 };
-use super::worker::Event;
+use super::{admission::Checks, worker::Event};
 
 const STORM: Duration = Duration::from_mins(2);
 /// Longest way back: back-offs, graces and their lag, and two comparisons before a leftover is removed.
@@ -49,6 +49,8 @@ struct World {
     calls: BTreeMap<u64, UnderWay>,
     /// How often a backend that does not push is asked.
     poll: Option<Duration>,
+    checks: Checks,
+    node: Node,
     pushes: std::collections::VecDeque<(PodRef, Event)>,
     watch_broken: bool,
     watch_due: bool,
@@ -87,11 +89,14 @@ impl World {
     fn new(seed: u64, traced: bool) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let poll = rng.random_bool(0.3).then_some(Duration::from_secs(10));
+        let checks = if rng.random_bool(0.5) { Checks::Full } else { Checks::Off };
         let stranger = rng.random_bool(0.5).then(|| "other".to_owned());
         let mut world = Self {
             server: Server::default(),
             backend: Backend::with_stranger(stranger),
-            shell: Shell::new(poll),
+            shell: Shell::new(poll, checks),
+            checks,
+            node: server::node(),
             generation: 0,
             calls: BTreeMap::new(),
             poll,
@@ -184,25 +189,27 @@ impl World {
             self.abandon(id);
         }
         self.generation += 1;
-        self.shell = Shell::new(self.poll);
+        self.shell = Shell::new(self.poll, self.checks);
         self.pushes.clear();
         self.watch_broken = true;
         let generation = self.generation;
         let (watch, compare) = (self.rng.random_range(0..3000), self.rng.random_range(0..1000));
         self.later(Duration::from_millis(watch), Scheduled::Relist(generation));
-        self.later(Duration::from_millis(compare), Scheduled::Compare(generation));
+        // The backend's pods are not asked for before the API server's are known.
+        self.later(Duration::from_millis(watch + compare), Scheduled::Compare(generation));
     }
 
     /// People and machines do what they do.
     fn meddle(&mut self) {
         let name = NAMES[self.rng.random_range(0..NAMES.len())];
-        let choice = self.rng.random_range(0..17);
+        let choice = self.rng.random_range(0..18);
         self.note(|| format!("meddling {choice} with {name}"));
         match choice {
             0..=4 if self.server.named(name).is_none() => {
                 let fate = ["runs", "runs", "runs", "completes", "expires", "refused"];
                 let fate = fate[self.rng.random_range(0..fate.len())];
-                self.server.create(name, fate);
+                let size = self.rng.random_range(1..4);
+                self.server.create(name, fate, size);
             }
             5..=7 => {
                 let grace = [1, 5, 30][self.rng.random_range(0..3)];
@@ -235,7 +242,12 @@ impl World {
                     self.nudge(&crashed.uid);
                 }
             }
-            15 => {
+            // What a pod has that was never written about nobody knows after a restart: it gets what is wanted then.
+            15 if self.server.named(name).is_some_and(|pod| server::is_sized(pod)) => {
+                let sizes = [1, 2, 3, UNWELCOME, server::ROOM + 1];
+                self.server.resize(name, sizes[self.rng.random_range(0..sizes.len())]);
+            }
+            16 => {
                 let seconds = self.rng.random_range(-3600..3600);
                 self.clock_error = jiff::SignedDuration::from_secs(seconds);
             }
@@ -285,6 +297,7 @@ impl World {
         for uid in self.backend.uids(self.now).iter().filter(|uid| ***uid != *STRANGER) {
             assert!(self.server.by_uid(uid).is_some(), "{uid} is left over in the backend");
         }
+        self.check_room();
         assert!(self.backend.runs(STRANGER, self.now), "the pod of somebody else's is gone");
         for uid in self.shell.uids() {
             assert!(self.server.by_uid(&uid).is_some(), "{uid} is still worked on");
@@ -298,6 +311,9 @@ impl World {
         let status = pod.status.clone().unwrap_or_default();
         let state = self.backend.state(uid, self.now);
         let seen = (server::phase(pod), status.reason.as_deref(), state);
+        if self.checks == Checks::Full && seen == ("Failed", Some("OutOfcpu"), State::Gone) {
+            return;
+        }
         match server::fate(pod) {
             Fate::Runs => {
                 assert_eq!(seen, ("Running", None, State::Running), "{name} ({uid})");
@@ -306,6 +322,7 @@ impl World {
                 assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.1"), "{name} ({uid})");
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 assert_eq!(self.backend.labels(uid), Some(&labels), "the labels of {name} ({uid})");
+                self.check_size(pod);
                 if let Some(key) = self.published.get(uid) {
                     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
                     assert!(annotations.contains_key(key), "the annotation {key} of {name} ({uid})");
@@ -320,6 +337,37 @@ impl World {
                 assert_eq!(seen, ("Failed", Some("ProviderFailed"), State::Gone), "{name} ({uid})");
             }
         }
+    }
+}
+
+impl World {
+    /// A pod has the size that is wanted, or says why not.
+    fn check_size(&self, pod: &Pod) {
+        let uid = server::uid(pod);
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let said: Vec<(&str, &str)> = conditions
+            .unwrap_or_default()
+            .iter()
+            .filter(|one| one.type_.starts_with("PodResize"))
+            .map(|one| (one.type_.as_str(), one.reason.as_deref().unwrap_or_default()))
+            .collect();
+        let (wanted, there) = (server::size(pod), self.backend.size(uid));
+        if wanted == there {
+            assert_eq!(said, [], "{uid} has its size");
+            return;
+        }
+        let refused = wanted == UNWELCOME || (self.checks == Checks::Full && wanted > server::ROOM);
+        let reason = if refused { "Infeasible" } else { "Deferred" };
+        let deferred = self.checks == Checks::Full && said == [("PodResizePending", "Deferred")];
+        assert!(deferred || said == [("PodResizePending", reason)], "{uid}: {wanted}, has {there}, {said:?}");
+    }
+
+    /// All that runs fits on the node.
+    fn check_room(&self) {
+        let uids = self.backend.uids(self.now);
+        let running = uids.iter().filter(|uid| self.backend.runs(uid, self.now));
+        let used: u32 = running.map(|uid| self.backend.size(uid)).sum();
+        assert!(self.checks != Checks::Full || used <= server::ROOM, "{used} of {}", server::ROOM);
     }
 }
 

@@ -12,13 +12,15 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{HostIP, Pod, PodIP, PodStatus},
+    api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use serde_json::{Map, Value, json};
 
 pub use self::{
-    conditions::{CONTAINERS_READY, INITIALIZED, READY, READY_TO_START},
+    conditions::{
+        CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
+    },
     containers::{all_ended, fill, lost},
 };
 
@@ -31,6 +33,8 @@ pub struct Surroundings {
     pub now: Timestamp,
     /// The generation of the pod's spec that the provider has acted on.
     pub generation: Option<i64>,
+    /// What the core has to say beside the standard conditions.
+    pub verdicts: Vec<PodCondition>,
 }
 
 /// A status, and what of the provider's report was not taken over.
@@ -40,6 +44,15 @@ pub struct Composed {
     pub status: PodStatus,
     /// What the provider said and nobody could mean, for an event.
     pub refused: Vec<String>,
+}
+
+/// What a provider publishes on its pod; `None` takes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Published<'a> {
+    /// Annotations.
+    pub annotations: &'a BTreeMap<String, Option<String>>,
+    /// Labels.
+    pub labels: &'a BTreeMap<String, Option<String>>,
 }
 
 /// The phases, from the first to the last.
@@ -208,8 +221,9 @@ fn prune(value: &mut Value) {
 }
 
 /// The strategic patch that brings a status about. Lists that merge by address are replaced whole, because a changed
-/// address is refused otherwise; fields that are empty are sent as null, because an omitted one stays.
-pub fn patch(uid: &str, status: &PodStatus, annotations: Option<&BTreeMap<String, Option<String>>>) -> Value {
+/// address is refused otherwise; fields that are empty are sent as null, because an omitted one stays; conditions of ours
+/// that are `there` and do not hold any more are taken out by name.
+pub fn patch(uid: &str, status: &PodStatus, there: Option<&PodStatus>, published: &Published<'_>) -> Value {
     let mut body = match serde_json::to_value(status) {
         Ok(Value::Object(body)) => body,
         _ => Map::new(),
@@ -222,13 +236,21 @@ pub fn patch(uid: &str, status: &PodStatus, annotations: Option<&BTreeMap<String
         items.extend(list.take().and_then(|list| list.as_array().cloned()).unwrap_or_default());
         body.insert(field.to_owned(), Value::Array(items));
     }
+    for kind in conditions::outdated(status, there) {
+        let conditions = body.entry("conditions").or_insert_with(|| json!([]));
+        if let Some(conditions) = conditions.as_array_mut() {
+            conditions.push(json!({"$patch": "delete", "type": kind}));
+        }
+    }
     // Owned by others, or derived by the API server.
     for field in ["qosClass", "resize", "nominatedNodeName", "resourceClaimStatuses"] {
         body.remove(field);
     }
     let mut metadata = json!({"uid": uid});
-    if let Some(annotations) = annotations.filter(|annotations| !annotations.is_empty()) {
-        metadata["annotations"] = json!(annotations);
+    for (field, words) in [("annotations", published.annotations), ("labels", published.labels)] {
+        if !words.is_empty() {
+            metadata[field] = json!(words);
+        }
     }
     json!({"metadata": metadata, "status": body})
 }

@@ -6,12 +6,17 @@
 
 mod calling;
 mod looking;
+mod sizing;
 mod slot;
 mod stopping;
 mod words;
 mod writing;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -19,8 +24,9 @@ use rand::rngs::StdRng;
 use vk_provider::{EventKind, PodRef};
 use vk_supervisor::Backoff;
 
-use self::slot::Slot;
+use self::{sizing::Resizing, slot::Slot};
 use super::{
+    admission::{Checks, Refused, Verdict},
     fingerprint::{Digest, Fingerprint},
     status,
 };
@@ -37,6 +43,31 @@ enum Presence {
     Absent,
     /// It has, or may have.
     Present,
+}
+
+/// Whether the node has taken the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// Nobody asked.
+    Open,
+    /// The answer is awaited.
+    Asked,
+    /// It has, and the pod has its claim.
+    Given,
+    /// It is over, and the pod claims nothing.
+    Over,
+}
+
+/// Why a pod does not start, for people.
+#[derive(Clone, Debug)]
+struct Held {
+    /// The reason at the containers.
+    state: String,
+    /// The reason at the pod.
+    reason: String,
+    message: String,
+    /// Nothing but a change of the pod can help.
+    parked: bool,
 }
 
 /// What was written last, and what the server made of it.
@@ -56,13 +87,21 @@ pub struct Worker {
     presence: Presence,
     /// The provider has accepted the pod in this process.
     accepted: bool,
+    admission: Admission,
+    /// Of the pod as it is wanted.
+    print: Option<Fingerprint>,
+    /// Of the pod with which the last call was made, unless that is to be repeated.
     acted_on: Option<Fingerprint>,
+    /// Of the pod that the provider has taken last.
+    settled: Option<Fingerprint>,
+    resizing: Option<Box<Resizing>>,
+    /// Why the provider did not take the last change: a kind and a message.
+    unchanged: Option<(String, String)>,
     generation: Option<i64>,
     reported: Option<Box<PodStatus>>,
     /// The core's own verdict, which stands above what the provider says.
     failed: Option<(String, String)>,
-    /// Why the pod does not start, for people.
-    held: Option<(String, String)>,
+    held: Option<Held>,
     /// Nothing of it runs. Containers that have ended are not enough, because they may be between two lives: the phase must
     /// be final, or the backend must have been told to stop the pod before it was looked at.
     ended: bool,
@@ -75,7 +114,12 @@ pub struct Worker {
     watched_out: bool,
     /// When the grace of the last delete call ends.
     stop_by: Option<Duration>,
+    /// Annotations to be written.
     annotations: BTreeMap<String, Option<String>>,
+    /// Labels to be written.
+    labels: BTreeMap<String, Option<String>>,
+    /// Annotations and labels that the provider has published: it need not hear of them.
+    published: BTreeSet<String>,
     life: Slot,
     call: Option<Call>,
     write: Slot,
@@ -89,10 +133,13 @@ pub struct Worker {
     /// The provider pushed a status since then.
     look_passed: bool,
     look_due: Option<Duration>,
+    /// How often nothing had changed in a row.
+    same_looks: u32,
     /// For looks that fail.
     look_backoff: Backoff,
     refused: Vec<String>,
     told_overdue: bool,
+    told_killing: bool,
     /// When `activeDeadlineSeconds` is over.
     expiry: Option<Duration>,
 }
@@ -109,7 +156,12 @@ impl Worker {
             last_known: None,
             presence: if listed { Presence::Absent } else { Presence::Unknown },
             accepted: false,
+            admission: Admission::Open,
+            print: None,
             acted_on: None,
+            settled: None,
+            resizing: None,
+            unchanged: None,
             generation: None,
             reported: None,
             failed: None,
@@ -121,6 +173,8 @@ impl Worker {
             watched_out: false,
             stop_by: None,
             annotations: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            published: BTreeSet::new(),
             life: Slot::new(Duration::from_secs(30)),
             call: None,
             write: Slot::new(Duration::from_secs(10)),
@@ -131,9 +185,11 @@ impl Worker {
             look_old: false,
             look_passed: false,
             look_due: None,
+            same_looks: 0,
             look_backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             refused: Vec::new(),
             told_overdue: false,
+            told_killing: false,
             expiry: None,
         }
     }
@@ -146,6 +202,14 @@ impl Worker {
     /// Which pod it is.
     pub fn pod(&self) -> &PodRef {
         &self.pod
+    }
+
+    /// Who comes first where there is not room for all: those that were admitted before, and then the older ones.
+    pub fn precedence(&self) -> (bool, Option<Timestamp>) {
+        let pod = self.desired.as_ref();
+        let status = pod.and_then(|pod| pod.status.as_ref());
+        let started = status.is_some_and(|status| status.start_time.is_some());
+        (!started, pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0))
     }
 
     /// Whether the backend may have something of this pod.
@@ -161,19 +225,26 @@ impl Worker {
             Event::Desired(pod) => self.want(now, pod, &mut actions),
             Event::Gone => {
                 self.watched_out = true;
-                self.gone(&mut actions);
+                self.gone(now, &mut actions);
             }
             Event::Listed(status) => self.listed(status, &mut actions),
             Event::Reported(status) => {
                 self.look_passed = true;
                 let stopped = self.stopping && status::all_ended(&status);
-                self.report(status);
+                self.report(status, &mut actions);
                 if stopped && !self.ended {
                     self.look_due = Some(now.elapsed);
                 }
             }
             Event::Hint => self.look_due = Some(now.elapsed),
-            Event::Annotations(annotations) => self.annotations.extend(annotations),
+            Event::Annotations(annotations) => {
+                self.publish(&annotations);
+                self.annotations.extend(annotations);
+            }
+            Event::Labels(labels) => self.label(labels, &mut actions),
+            Event::Judged(verdict) => self.judged(verdict, &mut actions),
+            Event::Sized(answer) => self.sized(answer, &mut actions),
+            Event::Room => self.room(),
             Event::Called(call, answer) => self.called(now, call, answer, rng, &mut actions),
             Event::Looked(answer) => self.looked(now, answer, rng, &mut actions),
             Event::Wrote(write, answer) => self.wrote(now, &write, answer, rng, &mut actions),
@@ -211,28 +282,42 @@ impl Worker {
         if is_ending && (!was_ending || hurried) {
             // Whatever failed before, this is new: no waiting. And what hangs shall not keep the pod.
             self.life.not_before = Duration::ZERO;
+            self.cancel(now, actions);
             self.stop_by = None;
-            self.cancel(actions);
-        } else if self.acted_on.as_ref().is_some_and(|acted| *acted != Fingerprint::of(&pod)) {
-            self.life.not_before = Duration::ZERO;
         }
+        let print = self.print_of(&pod);
+        if !is_ending && self.print.is_some_and(|before| before != print) {
+            // The newest state does not wait for the retries of an older one.
+            self.life.not_before = Duration::ZERO;
+            if self.held.as_ref().is_some_and(|held| held.parked) {
+                self.held = None;
+                self.admission = Admission::Open;
+            }
+        }
+        self.size(&pod, print);
+        let resized = self.print.is_some_and(|before| before.size != print.size);
+        if resized && self.resizing.is_none() && self.admission == Admission::Given {
+            self.admission = Admission::Open;
+        }
+        self.print = Some(print);
         self.expiry = deadline_of(&pod, now);
         self.last_known = Some(Arc::clone(&pod));
         self.desired = Some(pod);
     }
 
     /// The pod is not in the API server any more: nobody waits for it, and what is left of it is stopped at once.
-    fn gone(&mut self, actions: &mut Vec<Action>) {
+    fn gone(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !std::mem::replace(&mut self.gone, true) {
             self.life.not_before = Duration::ZERO;
-            self.cancel(actions);
+            self.cancel(now, actions);
         }
         self.desired = None;
     }
 
-    /// Drops a call that may hang. It may have taken effect.
-    fn cancel(&mut self, actions: &mut Vec<Action>) {
-        if matches!(self.call, Some(Call::Create | Call::Update)) {
+    /// Drops a call that may hang, unless it is just what is wanted. It may have taken effect.
+    fn cancel(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let at_once = self.stop_by.is_some_and(|by| by <= now.elapsed);
+        if self.call.is_some_and(|call| call != Call::Delete || !at_once) {
             actions.push(Action::Cancel);
             self.call = None;
             self.look_old = true;
@@ -258,6 +343,10 @@ impl Worker {
         if self.write.free(now.elapsed) {
             self.write(now, actions);
         }
+        if self.admission == Admission::Given && !self.claims() {
+            self.admission = Admission::Over;
+            actions.push(Action::Release);
+        }
         // An old word of the watch would make a new worker, which would create the pod again.
         let silent = self.watched_out || self.last_known.is_none();
         let idle = silent && self.call.is_none() && !self.write.busy && !self.look_busy;
@@ -275,8 +364,105 @@ impl Worker {
         let message = "Pod was active on the node longer than the specified deadline";
         self.failed = Some(("DeadlineExceeded".to_owned(), message.to_owned()));
         self.life.not_before = Duration::ZERO;
-        self.cancel(actions);
-        actions.push(Action::Announce(EventKind::Normal, "DeadlineExceeded", message.to_owned()));
+        self.cancel(now, actions);
+        actions.push(Action::Announce(EventKind::Normal, "DeadlineExceeded".into(), message.to_owned()));
+    }
+
+    /// Whether the pod needs something of the node, now or soon.
+    fn claims(&self) -> bool {
+        let wanted = !self.is_ending()
+            && self.failed.is_none()
+            && !self.is_over()
+            && self.desired.as_ref().is_some_and(|pod| !status::has_ended(pod));
+        wanted || self.may_run()
+    }
+
+    /// Of the pod as the provider would get it. Most words about a pod change nothing of that, and it is not cheap.
+    fn print_of(&self, pod: &Pod) -> Fingerprint {
+        let same = |known: &Arc<Pod>| {
+            pod.metadata.generation.is_some()
+                && known.metadata.generation == pod.metadata.generation
+                && known.metadata.labels == pod.metadata.labels
+                && known.metadata.annotations == pod.metadata.annotations
+        };
+        let known = self.print.filter(|_| self.desired.as_ref().is_some_and(same));
+        known.unwrap_or_else(|| Fingerprint::of(pod, &self.published))
+    }
+
+    /// What the provider publishes is no news for it.
+    fn publish(&mut self, words: &BTreeMap<String, Option<String>>) {
+        self.published.extend(words.keys().cloned());
+        let Some(pod) = &self.desired else { return };
+        let (now, before) = (Fingerprint::of(pod, &self.published), self.print);
+        self.print = Some(now);
+        // What was acted on is the same pod, seen with other eyes.
+        for known in [&mut self.acted_on, &mut self.settled].into_iter().flatten() {
+            if before.is_some_and(|before| before.rest == known.rest) {
+                known.rest = now.rest;
+            }
+        }
+    }
+
+    fn label(&mut self, labels: BTreeMap<String, Option<String>>, actions: &mut Vec<Action>) {
+        if !self.policy.may_label {
+            let keys: Vec<&str> = labels.keys().map(String::as_str).collect();
+            let message = format!(
+                "the provider publishes the labels {}, which a node identity may not set: left out",
+                keys.join(", ")
+            );
+            actions.push(Action::Announce(EventKind::Warning, "LabelsRefused".into(), message));
+            return;
+        }
+        self.publish(&labels);
+        self.labels.extend(labels);
+    }
+
+    /// Sees to it that the node has taken the pod. Tells whether it has.
+    fn admitted(&mut self, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> bool {
+        let unchecked = self.policy.checks == Checks::Off && self.policy.daemon_sets.is_none();
+        if unchecked || matches!(self.admission, Admission::Given) {
+            return true;
+        }
+        if self.presence == Presence::Present {
+            // It is there, whatever the node says.
+            self.admission = Admission::Given;
+            actions.push(Action::Claim(self.actual(pod)));
+            return true;
+        }
+        if self.admission != Admission::Asked {
+            self.admission = Admission::Asked;
+            let before = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
+            actions.push(Action::Admit { pod: self.actual(pod), before });
+        }
+        false
+    }
+
+    fn judged(&mut self, verdict: Verdict, actions: &mut Vec<Action>) {
+        if self.admission != Admission::Asked {
+            return;
+        }
+        match verdict {
+            Verdict::Admitted => self.admission = Admission::Given,
+            Verdict::Rejected { reason, message, refused } => {
+                self.admission = Admission::Over;
+                actions.push(Action::Announce(EventKind::Warning, reason.clone().into(), message.clone()));
+                self.refuse(refused, reason, format!("Pod was rejected: {message}"));
+            }
+        }
+    }
+
+    /// The pod is not run: it fails, or waits to be changed.
+    fn refuse(&mut self, refused: Refused, reason: String, message: String) {
+        match refused {
+            Refused::Fail => {
+                self.ended = true;
+                self.failed = Some((reason, message));
+            }
+            Refused::Hold => {
+                let state = "CreateContainerError".to_owned();
+                self.held = Some(Held { state, reason, message, parked: true });
+            }
+        }
     }
 
     /// The lifecycle call that is due.
@@ -298,20 +484,24 @@ impl Worker {
             }
             return;
         }
-        let fingerprint = Fingerprint::of(&pod);
+        let parked = self.held.as_ref().is_some_and(|held| held.parked);
+        if parked || !self.admitted(&pod, actions) || !self.may_resize(&pod, actions) {
+            return;
+        }
+        let print = self.print_to_send(&pod);
         let call = if !self.accepted {
-            actions.push(Action::Create(Arc::clone(&pod)));
             Call::Create
-        } else if self.acted_on.as_ref() != Some(&fingerprint) {
-            actions.push(Action::Update(Arc::clone(&pod)));
+        } else if self.acted_on != Some(print) {
             Call::Update
         } else {
             return;
         };
+        let bundle = self.bundle(&pod);
+        actions.push(if call == Call::Create { Action::Create(bundle) } else { Action::Update(bundle) });
         self.ended = false;
         self.stopping = false;
         self.start(call);
-        self.acted_on = Some(fingerprint);
+        self.acted_on = Some(print);
         self.generation = pod.metadata.generation;
     }
 

@@ -223,6 +223,7 @@ impl<'a> Bed<'a> {
             metrics: Metrics::default(),
             instance: setup.instance,
             progress: sender,
+            facts: watch::Sender::new(None),
         };
         let supervisor = Supervisor::new();
         let (kill, killed) = oneshot::channel();

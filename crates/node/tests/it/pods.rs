@@ -1,5 +1,6 @@
 //! The pod controller against a real API server, with pods that are bound to a node by hand.
 
+mod admission;
 mod bare;
 mod create;
 mod deletion;
@@ -9,8 +10,10 @@ mod namesake;
 mod nonsense;
 mod outage;
 mod puppet;
+mod resize;
 mod restart;
 mod spy;
 mod stage;
+mod told;
 mod update;
 mod worker;

@@ -17,6 +17,9 @@ use crate::pods::worker::Refusal;
 /// The UID of a pod that somebody else runs there.
 pub(super) const STRANGER: &str = "stranger";
 
+/// A size that it never takes.
+pub(super) const UNWELCOME: u32 = 5;
+
 /// How long an instance stays visible after it was stopped.
 const KEPT: Duration = Duration::from_secs(4);
 
@@ -36,6 +39,7 @@ struct Instance {
     pod: PodRef,
     node: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
+    size: u32,
     never: bool,
     starts: Duration,
     /// When it ends by itself.
@@ -112,6 +116,7 @@ impl Backend {
             pod,
             node,
             labels: BTreeMap::new(),
+            size: 0,
             never: false,
             starts: Duration::ZERO,
             completes: None,
@@ -142,6 +147,10 @@ impl Backend {
         there.map(|(uid, _)| Arc::clone(uid)).collect()
     }
 
+    pub(super) fn size(&self, uid: &str) -> u32 {
+        self.instances.get(uid).map_or(0, |one| one.size)
+    }
+
     pub(super) fn labels(&self, uid: &str) -> Option<&BTreeMap<String, String>> {
         self.instances.get(uid).map(|one| &one.labels)
     }
@@ -165,6 +174,7 @@ impl Backend {
         let reference = PodRef::of(pod).expect("a stored pod");
         if let Some(there) = self.instances.get_mut(&reference.uid) {
             there.labels = labels;
+            there.size = server::size(pod);
             return Ok(());
         }
         // A clock that jumps back gives a pod its time again, unless its end was written down.
@@ -177,6 +187,7 @@ impl Backend {
             pod: reference.clone(),
             node: Some("vk".to_owned()),
             labels,
+            size: server::size(pod),
             never,
             starts,
             completes: never.then(|| starts + Duration::from_millis(rng.random_range(1000..40_000))),
@@ -192,7 +203,11 @@ impl Backend {
     pub(super) fn update(&mut self, pod: &Pod, now: Duration) -> Result<(), Refusal> {
         self.tidy(now);
         let there = self.instances.get_mut(server::uid(pod)).ok_or_else(|| refusal(Kind::NotFound))?;
+        if server::size(pod) == UNWELCOME {
+            return Err(refusal(Kind::Unsupported));
+        }
         there.labels = pod.metadata.labels.clone().unwrap_or_default();
+        there.size = server::size(pod);
         Ok(())
     }
 

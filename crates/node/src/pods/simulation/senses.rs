@@ -120,7 +120,9 @@ impl World {
         self.shell.listed = true;
         let mut there: BTreeMap<Arc<str>, ObservedPod> =
             pods.into_iter().map(|pod| (Arc::clone(&pod.pod.uid), pod)).collect();
-        for uid in self.shell.uids() {
+        let mut known = self.shell.uids();
+        known.sort_by_cached_key(|uid| (!there.contains_key(uid), self.shell.precedence(uid)));
+        for uid in known {
             let status = there.remove(&uid).map(|pod| Box::new(pod.status));
             let admitted = |slot: &Slot| slot.freshness.admits(asked, slot.call.is_some(), status.is_some());
             if self.shell.workers.get(&uid).is_some_and(admitted) {

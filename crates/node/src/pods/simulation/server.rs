@@ -4,16 +4,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition, PodStatus},
+    api::core::v1::{Node, Pod, PodCondition, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use serde_json::{Value, json};
 use vk_kube::{Error, Kind};
 
-use crate::pods::{status, watch::Sight};
+use crate::pods::{admission::requests, status, watch::Sight};
 
 /// The wall clock's time when a simulation begins.
 const START: &str = "2026-01-01T00:00:00Z";
+/// How much cpu the node has.
+pub(super) const ROOM: u32 = 6;
 /// Name of the label and of the condition that somebody else sets.
 pub(super) const FOREIGN: &str = "example.com/foreign";
 
@@ -59,6 +61,24 @@ pub(super) fn fate(pod: &Pod) -> Fate {
     }
 }
 
+/// The node: what it has is not enough for all pods at once.
+pub(super) fn node() -> Node {
+    let node = json!({"metadata": {"name": "vk"}, "status": {"allocatable": {"cpu": ROOM.to_string(), "pods": "10"}}});
+    serde_json::from_value(node).expect("a node")
+}
+
+/// Whether it is written down how large the pod is.
+pub(super) fn is_sized(pod: &Pod) -> bool {
+    let status = pod.status.clone().unwrap_or_default();
+    status.container_statuses.iter().flatten().any(|one| one.allocated_resources.is_some())
+}
+
+/// How large the pod shall be.
+pub(super) fn size(pod: &Pod) -> u32 {
+    let requests = requests(pod);
+    requests.get("cpu").and_then(|cpu| u32::try_from(cpu.to_units()).ok()).unwrap_or_default()
+}
+
 pub(super) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
@@ -86,7 +106,7 @@ impl Server {
             .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !status::has_ended(pod))
     }
 
-    pub(super) fn create(&mut self, name: &str, fate: &str) {
+    pub(super) fn create(&mut self, name: &str, fate: &str, size: u32) {
         self.uids += 1;
         let deadline = (fate == "expires").then_some(20);
         let policy = if fate == "completes" { "Never" } else { "Always" };
@@ -94,11 +114,22 @@ impl Server {
             "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{}", self.uids),
                          "labels": {"fate": fate, "edit": "0"}, "generation": 1},
             "spec": {"nodeName": "vk", "restartPolicy": policy, "terminationGracePeriodSeconds": 30,
-                     "activeDeadlineSeconds": deadline, "containers": [{"name": "app", "image": "app:1"}]},
+                     "activeDeadlineSeconds": deadline, "containers": [{"name": "app", "image": "app:1",
+                                    "resources": {"requests": {"cpu": size.to_string()}}}]},
             "status": {"phase": "Pending"},
         });
         self.pods.insert(name.to_owned(), Arc::new(serde_json::from_value(pod).expect("a pod")));
         self.edit(name, |_| {});
+    }
+
+    /// Somebody wants another size.
+    pub(super) fn resize(&mut self, name: &str, size: u32) {
+        self.edit(name, |pod| {
+            let container = &mut pod.spec.get_or_insert_default().containers[0];
+            let resources = json!({"requests": {"cpu": size.to_string()}});
+            container.resources = serde_json::from_value(resources).expect("resources");
+            pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
+        });
     }
 
     pub(super) fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Pod)) {
@@ -204,7 +235,9 @@ fn merged(there: PodStatus, given: &Value) -> PodStatus {
                 let conditions = conditions.as_array_mut().expect("a list");
                 for condition in list {
                     conditions.retain(|known| known["type"] != condition["type"]);
-                    conditions.push(condition.clone());
+                    if condition["$patch"] != "delete" {
+                        conditions.push(condition.clone());
+                    }
                 }
             }
             _ => drop(status.insert(key.clone(), value.clone())),

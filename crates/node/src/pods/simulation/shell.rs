@@ -1,6 +1,10 @@
 //! The part of the shell: hands events to workers, makes their calls, and compares from time to time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;
@@ -12,6 +16,7 @@ use super::{Scheduled, World, server, server::Fate};
 use crate::{
     now::Now,
     pods::{
+        admission::{Checks, Ledger},
         freshness::Freshness,
         leftovers::Leftovers,
         worker::{Action, Call, Event, Policy, Refusal, Worker, Write},
@@ -25,6 +30,8 @@ pub(super) struct Shell {
     pub(super) listed: bool,
     pub(super) leftovers: Leftovers,
     pub(super) compare_backoff: Backoff,
+    pub(super) ledger: Ledger,
+    waiting: BTreeSet<Arc<str>>,
 }
 
 pub(super) struct Slot {
@@ -62,19 +69,25 @@ impl UnderWay {
 }
 
 impl Shell {
-    pub(super) fn new(poll: Option<Duration>) -> Self {
-        let policy = Policy { poll, host_ips: vec!["10.0.0.1".to_owned()], ..Policy::default() };
+    pub(super) fn new(poll: Option<Duration>, checks: Checks) -> Self {
+        let policy = Policy { poll, checks, host_ips: vec!["10.0.0.1".to_owned()], ..Policy::default() };
         Self {
             workers: BTreeMap::new(),
             policy: Arc::new(policy),
             listed: false,
             leftovers: Leftovers::default(),
             compare_backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
+            ledger: Ledger::new(checks, None),
+            waiting: BTreeSet::new(),
         }
     }
 
     pub(super) fn uids(&self) -> Vec<Arc<str>> {
         self.workers.keys().cloned().collect()
+    }
+
+    pub(super) fn precedence(&self, uid: &str) -> Option<(bool, Option<jiff::Timestamp>)> {
+        self.workers.get(uid).map(|slot| slot.worker.precedence())
     }
 
     pub(super) fn worker(&mut self, pod: PodRef) -> Option<Box<PodStatus>> {
@@ -151,8 +164,33 @@ impl World {
                 self.later(delay, tell);
             }
             Action::Write(write) => self.write(pod, write),
-            Action::Announce(..) => {}
-            Action::Forget => drop(self.shell.workers.remove(&pod.uid)),
+            Action::Announce(..) | Action::Tell(_) => {}
+            Action::Admit { pod: desired, before } => {
+                let verdict = self.shell.ledger.admit(&pod.uid, &desired, before, &self.node);
+                self.tell(&pod.uid, Event::Judged(verdict));
+            }
+            Action::Resize(desired) => {
+                let answer = self.shell.ledger.resize(&pod.uid, &desired, &self.node);
+                if answer.is_err() {
+                    self.shell.waiting.insert(Arc::clone(&pod.uid));
+                }
+                self.tell(&pod.uid, Event::Sized(answer));
+            }
+            Action::Claim(desired) => self.shell.ledger.claim(&pod.uid, &desired),
+            Action::Release => self.release(&pod.uid),
+            Action::Forget => {
+                self.release(&pod.uid);
+                self.shell.workers.remove(&pod.uid);
+            }
+        }
+    }
+
+    fn release(&mut self, uid: &Arc<str>) {
+        self.shell.waiting.remove(uid);
+        if self.shell.ledger.release(uid) {
+            for uid in std::mem::take(&mut self.shell.waiting) {
+                self.tell(&uid, Event::Room);
+            }
         }
     }
 

@@ -17,9 +17,28 @@ pub const READY: &str = "Ready";
 /// The sandbox and its network are there.
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 
+/// Another size is wanted and cannot be had, or not now.
+pub const RESIZE_PENDING: &str = "PodResizePending";
+/// Another size is being brought about.
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+/// Whether the provider has taken the last change of the pod. Only there when it has not.
+pub const UPDATED: &str = "virtual-kubelet.io/Updated";
+
 /// Conditions that we write. A provider may report these, and no others: the rest belongs to other controllers.
-const OURS: [&str; 6] =
-    [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START, "PodResizePending", "PodResizeInProgress"];
+const OURS: [&str; 7] =
+    [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START, RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
+
+/// Those among them that are only there while they hold.
+const PASSING: [&str; 3] = [RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
+
+/// The conditions of ours that are there and shall not be.
+pub(super) fn outdated(status: &PodStatus, there: Option<&PodStatus>) -> Vec<&'static str> {
+    let has = |status: &PodStatus, kind: &str| {
+        status.conditions.iter().flatten().any(|condition| condition.type_ == kind)
+    };
+    let outdated = |kind: &&'static str| there.is_some_and(|there| has(there, kind)) && !has(status, kind);
+    PASSING.into_iter().filter(outdated).collect()
+}
 
 /// Whether a condition of this type is ours to write.
 pub(super) fn is_ours(kind: &str) -> bool {
@@ -49,7 +68,9 @@ pub(super) fn compose(
         condition(READY_TO_START, has_address, None, None)
     });
     all.push(to_start);
-    all.extend(["PodResizePending", "PodResizeInProgress"].into_iter().filter_map(said));
+    // The core knows better what it decided itself, and a pod that has ended does not change any more.
+    let verdict = |kind| around.verdicts.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
+    all.extend(PASSING.into_iter().filter(|_| !terminal).filter_map(verdict));
     for condition in &mut all {
         stamp(condition, there, around.now, around.generation);
     }

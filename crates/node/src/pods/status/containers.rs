@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use k8s_openapi::{
     api::core::v1::{
-        ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodStatus,
+        Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
+        PodStatus, ResourceRequirements,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -15,6 +16,20 @@ struct Member<'a> {
     image: &'a str,
     /// Whether an ended one may be started again: always, after a failure, or never.
     restarts: &'a str,
+    resources: Option<&'a ResourceRequirements>,
+}
+
+// === impl Member ===
+
+impl<'a> Member<'a> {
+    fn of(container: &'a Container, policy: &'a str) -> Self {
+        Self {
+            name: &container.name,
+            image: container.image.as_deref().unwrap_or_default(),
+            restarts: container.restart_policy.as_deref().unwrap_or(policy),
+            resources: container.resources.as_ref(),
+        }
+    }
 }
 
 /// Takes over the reported container statuses.
@@ -25,45 +40,40 @@ pub(super) fn compose(
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {
-    let spec = pod.spec.clone().unwrap_or_default();
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
-    let members = |containers: &'_ [k8s_openapi::api::core::v1::Container]| -> Vec<(String, String, String)> {
-        containers
-            .iter()
-            .map(|container| {
-                let own = container.restart_policy.as_deref().unwrap_or(policy);
-                (container.name.clone(), container.image.clone().unwrap_or_default(), own.to_owned())
-            })
-            .collect()
-    };
-    let regular = members(&spec.containers);
-    let init = members(spec.init_containers.as_deref().unwrap_or_default());
-    let ephemeral: Vec<(String, String, String)> = spec
-        .ephemeral_containers
-        .iter()
-        .flatten()
-        .map(|container| {
-            (container.name.clone(), container.image.clone().unwrap_or_default(), "Never".to_owned())
-        })
-        .collect();
+    let spec = pod.spec.as_ref();
+    let policy = spec.and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
+    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+    let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_deref()).unwrap_or_default();
     let terminal = super::is_terminal(reported.phase.as_deref());
+    let why = |why| (!terminal).then_some(why);
     let waiting = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-    let mut take = |spec: &[(String, String, String)],
-                    said: &Option<Vec<ContainerStatus>>,
-                    had: &Option<Vec<_>>,
-                    why: &str| {
-        let members = spec.iter().map(|(name, image, restarts)| Member { name, image, restarts });
-        list(members, said.as_deref(), had.as_deref(), (!terminal).then_some(why), refused)
-    };
-    status.container_statuses =
-        take(&regular, &reported.container_statuses, &there.container_statuses, waiting);
-    status.init_container_statuses =
-        take(&init, &reported.init_container_statuses, &there.init_container_statuses, "PodInitializing");
-    status.ephemeral_container_statuses = take(
-        &ephemeral,
-        &reported.ephemeral_container_statuses,
-        &there.ephemeral_container_statuses,
-        "ContainerCreating",
+    let member = |one| Member::of(one, policy);
+    status.container_statuses = list(
+        regular.iter().map(member),
+        reported.container_statuses.as_deref(),
+        there.container_statuses.as_deref(),
+        why(waiting),
+        refused,
+    );
+    status.init_container_statuses = list(
+        init.iter().map(member),
+        reported.init_container_statuses.as_deref(),
+        there.init_container_statuses.as_deref(),
+        why("PodInitializing"),
+        refused,
+    );
+    status.ephemeral_container_statuses = list(
+        ephemeral.iter().map(|one| Member {
+            name: &one.name,
+            image: one.image.as_deref().unwrap_or_default(),
+            restarts: "Never",
+            resources: None,
+        }),
+        reported.ephemeral_container_statuses.as_deref(),
+        there.ephemeral_container_statuses.as_deref(),
+        why("ContainerCreating"),
+        refused,
     );
     // As the kubelet sorts them: regular ones by name, init containers in the order of the spec.
     if let Some(list) = &mut status.container_statuses {
@@ -107,6 +117,12 @@ fn one(
     status.last_state = status.last_state.map(|state| single(state, member.name, refused));
     if status.image.is_empty() {
         member.image.clone_into(&mut status.image);
+    }
+    let runs = status.state.as_ref().is_some_and(|state| state.running.is_some());
+    // What it was given is known here, also for the next process; and a provider that does not tell has just that.
+    if let Some(given) = member.resources.filter(|given| **given != ResourceRequirements::default()) {
+        status.allocated_resources.clone_from(&given.requests);
+        status.resources = status.resources.or_else(|| runs.then(|| given.clone()));
     }
     let ended_before = before.filter(|before| match (member.restarts, exit_code(before)) {
         ("Never", Some(_)) | ("OnFailure", Some(0)) => true,

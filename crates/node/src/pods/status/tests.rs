@@ -24,6 +24,7 @@ fn around() -> Surroundings {
     Surroundings {
         host_ips: vec!["10.0.0.1".to_owned()],
         now: "2026-01-01T00:00:10.5Z".parse().expect("a time"),
+        verdicts: Vec::new(),
         generation: Some(3),
     }
 }
@@ -166,7 +167,8 @@ fn readiness_gates_decide_with_the_containers() {
 fn a_patch_carries_the_uid_replaces_addresses_and_clears_reasons() {
     let said = report(json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a")]}));
     let status = compose(&web("Always", json!({"reason": "ProviderFailed"})), &said, &around()).status;
-    let body = patch("u1", &status, None);
+    let body =
+        patch("u1", &status, None, &Published { annotations: &BTreeMap::new(), labels: &BTreeMap::new() });
     assert_eq!(body["metadata"]["uid"], "u1");
     assert_eq!(body["status"]["podIPs"], json!([{"$patch": "replace"}, {"ip": "10.1.0.5"}]));
     assert!(body["status"]["reason"].is_null() && body["status"].get("reason").is_some());

@@ -1,9 +1,12 @@
 //! What becomes of the lifecycle calls.
 
 use rand::rngs::StdRng;
-use vk_provider::{EventKind, error::Reaction};
+use vk_provider::{
+    EventKind,
+    error::{Kind, Reaction},
+};
 
-use super::{Action, Call, Presence, Refusal, Worker};
+use super::{Action, Call, Held, Presence, Refusal, Worker};
 use crate::now::Now;
 
 impl Worker {
@@ -47,12 +50,14 @@ impl Worker {
             (Call::Create, Reaction::Refuse) => {
                 self.life.done();
                 self.presence = Presence::Absent;
-                self.ended = true;
-                self.failed = Some(("ProviderFailed".to_owned(), refusal.message.clone()));
+                self.refuse(self.policy.refused, "ProviderFailed".to_owned(), refusal.message.clone());
             }
             (Call::Update, Reaction::Refuse) => {
                 // The pod goes on as it is, until it is changed again.
                 self.life.done();
+                if !self.resize_refused(&refusal, actions) {
+                    self.unchanged = Some((refusal.kind.name().to_owned(), refusal.message.clone()));
+                }
             }
             (Call::Create, reaction) => {
                 // It may have been created before the error came.
@@ -63,11 +68,19 @@ impl Worker {
                 } else {
                     "CreateContainerError"
                 };
-                self.held = Some((state.to_owned(), refusal.message.clone()));
+                if refusal.kind != Kind::Cancelled {
+                    self.held = Some(Held {
+                        state: state.to_owned(),
+                        reason: "ProviderFailed".to_owned(),
+                        message: refusal.message.clone(),
+                        parked: false,
+                    });
+                }
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
             (Call::Update, _) => {
                 self.acted_on = None;
+                self.resize_failed(&refusal);
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
             (Call::Delete, _) => {
@@ -75,9 +88,10 @@ impl Worker {
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
         }
-        if first {
+        // Nobody needs to know of a call that was given up and is made again.
+        if first && refusal.kind != Kind::Cancelled {
             let message = format!("cannot {verb} the pod: {}", refusal.message);
-            actions.push(Action::Announce(EventKind::Warning, reason, message));
+            actions.push(Action::Announce(EventKind::Warning, reason.into(), message));
         }
     }
 
@@ -87,23 +101,35 @@ impl Worker {
                 self.accepted = true;
                 self.presence = Presence::Present;
                 self.held = None;
+                self.settled = self.acted_on;
+                self.unchanged = None;
+                self.resize_taken(actions);
                 actions.push(Action::Announce(
                     EventKind::Normal,
-                    "ProviderCreateSuccess",
+                    "ProviderCreateSuccess".into(),
                     "the provider has taken the pod".to_owned(),
                 ));
                 self.look_due = Some(now.elapsed);
             }
             Call::Update => {
+                self.settled = self.acted_on;
+                self.unchanged = None;
+                self.resize_taken(actions);
                 actions.push(Action::Announce(
                     EventKind::Normal,
-                    "ProviderUpdateSuccess",
+                    "ProviderUpdateSuccess".into(),
                     "the provider has taken the change".to_owned(),
                 ));
                 self.look_due = Some(now.elapsed);
             }
             Call::Delete => {
-                self.stopping = true;
+                if !std::mem::replace(&mut self.stopping, true) {
+                    actions.push(Action::Announce(
+                        EventKind::Normal,
+                        "ProviderDeleteSuccess".into(),
+                        "the provider stops the pod".to_owned(),
+                    ));
+                }
                 self.look_due = Some(now.elapsed);
             }
         }

@@ -7,24 +7,36 @@ use rand::rngs::StdRng;
 use vk_provider::{EventKind, error::Kind};
 
 use super::{Action, Call, Presence, Refusal, Worker, has_started, ran};
-use crate::{now::Now, pods::status};
+use crate::{
+    now::Now,
+    pods::{status, telling},
+};
+
+/// How soon a provider that does not push is asked again after a change; twice as long each time when nothing has changed.
+const SOON: Duration = Duration::from_millis(250);
 
 impl Worker {
     pub(super) fn listed(&mut self, status: Option<Box<PodStatus>>, actions: &mut Vec<Action>) {
         match status {
             Some(status) => {
                 self.presence = Presence::Present;
-                self.report(status);
+                self.report(status, actions);
             }
             None if self.accepted || self.presence == Presence::Present => self.vanished(actions),
             None => self.presence = Presence::Absent,
         }
     }
 
-    pub(super) fn report(&mut self, status: Box<PodStatus>) {
+    pub(super) fn report(&mut self, status: Box<PodStatus>, actions: &mut Vec<Action>) {
         self.presence = Presence::Present;
         self.ended = status::all_ended(&status) && status::is_terminal(status.phase.as_deref());
         self.held = None;
+        let changed = self.reported.as_ref() != Some(&status);
+        self.same_looks = if changed { 0 } else { self.same_looks.saturating_add(1) };
+        if let Some(pod) = self.desired.as_ref().filter(|_| changed) {
+            let before = self.reported.as_deref().or(pod.status.as_ref());
+            actions.extend(telling::between(pod, before, &status).into_iter().map(Action::Tell));
+        }
         self.reported = Some(status);
     }
 
@@ -48,7 +60,7 @@ impl Worker {
         // One that was never created, as far as anybody knows, was not lost either.
         let reported = self.reported.take();
         if was_accepted || reported.is_some() {
-            actions.push(Action::Announce(EventKind::Warning, "PodLost", message.to_owned()));
+            actions.push(Action::Announce(EventKind::Warning, "PodLost".into(), message.to_owned()));
         }
         if policy == Some("Never") && (has_started(&pod) || reported.is_some_and(|status| ran(&status))) {
             // What ran once may not run again.
@@ -74,7 +86,7 @@ impl Worker {
             Ok(status) => {
                 let ended = self.stopping && status::all_ended(&status);
                 if !self.look_passed || ended {
-                    self.report(status);
+                    self.report(status, actions);
                 }
                 self.ended |= ended && !self.look_old;
                 if ended && self.look_old {
@@ -106,7 +118,10 @@ impl Worker {
             return None;
         }
         let stopping = self.is_ending().then_some(Duration::from_secs(2));
-        let period = match (stopping, self.policy.poll) {
+        // Where something has just changed, something else soon will.
+        let soon = SOON.saturating_mul(1 << self.same_looks.min(16));
+        let poll = self.policy.poll.map(|poll| poll.min(soon));
+        let period = match (stopping, poll) {
             (Some(stopping), Some(poll)) => Some(stopping.min(poll)),
             (stopping, poll) => stopping.or(poll),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vk_provider::EventKind;
 
 use super::{Action, Call, Presence, Worker};
-use crate::now::Now;
+use crate::{now::Now, pods::telling};
 
 /// How long a pod may outlive its grace before the backend is asked again.
 const OVERDUE: Duration = Duration::from_secs(5);
@@ -29,7 +29,13 @@ impl Worker {
             self.told_overdue = true;
             let message =
                 "the pod did not stop within its grace period: the backend is asked again to stop it at once";
-            actions.push(Action::Announce(EventKind::Warning, "Overdue", message.to_owned()));
+            actions.push(Action::Announce(EventKind::Warning, "Overdue".into(), message.to_owned()));
+        }
+        if !self.told_killing
+            && let Some(reported) = &self.reported
+        {
+            self.told_killing = true;
+            actions.extend(telling::killing(reported).into_iter().map(Action::Tell));
         }
         let grace = if overdue { Duration::ZERO } else { by.saturating_sub(now.elapsed) };
         self.stop_by = Some(if overdue { now.elapsed } else { by });

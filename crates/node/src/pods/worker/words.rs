@@ -1,6 +1,6 @@
 //! What workers are told, and what they say.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
@@ -8,6 +8,11 @@ use vk_kube::Error as ApiError;
 use vk_provider::{
     EventKind,
     error::{Kind, Reaction},
+};
+
+use crate::pods::{
+    admission::{Checks, Delay, Refused, Verdict},
+    telling::Word,
 };
 
 /// What a worker is told.
@@ -27,6 +32,14 @@ pub enum Event {
     Hint,
     /// The provider publishes annotations.
     Annotations(BTreeMap<String, Option<String>>),
+    /// The provider publishes labels.
+    Labels(BTreeMap<String, Option<String>>),
+    /// The node has decided about the pod.
+    Judged(Verdict),
+    /// The node has decided about another size of the pod.
+    Sized(Result<(), Delay>),
+    /// The node has more room than before.
+    Room,
     /// A lifecycle call was answered.
     Called(Call, Result<(), Refusal>),
     /// A look at the status was answered.
@@ -67,6 +80,19 @@ pub enum Write {
 /// What a worker wants done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// Ask whether the node takes this pod, and answer with [`Event::Judged`].
+    Admit {
+        /// The pod.
+        pod: Arc<Pod>,
+        /// It was admitted before, by another process.
+        before: bool,
+    },
+    /// Ask whether the node has room for another size, and answer with [`Event::Sized`].
+    Resize(Arc<Pod>),
+    /// The pod is there and claims what this one says.
+    Claim(Arc<Pod>),
+    /// The pod claims nothing any more.
+    Release,
     /// Create or adopt this pod.
     Create(Arc<Pod>),
     /// Update to this pod.
@@ -85,7 +111,9 @@ pub enum Action {
     /// Write to the API server.
     Write(Write),
     /// Tell people, by an event on the pod.
-    Announce(EventKind, &'static str, String),
+    Announce(EventKind, Cow<'static, str>, String),
+    /// Tell people what happened to a container, unless the provider does that itself.
+    Tell(Word),
     /// All is done: the worker may be dropped.
     Forget,
 }
@@ -102,11 +130,31 @@ pub struct Policy {
     pub host_ips: Vec<String>,
     /// How often the provider's pods are compared with the API server's.
     pub compare: Duration,
+    /// What is checked before a pod is handed to the provider.
+    pub checks: Checks,
+    /// What becomes of pods of DaemonSets, where the node shall not run them.
+    pub daemon_sets: Option<Refused>,
+    /// What becomes of pods that the provider refuses.
+    pub refused: Refused,
+    /// Whether our identity may set labels of pods: a node's may not.
+    pub may_label: bool,
+    /// How many events a second are written at most, and twice as many in a burst.
+    pub events_per_second: u32,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { poll: None, force_after: None, host_ips: Vec::new(), compare: Duration::from_mins(1) }
+        Self {
+            poll: None,
+            force_after: None,
+            host_ips: Vec::new(),
+            compare: Duration::from_mins(1),
+            checks: Checks::Off,
+            daemon_sets: None,
+            refused: Refused::Fail,
+            may_label: true,
+            events_per_second: 50,
+        }
     }
 }
 

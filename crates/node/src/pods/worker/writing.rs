@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use vk_kube::{Error as ApiError, Kind as ApiKind};
@@ -13,7 +13,7 @@ use crate::{
     now::Now,
     pods::{
         fingerprint::Digest,
-        status::{self, Composed, Surroundings},
+        status::{self, Composed, Published, Surroundings, UPDATED},
     },
 };
 
@@ -41,12 +41,14 @@ impl Worker {
             host_ips: self.policy.host_ips.clone(),
             now: now.wall,
             generation: self.generation,
+            verdicts: self.size_condition().into_iter().chain(self.update_condition()).collect(),
         };
-        let Composed { status, refused } = status::compose(&self.furthest(pod), &source, &around);
+        let Composed { status, refused } =
+            status::compose(&self.actual(&self.furthest(pod)), &source, &around);
         if refused != self.refused {
             if !refused.is_empty() {
                 let message = format!("the provider reported {}: not taken over", refused.join("; "));
-                actions.push(Action::Announce(EventKind::Warning, "InvalidProviderStatus", message));
+                actions.push(Action::Announce(EventKind::Warning, "InvalidProviderStatus".into(), message));
             }
             self.refused = refused;
         }
@@ -56,14 +58,26 @@ impl Worker {
             Some(written) => written.asked == asked && written.there == there,
             None => asked == there,
         };
-        if same && self.annotations.is_empty() {
+        if same && self.annotations.is_empty() && self.labels.is_empty() {
             return None;
         }
-        let annotations = (!self.annotations.is_empty()).then_some(&self.annotations);
-        let body = status::patch(&self.pod.uid, &status, annotations);
+        let published = Published { annotations: &self.annotations, labels: &self.labels };
+        let body = status::patch(&self.pod.uid, &status, pod.status.as_ref(), &published);
         self.asked = Some(asked);
         self.said.clone_from(&status.phase);
         Some(body)
+    }
+
+    /// What to say about a change that the provider did not take.
+    fn update_condition(&self) -> Option<PodCondition> {
+        let (reason, message) = self.unchanged.as_ref()?;
+        Some(PodCondition {
+            type_: UPDATED.to_owned(),
+            status: "False".to_owned(),
+            reason: Some(reason.clone()),
+            message: Some(message.clone()),
+            ..PodCondition::default()
+        })
     }
 
     /// The pod with the furthest phase that it may have in the API server: a write that failed may have taken effect, and
@@ -106,19 +120,16 @@ impl Worker {
         if let Some(reported) = &self.reported {
             return Some(reported.as_ref().clone());
         }
-        let (reason, message) = self.held.as_ref()?;
-        let mut status = PodStatus {
+        let held = self.held.as_ref()?;
+        let waiting =
+            |one: &Container| status::fill(&one.name, one.image.as_deref().unwrap_or_default(), &held.state);
+        Some(PodStatus {
             phase: Some("Pending".to_owned()),
-            reason: Some("ProviderFailed".to_owned()),
-            message: Some(message.clone()),
+            reason: Some(held.reason.clone()),
+            message: Some(held.message.clone()),
+            container_statuses: pod.spec.as_ref().map(|spec| spec.containers.iter().map(waiting).collect()),
             ..PodStatus::default()
-        };
-        let spec = pod.spec.clone().unwrap_or_default();
-        let waiting = |one: &k8s_openapi::api::core::v1::Container| {
-            status::fill(&one.name, one.image.as_deref().unwrap_or_default(), reason)
-        };
-        status.container_statuses = Some(spec.containers.iter().map(waiting).collect());
-        Some(status)
+        })
     }
 
     pub(super) fn wrote(
@@ -134,8 +145,16 @@ impl Worker {
             (Write::Status(body), Ok(pod)) => {
                 self.write.done();
                 // What came meanwhile is still to be written.
-                let sent = &body["metadata"]["annotations"];
-                self.annotations.retain(|key, value| sent.get(key) != Some(&json!(value)));
+                let sent = &body["metadata"];
+                for (field, words) in [("annotations", &mut self.annotations), ("labels", &mut self.labels)] {
+                    words.retain(|key, value| {
+                        let done = sent[field].get(key) == Some(&json!(value));
+                        if done && value.is_none() {
+                            self.published.remove(key);
+                        }
+                        !done
+                    });
+                }
                 let there = pod
                     .as_ref()
                     .and_then(|pod| pod.status.as_ref())
@@ -153,18 +172,30 @@ impl Worker {
                 // This UID is gone, whatever the watch says yet.
                 ApiKind::NotFound | ApiKind::Replaced => {
                     self.write.done();
-                    self.gone(actions);
+                    self.gone(now, actions);
                 }
                 ApiKind::Conflict if *write == Write::Remove => {
                     self.write.done();
-                    self.gone(actions);
+                    self.gone(now, actions);
+                }
+                // Labels are extra: the status must not wait for the right to set them.
+                ApiKind::Forbidden if !self.labels.is_empty() => {
+                    self.write.done();
+                    let labels = std::mem::take(&mut self.labels);
+                    let keys: Vec<&str> = labels.keys().map(String::as_str).collect();
+                    let message = format!("labels that the provider publishes, {}: {error}", keys.join(", "));
+                    actions.push(Action::Announce(EventKind::Warning, "LabelsRefused".into(), message));
                 }
                 _ => {
                     if self.write.backoff.failures() == 0 {
                         tracing::warn!(pod = %self.pod, kind = %error.kind, %error, "a write failed: trying again");
                         if error.kind == ApiKind::Invalid {
                             let message = format!("the API server refuses the status of the pod: {error}");
-                            actions.push(Action::Announce(EventKind::Warning, "StatusRefused", message));
+                            actions.push(Action::Announce(
+                                EventKind::Warning,
+                                "StatusRefused".into(),
+                                message,
+                            ));
                         }
                     }
                     self.write.failed(now.elapsed, error.retry_after, rng);

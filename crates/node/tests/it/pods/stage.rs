@@ -55,6 +55,10 @@ pub(super) struct Setup {
     pub(super) sights: Option<Sights>,
     /// When a pod that does not stop leaves all the same.
     pub(super) force_after: Option<Duration>,
+    /// The other policies.
+    pub(super) policy: Policy,
+    /// The Node, for decisions about pods.
+    pub(super) facts: watch::Receiver<Option<Arc<Node>>>,
 }
 
 /// A running controller.
@@ -70,7 +74,13 @@ pub(super) struct Run {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { compare: Duration::from_mins(1), sights: None, force_after: None }
+        Self {
+            compare: Duration::from_mins(1),
+            sights: None,
+            force_after: None,
+            policy: Policy::default(),
+            facts: watch::Sender::new(None).subscribe(),
+        }
     }
 }
 
@@ -133,8 +143,10 @@ impl<'a> Stage<'a> {
                 host_ips: vec![HOST_IP.to_owned()],
                 compare: setup.compare,
                 force_after: setup.force_after,
-                ..Policy::default()
+                may_label: self.who == Who::Admin,
+                ..setup.policy
             },
+            facts: setup.facts,
             sights: setup.sights.unwrap_or_else(|| of_node(client.clone(), &self.node)),
             client,
             resolvers: Arc::new(move |_| Arc::clone(&resolver)),

@@ -176,8 +176,10 @@ fn a_status_that_the_api_server_refuses_is_told_once_and_tried_seldom() {
         let error = vk_kube::Error::new(vk_kube::Kind::Invalid, "status.something: no");
         let actions = table.tell(Event::Wrote(Write::Status(body), Err(error)));
         assert_eq!(write_of(&actions), None, "not at once");
-        told +=
-            actions.iter().filter(|action| matches!(action, Action::Announce(_, "StatusRefused", _))).count();
+        told += actions
+            .iter()
+            .filter(|action| matches!(action, Action::Announce(_, reason, _) if reason == "StatusRefused"))
+            .count();
         body = write_of(&table.ring()).expect("another attempt");
     }
     assert_eq!(told, 1);

@@ -1,0 +1,267 @@
+//! Whether the node takes a pod, as a kubelet decides it: whoever binds pods may not have looked, or may have looked at an
+//! older node.
+//!
+//! Checked are operating system, node affinity and selector, `NoExecute` taints, and what one machine has only once: cpu,
+//! memory, the number of pods and host ports. Reasons and messages are the kubelet's, because people and controllers know
+//! them.
+
+mod placement;
+mod requests;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use vk_provider::Quantity;
+
+use self::requests::{Port, ports};
+
+pub use self::requests::requests;
+
+/// What is checked before a pod is handed to the provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// Everything that a kubelet checks.
+    Full,
+    /// Only where the pod wants to be: for backends that add capacity as pods come.
+    Placement,
+    /// Nothing.
+    #[default]
+    Off,
+}
+
+/// What becomes of a pod that the node does not run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refused {
+    /// It fails, with the reason.
+    #[default]
+    Fail,
+    /// It stays Pending, with the reason, until it is changed or deleted.
+    Hold,
+}
+
+/// What the node says about a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may run.
+    Admitted,
+    /// It may not.
+    Rejected {
+        /// For programs, in the kubelet's words.
+        reason: String,
+        /// For people.
+        message: String,
+        /// What becomes of it.
+        refused: Refused,
+    },
+}
+
+/// Why a pod cannot have another size now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// The node could never have it.
+    pub infeasible: bool,
+    /// For people.
+    pub message: String,
+}
+
+/// What the pods of the node have claimed.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    checks: Checks,
+    daemon_sets: Option<Refused>,
+    claims: HashMap<Arc<str>, Claim>,
+    used: BTreeMap<String, Quantity>,
+    ports: HashSet<Port>,
+}
+
+#[derive(Debug, Default)]
+struct Claim {
+    requests: BTreeMap<String, Quantity>,
+    ports: Vec<Port>,
+}
+
+/// A resource of which there is not enough.
+struct Shortage {
+    resource: String,
+    requested: i64,
+    used: i64,
+    capacity: i64,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn rejected(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Rejected { reason: reason.into(), message: message.into(), refused: Refused::Fail }
+    }
+
+    /// Whether a newer look at the node's labels could change it.
+    pub fn may_be_outdated(&self) -> bool {
+        matches!(self, Self::Rejected { reason, .. } if reason == placement::AFFINITY)
+    }
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Nothing is claimed yet. `daemon_sets` tells what becomes of DaemonSets' pods where they do not run.
+    pub fn new(checks: Checks, daemon_sets: Option<Refused>) -> Self {
+        Self { checks, daemon_sets, ..Self::default() }
+    }
+
+    /// Decides about a pod that shall run here, and books what it claims if it may. One that was admitted `before` is not
+    /// asked again what it was asked then.
+    pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, before: bool, node: &Node) -> Verdict {
+        if let Some(refused) = self.daemon_sets.filter(|_| of_daemon_set(pod)) {
+            let message = "this node does not run pods of DaemonSets";
+            return Verdict::Rejected {
+                reason: "DaemonSetNotSupported".to_owned(),
+                message: message.to_owned(),
+                refused,
+            };
+        }
+        if !before && self.checks != Checks::Off {
+            let verdict = self.judge(uid, pod, node);
+            if verdict != Verdict::Admitted {
+                return verdict;
+            }
+        }
+        self.claim(uid, pod);
+        Verdict::Admitted
+    }
+
+    fn judge(&self, uid: &str, pod: &Pod, node: &Node) -> Verdict {
+        if let Some(verdict) = placement::operating_system(pod, node) {
+            return verdict;
+        }
+        if self.checks == Checks::Full
+            && let Some(shortage) = self.shortages(uid, pod, node).into_iter().next()
+        {
+            return Verdict::rejected(format!("OutOf{}", shortage.resource), shortage.message());
+        }
+        if let Some(verdict) = placement::affinity(pod, node) {
+            return verdict;
+        }
+        let taken = || {
+            let own = self.claims.get(uid).map(|claim| claim.ports.as_slice()).unwrap_or_default();
+            let others = || self.ports.iter().filter(|port| !own.contains(port));
+            ports(pod).iter().any(|port| others().any(|other| port.clashes(other)))
+        };
+        if self.checks == Checks::Full && taken() {
+            let message = "node(s) didn't have free ports for the requested pod ports";
+            return placement::predicate("NodePorts", message);
+        }
+        placement::taints(pod, node).unwrap_or(Verdict::Admitted)
+    }
+
+    /// Decides about a pod that runs here and shall have another size, and books that if it may.
+    pub fn resize(&mut self, uid: &Arc<str>, pod: &Pod, node: &Node) -> Result<(), Delay> {
+        if self.checks == Checks::Full
+            && let Some(shortage) = self.shortages(uid, pod, node).into_iter().next()
+        {
+            let infeasible = shortage.requested > shortage.capacity;
+            return Err(Delay { infeasible, message: shortage.message() });
+        }
+        self.claim(uid, pod);
+        Ok(())
+    }
+
+    /// Books what a pod claims, whether there is room or not: it is there.
+    pub fn claim(&mut self, uid: &Arc<str>, pod: &Pod) {
+        if self.checks != Checks::Full {
+            return;
+        }
+        self.release(uid);
+        let claim = Claim { requests: requests(pod), ports: ports(pod) };
+        for (name, amount) in &claim.requests {
+            let used = self.used.entry(name.clone()).or_insert(Quantity::units(0));
+            *used = *used + *amount;
+        }
+        self.ports.extend(claim.ports.iter().cloned());
+        self.claims.insert(Arc::clone(uid), claim);
+    }
+
+    /// The pod needs nothing any more. Tells whether it had something.
+    pub fn release(&mut self, uid: &str) -> bool {
+        let Some(claim) = self.claims.remove(uid) else { return false };
+        for (name, amount) in &claim.requests {
+            if let Some(used) = self.used.get_mut(name) {
+                *used = *used - *amount;
+            }
+        }
+        for port in &claim.ports {
+            // Two pods have one port only where somebody let them, and then it is taken until both are gone.
+            if !self.claims.values().any(|other| other.ports.contains(port)) {
+                self.ports.remove(port);
+            }
+        }
+        true
+    }
+
+    /// What there is not enough of.
+    fn shortages(&self, uid: &str, pod: &Pod, node: &Node) -> Vec<Shortage> {
+        let status = node.status.as_ref();
+        let room = status.and_then(|status| status.allocatable.as_ref());
+        let room = room.or_else(|| status.and_then(|status| status.capacity.as_ref()));
+        let room = |name: &str| room.and_then(|room| room.get(name)?.0.parse::<Quantity>().ok());
+        let own = self.claims.get(uid);
+        let mut shortages = Vec::new();
+        let others = i64::try_from(self.claims.len() - usize::from(own.is_some())).unwrap_or(i64::MAX);
+        let most = room("pods").map_or(0, Quantity::to_units);
+        if others >= most {
+            let resource = "pods".to_owned();
+            shortages.push(Shortage { resource, requested: 1, used: others, capacity: most });
+        }
+        let mut wanted: Vec<(String, Quantity)> = requests(pod).into_iter().collect();
+        // Only the first shortage is told: in the order in which a kubelet looks.
+        wanted.sort_by_key(|(name, _)| {
+            let order = ["cpu", "memory", "ephemeral-storage"];
+            order.iter().position(|known| known == name).unwrap_or(order.len())
+        });
+        for (resource, requested) in wanted {
+            let capacity = room(&resource);
+            // Resources of the cluster as a whole, of which nodes know nothing, are not the node's business.
+            if capacity.is_none() && resource.contains('/') {
+                continue;
+            }
+            let zero = Quantity::units(0);
+            let capacity = capacity.unwrap_or(zero);
+            let mine = own.and_then(|claim| claim.requests.get(&resource)).copied().unwrap_or(zero);
+            let used = self.used.get(&resource).copied().unwrap_or(zero) - mine;
+            if requested > zero && used + requested > capacity {
+                let units = |amount: Quantity| match resource.as_str() {
+                    "cpu" => amount.to_milli(),
+                    _ => amount.to_units(),
+                };
+                let (requested, used, capacity) = (units(requested), units(used), units(capacity));
+                shortages.push(Shortage { resource, requested, used, capacity });
+            }
+        }
+        shortages
+    }
+}
+
+// === impl Shortage ===
+
+impl Shortage {
+    fn message(&self) -> String {
+        let Self { resource, requested, used, capacity } = self;
+        format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        )
+    }
+}
+
+fn of_daemon_set(pod: &Pod) -> bool {
+    pod.metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
+}
+
+#[cfg(test)]
+mod tests;

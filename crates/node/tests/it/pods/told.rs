@@ -1,0 +1,136 @@
+//! What people read in `kubectl describe pod`.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use vk_provider::{EventKind, PodChange, PodEvent, error::Kind};
+use vk_provider_mock::{Call, Fault};
+
+use super::{
+    puppet::{Puppet, report},
+    stage::{Stage, container, is_running, reference, uid, until},
+};
+use crate::harness::Who;
+
+fn label(pod: &Pod, key: &str) -> Option<String> {
+    pod.metadata.labels.as_ref().and_then(|all| all.get(key).cloned())
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn starts_back_offs_and_stops_are_told_as_a_kubelet_tells_them() {
+    let stage = Stage::admin("told").await;
+    let puppet = Puppet::new(&stage.node);
+    let _run = stage.start(puppet.clone());
+    let pod = stage.create_running("web", json!({})).await;
+    let started = stage.see_event(&pod, "Started").await;
+    assert_eq!(started.message.as_deref(), Some("Started container main"));
+    assert_eq!(started.involved_object.field_path.as_deref(), Some("spec.containers{main}"));
+    let crashing = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    puppet.set(&reference(&pod), report("Running", &crashing, 1));
+    let event = stage.see_event(&pod, "BackOff").await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    let text = event.message.unwrap();
+    assert!(text.starts_with("Back-off restarting failed container main in pod web_"), "{text}");
+    puppet.set(&reference(&pod), report("Running", &json!({"running": {}}), 1));
+    stage
+        .see("web", "a running pod", |pod| is_running(pod) && container(pod, "main").restart_count == 1)
+        .await;
+    stage.delete("web", Some(0)).await;
+    let killing = stage.see_event(&pod, "Killing").await;
+    assert_eq!(killing.message.as_deref(), Some("Stopping container main"));
+    stage.see_event(&pod, "ProviderDeleteSuccess").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn what_the_provider_tells_itself_is_not_told_twice() {
+    let stage = Stage::admin("once").await;
+    let puppet = Puppet::new(&stage.node);
+    let _run = stage.start(puppet.clone());
+    let first = stage.create_running("first", json!({})).await;
+    let own = |pod: &Pod| {
+        PodChange::Event(PodEvent {
+            pod: reference(pod),
+            container: Some("main".to_owned()),
+            kind: EventKind::Normal,
+            reason: "Started".to_owned(),
+            message: "here we go".to_owned(),
+        })
+    };
+    stage.see_event(&first, "Started").await;
+    puppet.push(own(&first));
+    let second = stage.create_running("second", json!({})).await;
+    puppet.push(own(&second));
+    stage.see_event(&second, "Started").await;
+    stage.delete("second", Some(0)).await;
+    stage.see_event(&second, "Killing").await;
+    let messages: Vec<String> = stage
+        .events(&second)
+        .await
+        .into_iter()
+        .filter(|event| event.reason.as_deref() == Some("Started"))
+        .filter_map(|event| event.message)
+        .collect();
+    assert_eq!(messages, ["here we go"]);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_call_that_was_given_up_is_made_again_without_a_word() {
+    let stage = Stage::admin("silent").await;
+    let mock = stage.mock();
+    let run = stage.start(mock.clone());
+    mock.faults().set(Call::Create, Fault::error(Kind::Cancelled, "given up"));
+    let pod = stage.create("web", json!({})).await;
+    until("some attempts", || run.spy.creates(uid(&pod)), |count| *count >= 2).await;
+    mock.faults().clear_all();
+    stage.see("web", "a running pod", is_running).await;
+    stage.see_event(&pod, "ProviderCreateSuccess").await;
+    let reasons: Vec<Option<String>> =
+        stage.events(&pod).await.into_iter().map(|event| event.reason).collect();
+    assert!(!reasons.contains(&Some("ProviderCreateFailed".to_owned())), "{reasons:?}");
+}
+
+fn publish(puppet: &Puppet, pod: &Pod, key: &str, value: Option<&str>) {
+    let words = [(key.to_owned(), value.map(str::to_owned))];
+    puppet.push(PodChange::Labels(reference(pod), words.into()));
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn labels_that_a_provider_publishes_reach_the_pod_and_not_the_provider_again() {
+    let stage = Stage::admin("labels").await;
+    let puppet = Puppet::new(&stage.node);
+    let run = stage.start(puppet.clone());
+    let theirs: Value = json!({"metadata": {"labels": {"theirs": "stays"}}});
+    let pod = stage.create_running("web", theirs).await;
+    publish(&puppet, &pod, "example.com/zone", Some("b"));
+    stage.see("web", "the label", |pod| label(pod, "example.com/zone").as_deref() == Some("b")).await;
+    publish(&puppet, &pod, "example.com/zone", None);
+    let seen = stage.see("web", "no label", |pod| label(pod, "example.com/zone").is_none()).await;
+    assert_eq!(label(&seen, "theirs").as_deref(), Some("stays"));
+    let annotation = [("example.com/id".to_owned(), Some("i-1".to_owned()))];
+    puppet.push(PodChange::Annotations(reference(&pod), annotation.into()));
+    let has =
+        |pod: &Pod| pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key("example.com/id"));
+    stage.see("web", "the annotation", has).await;
+    stage.patch("web", json!({"metadata": {"labels": {"mine": "too"}}})).await;
+    let seen = until("one update", || run.spy.updates(uid(&pod)), |all| !all.is_empty()).await;
+    assert_eq!(seen.len(), 1, "only what somebody else changed");
+    assert_eq!(label(&seen[0], "mine").as_deref(), Some("too"));
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn labels_that_a_node_identity_may_not_set_are_left_out_with_a_word() {
+    let stage = Stage::new(Who::Node, "nolabels").await;
+    let puppet = Puppet::new(&stage.node);
+    let run = stage.start(puppet.clone());
+    let pod = stage.create_running("web", json!({})).await;
+    publish(&puppet, &pod, "example.com/zone", Some("b"));
+    let event = stage.see_event(&pod, "LabelsRefused").await;
+    assert!(event.message.unwrap().contains("example.com/zone"));
+    puppet.set(&reference(&pod), report("Running", &json!({"running": {}}), 3));
+    stage.see("web", "the status all the same", |pod| container(pod, "main").restart_count == 3).await;
+    assert_eq!(run.refusals(), 0);
+}
