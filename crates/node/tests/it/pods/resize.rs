@@ -43,9 +43,8 @@ fn resize_conditions(pod: &Pod) -> Vec<PodCondition> {
 
 fn facts(stage: &Stage<'_>, cpu: &str) -> Arc<Node> {
     let status = json!({"allocatable": {"cpu": cpu, "pods": "10"}});
-    Some(Arc::new(
-        serde_json::from_value(json!({"metadata": {"name": stage.node}, "status": status})).unwrap(),
-    ))
+    let node = json!({"metadata": {"name": stage.node}, "status": status});
+    Arc::new(serde_json::from_value(node).unwrap())
 }
 
 fn pending(reason: &'static str, generation: Option<i64>) -> impl Fn(&Pod) -> bool {
