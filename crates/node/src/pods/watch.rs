@@ -27,12 +27,12 @@ pub type Sights = BoxStream<'static, Sight>;
 pub fn of_node(client: Client, node: &str) -> Sights {
     let selector = Selector { fields: Some(format!("spec.nodeName={node}")), labels: None };
     Objects::<Pod>::everywhere(client)
-        .watch(&selector)
+        .watch_trimmed(&selector, trim)
         .filter_map(|change| {
             future::ready(match change {
                 Change::Restarted => Some(Sight::Restarted),
-                Change::Seen(pod) => Some(Sight::Seen(slim(pod))),
-                Change::Deleted(pod) => Some(Sight::Deleted(slim(pod))),
+                Change::Seen(pod) => Some(Sight::Seen(Arc::new(pod))),
+                Change::Deleted(pod) => Some(Sight::Deleted(Arc::new(pod))),
                 Change::Listed => Some(Sight::Listed),
                 Change::Trouble(_) => None,
             })
@@ -40,8 +40,8 @@ pub fn of_node(client: Client, node: &str) -> Sights {
         .boxed()
 }
 
-/// A pod without what nobody here looks at: half of its weight.
-fn slim(mut pod: Pod) -> Arc<Pod> {
+/// Takes off what nobody here looks at: half of a pod's weight. Everything else may matter to a provider.
+pub(super) fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
-    Arc::new(pod)
+    pod.metadata.self_link = None;
 }

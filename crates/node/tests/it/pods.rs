@@ -12,5 +12,6 @@ mod puppet;
 mod restart;
 mod spy;
 mod stage;
+mod streamed;
 mod update;
 mod worker;

@@ -1,0 +1,96 @@
+//! Listings that are cheap: what there is and in which version, and nothing more.
+
+use kube::{api::ListParams, core::Request};
+use serde::Deserialize;
+
+use crate::{Error, Objects, Selector, objects::Object};
+
+/// Objects in one page of a whole listing.
+const PAGE: u32 = 500;
+
+/// What a server's cache has. It may be old: it proves nothing, and is a reason to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// The version of the listing.
+    pub version: u64,
+    /// The objects in it.
+    pub objects: Vec<Head>,
+}
+
+/// Which object it is, and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its namespace; empty for those that have none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its version.
+    pub version: u64,
+}
+
+#[derive(Deserialize)]
+struct List {
+    metadata: Meta,
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Meta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    namespace: String,
+    name: String,
+    uid: String,
+    resource_version: String,
+}
+
+impl<K: Object> Objects<K> {
+    /// Lists versions alone, from the server's cache.
+    pub async fn survey(&self, selector: &Selector) -> Result<Survey, Error> {
+        let request = Request::new(K::url_path(&(), self.namespace()));
+        let params = ListParams {
+            field_selector: selector.fields.clone(),
+            label_selector: selector.labels.clone(),
+            ..ListParams::default()
+        };
+        let client = self.client().kube();
+        let asked = async {
+            let request = request.list_metadata(&params.match_any()).map_err(kube::Error::BuildRequest)?;
+            client.request::<List>(request).await
+        };
+        let list = self.call("list", asked).await?;
+        let version = |meta: &Meta| meta.resource_version.parse::<u64>().unwrap_or(0);
+        Ok(Survey { version: version(&list.metadata), objects: list.items.into_iter().map(head).collect() })
+    }
+
+    /// Lists whole objects as they are now, in pages.
+    pub async fn list(&self, selector: &Selector) -> Result<Vec<K>, Error> {
+        let mut params = ListParams {
+            field_selector: selector.fields.clone(),
+            label_selector: selector.labels.clone(),
+            limit: Some(PAGE),
+            ..ListParams::default()
+        };
+        let mut all = Vec::new();
+        loop {
+            let api = self.api();
+            let page = self.call("list", api.list(&params)).await?;
+            all.extend(page.items);
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn head(item: Item) -> Head {
+    let Meta { namespace, name, uid, resource_version } = item.metadata;
+    Head { namespace, name, uid, version: resource_version.parse().unwrap_or(0) }
+}
