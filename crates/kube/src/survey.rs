@@ -30,10 +30,20 @@ pub struct Head {
     pub version: u64,
 }
 
+/// Whole objects, as they were at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Listing<K> {
+    /// The version of the listing: what is newer cannot be in it.
+    pub version: u64,
+    /// The objects.
+    pub objects: Vec<K>,
+}
+
 #[derive(Deserialize)]
 struct List {
     metadata: Meta,
-    items: Vec<Item>,
+    /// `null` when there are none.
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -65,26 +75,27 @@ impl<K: Object> Objects<K> {
             client.request::<List>(request).await
         };
         let list = self.call("list", asked).await?;
-        let version = |meta: &Meta| meta.resource_version.parse::<u64>().unwrap_or(0);
-        Ok(Survey { version: version(&list.metadata), objects: list.items.into_iter().map(head).collect() })
+        let objects = list.items.unwrap_or_default().into_iter().map(head).collect();
+        Ok(Survey { version: number(&list.metadata.resource_version), objects })
     }
 
     /// Lists whole objects as they are now, in pages.
-    pub async fn list(&self, selector: &Selector) -> Result<Vec<K>, Error> {
+    pub async fn list(&self, selector: &Selector) -> Result<Listing<K>, Error> {
         let mut params = ListParams {
             field_selector: selector.fields.clone(),
             label_selector: selector.labels.clone(),
             limit: Some(PAGE),
             ..ListParams::default()
         };
-        let mut all = Vec::new();
+        let mut objects = Vec::new();
         loop {
             let api = self.api();
             let page = self.call("list", api.list(&params)).await?;
-            all.extend(page.items);
+            objects.extend(page.items);
+            let version = number(page.metadata.resource_version.as_deref().unwrap_or_default());
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                return Ok(all);
+                return Ok(Listing { version, objects });
             }
         }
     }
@@ -92,5 +103,10 @@ impl<K: Object> Objects<K> {
 
 fn head(item: Item) -> Head {
     let Meta { namespace, name, uid, resource_version } = item.metadata;
-    Head { namespace, name, uid, version: resource_version.parse().unwrap_or(0) }
+    Head { namespace, name, uid, version: number(&resource_version) }
+}
+
+/// Versions are numbers, though clients are asked not to count on it; one that is none is older than all.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Identity};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
-    pods,
+    pods::{self, watches::Watches},
     resolve::Unresolving,
 };
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
@@ -49,6 +49,7 @@ struct Common {
     settings: Settings,
     restricted: bool,
     shared: Option<Shared>,
+    watches: Watches,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
@@ -73,7 +74,9 @@ impl Fleet {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
             Shared::start(client.clone(), &labels, supervisor)
         });
+        let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let common = Common {
+            watches,
             settings: settings(&config),
             restricted,
             shared,
@@ -96,6 +99,7 @@ impl Fleet {
         for (backend, node, context) in opened {
             fleet.follow(&backend, node, context, &common);
         }
+        common.watches.start();
         Ok(fleet)
     }
 
@@ -313,7 +317,7 @@ fn pods(name: &str, provider: &Arc<dyn Provider>, context: &Context, common: &Co
         provider: Arc::clone(provider),
         client: common.client.clone(),
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..pods::Policy::default() },
-        sights: pods::watch::of_node(common.client.clone(), name),
+        sights: common.watches.of(name),
         resolvers: Arc::new(move |_| Arc::clone(&resolver)),
         clock: Clock::system(),
     }

@@ -22,6 +22,7 @@ use vk_supervisor::Backoff;
 use self::slot::Slot;
 use super::{
     fingerprint::{Digest, Fingerprint},
+    missed::Known,
     status,
 };
 use crate::now::Now;
@@ -146,6 +147,11 @@ impl Worker {
     /// Which pod it is.
     pub fn pod(&self) -> &PodRef {
         &self.pod
+    }
+
+    /// Which version of the pod it knows.
+    pub fn known(&self) -> Known {
+        self.desired.as_deref().map_or(Known::Gone, |pod| Known::Version(version(pod).unwrap_or(0)))
     }
 
     /// Whether the backend may have something of this pod.

@@ -5,6 +5,7 @@ mod create;
 mod deletion;
 mod foreign;
 mod life;
+mod missed;
 mod namesake;
 mod nonsense;
 mod outage;
