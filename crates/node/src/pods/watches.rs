@@ -28,6 +28,7 @@ struct Open {
     /// Held by this, and by each watch that a node has of its own.
     own: Arc<()>,
     shared: Option<Shared>,
+    started: bool,
 }
 
 // === impl Watches ===
@@ -36,13 +37,16 @@ impl Watches {
     /// For a process that begins with so many nodes.
     pub fn new(client: Client, nodes: usize, supervisor: &Supervisor) -> Self {
         let shared = (nodes > OWN).then(|| Shared::new(client.clone()));
-        let open = Arc::new(Mutex::new(Open { own: Arc::default(), shared }));
+        let open = Arc::new(Mutex::new(Open { own: Arc::default(), shared, started: false }));
         Self { client, supervisor: supervisor.clone(), open }
     }
 
     /// The first nodes have their sights: the watch for all begins, if there is to be one.
     pub fn start(&self) {
-        if let Some(shared) = &self.open.lock().shared {
+        let mut open = self.open.lock();
+        if !std::mem::replace(&mut open.started, true)
+            && let Some(shared) = &open.shared
+        {
             shared.start(&self.supervisor);
         }
     }
@@ -56,7 +60,9 @@ impl Watches {
         if Arc::strong_count(&open.own) > OWN {
             let shared = Shared::new(self.client.clone());
             let sights = shared.of(node);
-            shared.start(&self.supervisor);
+            if open.started {
+                shared.start(&self.supervisor);
+            }
             open.shared = Some(shared);
             return sights;
         }
@@ -66,5 +72,42 @@ impl Watches {
             Some((sight, (sights, own)))
         })
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vk_kube::Metrics;
+
+    use super::*;
+
+    fn watches(nodes: usize) -> Watches {
+        // Nobody asks it for anything.
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::fixed(kube::Client::try_from(nowhere).unwrap(), Metrics::default());
+        Watches::new(client, nodes, &Supervisor::new())
+    }
+
+    fn is_shared(watches: &Watches) -> bool {
+        watches.open.lock().shared.is_some()
+    }
+
+    #[tokio::test]
+    async fn few_nodes_have_watches_of_their_own_and_many_have_one() {
+        assert!(!is_shared(&watches(OWN)));
+        assert!(is_shared(&watches(OWN + 1)));
+    }
+
+    #[tokio::test]
+    async fn nodes_that_come_and_go_share_a_watch_only_when_there_are_many_at_once() {
+        let watches = watches(1);
+        for node in 0..5 * OWN {
+            drop(watches.clone().of(&format!("passing-{node}")));
+        }
+        let few: Vec<Sights> = (0..OWN).map(|node| watches.of(&format!("staying-{node}"))).collect();
+        assert!(!is_shared(&watches));
+        let more = watches.of("one-more");
+        assert!(is_shared(&watches));
+        drop((few, more));
     }
 }
