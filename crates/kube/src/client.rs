@@ -5,6 +5,10 @@ use std::{
     ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -71,6 +75,8 @@ pub struct Client {
     /// The server's address, for messages.
     server: String,
     metrics: Metrics,
+    /// The server has refused to stream a listing, or does not know how. It is not asked again.
+    streamless: Arc<AtomicBool>,
 }
 
 enum Origin {
@@ -98,7 +104,8 @@ impl Source {
                 }
             });
         }
-        Ok(Client { current, server: server.trim_end_matches('/').to_owned(), metrics })
+        let server = server.trim_end_matches('/').to_owned();
+        Ok(Client { current, server, metrics, streamless: Arc::default() })
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -240,7 +247,7 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        Self { current, server: "the API server".to_owned(), metrics }
+        Self { current, server: "the API server".to_owned(), metrics, streamless: Arc::default() }
     }
 
     /// The address of the API server, for messages.
@@ -263,6 +270,16 @@ impl Client {
         let renewed = self.current.has_changed().unwrap_or(false);
         self.current.mark_unchanged();
         renewed
+    }
+
+    /// Whether the server may be asked to stream a listing.
+    pub(crate) fn streams(&self) -> bool {
+        !self.streamless.load(Ordering::Relaxed)
+    }
+
+    /// The server cannot stream listings. Tells whether this is news.
+    pub(crate) fn forgo_streams(&self) -> bool {
+        !self.streamless.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -9,6 +9,7 @@ pub mod event;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
+pub mod survey;
 mod transport;
 pub mod watch;
 
@@ -19,5 +20,6 @@ pub use self::{
     identity::Identity,
     metrics::Metrics,
     objects::{Objects, Patch},
+    survey::Survey,
     watch::{Change, Selector},
 };

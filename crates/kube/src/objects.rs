@@ -79,7 +79,7 @@ impl<K: Object> Objects<K> {
         Self { client, namespace: None, api: |client, _| Api::all(client), kind: PhantomData }
     }
 
-    fn api(&self) -> Api<K> {
+    pub(crate) fn api(&self) -> Api<K> {
         (self.api)(self.client.kube(), self.namespace.as_deref())
     }
 
@@ -87,15 +87,15 @@ impl<K: Object> Objects<K> {
         (self.api)(self.client.kube_for_watches(), self.namespace.as_deref())
     }
 
-    pub(crate) fn client_mut(&mut self) -> &mut Client {
-        &mut self.client
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         &self,
         verb: &'static str,
         request: impl Future<Output = kube::Result<T>> + Send,

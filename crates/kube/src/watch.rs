@@ -1,14 +1,16 @@
 //! Watches that never end: they reconnect with back-off, pick up new credentials, and list again when they must.
 
-use std::{collections::VecDeque, time::Duration};
+mod reader;
 
-use futures::{Stream, StreamExt as _, stream, stream::BoxStream};
-use kube::runtime::watcher;
+use std::time::Duration;
+
+use futures::{Stream, stream};
 use rand::{SeedableRng as _, rngs::StdRng};
 use tracing::{debug, warn};
 use vk_supervisor::Backoff;
 
-use crate::{Error, Kind, Objects, objects::Object};
+use self::reader::Reader;
+use crate::{Error, Objects, objects::Object};
 
 /// Which objects to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +38,7 @@ pub enum Change<K> {
 }
 
 struct State<K: Object> {
-    objects: Objects<K>,
-    config: watcher::Config,
-    events: BoxStream<'static, watcher::Result<watcher::Event<K>>>,
-    pending: VecDeque<Change<K>>,
+    reader: Reader<K>,
     backoff: Backoff,
     rng: StdRng,
 }
@@ -47,18 +46,17 @@ struct State<K: Object> {
 impl<K: Object> Objects<K> {
     /// Watches for ever.
     pub fn watch(&self, selector: &Selector) -> impl Stream<Item = Change<K>> + Send + use<K> {
-        let mut config = watcher::Config::default();
-        if let Some(fields) = &selector.fields {
-            config = config.fields(fields);
-        }
-        if let Some(labels) = &selector.labels {
-            config = config.labels(labels);
-        }
+        self.watch_trimmed(selector, |_| {})
+    }
+
+    /// Watches for ever, and takes off each object what nobody needs before anything of it is kept.
+    pub fn watch_trimmed(
+        &self,
+        selector: &Selector,
+        trim: fn(&mut K),
+    ) -> impl Stream<Item = Change<K>> + Send + use<K> {
         let state = State {
-            objects: self.clone(),
-            events: watcher(self.api_for_watches(), config.clone()).boxed(),
-            config,
-            pending: VecDeque::new(),
+            reader: Reader::new(self.clone(), selector.clone(), trim),
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
             rng: StdRng::from_rng(&mut rand::rng()),
         };
@@ -71,38 +69,22 @@ impl<K: Object> Objects<K> {
 
 impl<K: Object> State<K> {
     async fn next(&mut self) -> Change<K> {
-        loop {
-            if let Some(change) = self.pending.pop_front() {
-                return change;
-            }
-            let change = match self.events.next().await {
-                Some(Ok(event)) => {
-                    // The start of a listing is said before the server is asked, and proves nothing.
-                    if !matches!(event, watcher::Event::Init) {
-                        self.backoff.reset();
-                    }
-                    match event {
-                        watcher::Event::Init => Change::Restarted,
-                        watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
-                            Change::Seen(object)
-                        }
-                        watcher::Event::Delete(object) => Change::Deleted(object),
-                        watcher::Event::InitDone => Change::Listed,
-                    }
+        match self.reader.next().await {
+            Ok(change) => {
+                // The start of a listing proves nothing: it may be said before the server is asked.
+                if !matches!(change, Change::Restarted) {
+                    self.backoff.reset();
                 }
-                Some(Err(error)) => self.pause(Some(error)).await,
-                None => self.pause(None).await,
-            };
-            self.pending.push_back(change);
+                change
+            }
+            Err(error) => self.pause(error).await,
         }
     }
 
-    /// Waits before the next attempt, and begins anew where the old watch cannot go on.
-    async fn pause(&mut self, error: Option<watcher::Error>) -> Change<K> {
-        let over = error.is_none();
-        let error = error.map_or_else(|| Error::new(Kind::Unreachable, "the watch ended"), into_error);
+    /// Waits before the next attempt.
+    async fn pause(&mut self, error: Error) -> Change<K> {
         let resource = K::plural(&());
-        self.objects.client().metrics().count("watch", &resource, &Err::<(), _>(error.clone()));
+        self.reader.objects().client().metrics().count("watch", &resource, &Err::<(), _>(error.clone()));
         let wait = self.backoff.next(error.retry_after, &mut self.rng);
         // One broken connection is everyday life; a second failure in a row is worth a line.
         if self.backoff.failures() == 2 {
@@ -111,60 +93,9 @@ impl<K: Object> State<K> {
             debug!(%resource, kind = %error.kind, %error, ?wait, "the watch is interrupted: trying again");
         }
         tokio::time::sleep(wait).await;
-        // kube-rs' watcher goes on from where it was, but with the client that it was made with.
-        if over
-            || matches!(error.kind, Kind::Unauthorized | Kind::Forbidden)
-            || self.objects.client_mut().renewed()
-        {
-            self.events = watcher(self.objects.api_for_watches(), self.config.clone()).boxed();
-        }
         Change::Trouble(error)
     }
 }
 
-fn into_error(error: watcher::Error) -> Error {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => Error::from(error),
-        watcher::Error::WatchError(status) => Error::from(kube::Error::Api(status)),
-        error @ watcher::Error::NoResourceVersion => Error::new(Kind::Server, error.to_string()),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
-
-    use k8s_openapi::api::core::v1::Node;
-    use kube::client::Body;
-
-    use super::*;
-    use crate::{Client, Metrics};
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_is_refused_asks_less_and_less_often() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&asked);
-        let service = tower::service_fn(move |_: http::Request<Body>| {
-            counter.fetch_add(1, Ordering::Relaxed);
-            let status =
-                br#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no","code":403}"#;
-            let answer = http::Response::builder().status(403).body(Body::from(status.to_vec()));
-            async move { Ok::<_, std::convert::Infallible>(answer.expect("a response")) }
-        });
-        let client = Client::fixed(kube::Client::new(service, "default"), Metrics::default());
-        let mut changes = Objects::<Node>::cluster(client).watch(&Selector::default()).boxed();
-        let watching = async {
-            while let Some(change) = changes.next().await {
-                assert!(matches!(change, Change::Restarted | Change::Trouble(_)), "{change:?}");
-            }
-        };
-        assert!(tokio::time::timeout(Duration::from_mins(2), watching).await.is_err(), "it never ends");
-        let asked = asked.load(Ordering::Relaxed);
-        assert!((10..=40).contains(&asked), "{asked} requests in two minutes");
-    }
-}
+mod tests;

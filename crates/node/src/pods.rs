@@ -11,9 +11,13 @@ mod events;
 pub mod fingerprint;
 pub mod freshness;
 pub mod leftovers;
+pub mod missed;
+pub mod shared;
 pub mod status;
+pub mod surveying;
 pub mod telling;
 pub mod watch;
+pub mod watches;
 pub mod worker;
 
 use std::{
@@ -43,6 +47,7 @@ use self::{
     events::Events,
     freshness::Freshness,
     leftovers::Leftovers,
+    missed::Missed,
     watch::{Sight, Sights},
     worker::{Action, Call, Event, Refusal, Worker, Write},
 };
@@ -95,6 +100,8 @@ enum Answer {
     Checked(PodRef, Result<bool, vk_kube::Error>),
     /// The Node as it is now, for a decision about this pod.
     Node(Arc<str>, Arc<Pod>, bool, Result<Box<Node>, vk_kube::Error>),
+    /// What the API server has under the pod's name.
+    Read(PodRef, Result<Box<Option<Pod>>, vk_kube::Error>),
 }
 
 struct Shell {
@@ -121,6 +128,7 @@ struct Shell {
     /// The provider's pods were listed once: from then on a pod that is new to us is new to the provider.
     listed: bool,
     leftovers: Leftovers,
+    missed: Missed,
     compare_at: Duration,
     comparing: bool,
     compare_backoff: Backoff,
@@ -183,6 +191,7 @@ impl Controller {
             synced: false,
             listed: false,
             leftovers: Leftovers::default(),
+            missed: Missed::default(),
             compare_at: Duration::ZERO,
             comparing: false,
             compare_backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
@@ -237,26 +246,25 @@ impl Shell {
 
     fn sight(&mut self, sight: Sight) {
         match sight {
-            Sight::Restarted => self.in_listing = Some(HashSet::new()),
+            Sight::Restarted => {
+                self.in_listing = Some(HashSet::new());
+                self.missed.restarted();
+            }
             Sight::Seen(pod) => {
-                let Some(reference) = PodRef::of(&pod) else { return };
-                if let Some(seen) = &mut self.in_listing {
-                    seen.insert(Arc::clone(&reference.uid));
-                }
-                let uid = Arc::clone(&reference.uid);
-                let claimed = self.worker(reference);
-                self.tell(&uid, Event::Desired(pod));
-                if claimed.is_some() {
-                    self.tell(&uid, Event::Listed(claimed));
+                if !pod.metadata.uid.as_deref().is_some_and(|uid| self.missed.seen(uid)) {
+                    self.seen(pod);
                 }
             }
             Sight::Deleted(pod) => {
                 if let Some(uid) = pod.metadata.uid.as_deref() {
+                    self.missed.deleted(uid);
                     self.tell(uid, Event::Gone);
                 }
             }
+            Sight::Surveyed(survey) => self.surveyed(&survey),
             Sight::Listed => {
                 self.synced = true;
+                self.missed.listed();
                 let Some(seen) = self.in_listing.take() else { return };
                 let gone: Vec<Arc<str>> =
                     self.workers.keys().filter(|uid| !seen.contains(*uid)).cloned().collect();
@@ -264,6 +272,19 @@ impl Shell {
                     self.tell(&uid, Event::Gone);
                 }
             }
+        }
+    }
+
+    fn seen(&mut self, pod: Arc<Pod>) {
+        let Some(reference) = PodRef::of(&pod) else { return };
+        if let Some(seen) = &mut self.in_listing {
+            seen.insert(Arc::clone(&reference.uid));
+        }
+        let uid = Arc::clone(&reference.uid);
+        let claimed = self.worker(reference);
+        self.tell(&uid, Event::Desired(pod));
+        if claimed.is_some() {
+            self.tell(&uid, Event::Listed(claimed));
         }
     }
 
@@ -317,6 +338,7 @@ impl Shell {
             Answer::Pods(asked, answer) => self.listed(asked, answer),
             Answer::Checked(pod, answer) => self.checked(pod, answer),
             Answer::Node(uid, pod, before, answer) => self.fetched(&uid, &pod, before, answer),
+            Answer::Read(pod, answer) => self.was_read(&pod, answer),
         }
     }
 

@@ -15,6 +15,7 @@ use vk_node::{
     pods::{
         self,
         admission::{Checks, Refused},
+        watches::Watches,
     },
     resolve::Unresolving,
 };
@@ -53,6 +54,7 @@ struct Common {
     settings: Settings,
     restricted: bool,
     shared: Option<Shared>,
+    watches: Watches,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
@@ -79,7 +81,9 @@ impl Fleet {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
             Shared::start(client.clone(), &labels, supervisor)
         });
+        let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let common = Common {
+            watches,
             settings: settings(&config),
             restricted,
             shared,
@@ -105,6 +109,7 @@ impl Fleet {
             let policy = pods::Policy { checks, ..common.policy.clone() };
             fleet.follow(&backend, node, context, &Common { policy, ..common.clone() });
         }
+        common.watches.start();
         Ok(fleet)
     }
 
@@ -358,7 +363,7 @@ fn pods(
         provider: Arc::clone(provider),
         client: common.client.clone(),
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
-        sights: pods::watch::of_node(common.client.clone(), name),
+        sights: common.watches.of(name),
         facts,
         resolvers: Arc::new(move |_| Arc::clone(&resolver)),
         clock: Clock::system(),

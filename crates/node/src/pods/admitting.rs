@@ -13,13 +13,13 @@ use super::{
 };
 
 impl Shell {
-    fn seen(&self) -> Option<Arc<Node>> {
+    fn node_seen(&self) -> Option<Arc<Node>> {
         self.facts.borrow().clone()
     }
 
     /// Decides whether the node takes a pod. Where the Node may have changed meanwhile, it is read first.
     pub(super) fn admit(&mut self, uid: &Arc<str>, pod: Arc<Pod>, before: bool) {
-        if let Some(node) = self.seen() {
+        if let Some(node) = self.node_seen() {
             let verdict = self.ledger.admit(uid, &pod, before, &node);
             if !verdict.may_be_outdated() {
                 return self.tell(uid, Event::Judged(verdict));
@@ -40,7 +40,7 @@ impl Shell {
         before: bool,
         answer: Result<Box<Node>, vk_kube::Error>,
     ) {
-        let verdict = match (answer, self.seen()) {
+        let verdict = match (answer, self.node_seen()) {
             (Ok(node), _) => self.ledger.admit(uid, pod, before, &node),
             (Err(error), Some(node)) => {
                 warn!(%error, "cannot read the Node: deciding by what was seen of it last");
@@ -61,7 +61,7 @@ impl Shell {
 
     /// Decides whether the node has room for another size of a pod.
     pub(super) fn resize(&mut self, uid: &Arc<str>, pod: &Arc<Pod>) {
-        let answer = match self.seen() {
+        let answer = match self.node_seen() {
             Some(node) => self.ledger.resize(uid, pod, &node),
             None => Err(Delay { infeasible: false, message: "the Node is not known yet".to_owned() }),
         };

@@ -4,10 +4,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tracing::{debug, info, warn};
-use vk_kube::Objects;
 use vk_provider::{Error, ObservedPod, PodRef};
 
-use super::{Answer, LOOK_LIMIT, Shell, Slot, caught, worker::Event};
+use super::{Answer, LOOK_LIMIT, Shell, Slot, caught, surveying::live, worker::Event};
 
 impl Shell {
     /// Asks for the provider's pods when it is time.
@@ -61,13 +60,11 @@ impl Shell {
 
     /// Asks the API server itself, and not a cache, before anything is cleaned up.
     fn check(&mut self, pod: PodRef) {
-        let pods: Objects<Pod> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
+        let (client, node) = (self.client.clone(), self.node.clone());
         self.tasks.spawn(async move {
-            let answer = match pods.get(&pod.name).await {
-                Ok(found) => Ok(found.metadata.uid.as_deref() == Some(&*pod.uid)),
-                Err(error) if error.kind == vk_kube::Kind::NotFound => Ok(false),
-                Err(error) => Err(error),
-            };
+            let found = live(client, &node, &pod).await;
+            let is = |found: &Pod| found.metadata.uid.as_deref() == Some(&*pod.uid);
+            let answer = found.map(|found| found.as_ref().is_some_and(is));
             Answer::Checked(pod, answer)
         });
     }

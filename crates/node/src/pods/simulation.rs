@@ -1,6 +1,6 @@
 //! The workers of pods against an API server and a backend of a few lines each, under seeded schedules of faults: calls that
-//! fail before or after they took effect, that hang or are slow, watches that break, a backend that loses pods, people who
-//! create, change, delete and force-delete, a clock that jumps, restarts.
+//! fail before or after they took effect, that hang or are slow, watches that break or lose a word and go on, a cache that is
+//! old, a backend that loses pods, people who create, change, delete and force-delete, a clock that jumps, restarts.
 //!
 //! At all times: one lifecycle call per UID; no UID comes back once it was stopped; nothing wanted is stopped; a pod leaves
 //! the API server only when nothing of it runs; other people's things survive. When the storm is over, API server and
@@ -30,7 +30,7 @@ use self::{
     server::{FOREIGN, Fate, Server},
     shell::{Shell, UnderWay},
 };
-use super::{admission::Checks, worker::Event};
+use super::{admission::Checks, missed::Survey, worker::Event};
 
 const STORM: Duration = Duration::from_mins(2);
 /// Longest way back: back-offs, graces and their lag, and two comparisons before a leftover is removed.
@@ -54,6 +54,8 @@ struct World {
     pushes: std::collections::VecDeque<(PodRef, Event)>,
     watch_broken: bool,
     watch_due: bool,
+    /// What the API server's cache had the last time.
+    surveyed: Survey,
     queue: BTreeMap<(Duration, u64), Scheduled>,
     sequence: u64,
     now: Duration,
@@ -76,6 +78,10 @@ enum Scheduled {
     Compare(u64),
     Listing(u64, Duration, Option<Vec<ObservedPod>>),
     Checked(u64, PodRef, Result<bool, ApiError>),
+    Survey(u64),
+    Surveyed(u64, Survey),
+    Read(u64, PodRef),
+    WasRead(u64, PodRef, Option<Arc<Pod>>),
     Watch,
     Relist(u64),
     Push,
@@ -103,6 +109,7 @@ impl World {
             pushes: std::collections::VecDeque::new(),
             watch_broken: false,
             watch_due: false,
+            surveyed: Survey::default(),
             queue: BTreeMap::new(),
             sequence: 0,
             now: Duration::ZERO,
@@ -170,6 +177,12 @@ impl World {
             Scheduled::Checked(generation, pod, answer) if generation == current => {
                 self.checked(pod, &answer);
             }
+            Scheduled::Survey(generation) if generation == current => self.survey(),
+            Scheduled::Surveyed(generation, survey) if generation == current => self.surveyed(&survey),
+            Scheduled::Read(generation, pod) if generation == current => self.read(pod),
+            Scheduled::WasRead(generation, pod, found) if generation == current => {
+                self.was_read(&pod, found);
+            }
             Scheduled::Watch => self.watch(),
             Scheduled::Relist(generation) if generation == current => self.relist(),
             Scheduled::Push => self.push(),
@@ -197,6 +210,8 @@ impl World {
         self.later(Duration::from_millis(watch), Scheduled::Relist(generation));
         // The backend's pods are not asked for before the API server's are known.
         self.later(Duration::from_millis(watch + compare), Scheduled::Compare(generation));
+        let survey = Duration::from_secs(self.rng.random_range(5..60));
+        self.later(survey, Scheduled::Survey(generation));
     }
 
     /// People and machines do what they do.

@@ -3,9 +3,14 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt as _, future, stream::BoxStream};
+use futures::{StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::Pod;
 use vk_kube::{Change, Client, Objects, Selector};
+
+use super::{
+    missed::Survey,
+    surveying::{PERIOD, surveys},
+};
 
 /// What the watch tells.
 #[derive(Clone, Debug)]
@@ -18,30 +23,34 @@ pub enum Sight {
     Deleted(Arc<Pod>),
     /// The listing is complete: what was not seen since it began is gone.
     Listed,
+    /// What the API server's cache has: a reason to look, and no more.
+    Surveyed(Arc<Survey>),
 }
 
 /// Sights of all pods that are bound to a node.
 pub type Sights = BoxStream<'static, Sight>;
 
-/// The pods bound to one node.
+/// The pods bound to one node, by a watch of its own, and surveys of them.
 pub fn of_node(client: Client, node: &str) -> Sights {
-    let selector = Selector { fields: Some(format!("spec.nodeName={node}")), labels: None };
-    Objects::<Pod>::everywhere(client)
-        .watch(&selector)
-        .filter_map(|change| {
-            future::ready(match change {
-                Change::Restarted => Some(Sight::Restarted),
-                Change::Seen(pod) => Some(Sight::Seen(slim(pod))),
-                Change::Deleted(pod) => Some(Sight::Deleted(slim(pod))),
-                Change::Listed => Some(Sight::Listed),
-                Change::Trouble(_) => None,
-            })
-        })
-        .boxed()
+    let fields = format!("spec.nodeName={node}");
+    let surveys = surveys(client.clone(), fields.clone(), false, PERIOD);
+    let selector = Selector { fields: Some(fields), labels: None };
+    let watch = Objects::<Pod>::everywhere(client).watch_trimmed(&selector, trim);
+    stream::select(watch.filter_map(|change| future::ready(sight(change))), surveys).boxed()
 }
 
-/// A pod without what nobody here looks at: half of its weight.
-fn slim(mut pod: Pod) -> Arc<Pod> {
+fn sight(change: Change<Pod>) -> Option<Sight> {
+    Some(match change {
+        Change::Restarted => Sight::Restarted,
+        Change::Seen(pod) => Sight::Seen(Arc::new(pod)),
+        Change::Deleted(pod) => Sight::Deleted(Arc::new(pod)),
+        Change::Listed => Sight::Listed,
+        Change::Trouble(_) => return None,
+    })
+}
+
+/// Takes off what nobody here looks at: half of a pod's weight. Everything else may matter to a provider.
+pub(super) fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
-    Arc::new(pod)
+    pod.metadata.self_link = None;
 }

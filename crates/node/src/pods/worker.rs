@@ -28,6 +28,7 @@ use self::{sizing::Resizing, slot::Slot};
 use super::{
     admission::{Checks, Refused, Verdict},
     fingerprint::{Digest, Fingerprint},
+    missed::Known,
     status,
 };
 use crate::now::Now;
@@ -210,6 +211,11 @@ impl Worker {
         let status = pod.and_then(|pod| pod.status.as_ref());
         let started = status.is_some_and(|status| status.start_time.is_some());
         (!started, pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0))
+    }
+
+    /// Which version of the pod it knows.
+    pub fn known(&self) -> Known {
+        self.desired.as_deref().map_or(Known::Gone, |pod| Known::Version(version(pod).unwrap_or(0)))
     }
 
     /// Whether the backend may have something of this pod.

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use vk_testing::{ControlPlane, eventually, kubectl};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use vk_kube::{Client, Metrics, Objects, Selector};
+use vk_testing::{ControlPlane, control_plane, eventually, kubectl};
 
 use super::{SOON, becomes_ready, exists, kubelet_port, node, ports, ready, run};
 
@@ -75,4 +78,57 @@ async fn no_node_is_touched_when_another_cannot_be_started() {
             assert!(!exists(cluster, name).await, "{name}");
         }
     }
+}
+
+/// Watches on pods that are open at the API server.
+async fn pod_watches(cluster: &ControlPlane) -> u64 {
+    let metrics = kubectl(cluster, ["get", "--raw", "/metrics"]).await.unwrap();
+    let is = |line: &&str| {
+        line.starts_with("apiserver_longrunning_requests{")
+            && line.contains("resource=\"pods\"")
+            && line.contains("verb=\"WATCH\"")
+    };
+    metrics.stdout.lines().filter(is).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn the_pods_of_many_nodes_come_by_one_watch() {
+    const NODES: usize = 30;
+    let cluster = &ControlPlane::start(control_plane::Options::default()).await.unwrap();
+    let namespace = cluster.namespace("many").await.unwrap();
+    let pods: Objects<Pod> = Objects::namespaced(
+        Client::fixed(cluster.admin().unwrap(), Metrics::default()),
+        namespace.name().to_owned(),
+    );
+    let bind = async |name: String, node: usize| {
+        let spec = json!({
+            "nodeName": format!("many-{node}"), "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "example.com/app:1"}],
+        });
+        pods.create(&serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap())
+            .await
+            .unwrap();
+    };
+    // Half of them are there before the process is.
+    for node in 0..NODES / 2 {
+        bind(format!("early-{node}"), node).await;
+    }
+    let others = pod_watches(cluster).await;
+    let base = ports(u16::try_from(NODES).unwrap());
+    let file = format!("nodes:\n- {{count: {NODES}, namePattern: 'many-{{}}', portBase: {base}}}\n");
+    let mut process = run(cluster, &["--no-port"]).file(&file).start();
+    for node in 0..NODES {
+        becomes_ready(cluster, &format!("many-{node}")).await;
+        bind(format!("late-{node}"), node).await;
+    }
+    eventually("all pods run", SOON, || async {
+        let all = pods.list(&Selector::default()).await.map_err(|error| error.to_string())?.objects;
+        let phase = |pod: &Pod| pod.status.clone().unwrap_or_default().phase.unwrap_or_default();
+        let running = all.iter().filter(|pod| phase(pod) == "Running").count();
+        if running == NODES + NODES / 2 { Ok(()) } else { Err(format!("{running} of {}", all.len())) }
+    })
+    .await;
+    assert_eq!(pod_watches(cluster).await, others + 1);
+    assert_eq!(process.stop(Duration::from_secs(10)).await.code, 0);
 }

@@ -6,12 +6,18 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::core::v1::Pod;
 use rand::RngExt as _;
 use vk_kube::{Error as ApiError, Kind as ApiKind};
 use vk_provider::{ObservedPod, PodRef};
 
 use super::{Scheduled, World, server, shell::Slot};
-use crate::pods::{watch::Sight, worker::Event};
+use crate::pods::{
+    missed::{Finding, Survey},
+    surveying,
+    watch::Sight,
+    worker::Event,
+};
 
 impl World {
     /// What the server has to tell is told by the watch, some time later.
@@ -36,13 +42,19 @@ impl World {
             return self.later(wait, Scheduled::Relist(generation));
         }
         for sight in std::mem::take(&mut self.server.log) {
-            self.sight(sight);
+            // A word may be lost, and nobody notices.
+            if self.storm() && self.rng.random_bool(0.05) {
+                self.note(|| "the watch loses a word".to_owned());
+            } else {
+                self.sight(sight);
+            }
         }
     }
 
     pub(super) fn relist(&mut self) {
         self.watch_broken = false;
         self.server.log.clear();
+        self.shell.missed.restarted();
         let pods: Vec<_> = self.server.pods().cloned().collect();
         let seen: BTreeSet<String> = pods.iter().map(|pod| server::uid(pod).to_owned()).collect();
         for pod in pods {
@@ -51,22 +63,88 @@ impl World {
         for uid in self.shell.uids().into_iter().filter(|uid| !seen.contains(&**uid)) {
             self.tell(&uid, Event::Gone);
         }
+        self.shell.missed.listed();
+        self.shell.synced = true;
     }
 
     fn sight(&mut self, sight: Sight) {
         match sight {
             Sight::Seen(pod) => {
-                let reference = PodRef::of(&pod).expect("a stored pod");
-                let uid = Arc::clone(&reference.uid);
-                let claimed = self.shell.worker(reference);
-                self.tell(&uid, Event::Desired(pod));
-                if claimed.is_some() {
-                    self.tell(&uid, Event::Listed(claimed));
+                if !self.shell.missed.seen(server::uid(&pod)) {
+                    self.seen(pod);
                 }
             }
-            Sight::Deleted(pod) => self.tell(&server::uid(&pod).into(), Event::Gone),
-            Sight::Restarted | Sight::Listed => {}
+            Sight::Deleted(pod) => {
+                self.shell.missed.deleted(server::uid(&pod));
+                self.tell(&server::uid(&pod).into(), Event::Gone);
+            }
+            Sight::Restarted | Sight::Listed | Sight::Surveyed(_) => {}
         }
+    }
+
+    fn seen(&mut self, pod: Arc<Pod>) {
+        let reference = PodRef::of(&pod).expect("a stored pod");
+        let uid = Arc::clone(&reference.uid);
+        let claimed = self.shell.worker(reference);
+        self.tell(&uid, Event::Desired(pod));
+        if claimed.is_some() {
+            self.tell(&uid, Event::Listed(claimed));
+        }
+    }
+
+    /// Asks for the API server's pods. In the storm it may answer with what it had the last time.
+    pub(super) fn survey(&mut self) {
+        let generation = self.generation;
+        self.later(surveying::PERIOD, Scheduled::Survey(generation));
+        if !self.storm() || self.rng.random_bool(0.6) {
+            self.surveyed = self.server.survey();
+        }
+        let (survey, delay) = (self.surveyed.clone(), self.delay());
+        self.later(delay, Scheduled::Surveyed(generation, survey));
+    }
+
+    pub(super) fn surveyed(&mut self, survey: &Survey) {
+        if self.shell.synced {
+            let known = self.shell.workers.values().map(|slot| (slot.worker.pod(), slot.worker.known()));
+            self.shell.missed.surveyed(survey, known);
+            self.read_missed();
+        }
+    }
+
+    fn read_missed(&mut self) {
+        while let Some(pod) = self.shell.missed.take() {
+            let (generation, delay) = (self.generation, self.delay());
+            self.later(delay, Scheduled::Read(generation, pod));
+        }
+    }
+
+    /// The API server is asked for a pod, and answers later.
+    pub(super) fn read(&mut self, pod: PodRef) {
+        let (generation, delay) = (self.generation, self.delay());
+        let found = self.server.named(&pod.name).cloned();
+        self.later(delay, Scheduled::WasRead(generation, pod, found));
+    }
+
+    pub(super) fn was_read(&mut self, pod: &PodRef, found: Option<Arc<Pod>>) {
+        let known = self.shell.workers.get(&pod.uid).map(|slot| slot.worker.known());
+        let finding = if self.storm() && self.rng.random_bool(0.2) {
+            self.shell.missed.unread(pod);
+            None
+        } else {
+            self.shell.missed.read(pod, found.map(|found| Pod::clone(&found)), known)
+        };
+        match finding {
+            Some(Finding::Gone) => {
+                self.note(|| format!("the watch has not told that {pod} is gone"));
+                self.tell(&pod.uid, Event::Gone);
+            }
+            Some(Finding::Newer(found)) => {
+                self.note(|| format!("the watch has not told of {pod}"));
+                self.seen(found);
+            }
+            None => {}
+        }
+        self.read_missed();
     }
 
     /// The instance will change by itself, and the backend will tell.

@@ -9,8 +9,9 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 use vk_kube::{Error, Kind};
+use vk_provider::PodRef;
 
-use crate::pods::{admission::requests, status, watch::Sight};
+use crate::pods::{admission::requests, missed::Survey, status, watch::Sight};
 
 /// The wall clock's time when a simulation begins.
 const START: &str = "2026-01-01T00:00:00Z";
@@ -90,6 +91,15 @@ pub(super) fn phase(pod: &Pod) -> &str {
 impl Server {
     pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values()
+    }
+
+    pub(super) fn survey(&self) -> Survey {
+        let pods = self.pods().filter_map(|pod| {
+            let reference = PodRef::of(pod)?;
+            let version = pod.metadata.resource_version.as_ref()?.parse().ok()?;
+            Some((Arc::clone(&reference.uid), (reference, version)))
+        });
+        Survey { version: self.version, pods: pods.collect(), of_all: false }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&Arc<Pod>> {

@@ -19,6 +19,7 @@ use crate::{
         admission::{Checks, Ledger},
         freshness::Freshness,
         leftovers::Leftovers,
+        missed::Missed,
         worker::{Action, Call, Event, Policy, Refusal, Worker, Write},
     },
 };
@@ -28,14 +29,17 @@ pub(super) struct Shell {
     pub(super) workers: BTreeMap<Arc<str>, Slot>,
     pub(super) policy: Arc<Policy>,
     pub(super) listed: bool,
+    /// The API server's pods were listed once.
+    pub(super) synced: bool,
     pub(super) leftovers: Leftovers,
+    pub(super) missed: Missed,
     pub(super) compare_backoff: Backoff,
     pub(super) ledger: Ledger,
     waiting: BTreeSet<Arc<str>>,
 }
 
 pub(super) struct Slot {
-    worker: Worker,
+    pub(super) worker: Worker,
     timer: Option<Duration>,
     /// The lifecycle call under way.
     pub(super) call: Option<u64>,
@@ -75,7 +79,9 @@ impl Shell {
             workers: BTreeMap::new(),
             policy: Arc::new(policy),
             listed: false,
+            synced: false,
             leftovers: Leftovers::default(),
+            missed: Missed::default(),
             compare_backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
             ledger: Ledger::new(checks, None),
             waiting: BTreeSet::new(),

@@ -117,10 +117,10 @@ async fn nothing_is_decided_before_the_provider_has_listed_its_pods() {
     assert_eq!(run.spy.deletes(uid(&ending)).len(), 1);
 }
 
-#[tokio::test]
-#[ignore = "needs the control plane: make test"]
-async fn leftovers_are_removed_after_two_sightings_and_only_with_the_mark_of_this_node() {
-    let stage = Stage::admin("leftovers").await;
+under_both_identities!(leftovers_are_removed_after_two_sightings_and_only_with_the_mark_of_this_node);
+
+async fn leftovers_are_removed_after_two_sightings_and_only_with_the_mark_of_this_node(who: Who) {
+    let stage = Stage::new(who, "leftovers").await;
     let run = stage.start(stage.mock());
     let ours = stage.create_running("ours", json!({})).await;
     run.stop().await;
