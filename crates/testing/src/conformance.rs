@@ -1,12 +1,17 @@
 //! The conformance suite: holds a provider to the contract, without a control plane.
 //!
-//! ```ignore
+//! ```
+//! # use std::sync::Arc;
+//! # use vk_provider::{Context, Provider, Result};
+//! # async fn connect(_node: String) -> Result<Arc<dyn Provider>> {
+//! #     Err(vk_provider::Error::unavailable("connect: there is no backend"))
+//! # }
 //! struct MyBackend;
 //!
 //! #[async_trait::async_trait]
 //! impl vk_testing::conformance::Subject for MyBackend {
 //!     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
-//!         Ok(Arc::new(MyProvider::connect(context.node_name).await?))
+//!         connect(context.node_name).await
 //!     }
 //! }
 //!

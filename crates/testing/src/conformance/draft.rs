@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         ConfigMapKeySelector, ConfigMapVolumeSource, Container, EnvVar, EnvVarSource, Pod, PodSpec,
         PodStatus, Volume, VolumeMount,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use vk_provider::PodRef;
 
@@ -26,6 +27,8 @@ pub(crate) const SETTINGS: (&str, &str, &str) = ("conformance", "colour", "blue"
 pub(crate) const VARIABLE: &str = "CONFORMANCE_COLOUR";
 
 const IMAGE: &str = "busybox:1.37";
+/// When the pods say that they were created: some time in the past.
+const CREATED: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 /// A pod in the making.
 pub(crate) struct Draft<'a> {
@@ -104,6 +107,7 @@ impl<'a> Draft<'a> {
                 namespace: Some("default".to_owned()),
                 name: Some(name.to_string()),
                 uid: Some(uid),
+                creation_timestamp: Some(Time(CREATED)),
                 generation: Some(1),
                 ..ObjectMeta::default()
             },

@@ -8,8 +8,9 @@ use vk_provider::{Context, Provider, Result};
 
 /// A backend for one case, and how a process opens its provider on it.
 ///
-/// Only [`open`](Self::open) must be written. Each case makes a value of its own and opens it once; the cases about a
-/// restart drop what they opened and open it again, as the next process would.
+/// Only [`open`](Self::open) must be written. Each case makes a value of its own and opens it once. The cases about a
+/// restart drop what they opened and open it again, as the next process would; so does the end of a case, to remove the
+/// pods that it made.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
     /// Opens the provider of the node `context.node_name`, as a process does at its start. Called again on the same

@@ -90,6 +90,9 @@ impl Trial {
     /// Leaves a shared backend as it was found. What cannot be removed is left: the case has its verdict already.
     pub(super) async fn clean_up(&self) {
         let made = std::mem::take(&mut *self.made.lock());
+        if made.is_empty() {
+            return;
+        }
         let Ok(caller) = self.open().await else { return };
         let removals = made.iter().map(|pod| caller.try_delete(pod, None, Duration::ZERO));
         futures::future::join_all(removals).await;

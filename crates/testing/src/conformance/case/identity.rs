@@ -58,8 +58,12 @@ pub(crate) async fn an_unknown_pod_is_not_found(trial: &Trial) -> Outcome {
     let namesake = PodRef { uid: stranger.uid.clone(), ..made };
     for pod in [stranger, namesake] {
         let answer = caller.status(&pod).await?;
-        let found = answer.map_or_else(|error| error.kind().clone() != Kind::NotFound, |_| true);
-        ensure(!found, || format!("pod_status of {pod}, which was never created, is not NotFound"), advice)?;
+        let not_found = answer.as_ref().err().is_some_and(|error| *error.kind() == Kind::NotFound);
+        ensure(
+            not_found,
+            || format!("pod_status of {pod}, which was never created, answered {answer:?}"),
+            advice,
+        )?;
     }
     Ok(())
 }

@@ -71,6 +71,10 @@ impl Broken {
         self.memory.lock().unwrap().created.contains_key(&pod.uid)
     }
 
+    fn ran(&self, pod: &PodRef) -> bool {
+        self.memory.lock().unwrap().ran.contains(&pod.uid)
+    }
+
     /// The pod that is taken for this one.
     fn taken_for(&self, pod: &PodRef) -> PodRef {
         let names = (Arc::clone(&pod.namespace), Arc::clone(&pod.name));
@@ -171,7 +175,8 @@ impl Provider for Broken {
         if answer.is_ok() {
             *memory.created.entry(Arc::clone(&pod.uid)).or_default() += 1;
             memory.newest.insert((Arc::clone(&pod.namespace), Arc::clone(&pod.name)), pod.clone());
-            memory.revived = memory.deleted.clone();
+            let deleted = memory.deleted.clone();
+            memory.revived.extend(deleted);
         }
         drop(memory);
         self.unlock(&pod);
@@ -231,8 +236,9 @@ impl Provider for Broken {
             Fault::NeedsTheLastKnown if last_known.is_none() => {
                 return Err(Error::invalid(format!("delete pod {pod}: who was it?")));
             }
-            Fault::KeepsWhatNeverStarted if !self.memory.lock().unwrap().ran.contains(&pod.uid) => {
-                return Ok(());
+            Fault::KeepsWhatNeverStarted if self.made(pod) && !self.ran(pod) => return Ok(()),
+            Fault::LocksWhileCreating if self.memory.lock().unwrap().locked.contains(&pod.uid) => {
+                return Err(Error::internal(format!("pod {pod} is busy")));
             }
             Fault::ForgetsDeletesAtRestart if !self.made(pod) => {
                 return Err(Error::not_found(format!("delete pod {pod}: not known")));

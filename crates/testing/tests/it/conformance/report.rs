@@ -67,7 +67,7 @@ impl Broken {
                 Fault::PushesNoStarts if status.phase.as_deref() == Some("Running") => return None,
                 Fault::PushesNoEnds if is_over(&status) => return None,
                 Fault::PushesOtherCounts => {
-                    containers(&mut status).for_each(|container| container.restart_count += 7)
+                    containers(&mut status).for_each(|container| container.restart_count += 7);
                 }
                 _ => {}
             }
@@ -98,7 +98,7 @@ fn bend(fault: Fault, memory: &Memory, pod: &PodRef, status: &mut PodStatus) {
             }
         }
         Fault::GoesBackToPending if memory.deleted.contains(&pod.uid) => {
-            status.phase = Some("Pending".into())
+            status.phase = Some("Pending".into());
         }
         Fault::GivesOneIdToAll => {
             for container in containers(status) {
