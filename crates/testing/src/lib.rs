@@ -16,7 +16,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`conformance!`] holds a provider to the contract with one line, without a control plane: see [`conformance`].
+//! [`conformance!`] holds a provider to the contract with one line, without a control plane: see [`mod@conformance`].
 
 pub mod conformance;
 pub mod control_plane;
