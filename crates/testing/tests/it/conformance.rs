@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use vk_provider::{Context, Provider, Result};
 use vk_provider_mock::{ANNOTATION_PREFIX, Clock, Host};
-use vk_testing::conformance::{Case, Feature, Life, Run, Subject, Verdict, cases};
+use vk_testing::conformance::{Case, Feature, Life, Run, Subject, Verdict, cases, check};
 
 use self::{broken::Broken, fault::Fault, plain::Plain};
 
@@ -374,6 +374,18 @@ async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
     assert_eq!(reasons, BTreeSet::from(expected));
     let passed = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Passed).count();
     assert!(passed > 30, "only {passed} cases apply");
+}
+
+#[test]
+#[should_panic(expected = "rule: Name of the virtual node for which it was created")]
+fn a_test_that_the_macro_makes_fails_with_the_report() {
+    check("a_listed_pod_carries_the_mark_of_its_node", faulty(Fault::ForgetsTheMark));
+}
+
+#[test]
+#[should_panic(expected = "the provider panicked: a fault of the provider")]
+fn a_provider_that_panics_breaks_the_rule() {
+    check("a_ping_is_answered", faulty(Fault::PanicsInPing));
 }
 
 mod plain_by_macro {

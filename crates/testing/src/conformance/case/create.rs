@@ -1,7 +1,9 @@
 //! `create_pod`.
 
+use std::time::Duration;
+
 use futures::future::try_join_all;
-use vk_provider::error::Kind;
+use vk_provider::{PodRef, error::Kind};
 
 use crate::conformance::{
     caller::{Caller, told_error},
@@ -89,7 +91,7 @@ pub(crate) async fn an_error_names_its_pod(trial: &Trial) -> Outcome {
     let caller = trial.open().await?;
     let nobody = reference(&trial.pod().build());
     let status = caller.status(&nobody).await?.err();
-    let delete = caller.try_delete(&nobody, None, std::time::Duration::ZERO).await?.err();
+    let delete = caller.try_delete(&nobody, None, Duration::ZERO).await?.err();
     for (call, error) in [("pod_status", status), ("delete_pod", delete)] {
         let Some(error) = error else { continue };
         let text = error.report();
@@ -100,7 +102,7 @@ pub(crate) async fn an_error_names_its_pod(trial: &Trial) -> Outcome {
 }
 
 /// Sees that the list has a pod exactly once.
-pub(crate) async fn listed_once(caller: &Caller, pod: &vk_provider::PodRef, advice: &'static str) -> Outcome {
+pub(crate) async fn listed_once(caller: &Caller, pod: &PodRef, advice: &'static str) -> Outcome {
     let count = caller.listed(pod).await?.len();
     ensure(count == 1, || format!("pods lists {pod} {count} times"), advice)
 }

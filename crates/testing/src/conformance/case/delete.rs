@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use vk_provider::error::Kind;
+use vk_provider::{PodRef, Result, error::Kind};
 
 use crate::conformance::{
-    caller::told_error,
+    caller::{Caller, told_error},
     draft::reference,
     form,
     subject::Run,
@@ -57,11 +57,10 @@ pub(crate) async fn a_stopping_pod_is_found_until_it_has_ended(trial: &Trial) ->
     ensure(!vanished, || "pods does not list a pod that is still stopping".to_owned(), advice)
 }
 
-async fn over_now(caller: &crate::conformance::caller::Caller, pod: &vk_provider::PodRef) -> Outcome<bool> {
-    Ok(caller
-        .status(pod)
-        .await?
-        .map_or_else(|error| *error.kind() == Kind::NotFound, |it| form::is_over(&it)))
+/// Whether nothing of a pod runs now.
+async fn over_now(caller: &Caller, pod: &PodRef) -> Outcome<bool> {
+    let status = caller.status(pod).await?;
+    Ok(status.map_or_else(|error| *error.kind() == Kind::NotFound, |status| form::is_over(&status)))
 }
 
 /// Somebody is in a hurry: the second, shorter grace counts.
@@ -102,7 +101,7 @@ pub(crate) async fn a_delete_can_be_repeated(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-fn check_repeat(answer: vk_provider::Result<()>, advice: &'static str) -> Outcome {
+fn check_repeat(answer: Result<()>, advice: &'static str) -> Outcome {
     match answer {
         Err(error) if *error.kind() != Kind::NotFound => {
             Err(Stop::broken(told_error("a repeated delete_pod", &error), advice))

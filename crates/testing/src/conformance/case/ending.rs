@@ -1,6 +1,8 @@
 //! Containers that end by themselves: exit codes, restarts, init containers.
 
-use k8s_openapi::api::core::v1::PodStatus;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use vk_provider::{PodRef, error::Kind};
 
 use crate::conformance::{
@@ -159,11 +161,7 @@ pub(crate) async fn a_failed_init_container_fails_the_pod(trial: &Trial) -> Outc
 }
 
 /// Whether a pod is refused that the backend is said to be unable to run.
-async fn refused(
-    trial: &Trial,
-    caller: &Caller,
-    pod: &std::sync::Arc<k8s_openapi::api::core::v1::Pod>,
-) -> Outcome<bool> {
+async fn refused(trial: &Trial, caller: &Caller, pod: &Arc<Pod>) -> Outcome<bool> {
     if !trial.lacks(Feature::InitContainers) {
         caller.create(pod).await?;
         return Ok(false);

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vk_provider::{
-    ContainerRef,
+    ContainerRef, Result,
     ability::{ExecOptions, Session, Started},
     error::Kind,
 };
@@ -151,7 +151,7 @@ async fn begin(caller: &Caller, container: &ContainerRef, words: &[&str]) -> Out
 }
 
 /// The session of something that was started; an address is for the server to proxy, and not for us.
-pub(crate) fn session(started: vk_provider::Result<Started>, call: &str) -> Outcome<Session> {
+pub(crate) fn session(started: Result<Started>, call: &str) -> Outcome<Session> {
     match started {
         Ok(Started::Session(session)) => Ok(session),
         Ok(Started::Url(_)) => Err(Stop::DoesNotApply(

@@ -37,6 +37,7 @@ pub(crate) struct Broken {
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) created: HashMap<Arc<str>, usize>,
+    order: Vec<Arc<str>>,
     pub(super) deleted: HashSet<Arc<str>>,
     pub(super) revived: HashSet<Arc<str>>,
     ran: HashSet<Arc<str>>,
@@ -173,6 +174,9 @@ impl Provider for Broken {
         let answer = self.inner.create_pod(bundle).await;
         let mut memory = self.memory.lock().unwrap();
         if answer.is_ok() {
+            if !memory.order.contains(&pod.uid) {
+                memory.order.push(Arc::clone(&pod.uid));
+            }
             *memory.created.entry(Arc::clone(&pod.uid)).or_default() += 1;
             memory.newest.insert((Arc::clone(&pod.namespace), Arc::clone(&pod.name)), pod.clone());
             let deleted = memory.deleted.clone();
@@ -297,7 +301,10 @@ impl Provider for Broken {
             }
         }
         match self.fault {
-            Fault::ListsTwoAtMost => pods.truncate(2),
+            Fault::ListsTwoAtMost => {
+                let order = self.memory.lock().unwrap().order.clone();
+                pods.retain(|observed| !order.iter().skip(2).any(|uid| *uid == observed.pod.uid));
+            }
             Fault::ForgetsPodsAtRestart => pods.retain(|observed| self.made(&observed.pod)),
             Fault::KeysByName => pods.retain(|observed| self.taken_for(&observed.pod) == observed.pod),
             Fault::ListsEveryCreate => {
@@ -330,6 +337,7 @@ impl Provider for Broken {
         match self.fault {
             Fault::HangsInPing => future::pending().await,
             Fault::FailsInPing => Err(Error::unavailable("ping: nobody is there")),
+            Fault::PanicsInPing => panic!("a fault of the provider"),
             _ => self.inner.ping().await,
         }
     }

@@ -77,6 +77,7 @@ pub(crate) enum Fault {
     // The node.
     HangsInPing,
     FailsInPing,
+    PanicsInPing,
     CountsDescriptions,
     HasNoMemory,
     OffersMoreThanThereIs,
