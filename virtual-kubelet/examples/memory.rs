@@ -1,6 +1,7 @@
 //! A whole provider, and a command of one's own that has it: `cargo run --example memory -- run --provider memory`.
 //!
-//! The pods are only remembered. `docs/guide/write-a-provider.md` walks through it.
+//! The pods are only remembered. `docs/guide/write-a-provider.md` walks through it. That it keeps the contract is proved at
+//! the end: `cargo test --example memory`.
 
 use std::{
     collections::HashMap,
@@ -10,7 +11,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus,
+};
 use virtual_kubelet::{
     Registry,
     provider::{
@@ -30,14 +33,47 @@ impl Memory {
     }
 }
 
-fn running() -> PodStatus {
-    PodStatus { phase: Some("Running".to_owned()), ..PodStatus::default() }
+/// Whatever is remembered runs, since it was created.
+fn running(pod: &Pod) -> PodStatus {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let since = ContainerStateRunning { started_at: pod.metadata.creation_timestamp.clone() };
+    let status = |container: &Container| ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        container_id: Some(format!("memory://{uid}.{}", container.name)),
+        state: Some(ContainerState { running: Some(since.clone()), ..ContainerState::default() }),
+        ready: true,
+        ..ContainerStatus::default()
+    };
+    let ready = PodCondition {
+        type_: "ContainersReady".to_owned(),
+        status: "True".to_owned(),
+        ..PodCondition::default()
+    };
+    PodStatus {
+        phase: Some("Running".to_owned()),
+        container_statuses: Some(pod.spec.iter().flat_map(|spec| &spec.containers).map(status).collect()),
+        conditions: Some(vec![ready]),
+        ..PodStatus::default()
+    }
+}
+
+/// Refuses what would otherwise be remembered in part.
+fn check(pod: &PodRef, spec: Option<&PodSpec>) -> Result<()> {
+    if spec.is_none_or(|spec| spec.containers.is_empty()) {
+        return Err(Error::invalid(format!("remember pod {pod}: it has no containers")));
+    }
+    if spec.is_some_and(|spec| spec.init_containers.is_some() || spec.ephemeral_containers.is_some()) {
+        return Err(Error::unsupported(format!("remember pod {pod}: it has more than regular containers")));
+    }
+    Ok(())
 }
 
 #[async_trait]
 impl Provider for Memory {
     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
         let pod = bundle.reference().ok_or_else(|| Error::invalid("the pod has no uid"))?;
+        check(&pod, bundle.pod.spec.as_ref())?;
         self.pods_now().insert(pod, bundle.pod);
         Ok(())
     }
@@ -52,14 +88,17 @@ impl Provider for Memory {
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
-        let known = self.pods_now().contains_key(pod);
-        if known { Ok(running()) } else { Err(Error::not_found(format!("no pod {pod}"))) }
+        let status = self.pods_now().get(pod).map(|pod| running(pod));
+        status.ok_or_else(|| Error::not_found(format!("no pod {pod}")))
     }
 
     async fn pods(&self) -> Result<Vec<ObservedPod>> {
-        let node = Some(self.node.clone());
-        let observed = |pod: &PodRef| ObservedPod { pod: pod.clone(), node: node.clone(), status: running() };
-        Ok(self.pods_now().keys().map(observed).collect())
+        let observed = |(pod, spec): (&PodRef, &Arc<Pod>)| ObservedPod {
+            pod: pod.clone(),
+            node: Some(self.node.clone()),
+            status: running(spec),
+        };
+        Ok(self.pods_now().iter().map(observed).collect())
     }
 
     fn configure_node(&self, node: &mut NodeTemplate) {
@@ -93,4 +132,37 @@ impl Factory for MemoryFactory {
 
 fn main() -> ExitCode {
     virtual_kubelet::main_with(Registry::with_builtin().with(MemoryFactory))
+}
+
+#[cfg(test)]
+mod tests {
+    use vk_testing::conformance::{Feature, Subject};
+
+    use super::*;
+
+    struct Remembered;
+
+    #[async_trait]
+    impl Subject for Remembered {
+        async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
+            Ok(Arc::new(Memory { node: context.node_name, pods: Mutex::default() }))
+        }
+
+        fn lacks(&self) -> &[Feature] {
+            &[
+                Feature::Logs,
+                Feature::Exec,
+                Feature::Attach,
+                Feature::PortForward,
+                Feature::Stats,
+                Feature::Endings,
+                Feature::Restarts,
+                Feature::InitContainers,
+                Feature::EphemeralContainers,
+                Feature::Survival,
+            ]
+        }
+    }
+
+    vk_testing::conformance!(Remembered);
 }

@@ -63,6 +63,7 @@
 //!
 //!     fn configure_node(&self, node: &mut NodeTemplate) {
 //!         node.capacity.insert("cpu".into(), Quantity::units(4));
+//!         node.capacity.insert("memory".into(), Quantity::bytes(8 << 30));
 //!         node.capacity.insert("pods".into(), Quantity::units(100));
 //!     }
 //! }

@@ -28,19 +28,34 @@ where
     // An async fn would lose the caller's place, which is the line one wants to see.
     let caller = Location::caller();
     async move {
-        let end = Instant::now() + deadline;
-        let mut interval = FIRST_INTERVAL;
-        let mut seen = String::from("nothing yet: the first look did not end");
-        loop {
-            match timeout_at(end, check()).await {
-                Ok(Ok(found)) => return found,
-                Ok(Err(other)) => seen = other.to_string(),
-                Err(_) => {}
-            }
-            assert!(Instant::now() < end, "not within {deadline:?}: {what} (at {caller}); last seen: {seen}");
-            sleep(interval).await;
-            interval = (interval * 2).min(LONGEST_INTERVAL);
+        match within(deadline, &mut check).await {
+            Ok(found) => found,
+            Err(seen) => panic!("not within {deadline:?}: {what} (at {caller}); last seen: {seen}"),
         }
+    }
+}
+
+/// As [`eventually`], for callers that say themselves what is wrong: the error is what was last seen.
+pub(crate) async fn within<T, E, F, Fut>(deadline: Duration, mut check: F) -> Result<T, String>
+where
+    E: Display,
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    let end = Instant::now() + deadline;
+    let mut interval = FIRST_INTERVAL;
+    let mut seen = String::from("nothing yet: the first look did not end");
+    loop {
+        match timeout_at(end, check()).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(other)) => seen = other.to_string(),
+            Err(_) => {}
+        }
+        if Instant::now() >= end {
+            return Err(seen);
+        }
+        sleep(interval).await;
+        interval = (interval * 2).min(LONGEST_INTERVAL);
     }
 }
 

@@ -1,4 +1,5 @@
-//! A real Kubernetes control plane as a value, and the few words tests need around it.
+//! A real Kubernetes control plane as a value, the conformance suite for providers, and the few words tests need around
+//! them.
 //!
 //! [`ControlPlane`] starts etcd and kube-apiserver, and on request the controller-manager and the
 //! scheduler, on free loopback ports. Everything it started ends with the process that started it, however
@@ -14,7 +15,10 @@
 //! let node = cluster.node_client("worker-1")?;
 //! # Ok(()) }
 //! ```
+//!
+//! [`conformance!`] holds a provider to the contract with one line, without a control plane: see [`mod@conformance`].
 
+pub mod conformance;
 pub mod control_plane;
 mod eventually;
 mod kubectl;

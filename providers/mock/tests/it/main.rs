@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed assumption of a test is a failed test")]
 
 mod ability;
+mod conformance;
 mod provider;
 mod remote;
 mod support;

@@ -1,0 +1,293 @@
+//! Makes the calls of the core: each with a time limit, and with the core's reaction to errors.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use vk_provider::{
+    Changes, Error, ObservedPod, PodChange, PodRef, Provider, Result,
+    ability::{Attach, Exec, Logs, PortForward, Stats},
+    error::{Kind, Reaction},
+};
+
+use super::{
+    draft::reference,
+    form,
+    resolver::bundle,
+    subject::{Feature, Subject},
+    trial::lacking,
+    verdict::{Outcome, Stop},
+};
+use crate::eventually::within;
+
+/// One process's use of the provider, from open to drop.
+pub(crate) struct Caller {
+    provider: Arc<dyn Provider>,
+    subject: Arc<dyn Subject>,
+    limit: Duration,
+    told: Arc<Mutex<Vec<PodChange>>>,
+    /// How often it wants to be asked, where it does not push.
+    period: Option<Duration>,
+    _listener: JoinSet<()>,
+}
+
+// === impl Caller ===
+
+impl Caller {
+    /// Asks for the changes, as the core does before it creates any pod, and keeps all that is told.
+    pub(super) fn new(provider: Arc<dyn Provider>, subject: Arc<dyn Subject>) -> Self {
+        let told = Arc::<Mutex<Vec<PodChange>>>::default();
+        let mut listener = JoinSet::new();
+        let period = match provider.changes() {
+            Changes::Push(mut stream) => {
+                let told = Arc::clone(&told);
+                listener.spawn(async move {
+                    while let Some(change) = stream.next().await {
+                        told.lock().push(change);
+                    }
+                });
+                None
+            }
+            Changes::Poll(period) => Some(period),
+        };
+        let limit = subject.limit();
+        Self { provider, subject, limit, told, period, _listener: listener }
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
+    /// How often it wants to be asked; `None` for a provider that pushes.
+    pub(crate) fn period(&self) -> Option<Duration> {
+        self.period
+    }
+
+    /// Waits for an answer no longer than the limit.
+    pub(crate) async fn call<T>(&self, name: &str, call: impl Future<Output = T>) -> Outcome<T> {
+        tokio::time::timeout(self.limit, call).await.map_err(|_| {
+            let seen = format!("{name} did not return within {:?}", self.limit);
+            Stop::broken(seen, "start the work and return; what takes long shows in the status later")
+        })
+    }
+
+    /// Repeats a look until it finds what is wanted.
+    pub(crate) async fn until<T, F>(
+        &self,
+        what: &str,
+        advice: &'static str,
+        look: impl FnMut() -> F,
+    ) -> Outcome<T>
+    where
+        F: Future<Output = Result<T, String>>,
+    {
+        within(self.limit, look).await.map_err(|seen| {
+            Stop::broken(format!("not within {:?}: {what}; last seen: {seen}", self.limit), advice)
+        })
+    }
+
+    pub(crate) async fn try_create(&self, pod: &Arc<Pod>) -> Outcome<Result<()>> {
+        self.call("create_pod", self.provider.create_pod(bundle(pod, true))).await
+    }
+
+    pub(crate) async fn try_update(&self, pod: &Arc<Pod>) -> Outcome<Result<()>> {
+        self.call("update_pod", self.provider.update_pod(bundle(pod, true))).await
+    }
+
+    pub(crate) async fn try_delete(
+        &self,
+        pod: &PodRef,
+        last_known: Option<&Arc<Pod>>,
+        grace: Duration,
+    ) -> Outcome<Result<()>> {
+        self.call("delete_pod", self.provider.delete_pod(pod, last_known.cloned(), grace)).await
+    }
+
+    pub(crate) async fn status(&self, pod: &PodRef) -> Outcome<Result<PodStatus>> {
+        self.call("pod_status", self.provider.pod_status(pod)).await
+    }
+
+    pub(crate) async fn pods(&self) -> Outcome<Result<Vec<ObservedPod>>> {
+        self.call("pods", self.provider.pods()).await
+    }
+
+    /// Creates a pod, with the retries of the core.
+    pub(crate) async fn create(&self, pod: &Arc<Pod>) -> Outcome<PodRef> {
+        let made = self
+            .until(
+                "create_pod accepts the pod",
+                "accept the pod, or let Subject::dress make it one that the backend can run",
+                || async { retry(self.try_create(pod).await, Reaction::Done) },
+            )
+            .await?;
+        made.map_err(|error| {
+            let seen = format!("create_pod answered {}: {}", error.kind(), error.report());
+            Stop::broken(seen, "accept the pod, or let Subject::dress make it one that the backend can run")
+        })?;
+        Ok(reference(pod))
+    }
+
+    /// Creates a pod and waits until it runs.
+    pub(crate) async fn start(&self, pod: &Arc<Pod>) -> Outcome<(PodRef, PodStatus)> {
+        let made = self.create(pod).await?;
+        let status = self.running(&made).await?;
+        Ok((made, status))
+    }
+
+    /// Waits until all regular containers of a pod run.
+    pub(crate) async fn running(&self, pod: &PodRef) -> Outcome<PodStatus> {
+        let advice = "report the phase Running and every container of the pod as running once they do";
+        self.shows(pod, "the pod is Running and so are its containers", advice, form::is_running).await
+    }
+
+    /// Waits until the status is as wanted.
+    pub(crate) async fn shows(
+        &self,
+        pod: &PodRef,
+        what: &str,
+        advice: &'static str,
+        wanted: impl Fn(&PodStatus) -> bool,
+    ) -> Outcome<PodStatus> {
+        self.until(what, advice, || async {
+            match seen(self.status(pod).await)? {
+                Ok(status) if wanted(&status) => Ok(status),
+                Ok(status) => Err(form::summary(&status)),
+                Err(error) => Err(told_error("pod_status", &error)),
+            }
+        })
+        .await
+    }
+
+    /// Begins to stop a pod, with the retries of the core.
+    pub(crate) async fn delete(&self, pod: &Arc<Pod>, grace: Duration) -> Outcome {
+        let advice = "answer Ok once stopping has begun, and NotFound when nothing of the pod runs";
+        let id = reference(pod);
+        let answer = self
+            .until("delete_pod accepts the pod", advice, || async {
+                retry(self.try_delete(&id, Some(pod), grace).await, Reaction::Gone)
+            })
+            .await?;
+        answer.map_err(|error| Stop::broken(told_error("delete_pod", &error), advice))
+    }
+
+    /// Waits until nothing of a pod runs: the last status, or `None` when it is not found.
+    pub(crate) async fn over(&self, pod: &PodRef) -> Outcome<Option<PodStatus>> {
+        let advice = "after a delete, report every container as terminated or answer NotFound as soon as nothing \
+                      of the pod runs";
+        self.until("nothing of the pod runs any more", advice, || async {
+            match seen(self.status(pod).await)? {
+                Ok(status) if form::is_over(&status) => Ok(Some(status)),
+                Ok(status) => Err(form::summary(&status)),
+                Err(error) if *error.kind() == Kind::NotFound => Ok(None),
+                Err(error) => Err(told_error("pod_status", &error)),
+            }
+        })
+        .await
+    }
+
+    /// The pods of this UID in the list.
+    pub(crate) async fn listed(&self, pod: &PodRef) -> Outcome<Vec<ObservedPod>> {
+        let all = self
+            .until("pods answers a list", "answer every pod that the backend runs for the node", || async {
+                seen(self.pods().await)?.map_err(|error| told_error("pods", &error))
+            })
+            .await?;
+        Ok(all.into_iter().filter(|observed| observed.pod.uid == pod.uid).collect())
+    }
+
+    /// Sees that a pod still runs, and that its containers are those that ran before.
+    pub(crate) async fn undisturbed(
+        &self,
+        pod: &PodRef,
+        before: &PodStatus,
+        advice: &'static str,
+    ) -> Outcome {
+        let now = self.status(pod).await?;
+        let now = now.map_err(|error| Stop::broken(told_error("pod_status", &error), advice))?;
+        if !form::is_running(&now) {
+            return Err(Stop::broken(format!("the pod no longer runs: {}", form::summary(&now)), advice));
+        }
+        match form::disturbed(before, &now) {
+            Some(difference) => Err(Stop::broken(difference, advice)),
+            None => Ok(()),
+        }
+    }
+
+    /// How much was told until now.
+    pub(crate) fn mark(&self) -> usize {
+        self.told.lock().len()
+    }
+
+    /// What was told about a pod since then: looks as `None`, statuses as they are.
+    pub(crate) fn told_since(&self, mark: usize, pod: &PodRef) -> Vec<Option<PodStatus>> {
+        let told = self.told.lock();
+        let about = told[mark..].iter().filter_map(|change| match change {
+            PodChange::Look(of) if of.uid == pod.uid => Some(None),
+            PodChange::Status(of, status) if of.uid == pod.uid => Some(Some((**status).clone())),
+            _ => None,
+        });
+        about.collect()
+    }
+
+    pub(crate) fn logs(&self) -> Outcome<&dyn Logs> {
+        self.ability(self.provider.logs(), Feature::Logs)
+    }
+
+    pub(crate) fn exec(&self) -> Outcome<&dyn Exec> {
+        self.ability(self.provider.exec(), Feature::Exec)
+    }
+
+    pub(crate) fn attach(&self) -> Outcome<&dyn Attach> {
+        self.ability(self.provider.attach(), Feature::Attach)
+    }
+
+    pub(crate) fn port_forward(&self) -> Outcome<&dyn PortForward> {
+        self.ability(self.provider.port_forward(), Feature::PortForward)
+    }
+
+    pub(crate) fn stats(&self) -> Outcome<&dyn Stats> {
+        self.ability(self.provider.stats(), Feature::Stats)
+    }
+
+    fn ability<T>(&self, found: Option<T>, feature: Feature) -> Outcome<T> {
+        match (found, self.subject.lacks().contains(&feature)) {
+            (Some(ability), false) => Ok(ability),
+            (None, true) => Err(lacking(feature)),
+            (Some(_), true) => Err(Stop::broken(
+                format!("the subject declares no {feature} but the provider has them"),
+                "take the feature out of Subject::lacks, so that the provider is held to its rules",
+            )),
+            (None, false) => Err(Stop::broken(
+                format!("the provider has no {feature}, and the subject does not say so"),
+                "return Some(self) from the accessor, or name the feature in Subject::lacks",
+            )),
+        }
+    }
+}
+
+/// An answer for a loop that waits: a broken rule is no reason to wait longer, but what was seen is kept.
+fn seen<T>(answer: Outcome<T>) -> Result<T, String> {
+    answer.map_err(|stop| match stop {
+        Stop::Broken(breach) => breach.seen,
+        Stop::DoesNotApply(why) => why,
+    })
+}
+
+/// Whether a call is to be made again, by the reaction of the core: an error that it retries is no answer yet, and one
+/// reaction stands for success.
+fn retry(answer: Outcome<Result<()>>, success: Reaction) -> Result<Result<()>, String> {
+    match seen(answer)? {
+        Err(error) if error.kind().reaction() == success => Ok(Ok(())),
+        Err(error) if matches!(error.kind().reaction(), Reaction::Retry | Reaction::RetrySlowly) => {
+            Err(format!("{}: {}", error.kind(), error.report()))
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// An error in the words of a message.
+pub(crate) fn told_error(call: &str, error: &Error) -> String {
+    format!("{call} answered {}: {}", error.kind(), error.report())
+}

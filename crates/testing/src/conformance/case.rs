@@ -1,0 +1,18 @@
+//! The cases, by what they are about. Each is one rule; `list` says which sentence of the contract it holds providers to.
+
+pub(super) mod abandon;
+pub(super) mod ability;
+pub(super) mod attach;
+pub(super) mod changes;
+pub(super) mod create;
+pub(super) mod delete;
+pub(super) mod ending;
+pub(super) mod exec;
+pub(super) mod identity;
+pub(super) mod logs;
+pub(super) mod node;
+pub(super) mod port_forward;
+pub(super) mod restart;
+pub(super) mod stats;
+pub(super) mod status;
+pub(super) mod update;

@@ -1,0 +1,81 @@
+//! Calls that are dropped before they have returned.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use vk_provider::Result;
+
+use super::create::listed_once;
+use crate::conformance::{
+    caller::Caller, draft::reference, resolver::bundle, subject::Run, trial::Trial, verdict::Outcome,
+};
+
+/// How far a call gets before it is dropped: so many times it is polled.
+const CUTS: [usize; 4] = [1, 2, 3, 5];
+
+/// A create that was dropped on its way leaves nothing that a delete does not end.
+pub(crate) async fn an_abandoned_create_can_be_deleted(trial: &Trial) -> Outcome {
+    let caller = trial.open().await?;
+    for cut in CUTS {
+        let pod = trial.pod().build();
+        abandon_create(&caller, &pod, cut).await?;
+        caller.delete(&pod, Duration::ZERO).await?;
+        caller.over(&reference(&pod)).await?;
+    }
+    Ok(())
+}
+
+/// A create that was dropped on its way and is made again ends with one instance.
+pub(crate) async fn an_abandoned_create_can_be_repeated(trial: &Trial) -> Outcome {
+    let advice = "look the UID up in the backend before anything is started, and hold nothing across an await \
+                  that a dropped call would leave behind";
+    let caller = trial.open().await?;
+    for cut in CUTS {
+        let pod = trial.pod().build();
+        abandon_create(&caller, &pod, cut).await?;
+        let (made, _) = caller.start(&pod).await?;
+        listed_once(&caller, &made, advice).await?;
+    }
+    Ok(())
+}
+
+/// A delete that was dropped on its way and is made again ends the pod.
+pub(crate) async fn an_abandoned_delete_can_be_repeated(trial: &Trial) -> Outcome {
+    let caller = trial.open().await?;
+    for cut in CUTS {
+        let pod = trial.pod().run(Run::UntilKilled).build();
+        let (made, _) = caller.start(&pod).await?;
+        let delete = caller.provider().delete_pod(&made, Some(Arc::clone(&pod)), Duration::from_hours(1));
+        caller.call("delete_pod", Abandoned { call: delete, polls: cut }).await?;
+        caller.delete(&pod, Duration::ZERO).await?;
+        caller.over(&made).await?;
+    }
+    Ok(())
+}
+
+async fn abandon_create(caller: &Caller, pod: &Arc<Pod>, cut: usize) -> Outcome {
+    let create = caller.provider().create_pod(bundle(pod, true));
+    caller.call("create_pod", Abandoned { call: create, polls: cut }).await
+}
+
+/// A call that is dropped after so many polls, if it has not returned by then.
+struct Abandoned<'a> {
+    call: BoxFuture<'a, Result<()>>,
+    polls: usize,
+}
+
+impl Future for Abandoned<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let ready = self.call.as_mut().poll(context).is_ready();
+        self.polls = self.polls.saturating_sub(1);
+        if ready || self.polls == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the provider offers beside running pods.
+
+use vk_provider::Abilities;
+
+use crate::conformance::{
+    subject::Feature,
+    trial::Trial,
+    verdict::{Outcome, ensure},
+};
+
+/// What the subject says of the provider's abilities is so, in both directions and in the next process too.
+pub(crate) async fn abilities_are_as_declared(trial: &Trial) -> Outcome {
+    for _ in 0..2 {
+        let caller = trial.open().await?;
+        let has = Abilities::of(caller.provider());
+        for (has, feature) in [
+            (has.logs, Feature::Logs),
+            (has.exec, Feature::Exec),
+            (has.attach, Feature::Attach),
+            (has.port_forward, Feature::PortForward),
+            (has.stats, Feature::Stats),
+        ] {
+            ensure(
+                !(has && trial.lacks(feature)),
+                || format!("the subject declares no {feature} but the provider has them"),
+                "take the feature out of Subject::lacks, so that the provider is held to its rules",
+            )?;
+            ensure(
+                has || trial.lacks(feature),
+                || format!("the provider has no {feature}, and the subject does not say so"),
+                "return Some(self) from the accessor, or name the feature in Subject::lacks",
+            )?;
+        }
+    }
+    Ok(())
+}

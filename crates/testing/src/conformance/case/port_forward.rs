@@ -1,0 +1,62 @@
+//! Connections to ports.
+
+use vk_provider::{ability::Forward, error::Kind};
+
+use crate::conformance::{
+    caller::told_error,
+    draft::reference,
+    trial::Trial,
+    verdict::{Outcome, Stop, ensure},
+};
+
+/// On this port nothing listens.
+const CLOSED: u16 = 1;
+
+/// A port on which the pod listens can be reached, more than once.
+pub(crate) async fn a_port_that_listens_is_reached(trial: &Trial) -> Outcome {
+    let caller = trial.open().await?;
+    let forward = caller.port_forward()?;
+    let Some(port) = trial.subject().port() else {
+        return Err(Stop::DoesNotApply("the subject names no port on which its pods listen".to_owned()));
+    };
+    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let advice = "connect to the port inside of the pod, once for each call";
+    for _ in 0..2 {
+        let dialled = caller.call("port_forward.dial", forward.dial(&made, port)).await?;
+        dialled.map_err(|error| Stop::broken(told_error("port_forward.dial", &error), advice))?;
+    }
+    Ok(())
+}
+
+/// A port on which nothing listens is not there now, and may be later.
+pub(crate) async fn a_closed_port_is_unavailable(trial: &Trial) -> Outcome {
+    let caller = trial.open().await?;
+    let forward = caller.port_forward()?;
+    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let answer = caller.call("port_forward.dial", forward.dial(&made, CLOSED)).await?;
+    if let Ok(Forward::Url(_)) = answer {
+        return Err(Stop::DoesNotApply(
+            "the provider answers with an address, which the server proxies".to_owned(),
+        ));
+    }
+    let unavailable = answer.as_ref().err().is_some_and(|error| *error.kind() == Kind::Unavailable);
+    ensure(
+        unavailable,
+        || format!("dialling port {CLOSED}, on which nothing listens, answered {answer:?}"),
+        "answer Unavailable when the connection is refused",
+    )
+}
+
+/// A pod that is not there has no ports.
+pub(crate) async fn a_port_of_nobody_is_not_found(trial: &Trial) -> Outcome {
+    let caller = trial.open().await?;
+    let forward = caller.port_forward()?;
+    let stranger = reference(&trial.pod().build());
+    let answer = caller.call("port_forward.dial", forward.dial(&stranger, 80)).await?;
+    let found = answer.as_ref().err().is_none_or(|error| *error.kind() != Kind::NotFound);
+    ensure(
+        !found,
+        || format!("dialling a port of {stranger}, which was never created, answered {answer:?}"),
+        "answer NotFound for a UID that the backend does not have",
+    )
+}

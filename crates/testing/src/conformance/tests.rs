@@ -1,0 +1,49 @@
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::*;
+
+/// The documents that are law for providers.
+const LAW: [&str; 9] = [
+    "crates/provider/src/provider.rs",
+    "crates/provider/src/pod.rs",
+    "crates/provider/src/node.rs",
+    "crates/provider/src/error.rs",
+    "crates/provider/src/resolve.rs",
+    "crates/provider/src/ability.rs",
+    "crates/provider/src/ability/logs.rs",
+    "crates/provider/src/ability/session.rs",
+    "crates/provider/src/ability/stats.rs",
+];
+
+/// The text of a document without comment marks and line ends.
+fn text_of(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join(path)).unwrap();
+    let words = text.lines().flat_map(|line| {
+        let line = line.trim_start().trim_start_matches("///").trim_start_matches("//!");
+        line.split_whitespace()
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_case_quotes_the_contract() {
+    let mut law: Vec<String> = LAW.map(text_of).into();
+    law.push(text_of("ARCHITECTURE.md"));
+    for case in cases() {
+        assert!(
+            law.iter().any(|text| text.contains(case.rule)),
+            "{}: nobody says {:?}",
+            case.name,
+            case.rule
+        );
+    }
+}
+
+#[test]
+fn every_case_has_a_name_of_its_own() {
+    let names: BTreeSet<&str> = cases().iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), cases().len());
+    assert!(names.len() >= 40);
+    assert!(Case::named("a_second_create_adopts").is_some());
+}
