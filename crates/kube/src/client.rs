@@ -13,7 +13,7 @@ use std::{
 };
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
@@ -22,6 +22,10 @@ use crate::{Metrics, transport::Transport};
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
 const RELOAD_PERIOD: Duration = Duration::from_secs(5);
+
+/// How many writes of one kind are under way at a time: a connection carries a hundred calls, and those that keep leases
+/// and nodes alive must find room beside.
+const TURNS: usize = 80;
 
 /// Where the credentials come from.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +81,7 @@ pub struct Client {
     metrics: Metrics,
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
+    turns: Arc<Semaphore>,
 }
 
 enum Origin {
@@ -105,7 +110,7 @@ impl Source {
             });
         }
         let server = server.trim_end_matches('/').to_owned();
-        Ok(Client { current, server, metrics, streamless: Arc::default() })
+        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns() })
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -247,7 +252,7 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        Self { current, server: "the API server".to_owned(), metrics, streamless: Arc::default() }
+        Self { current, server: "the API server".to_owned(), metrics, streamless: Arc::default(), turns: turns() }
     }
 
     /// The address of the API server, for messages.
@@ -282,9 +287,19 @@ impl Client {
         !self.streamless.swap(true, Ordering::Relaxed)
     }
 
+    /// Turns for writes of which there may be thousands at once. A call that waits inside of the client would use up its
+    /// time there, and then begin anew; whoever has many to make waits for a turn before each.
+    pub fn turns(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.turns)
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
+}
+
+fn turns() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(TURNS))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod telling;
 pub mod watch;
 pub mod watches;
 pub mod worker;
+mod writing;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -36,7 +37,7 @@ use tokio::{
     time::Instant,
 };
 use tracing::{debug, warn};
-use vk_kube::{Client, Objects, Patch, Recorder, event::Severity};
+use vk_kube::{Client, Recorder, event::Severity};
 use vk_provider::{
     Changes, Error, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef, Provider, Resolver,
 };
@@ -49,7 +50,8 @@ use self::{
     leftovers::Leftovers,
     missed::Missed,
     watch::{Sight, Sights},
-    worker::{Action, Call, Event, Refusal, Worker, Write},
+    worker::{Action, Call, Event, Refusal, Worker},
+    writing::Turns,
 };
 use crate::now::Now;
 
@@ -116,6 +118,7 @@ struct Shell {
     facts: latest::Receiver<Option<Arc<Node>>>,
     /// Pods that wait for room.
     waiting: BTreeSet<Arc<str>>,
+    turns: Turns,
     policy: Arc<Policy>,
     clock: Clock,
     start: Instant,
@@ -177,6 +180,7 @@ impl Controller {
             ledger: Ledger::new(policy.checks, policy.daemon_sets),
             facts: self.facts,
             waiting: BTreeSet::new(),
+            turns: Turns::new(self.client.turns()),
             node: self.node,
             provider: self.provider,
             client: self.client,
@@ -213,6 +217,7 @@ impl Controller {
                 },
                 () = tokio::time::sleep_until(wake) => shell.ring(),
                 Ok(()) = facts.changed() => shell.room(),
+                turn = shell.turns.next() => shell.take_turn(turn),
                 () = supervisor.stopping() => break,
             }
         }
@@ -437,24 +442,6 @@ impl Shell {
         if let Some(slot) = self.workers.get_mut(&pod.uid) {
             slot.call = Some(handle);
         }
-    }
-
-    fn write(&mut self, pod: &PodRef, write: Write) {
-        let pods: Objects<Pod> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
-        let pod = pod.clone();
-        self.tasks.spawn(async move {
-            let answer = match &write {
-                Write::Status(body) => {
-                    let patched = pods.patch_status(&pod.name, &Patch::Strategic(body.clone())).await;
-                    patched.map(|mut pod| {
-                        pod.metadata.managed_fields = None;
-                        Some(Arc::new(pod))
-                    })
-                }
-                Write::Remove => pods.delete_now(&pod.name, &pod.uid).await.map(|()| None),
-            };
-            Answer::Pod(Arc::clone(&pod.uid), Event::Wrote(write, answer))
-        });
     }
 
     fn announce(

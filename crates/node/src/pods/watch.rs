@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt as _, future, stream, stream::BoxStream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use vk_kube::{Change, Client, Objects, Selector};
 
 use super::{
@@ -53,4 +53,19 @@ fn sight(change: Change<Pod>) -> Option<Sight> {
 pub(super) fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     pod.metadata.self_link = None;
+    // A list that grows while it is read has room for more than it will ever hold.
+    if let Some(status) = &mut pod.status {
+        shrink(status);
+    }
+}
+
+/// Gives back what the lists of a status have too much.
+pub(super) fn shrink(status: &mut PodStatus) {
+    let lists = [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().for_each(Vec::shrink_to_fit);
+    status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
 }

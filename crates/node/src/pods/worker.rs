@@ -248,6 +248,10 @@ impl Worker {
                 self.annotations.extend(annotations);
             }
             Event::Labels(labels) => self.label(labels, &mut actions),
+            Event::Turn => {
+                self.write.busy = false;
+                self.asked = None;
+            }
             Event::Judged(verdict) => self.judged(verdict, &mut actions),
             Event::Sized(answer) => self.sized(answer, &mut actions),
             Event::Room => self.room(),

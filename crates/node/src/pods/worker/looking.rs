@@ -9,7 +9,7 @@ use vk_provider::{EventKind, error::Kind};
 use super::{Action, Call, Presence, Refusal, Worker, has_started, ran};
 use crate::{
     now::Now,
-    pods::{status, telling},
+    pods::{status, telling, watch},
 };
 
 /// How soon a provider that does not push is asked again after a change; twice as long each time when nothing has changed.
@@ -27,7 +27,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn report(&mut self, status: Box<PodStatus>, actions: &mut Vec<Action>) {
+    pub(super) fn report(&mut self, mut status: Box<PodStatus>, actions: &mut Vec<Action>) {
+        watch::shrink(&mut status);
         self.presence = Presence::Present;
         self.ended = status::all_ended(&status) && status::is_terminal(status.phase.as_deref());
         self.held = None;

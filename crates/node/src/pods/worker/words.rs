@@ -44,6 +44,8 @@ pub enum Event {
     Called(Call, Result<(), Refusal>),
     /// A look at the status was answered.
     Looked(Result<Box<PodStatus>, Refusal>),
+    /// A write had to wait for its turn, which has come: what is to be written now?
+    Turn,
     /// A write to the API server was answered, with the pod as it is now where the answer has it.
     Wrote(Write, Result<Option<Arc<Pod>>, ApiError>),
 }
