@@ -3,7 +3,9 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
+    fs,
+    future::Future,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::{Metrics, transport::Transport};
+use crate::{Error, Fence, Metrics, transport::Transport};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -71,6 +73,8 @@ pub struct Client {
     /// The server's address, for messages.
     server: String,
     metrics: Metrics,
+    /// What writes have to pass.
+    fence: Option<Fence>,
 }
 
 enum Origin {
@@ -98,7 +102,7 @@ impl Source {
                 }
             });
         }
-        Ok(Client { current, server: server.trim_end_matches('/').to_owned(), metrics })
+        Ok(Client { current, server: server.trim_end_matches('/').to_owned(), metrics, fence: None })
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -240,7 +244,24 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        Self { current, server: "the API server".to_owned(), metrics }
+        Self { current, server: "the API server".to_owned(), metrics, fence: None }
+    }
+
+    /// The same client with a fence: it and its clones write only while the fence is open.
+    #[must_use]
+    pub fn fenced(&self, fence: Fence) -> Self {
+        Self { fence: Some(fence), ..self.clone() }
+    }
+
+    /// The same client without one: for the lease itself, whose writes carry a precondition.
+    #[must_use]
+    pub fn unfenced(&self) -> Self {
+        Self { fence: None, ..self.clone() }
+    }
+
+    /// What writes have to pass, if anything.
+    pub fn fence(&self) -> Option<&Fence> {
+        self.fence.as_ref()
     }
 
     /// The address of the API server, for messages.
@@ -263,6 +284,17 @@ impl Client {
         let renewed = self.current.has_changed().unwrap_or(false);
         self.current.mark_unchanged();
         renewed
+    }
+
+    /// Makes a request that changes something, if the fence lets it.
+    pub(crate) async fn write<T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        match &self.fence {
+            Some(fence) => fence.guard(request).await?,
+            None => request.await,
+        }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

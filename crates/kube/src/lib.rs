@@ -6,6 +6,7 @@
 pub mod client;
 pub mod error;
 pub mod event;
+pub mod fence;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
@@ -16,6 +17,7 @@ pub use self::{
     client::{Client, ConfigError, Source},
     error::{Error, Kind},
     event::Recorder,
+    fence::Fence,
     identity::Identity,
     metrics::Metrics,
     objects::{Objects, Patch},

@@ -100,10 +100,18 @@ impl<K: Object> Objects<K> {
         verb: &'static str,
         request: impl Future<Output = kube::Result<T>> + Send,
     ) -> Result<T, Error> {
-        let result = match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
-            Ok(answer) => answer.map_err(Error::from),
-            Err(_) => Err(Error::timeout(CALL_LIMIT)),
-        };
+        let result = limited(request).await;
+        self.client.metrics().count(verb, &K::plural(&()), &result);
+        result
+    }
+
+    /// A call that changes something: only while the fence is open.
+    async fn write<T>(
+        &self,
+        verb: &'static str,
+        request: impl Future<Output = kube::Result<T>> + Send,
+    ) -> Result<T, Error> {
+        let result = self.client.write(limited(request)).await;
         self.client.metrics().count(verb, &K::plural(&()), &result);
         result
     }
@@ -118,21 +126,21 @@ impl<K: Object> Objects<K> {
     pub async fn create(&self, object: &K) -> Result<K, Error> {
         let api = self.api();
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        self.call("create", api.create(&params, object)).await
+        self.write("create", api.create(&params, object)).await
     }
 
     /// Changes an object and answers what it is now.
     pub async fn patch(&self, name: &str, patch: &Patch) -> Result<K, Error> {
         let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.call("patch", api.patch(name, &params, &body)).await
+        self.write("patch", api.patch(name, &params, &body)).await
     }
 
     /// Changes an object's status and answers what the object is now.
     pub async fn patch_status(&self, name: &str, patch: &Patch) -> Result<K, Error> {
         let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.call("patch_status", api.patch_status(name, &params, &body)).await
+        self.write("patch_status", api.patch_status(name, &params, &body)).await
     }
 
     /// Deletes the object with this name and this UID. A namesake with another UID is a
@@ -159,7 +167,15 @@ impl<K: Object> Objects<K> {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        self.call("delete", api.delete(name, &params)).await.map(drop)
+        self.write("delete", api.delete(name, &params)).await.map(drop)
+    }
+}
+
+/// A request with the time limit of all calls.
+pub(crate) async fn limited<T>(request: impl Future<Output = kube::Result<T>> + Send) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
+        Ok(answer) => answer.map_err(Error::from),
+        Err(_) => Err(Error::timeout(CALL_LIMIT)),
     }
 }
 

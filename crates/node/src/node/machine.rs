@@ -23,7 +23,7 @@ use super::{
     adopt,
     desired::{Desired, ready},
     instance::Instance,
-    lease::{LeaseCall, Renewer, Taken},
+    lease::{LeaseCall, Permit, Renewer, Taken},
     ping::{Pings, Pong},
     settings::{OnStop, Settings},
 };
@@ -90,6 +90,7 @@ struct Written {
 
 /// The state of one node's controller.
 pub struct Machine {
+    name: String,
     settings: Settings,
     desired: Box<Desired>,
     pings: Pings,
@@ -121,8 +122,9 @@ impl Machine {
     /// A controller that knows nothing yet.
     pub fn new(name: &str, instance: Instance, settings: Settings, desired: Desired, rng: StdRng) -> Self {
         Self {
+            name: name.to_owned(),
             pings: Pings::new(settings.ping_interval, settings.ping_timeout),
-            lease: Renewer::new(name.to_owned(), instance, settings.lease_duration),
+            lease: Renewer::new(name.to_owned(), instance, settings.lease),
             settings,
             desired: Box::new(desired),
             node: Known::Nothing,
@@ -189,9 +191,9 @@ impl Machine {
             return None;
         }
         let others = if self.stopping {
-            [self.lease.release_deadline(), None]
+            [self.lease.release_deadline(), None, None]
         } else {
-            [self.lease.deadline(), self.pings.deadline()]
+            [self.lease.deadline(), self.lease.lapse(), self.pings.deadline()]
         };
         others.into_iter().chain([self.wake]).flatten().min()
     }
@@ -199,6 +201,21 @@ impl Machine {
     /// Whether the Node is registered, and whether it was last posted as Ready.
     pub fn is_ready(&self) -> bool {
         self.registered && self.was_ready == Some(ConditionStatus::True) && !self.stopping
+    }
+
+    /// Until when writes for this node may begin.
+    pub fn permit(&self) -> Option<Permit> {
+        self.lease.permit()
+    }
+
+    /// Whether the node is ours, as far as is known.
+    pub fn leads(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Whether another replica leads, and this one waits.
+    pub fn is_standing_by(&self) -> bool {
+        self.lease.is_standing_by()
     }
 
     /// Whether the Node was registered by this process.
@@ -351,6 +368,10 @@ impl Machine {
         if self.stopping {
             return self.wind_up(now, actions);
         }
+        if self.lease.has_lapsed(now) {
+            self.finished = true;
+            return actions.push(Action::GiveUp(Taken::Lapsed { node: self.name.clone() }));
+        }
         if self.pings.start(now.elapsed) {
             actions.push(Action::Ping);
         }
@@ -360,9 +381,9 @@ impl Machine {
             self.lease.owned_by(uid, now.elapsed);
         }
         actions.extend(self.lease.start(now.elapsed, now.wall).map(Action::Lease));
-        // No word on the Node before the lease is ours: another process may be running it.
+        // No word on the Node before the lease is ours, nor when it may not be any more: another process may be running it.
         self.wake = None;
-        if self.lease.is_held() && !self.under_way {
+        if self.lease.is_held() && self.lease.permits(now) && !self.under_way {
             self.start_node_call(now, actions);
         }
     }
@@ -456,7 +477,8 @@ impl Machine {
             self.wake = Some(self.not_before);
             return;
         }
-        if let Some(call) = self.last_call(now) {
+        // Where the lease may be another's by now, so may the Node.
+        if let Some(call) = self.last_call(now).filter(|_| self.lease.permits(now)) {
             self.under_way = true;
             return actions.push(Action::Node(call));
         }
@@ -470,7 +492,7 @@ impl Machine {
 
     /// What is left to do on the Node before the end.
     fn last_call(&mut self, now: Now) -> Option<NodeCall> {
-        if !self.registered {
+        if !self.registered || self.settings.on_stop == OnStop::HandOver {
             return None;
         }
         let node = match &self.node {

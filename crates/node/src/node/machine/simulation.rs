@@ -12,7 +12,7 @@ use vk_provider::{NodeTemplate, quantity::Quantity};
 
 use self::server::{FOREIGN, Server};
 use super::*;
-use crate::node::{desired::Desired, template::Base};
+use crate::node::{desired::Desired, lease::Terms, template::Base};
 
 const STORM: Duration = Duration::from_mins(3);
 /// Longest way back: a restarted process waits a whole lease, then a hung ping, then back-offs.
@@ -76,7 +76,11 @@ fn settings() -> Settings {
         ping_interval: Duration::from_secs(10),
         ping_timeout: Duration::from_secs(5),
         status_interval: Duration::from_mins(5),
-        lease_duration: Duration::from_secs(40),
+        lease: Terms {
+            duration: Duration::from_secs(40),
+            renew_deadline: Duration::from_secs(27),
+            standby: None,
+        },
         on_stop: OnStop::Leave,
     }
 }
