@@ -112,6 +112,8 @@ pub struct Machine {
     registered: bool,
     told_taints: bool,
     stopping: bool,
+    /// The Node is done with, and the lease is being given back.
+    releasing: bool,
     finished: bool,
     rng: StdRng,
 }
@@ -142,6 +144,7 @@ impl Machine {
             registered: false,
             told_taints: false,
             stopping: false,
+            releasing: false,
             finished: false,
             rng,
         }
@@ -191,7 +194,8 @@ impl Machine {
             return None;
         }
         let others = if self.stopping {
-            [self.lease.release_deadline(), None, None]
+            // Not before the Node is done with: until then there is nothing to do about the lease.
+            [self.lease.release_deadline().filter(|_| self.releasing), None, None]
         } else {
             [self.lease.deadline(), self.lease.lapse(), self.pings.deadline()]
         };
@@ -482,6 +486,7 @@ impl Machine {
             self.under_way = true;
             return actions.push(Action::Node(call));
         }
+        self.releasing = true;
         let delete = self.settings.on_stop == OnStop::Delete;
         actions.extend(self.lease.release(now.elapsed, delete).map(Action::Lease));
         if self.lease.is_released() {

@@ -1,3 +1,5 @@
+mod standby;
+
 use rand::SeedableRng as _;
 
 use super::{claim::LOOK_PERIOD, *};
