@@ -39,7 +39,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Lease
             format!("{shown} cannot be written into a lease: write whole seconds, fewer than 2^31"),
         );
     } else if renew_deadline + MARGIN > duration {
-        let most = GoDuration(duration - MARGIN);
+        let most = GoDuration(duration.saturating_sub(MARGIN));
         wrong(
             "renewDeadline",
             format!(
@@ -73,8 +73,8 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Lease
 mod tests {
     use super::*;
 
-    fn seconds(seconds: u64) -> Option<GoDuration> {
-        Some(GoDuration(Duration::from_secs(seconds)))
+    fn seconds(seconds: u64) -> GoDuration {
+        GoDuration(Duration::from_secs(seconds))
     }
 
     fn good(settings: &Settings) -> Lease {
@@ -99,17 +99,18 @@ mod tests {
         let shared = good(&Settings { leader_elect: Some(true), ..Settings::default() });
         assert_eq!((shared.duration.as_secs(), shared.renew_deadline.as_secs()), (15, 10));
         assert_eq!(shared.retry_period.as_secs(), 1);
-        let own = Settings { leader_elect: Some(true), lease_duration: seconds(60), ..Settings::default() };
+        let own =
+            Settings { leader_elect: Some(true), lease_duration: Some(seconds(60)), ..Settings::default() };
         assert_eq!(good(&own).renew_deadline.as_secs(), 40);
-        good(&Settings { lease_duration: seconds(4), ..Settings::default() });
+        good(&Settings { lease_duration: Some(seconds(4)), ..Settings::default() });
     }
 
     #[test]
     fn times_that_do_not_fit_together_say_so() {
         let lease = |duration, deadline, retry| Settings {
-            lease_duration: seconds(duration),
-            renew_deadline: seconds(deadline),
-            retry_period: seconds(retry),
+            lease_duration: Some(seconds(duration)),
+            renew_deadline: Some(seconds(deadline)),
+            retry_period: Some(seconds(retry)),
             ..Settings::default()
         };
         for (settings, key, words) in [

@@ -131,6 +131,9 @@ async fn a_paused_leader_writes_nothing_when_it_goes_on_and_a_standby_only_looks
     let mut standby = stage.start(&SHORT);
     standby.stands_by().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
+    let wrote =
+        stage.requests().iter().filter(|seen| seen.credential == old && seen.changes_something()).count();
+    assert!(wrote > 100, "the leader was busy: {wrote}");
     for seen in stage.requests().iter().filter(|seen| seen.credential != old) {
         let allowed =
             (seen.verb == "get" && seen.resource == "leases") || seen.resource == "selfsubjectreviews";
@@ -204,7 +207,7 @@ async fn after_an_outage_longer_than_the_lease_exactly_one_leads() {
         let begin = Instant::now();
         eventually("one of them leads", SOON, || async {
             let leads = [one.leads("outage")?, other.leads("outage")?];
-            if leads[0] != leads[1] { Ok(()) } else { Err(format!("{leads:?}")) }
+            if leads[0] == leads[1] { Err(format!("{leads:?}")) } else { Ok(()) }
         })
         .await;
         println!("one leads {:.1?} after the API server is back", begin.elapsed());

@@ -104,15 +104,12 @@ impl Renewer {
             State::Vanished { until } => until,
             _ => now,
         };
-        match self.terms.standby.filter(|_| now < until) {
-            Some(period) => {
-                self.state = State::Vanished { until };
-                self.due = now + period;
-            }
-            None => {
-                self.state = State::Absent;
-                self.due = now + self.backoff_after_second_try(rng);
-            }
+        if let Some(period) = self.terms.standby.filter(|_| now < until) {
+            self.state = State::Vanished { until };
+            self.due = now + period;
+        } else {
+            self.state = State::Absent;
+            self.due = now + self.backoff_after_second_try(rng);
         }
     }
 
