@@ -7,6 +7,7 @@ pub mod client;
 pub mod error;
 pub mod event;
 pub mod fence;
+mod gate;
 pub mod identity;
 pub mod metrics;
 pub mod objects;

@@ -6,6 +6,7 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{
     Api, Resource,
     api::{DeleteParams, Patch as KubePatch, PatchParams, PostParams, Preconditions},
+    core::{Request, request},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -105,15 +106,28 @@ impl<K: Object> Objects<K> {
         result
     }
 
-    /// A call that changes something: only while the fence is open.
-    async fn write<T>(
+    /// A call that changes something: only while the fence is open. The request carries the fence, so that it is asked once
+    /// more when the body goes out: behind a hundred others on the connection, that can be long after it was made.
+    async fn write<T: DeserializeOwned>(
         &self,
         verb: &'static str,
-        request: impl Future<Output = kube::Result<T>> + Send,
+        request: Result<http::Request<Vec<u8>>, request::Error>,
     ) -> Result<T, Error> {
-        let result = self.client.write(limited(request)).await;
+        let client = self.client.kube();
+        let send = async {
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            if let Some(fence) = self.client.fence() {
+                request.extensions_mut().insert(fence.clone());
+            }
+            client.request(request).await
+        };
+        let result = self.client.write(limited(send)).await;
         self.client.metrics().count(verb, &K::plural(&()), &result);
         result
+    }
+
+    fn requests(&self) -> Request {
+        Request::new(K::url_path(&(), self.namespace.as_deref()))
     }
 
     /// Reads an object.
@@ -124,23 +138,23 @@ impl<K: Object> Objects<K> {
 
     /// Creates an object. [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) when the name is taken.
     pub async fn create(&self, object: &K) -> Result<K, Error> {
-        let api = self.api();
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        self.write("create", api.create(&params, object)).await
+        let body = serde_json::to_vec(object).map_err(|error| {
+            Error::new(crate::Kind::Invalid, format!("cannot be written as JSON: {error}"))
+        })?;
+        self.write("create", self.requests().create(&params, body)).await
     }
 
     /// Changes an object and answers what it is now.
     pub async fn patch(&self, name: &str, patch: &Patch) -> Result<K, Error> {
-        let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.write("patch", api.patch(name, &params, &body)).await
+        self.write("patch", self.requests().patch(name, &params, &body)).await
     }
 
     /// Changes an object's status and answers what the object is now.
     pub async fn patch_status(&self, name: &str, patch: &Patch) -> Result<K, Error> {
-        let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.write("patch_status", api.patch_status(name, &params, &body)).await
+        self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
 
     /// Deletes the object with this name and this UID. A namesake with another UID is a
@@ -160,14 +174,14 @@ impl<K: Object> Objects<K> {
         uid: &str,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), Error> {
-        let api = self.api();
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams {
             grace_period_seconds,
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        self.write("delete", api.delete(name, &params)).await.map(drop)
+        // Answered with the object, or with a status.
+        self.write::<Value>("delete", self.requests().delete(name, &params)).await.map(drop)
     }
 }
 
