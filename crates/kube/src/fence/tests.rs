@@ -68,7 +68,7 @@ async fn nothing_is_written_through_a_closed_fence_and_everything_can_be_read() 
     let fence = Fence::new(clock());
     let (client, asked) = server(&fence);
     assert_eq!(write_everything(&client).await, [Kind::Fenced; 5]);
-    assert_eq!(*asked.lock(), [String::new(); 0], "the server was not asked");
+    assert!(asked.lock().is_empty(), "the server was not asked");
     assert_eq!(Objects::<Node>::cluster(client.clone()).get("a").await.unwrap_err().kind, Kind::NotFound);
     assert_eq!(write_everything(&client.unfenced()).await, [Kind::NotFound; 5]);
 
