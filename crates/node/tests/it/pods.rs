@@ -3,6 +3,7 @@
 mod bare;
 mod create;
 mod deletion;
+mod fence;
 mod foreign;
 mod life;
 mod namesake;

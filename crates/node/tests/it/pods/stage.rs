@@ -19,7 +19,7 @@ use kube::{
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
-use vk_kube::Client;
+use vk_kube::{Client, Fence};
 use vk_node::{
     pods::{
         Controller, Policy,
@@ -55,6 +55,8 @@ pub(super) struct Setup {
     pub(super) sights: Option<Sights>,
     /// When a pod that does not stop leaves all the same.
     pub(super) force_after: Option<Duration>,
+    /// What writes and calls have to pass.
+    pub(super) fence: Option<Fence>,
 }
 
 /// A running controller.
@@ -70,7 +72,7 @@ pub(super) struct Run {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { compare: Duration::from_mins(1), sights: None, force_after: None }
+        Self { compare: Duration::from_mins(1), sights: None, force_after: None, fence: None }
     }
 }
 
@@ -122,7 +124,10 @@ impl<'a> Stage<'a> {
 
     pub(super) fn start_with(&self, provider: impl Provider, setup: Setup) -> Run {
         let mut requests = Registry::default();
-        let client = self.client(&mut requests);
+        let mut client = self.client(&mut requests);
+        if let Some(fence) = setup.fence {
+            client = client.fenced(fence);
+        }
         let spy = Arc::new(Spy::new(Arc::new(provider)));
         let resolver: Arc<dyn Resolver> =
             Arc::new(Unresolving { node: self.node.clone(), ips: vec![HOST_IP.parse().unwrap()] });
