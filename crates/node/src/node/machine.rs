@@ -5,6 +5,7 @@
 //! on the Node and one call on the lease are under way at a time.
 
 mod call;
+mod ending;
 
 use std::{sync::Arc, time::Duration};
 
@@ -469,49 +470,6 @@ impl Machine {
     fn status_call(&mut self, now: Now, node: &Node, condition: &Condition) -> NodeCall {
         self.asked_status = Some((self.desired.status_wanted(condition), condition.clone()));
         NodeCall::Status(self.desired.status(node, condition, now.wall))
-    }
-
-    /// Leaves the Node as the settings say, and gives the lease back.
-    fn wind_up(&mut self, now: Now, actions: &mut Vec<Action>) {
-        self.wake = None;
-        if self.under_way {
-            return;
-        }
-        if now.elapsed < self.not_before {
-            self.wake = Some(self.not_before);
-            return;
-        }
-        // Where the lease may be another's by now, so may the Node.
-        if let Some(call) = self.last_call(now).filter(|_| self.lease.permits(now)) {
-            self.under_way = true;
-            return actions.push(Action::Node(call));
-        }
-        self.releasing = true;
-        let delete = self.settings.on_stop == OnStop::Delete;
-        actions.extend(self.lease.release(now.elapsed, delete).map(Action::Lease));
-        if self.lease.is_released() {
-            self.finished = true;
-            actions.push(Action::Finished);
-        }
-    }
-
-    /// What is left to do on the Node before the end.
-    fn last_call(&mut self, now: Now) -> Option<NodeCall> {
-        if !self.registered || self.settings.on_stop == OnStop::HandOver {
-            return None;
-        }
-        let node = match &self.node {
-            Known::Nothing => return Some(NodeCall::Read),
-            Known::Absent => return None,
-            Known::Present(node) => Arc::clone(node),
-        };
-        if self.settings.on_stop == OnStop::Delete {
-            return node.metadata.uid.clone().map(|uid| NodeCall::Delete { uid });
-        }
-        let condition = self.ready_condition();
-        let wanted = self.desired.status_wanted(&condition);
-        let posted = self.status.as_ref().is_some_and(|written| written.asked == wanted);
-        (!posted).then(|| self.status_call(now, &node, &condition))
     }
 }
 
