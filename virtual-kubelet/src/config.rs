@@ -7,6 +7,7 @@
 
 mod duration;
 mod layer;
+mod lease;
 mod listen;
 mod names;
 mod nodes;
@@ -23,7 +24,7 @@ pub use self::{
     layer::{Layer, Layers},
     listen::{AdminAddr, Listen},
     resolve::{Host, default_state_dir},
-    resolved::{Auth, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
+    resolved::{Auth, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
     retired::{RETIRED, RETIRED_VARIABLES, Retired},
     settings::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,

@@ -3,6 +3,7 @@
 mod address;
 mod admin;
 mod fleet;
+mod terms;
 
 use std::{
     io,

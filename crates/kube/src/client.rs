@@ -3,7 +3,9 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
+    fs,
+    future::Future,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::{Metrics, transport::Transport};
+use crate::{Error, Fence, Metrics, transport::Transport};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -82,6 +84,8 @@ pub struct Client {
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
     turns: Arc<Semaphore>,
+    /// What writes have to pass.
+    fence: Option<Fence>,
 }
 
 enum Origin {
@@ -110,7 +114,7 @@ impl Source {
             });
         }
         let server = server.trim_end_matches('/').to_owned();
-        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns() })
+        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None })
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -252,7 +256,25 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        Self { current, server: "the API server".to_owned(), metrics, streamless: Arc::default(), turns: turns() }
+        let server = "the API server".to_owned();
+        Self { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None }
+    }
+
+    /// The same client with a fence: it and its clones write only while the fence is open.
+    #[must_use]
+    pub fn fenced(&self, fence: Fence) -> Self {
+        Self { fence: Some(fence), ..self.clone() }
+    }
+
+    /// The same client without one: for the lease itself, whose writes carry a precondition.
+    #[must_use]
+    pub fn unfenced(&self) -> Self {
+        Self { fence: None, ..self.clone() }
+    }
+
+    /// What writes have to pass, if anything.
+    pub fn fence(&self) -> Option<&Fence> {
+        self.fence.as_ref()
     }
 
     /// The address of the API server, for messages.
@@ -291,6 +313,17 @@ impl Client {
     /// time there, and then begin anew; whoever has many to make waits for a turn before each.
     pub fn turns(&self) -> Arc<Semaphore> {
         Arc::clone(&self.turns)
+    }
+
+    /// Makes a request that changes something, if the fence lets it.
+    pub(crate) async fn write<T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        match &self.fence {
+            Some(fence) => fence.guard(request).await?,
+            None => request.await,
+        }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -41,6 +41,8 @@ pub enum Kind {
     Timeout,
     /// No connection, or one that broke.
     Unreachable,
+    /// It was not sent, or taken back: the node's [`Fence`](crate::Fence) is closed.
+    Fenced,
 }
 
 impl Error {
@@ -71,6 +73,7 @@ impl Kind {
             Self::Server => "Server",
             Self::Timeout => "Timeout",
             Self::Unreachable => "Unreachable",
+            Self::Fenced => "Fenced",
         }
     }
 }

@@ -7,7 +7,7 @@ use kube::runtime::events::{Event, EventType, Recorder as KubeRecorder, Reporter
 use parking_lot::Mutex;
 use tracing::debug;
 
-use crate::{Client, Error, objects::CALL_LIMIT};
+use crate::{Client, objects::limited};
 
 /// Publishes events for one reporter.
 #[derive(Clone)]
@@ -56,11 +56,7 @@ impl Recorder {
             secondary: None,
         };
         let (client, recorder) = self.current();
-        let publish = Box::pin(recorder.publish(&event, about));
-        let result = match tokio::time::timeout(CALL_LIMIT, publish).await {
-            Ok(answer) => answer.map_err(Error::from),
-            Err(_) => Err(Error::timeout(CALL_LIMIT)),
-        };
+        let result = client.write(limited(recorder.publish(&event, about))).await;
         client.metrics().count("create", "events", &result);
         if let Err(error) = result {
             debug!(%error, reason, "event not written");

@@ -6,6 +6,8 @@
 pub mod client;
 pub mod error;
 pub mod event;
+pub mod fence;
+mod gate;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
@@ -17,6 +19,7 @@ pub use self::{
     client::{Client, ConfigError, Source},
     error::{Error, Kind},
     event::Recorder,
+    fence::Fence,
     identity::Identity,
     metrics::Metrics,
     objects::{Objects, Patch},

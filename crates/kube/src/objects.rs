@@ -6,6 +6,7 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{
     Api, Resource,
     api::{DeleteParams, Patch as KubePatch, PatchParams, PostParams, Preconditions},
+    core::{Request, request},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -100,12 +101,33 @@ impl<K: Object> Objects<K> {
         verb: &'static str,
         request: impl Future<Output = kube::Result<T>> + Send,
     ) -> Result<T, Error> {
-        let result = match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
-            Ok(answer) => answer.map_err(Error::from),
-            Err(_) => Err(Error::timeout(CALL_LIMIT)),
-        };
+        let result = limited(request).await;
         self.client.metrics().count(verb, &K::plural(&()), &result);
         result
+    }
+
+    /// A call that changes something: only while the fence is open. The request carries the fence, so that it is asked once
+    /// more when the body goes out: behind a hundred others on the connection, that can be long after it was made.
+    async fn write<T: DeserializeOwned>(
+        &self,
+        verb: &'static str,
+        request: Result<http::Request<Vec<u8>>, request::Error>,
+    ) -> Result<T, Error> {
+        let client = self.client.kube();
+        let send = async {
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            if let Some(fence) = self.client.fence() {
+                request.extensions_mut().insert(fence.clone());
+            }
+            client.request(request).await
+        };
+        let result = self.client.write(limited(send)).await;
+        self.client.metrics().count(verb, &K::plural(&()), &result);
+        result
+    }
+
+    fn requests(&self) -> Request {
+        Request::new(K::url_path(&(), self.namespace.as_deref()))
     }
 
     /// Reads an object.
@@ -116,23 +138,23 @@ impl<K: Object> Objects<K> {
 
     /// Creates an object. [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) when the name is taken.
     pub async fn create(&self, object: &K) -> Result<K, Error> {
-        let api = self.api();
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        self.call("create", api.create(&params, object)).await
+        let body = serde_json::to_vec(object).map_err(|error| {
+            Error::new(crate::Kind::Invalid, format!("cannot be written as JSON: {error}"))
+        })?;
+        self.write("create", self.requests().create(&params, body)).await
     }
 
     /// Changes an object and answers what it is now.
     pub async fn patch(&self, name: &str, patch: &Patch) -> Result<K, Error> {
-        let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.call("patch", api.patch(name, &params, &body)).await
+        self.write("patch", self.requests().patch(name, &params, &body)).await
     }
 
     /// Changes an object's status and answers what the object is now.
     pub async fn patch_status(&self, name: &str, patch: &Patch) -> Result<K, Error> {
-        let api = self.api();
         let (params, body) = patch.for_kube()?;
-        self.call("patch_status", api.patch_status(name, &params, &body)).await
+        self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
 
     /// Deletes the object with this name and this UID. A namesake with another UID is a
@@ -152,14 +174,22 @@ impl<K: Object> Objects<K> {
         uid: &str,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), Error> {
-        let api = self.api();
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams {
             grace_period_seconds,
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        self.call("delete", api.delete(name, &params)).await.map(drop)
+        // Answered with the object, or with a status.
+        self.write::<Value>("delete", self.requests().delete(name, &params)).await.map(drop)
+    }
+}
+
+/// A request with the time limit of all calls.
+pub(crate) async fn limited<T>(request: impl Future<Output = kube::Result<T>> + Send) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
+        Ok(answer) => answer.map_err(Error::from),
+        Err(_) => Err(Error::timeout(CALL_LIMIT)),
     }
 }
 

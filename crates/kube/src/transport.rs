@@ -11,9 +11,11 @@ use hyper_util::{
     client::legacy::{Client as HyperClient, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use kube::client::{Body, ConfigExt as _};
+use kube::client::ConfigExt as _;
 use rustls::pki_types::ServerName;
 use tower::{BoxError, ServiceBuilder};
+
+use crate::gate::{self, Gated};
 
 /// A dead connection is noticed by pings within this time, and not when the kernel gives up on it.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -55,7 +57,7 @@ fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let connector = https.enable_http1().enable_http2().wrap_connector(http);
-    let client: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new())
+    let client: HyperClient<_, Gated> = HyperClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .http2_keep_alive_interval(PING_EVERY)
@@ -66,6 +68,7 @@ fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
         .option_layer(config.auth_layer().map_err(told)?)
         .layer(config.extra_headers_layer().map_err(told)?)
         .map_err(BoxError::from)
+        .map_request(gate::gated)
         .service(client);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }

@@ -26,14 +26,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
-use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity};
+use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity, fence};
 use vk_provider::{EventKind, NodeChange, Provider};
 use vk_supervisor::{Clock, Supervisor};
 
 pub use self::{
     desired::Desired,
     instance::Instance,
-    lease::Taken,
+    lease::{Taken, Terms},
     metrics::Metrics,
     settings::{OnStop, Settings},
     template::Base,
@@ -58,7 +58,7 @@ pub struct Controller {
     pub provider: Arc<dyn Provider>,
     /// Times and policies.
     pub settings: Settings,
-    /// The API server.
+    /// The API server. Where it has a fence, this controller moves it: nothing is written for the node without the lease.
     pub client: Client,
     /// Whether we act as `system:node:NAME`, under NodeRestriction.
     pub restricted: bool,
@@ -83,6 +83,8 @@ pub struct Progress {
     pub registered: bool,
     /// It was last posted as Ready.
     pub ready: bool,
+    /// Another replica leads, and this one would take over.
+    pub standing_by: bool,
 }
 
 type Pending = Pin<Box<dyn Future<Output = Option<Event>> + Send>>;
@@ -91,6 +93,7 @@ struct Shell {
     name: String,
     provider: Arc<dyn Provider>,
     ping_timeout: Duration,
+    lease_limit: Duration,
     nodes: Objects<Node>,
     leases: Objects<Lease>,
     recorder: Recorder,
@@ -117,8 +120,10 @@ impl Controller {
         let mut shell = Shell {
             provider: Arc::clone(&self.provider),
             ping_timeout: self.settings.ping_timeout,
+            // A server that hangs must leave time for another try.
+            lease_limit: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
             nodes: Objects::cluster(self.client.clone()),
-            leases: Objects::namespaced(self.client.clone(), "kube-node-lease"),
+            leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
             name,
@@ -130,17 +135,29 @@ impl Controller {
             Some(changes) => Either::Left(changes.ready_chunks(HINTS).chain(stream::pending())),
             None => Either::Right(stream::pending()),
         };
+        // Whatever ends this controller, nobody writes for the node after it.
+        let _closing = self.client.fence().map_or_else(fence::Closing::nothing, vk_kube::Fence::closing);
         let mut stopping = false;
         let mut event = Some(Event::Tick);
         loop {
             if let Some(event) = event.take() {
                 let now = Now { elapsed: start.elapsed(), wall: self.clock.now() };
                 shell.note(&event);
-                for action in machine.handle(now, event) {
+                let actions = machine.handle(now, event);
+                if let Some(fence) = self.client.fence() {
+                    let limit = |permit: lease::Permit| fence::Limit {
+                        steady: start + permit.elapsed,
+                        wall: permit.wall,
+                    };
+                    fence.set(machine.permit().map(limit));
+                }
+                for action in actions {
                     match action {
                         Action::Finished => return Ok(()),
                         Action::GiveUp(taken) => {
-                            error!(error = %taken, "giving up");
+                            if self.settings.lease.standby.is_none() {
+                                error!(error = %taken, "giving up");
+                            }
                             return Err(taken);
                         }
                         action => shell.act(action),
@@ -151,7 +168,8 @@ impl Controller {
             let deadline = machine.deadline().map(|deadline| start + deadline);
             event = tokio::select! {
                 Some(event) = shell.pending.next(), if !shell.pending.is_empty() => event,
-                Some(sight) = self.sights.next() => Some(match sight {
+                // The Node of another process is none of our business.
+                Some(sight) = self.sights.next(), if machine.leads() => Some(match sight {
                     watch::Sight::Seen(node) => Event::Seen(node),
                     watch::Sight::Missing => Event::Missing,
                 }),
@@ -182,10 +200,15 @@ impl Controller {
     }
 
     fn publish(&self, machine: &Machine) {
-        let progress = Progress { registered: machine.is_registered(), ready: machine.is_ready() };
+        let progress = Progress {
+            registered: machine.is_registered(),
+            ready: machine.is_ready(),
+            standing_by: machine.is_standing_by(),
+        };
         self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
         let label = NodeName { node: self.base.name.clone() };
         self.metrics.ready.get_or_create(&label).set(i64::from(progress.ready));
+        self.metrics.leader.get_or_create(&label).set(i64::from(machine.leads()));
     }
 }
 
@@ -240,9 +263,10 @@ impl Shell {
                 });
             }
             Action::Lease(call) => {
-                let (leases, name) = (self.leases.clone(), self.name.clone());
+                let (leases, name, limit) = (self.leases.clone(), self.name.clone(), self.lease_limit);
                 self.start(async move {
-                    let answer = lease_call(&leases, &name, &call).await;
+                    let answer = tokio::time::timeout(limit, lease_call(&leases, &name, &call)).await;
+                    let answer = answer.unwrap_or_else(|_| Err(Error::timeout(limit)));
                     Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
                 });
             }

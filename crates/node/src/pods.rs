@@ -435,7 +435,12 @@ impl Shell {
         work: impl Future<Output = Result<(), Error>> + Send + 'static,
     ) {
         let uid = Arc::clone(&pod.uid);
+        let fence = self.client.fence().cloned();
         let handle = self.tasks.spawn(async move {
+            // The pod may be another process' to touch by now: it is left alone until the lease says that it is not.
+            if let Some(fence) = fence {
+                fence.opened().await;
+            }
             let answer = caught(CALL_LIMIT, work).await.map_err(refusal);
             Answer::Pod(uid, Event::Called(call, answer))
         });

@@ -69,7 +69,8 @@ pub trait Provider: Send + Sync + 'static {
     /// time to time. Must be complete; a backend that cannot list answers an error and not a part.
     async fn pods(&self) -> Result<Vec<ObservedPod>>;
 
-    /// How changes of pods arrive. Called once, before any pod is created.
+    /// How changes of pods arrive. Called once, before any pod is created; a process that lost the node to another replica
+    /// and takes it again calls it again, when the earlier stream is gone.
     fn changes(&self) -> Changes {
         Changes::Poll(Duration::from_secs(5))
     }

@@ -13,6 +13,11 @@ use tokio::time::Instant;
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
+    /// A clock that tells what this tells.
+    pub fn new(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
     /// The system's clock.
     #[expect(clippy::disallowed_methods, reason = "the one place where the system's clock is read")]
     pub fn system() -> Self {

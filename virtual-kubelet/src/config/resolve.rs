@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     AdminAddr, Admission, Auth, DaemonSets, GoDuration, Layers, Log, LogFormat, OnShutdown, Pods, Problem,
-    RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, listen::Listen, nodes,
+    RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen, nodes,
     values::LogLevel,
 };
 
@@ -18,12 +18,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// As the kubelet: the lease carries the heartbeat, the status is seldom needed.
 const STATUS_INTERVAL: Duration = Duration::from_mins(5);
-/// As the kubelet. The controller manager calls a node lost after 50 seconds without renewal.
-const LEASE_DURATION: Duration = Duration::from_secs(40);
-/// The lease counts in seconds and is renewed every quarter.
-const LEASE_MIN: Duration = Duration::from_secs(4);
-/// The lease of the API is an int32 of seconds.
-const LEASE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 /// Long enough for an API server that is being restarted, short enough to tell a wrong address.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -151,21 +145,11 @@ fn pods(settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
 }
 
 fn timing(settings: &Settings, problems: &mut Vec<Problem>) -> Timing {
-    let lease_duration = or(settings.lease_duration, LEASE_DURATION);
-    let lease = GoDuration(lease_duration);
-    if lease_duration < LEASE_MIN {
-        let message =
-            format!("{lease} is too short: write 4s or more, as the lease is renewed every quarter of it");
-        problems.push(Problem::new("leaseDuration", message));
-    } else if lease_duration > LEASE_MAX || lease_duration.subsec_nanos() > 0 {
-        let message = format!("{lease} cannot be written into a lease: write whole seconds, fewer than 2^31");
-        problems.push(Problem::new("leaseDuration", message));
-    }
     Timing {
         ping_interval: positive("pingInterval", settings.ping_interval, PING_INTERVAL, problems),
         ping_timeout: positive("pingTimeout", settings.ping_timeout, PING_TIMEOUT, problems),
         status_interval: positive("statusInterval", settings.status_interval, STATUS_INTERVAL, problems),
-        lease_duration,
+        lease: lease::resolve(settings, problems),
     }
 }
 
@@ -213,7 +197,7 @@ fn path(given: Option<&PathBuf>) -> Option<PathBuf> {
     given.filter(|path| !path.as_os_str().is_empty()).cloned()
 }
 
-fn or(given: Option<GoDuration>, default: Duration) -> Duration {
+pub(super) fn or(given: Option<GoDuration>, default: Duration) -> Duration {
     given.map_or(default, |duration| duration.0)
 }
 
@@ -222,7 +206,7 @@ fn or_default(given: Option<GoDuration>, default: Duration) -> Duration {
     given.map(|duration| duration.0).filter(|duration| !duration.is_zero()).unwrap_or(default)
 }
 
-fn positive(
+pub(super) fn positive(
     key: &str,
     given: Option<GoDuration>,
     default: Duration,

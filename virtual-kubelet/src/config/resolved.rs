@@ -88,8 +88,21 @@ pub struct Timing {
     pub ping_timeout: Duration,
     /// How often the status is written even when nothing changed.
     pub status_interval: Duration,
+    /// The node's lease.
+    pub lease: Lease,
+}
+
+/// The node's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whether several processes may run the same nodes.
+    pub leader_elect: bool,
     /// How long the lease holds. A whole number of seconds, at least 4.
-    pub lease_duration: Duration,
+    pub duration: Duration,
+    /// How long after it was renewed writes may begin. Shorter than the duration.
+    pub renew_deadline: Duration,
+    /// How often a process that stands by looks at it.
+    pub retry_period: Duration,
 }
 
 /// Policies about pods.
@@ -169,7 +182,10 @@ impl Resolved {
             ping_interval: go(self.timing.ping_interval),
             ping_timeout: go(self.timing.ping_timeout),
             status_interval: go(self.timing.status_interval),
-            lease_duration: go(self.timing.lease_duration),
+            leader_elect: Some(self.timing.lease.leader_elect),
+            lease_duration: go(self.timing.lease.duration),
+            renew_deadline: go(self.timing.lease.renew_deadline),
+            retry_period: go(self.timing.lease.retry_period),
             pods: PodSettings {
                 admission: Some(self.pods.admission),
                 daemon_sets: Some(self.pods.daemon_sets),

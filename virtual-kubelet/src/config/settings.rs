@@ -75,9 +75,18 @@ pub struct Settings {
     /// How often the node's status is written even when nothing changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_interval: Option<GoDuration>,
+    /// Whether several processes may run the same nodes: one leads each node, the others stand by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_elect: Option<bool>,
     /// How long the node's lease holds; it is renewed every quarter of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_duration: Option<GoDuration>,
+    /// How long after the lease was renewed writes may begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renew_deadline: Option<GoDuration>,
+    /// How often a process that stands by looks whether the lease is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_period: Option<GoDuration>,
     /// Policies about pods.
     pub pods: PodSettings,
     /// What happens when the process stops.

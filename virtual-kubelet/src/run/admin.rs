@@ -34,7 +34,8 @@ pub(super) async fn serve(
     axum::serve(listener, router).with_graceful_shutdown(stopping).await
 }
 
-/// Ready when every node was registered. A node whose provider fails is registered and NotReady, which is for the
+/// Ready when every node was registered, here or by another replica: one that stands by does its work, and a roll-out that
+/// waited for it to lead would wait for ever. A node whose provider fails is registered and NotReady, which is for the
 /// cluster to see and no reason to take this process out of service.
 fn ready(fleet: Option<&Fleet>) -> impl IntoResponse + use<> {
     let Some(fleet) = fleet else {
@@ -42,10 +43,14 @@ fn ready(fleet: Option<&Fleet>) -> impl IntoResponse + use<> {
     };
     let missing = fleet.unregistered();
     if missing.is_empty() {
-        (StatusCode::OK, "ok\n".to_owned())
+        (StatusCode::OK, format!("ok{}\n", standing_by(fleet.standing_by())))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, format!("not registered yet: {}\n", missing.join(", ")))
     }
+}
+
+fn standing_by(nodes: usize) -> String {
+    if nodes == 0 { String::new() } else { format!(", standing by for {nodes} of the nodes") }
 }
 
 fn metrics(counters: &Counters) -> impl IntoResponse + use<> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Identity};
+use vk_kube::{Client, Fence, Identity};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
@@ -22,7 +22,7 @@ use vk_node::{
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::address;
+use super::{address, terms::Terms};
 use crate::{
     Registry,
     cli::Failure,
@@ -155,9 +155,12 @@ impl Fleet {
     ) {
         let (sender, progress) = watch::channel(Progress::default());
         let supervisor = common.supervisor.child();
-        let facts = watch::Sender::new(None);
-        let pods = pods(name, &provider, context, common, facts.subscribe());
-        let controller = controller(name, provider, node, context, common, sender, facts);
+        let terms = Terms {
+            progress: sender,
+            supervisor: supervisor.clone(),
+            pods_limit: common.pods_limit,
+            elected: common.settings.lease.standby.is_some(),
+        };
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
         let earlier = self.nodes.lock().insert(name.to_owned(), member);
         if let Some(earlier) = earlier {
@@ -166,7 +169,15 @@ impl Fleet {
         }
         self.report(progress.clone(), &common.supervisor);
         let span = info_span!(parent: None, "node", node = %name);
-        let run = together(controller, pods, progress, supervisor, common.pods_limit).instrument(span);
+        let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
+        let begin = move |progress| {
+            // Nothing is written for the node but in the time that its lease gives; each term has its own.
+            let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
+            let facts = watch::Sender::new(None);
+            let pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
+        };
+        let run = terms.serve(begin).instrument(span);
         // It belongs to the whole process: the process waits for it when it stops.
         common.supervisor.spawn(
             format!("node {name}"),
@@ -195,14 +206,22 @@ impl Fleet {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Names of the nodes that were not registered yet.
+    /// Names of the nodes that were not registered yet, and that no other replica leads.
     pub(super) fn unregistered(&self) -> Vec<String> {
         let nodes = self.nodes.lock();
         nodes
             .iter()
-            .filter(|(_, node)| !node.progress.borrow().registered)
+            .filter(|(_, node)| {
+                let progress = node.progress.borrow();
+                !progress.registered && !progress.standing_by
+            })
             .map(|(name, _)| name.clone())
             .collect()
+    }
+
+    /// How many nodes another replica leads.
+    pub(super) fn standing_by(&self) -> usize {
+        self.nodes.lock().values().filter(|node| node.progress.borrow().standing_by).count()
     }
 
     /// Resolves when there is a node and all nodes are Ready.
@@ -217,40 +236,6 @@ impl Fleet {
     }
 }
 
-/// Runs the controllers of one node. Pods are not touched before the node is ours and registered; and when the end comes,
-/// calls on pods end first, because the node's last word is to give its lease back.
-async fn together(
-    node: Controller,
-    pods: pods::Controller,
-    mut progress: watch::Receiver<Progress>,
-    supervisor: Supervisor,
-    limit: Duration,
-) -> Result<(), node::Taken> {
-    let node_supervisor = Supervisor::new();
-    let on_pods = async {
-        let registered = async { drop(progress.wait_for(|progress| progress.registered).await) };
-        tokio::select! {
-            () = registered => {
-                let drained = async {
-                    supervisor.stopping().await;
-                    tokio::time::sleep(limit).await;
-                };
-                tokio::select! {
-                    () = pods.run(supervisor.clone()) => {}
-                    () = drained => warn!("calls on pods did not end in time: dropped"),
-                }
-            }
-            () = supervisor.stopping() => {}
-        }
-        node_supervisor.stop();
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        ended = node.run(node_supervisor.clone()) => ended,
-        () = on_pods => Ok(()),
-    }
-}
-
 /// A node that the backend took back may end; the process goes on without it.
 async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Supervisor) -> Result<(), E> {
     run.await?;
@@ -259,12 +244,18 @@ async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Superviso
 }
 
 fn settings(config: &Resolved) -> Settings {
+    let lease = config.timing.lease;
     Settings {
         ping_interval: config.timing.ping_interval,
         ping_timeout: config.timing.ping_timeout,
         status_interval: config.timing.status_interval,
-        lease_duration: config.timing.lease_duration,
+        lease: node::Terms {
+            duration: lease.duration,
+            renew_deadline: lease.renew_deadline,
+            standby: lease.leader_elect.then_some(lease.retry_period),
+        },
         on_stop: match config.shutdown.node {
+            _ if lease.leader_elect => OnStop::HandOver,
             OnShutdown::Leave => OnStop::Leave,
             OnShutdown::Delete => OnStop::Delete,
         },

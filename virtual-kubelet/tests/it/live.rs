@@ -6,6 +6,7 @@ mod crash;
 mod credentials;
 mod dev;
 mod fleet;
+mod leader;
 mod life;
 mod logs;
 mod provider;

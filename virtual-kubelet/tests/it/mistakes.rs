@@ -139,3 +139,16 @@ fn all_are_told_at_once_from_every_layer() {
         ],
     );
 }
+
+#[test]
+fn leader_election() {
+    flags(&["--leader-elect=maybe"], &["leaderElect:", "maybe", "--leader-elect"]);
+    flags(
+        &["--leader-elect", "--renew-deadline", "15s"],
+        &["renewDeadline:", "15s is too long", "14s or less"],
+    );
+    flags(&["--leader-elect", "--renew-deadline", "5s"], &["renewDeadline:", "5s is too short", "15s"]);
+    flags(&["--leader-elect", "--retry-period", "1m"], &["retryPeriod:", "1m is too long", "15s"]);
+    file("leaderElect: true\nshutdown: {node: delete}", &["shutdown.node:", "leaderElect", "`leave`"]);
+    file("leaderElection: {enabled: true}", &["leaderElection:", "did you mean `leaderElect`?"]);
+}

@@ -1,8 +1,13 @@
 //! The node's lease: the heartbeat that keeps it from being given up, and the mark of the one process that runs it.
 //!
 //! A process takes the lease before it touches the Node. While another process holds it and renews it, the second one
-//! stops and says so. It goes on at once when the holder has released the lease or is certainly dead, and otherwise when
-//! the lease was not renewed for its whole duration.
+//! stops and says so, or stands by where there are to be several. It goes on at once when the holder has released the lease
+//! or is certainly dead, and otherwise when the lease was not renewed for its whole duration.
+//!
+//! Having taken it gives a [`Permit`]: until when writes may begin. It ends before anybody else can take the lease.
+
+mod claim;
+mod permit;
 
 use std::time::Duration;
 
@@ -13,13 +18,12 @@ use serde_json::{Value, json};
 use vk_kube::{Error, Kind};
 use vk_supervisor::Backoff;
 
+pub use self::permit::{Permit, Terms};
 use super::instance::Instance;
+use crate::now::Now;
 
 /// Names the process that holds the lease.
 pub const INSTANCE_ANNOTATION: &str = "virtual-kubelet.io/instance";
-
-/// How often a lease that another process may hold is looked at.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// A call on the lease.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +66,14 @@ pub enum Taken {
         /// Who holds it now.
         holder: String,
     },
+    /// The lease was not renewed in time, so that another process may have it.
+    #[error(
+        "the lease of node {node} could not be renewed in time; this process may not go on with the node"
+    )]
+    Lapsed {
+        /// The node.
+        node: String,
+    },
 }
 
 /// The renewing of one lease. Times count from the controller's start.
@@ -69,11 +81,14 @@ pub enum Taken {
 pub struct Renewer {
     node: String,
     instance: Instance,
-    duration: Duration,
+    terms: Terms,
     state: State,
     seen: Option<Lease>,
     owner: Option<String>,
     under_way: bool,
+    /// When the call under way was sent.
+    sent: Option<Now>,
+    permit: Option<Permit>,
     due: Duration,
     release_due: Duration,
     backoff: Backoff,
@@ -87,6 +102,10 @@ enum State {
     Absent,
     /// Somebody else has it; ours at `until` if it is not renewed before.
     Watching { renewed: Option<Timestamp>, until: Duration },
+    /// Somebody else leads, whose lease was like this; ours at `until` if it stays so.
+    StandingBy { version: Option<String>, until: Duration, theirs: Duration },
+    /// Somebody else led, and the lease was deleted under their hands; ours at `until` if they do not create it again.
+    Vanished { until: Duration },
     /// Free to take, or ours.
     Ours,
     /// Given back or deleted.
@@ -96,17 +115,19 @@ enum State {
 // === impl Renewer ===
 
 impl Renewer {
-    /// A lease of this duration, renewed four times in it.
-    pub fn new(node: String, instance: Instance, duration: Duration) -> Self {
-        let backoff = Backoff::new(Duration::from_millis(200), duration / 6);
+    /// A lease on these terms, renewed four times in its duration.
+    pub fn new(node: String, instance: Instance, terms: Terms) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(200), terms.duration / 6);
         Self {
             node,
             instance,
-            duration,
+            terms,
             state: State::Unknown,
             seen: None,
             owner: None,
             under_way: false,
+            sent: None,
+            permit: None,
             due: Duration::ZERO,
             release_due: Duration::ZERO,
             backoff,
@@ -116,6 +137,31 @@ impl Renewer {
     /// Whether the lease was taken, so that the Node may be touched.
     pub fn is_held(&self) -> bool {
         self.state == State::Ours && self.holds(self.seen.as_ref())
+    }
+
+    /// Until when writes may begin, if they may at all.
+    pub fn permit(&self) -> Option<Permit> {
+        self.permit
+    }
+
+    /// Whether a write may begin now.
+    pub fn permits(&self, now: Now) -> bool {
+        self.permit.is_some_and(|permit| permit.holds(now))
+    }
+
+    /// Whether another replica may lead by now, because the lease was ours and was not renewed in time.
+    pub fn has_lapsed(&self, now: Now) -> bool {
+        self.terms.standby.is_some() && self.permit.is_some_and(|permit| !permit.holds(now))
+    }
+
+    /// When that will be.
+    pub fn lapse(&self) -> Option<Duration> {
+        self.permit.filter(|_| self.terms.standby.is_some()).map(|permit| permit.elapsed)
+    }
+
+    /// Whether another replica leads.
+    pub fn is_standing_by(&self) -> bool {
+        matches!(self.state, State::StandingBy { .. } | State::Vanished { .. })
     }
 
     /// Whether the lease was given back.
@@ -156,12 +202,13 @@ impl Renewer {
             return None;
         }
         let call = match self.state {
-            State::Unknown | State::Watching { .. } => LeaseCall::Read,
             State::Absent => LeaseCall::Create(self.body(wall)),
             State::Ours => LeaseCall::Renew(self.body(wall)),
             State::Released => return None,
+            _ => LeaseCall::Read,
         };
         self.under_way = true;
+        self.sent = Some(Now { elapsed: now, wall });
         Some(call)
     }
 
@@ -171,6 +218,8 @@ impl Renewer {
         if self.under_way || self.state == State::Released || now < self.release_due {
             return None;
         }
+        // Whoever finds it free takes it at once.
+        self.permit = None;
         let Some(seen) = self.seen.as_ref().filter(|lease| self.holds(Some(lease))) else {
             self.state = State::Released;
             return None;
@@ -201,9 +250,11 @@ impl Renewer {
             (_, Ok(Some(lease))) => {
                 self.seen = Some(lease);
                 self.state = State::Ours;
+                // From when it was sent: others count from when they see it, which is later.
+                self.permit = self.sent.map(|sent| Permit::after(sent, self.terms.renew_deadline));
                 self.backoff.reset();
                 // Four renewals in a lease's life, a little apart from other nodes': as the kubelet does.
-                self.due = now + (self.duration / 4).mul_f64(rng.random_range(1.0..1.04));
+                self.due = now + (self.terms.duration / 4).mul_f64(rng.random_range(1.0..1.04));
                 if self.owner.is_some() && self.owner.as_deref() != self.owner_there() {
                     self.due = now;
                 }
@@ -220,10 +271,7 @@ impl Renewer {
                         self.state = State::Released;
                     }
                 }
-                Kind::NotFound => {
-                    self.state = State::Absent;
-                    self.due = now + self.backoff_after_second_try(rng);
-                }
+                Kind::NotFound => self.missing(now, rng),
                 Kind::Conflict | Kind::AlreadyExists | Kind::Replaced => {
                     self.state = State::Unknown;
                     self.due = now + self.backoff_after_second_try(rng);
@@ -239,52 +287,6 @@ impl Renewer {
         let first = self.backoff.failures() == 0;
         let wait = self.backoff.next(None, rng);
         if first { Duration::ZERO } else { wait }
-    }
-
-    fn read(&mut self, now: Duration, wall: Timestamp, lease: Lease) -> Result<(), Taken> {
-        let spec = lease.spec.clone().unwrap_or_default();
-        let renewed = spec.renew_time.map(|time| time.0);
-        let was_ours = self.holds(self.seen.as_ref());
-        let holder = spec.holder_identity.unwrap_or_default();
-        let instance = instance_of(&lease);
-        let free = holder.is_empty()
-            || instance.as_ref() == Some(&self.instance)
-            || instance.as_ref().is_some_and(|other| self.instance.sees_dead(other));
-        let described = || instance.as_ref().map_or_else(|| format!("holder {holder:?}"), Instance::describe);
-        if !free && was_ours {
-            return Err(Taken::Lost { node: self.node.clone(), holder: described() });
-        }
-        let duration = spec
-            .lease_duration_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok())
-            .map_or(self.duration, Duration::from_secs);
-        let age = renewed
-            .map_or(duration, |at| Duration::try_from(wall.duration_since(at)).unwrap_or(Duration::ZERO));
-        match self.state {
-            _ if free => self.take(now),
-            State::Watching { renewed: before, .. } if before != renewed => {
-                return Err(Taken::InUse { node: self.node.clone(), holder: described() });
-            }
-            State::Watching { until, .. } if now >= until => self.take(now),
-            State::Watching { .. } => self.due = now + LOOK_PERIOD,
-            // Not renewed for so long that only a clock far off could mean a living holder.
-            _ if age > duration => self.take(now),
-            _ => {
-                tracing::warn!(
-                    node = %self.node, holder = %described(),
-                    "the node's lease is held by another process: waiting to see whether it is alive"
-                );
-                self.state = State::Watching { renewed, until: now + duration.saturating_sub(age) };
-                self.due = now + LOOK_PERIOD;
-            }
-        }
-        self.seen = Some(lease);
-        Ok(())
-    }
-
-    fn take(&mut self, now: Duration) {
-        self.state = State::Ours;
-        self.due = now;
     }
 
     fn owner_there(&self) -> Option<&str> {
@@ -317,7 +319,7 @@ impl Renewer {
             "metadata": metadata,
             "spec": {
                 "holderIdentity": self.node,
-                "leaseDurationSeconds": self.duration.as_secs(),
+                "leaseDurationSeconds": self.terms.duration.as_secs(),
                 "renewTime": micros(wall),
             },
         })

@@ -5,6 +5,7 @@
 //! on the Node and one call on the lease are under way at a time.
 
 mod call;
+mod ending;
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use super::{
     adopt,
     desired::{Desired, ready},
     instance::Instance,
-    lease::{LeaseCall, Renewer, Taken},
+    lease::{LeaseCall, Permit, Renewer, Taken},
     ping::{Pings, Pong},
     settings::{OnStop, Settings},
 };
@@ -90,6 +91,7 @@ struct Written {
 
 /// The state of one node's controller.
 pub struct Machine {
+    name: String,
     settings: Settings,
     desired: Box<Desired>,
     pings: Pings,
@@ -111,6 +113,8 @@ pub struct Machine {
     registered: bool,
     told_taints: bool,
     stopping: bool,
+    /// The Node is done with, and the lease is being given back.
+    releasing: bool,
     finished: bool,
     rng: StdRng,
 }
@@ -121,8 +125,9 @@ impl Machine {
     /// A controller that knows nothing yet.
     pub fn new(name: &str, instance: Instance, settings: Settings, desired: Desired, rng: StdRng) -> Self {
         Self {
+            name: name.to_owned(),
             pings: Pings::new(settings.ping_interval, settings.ping_timeout),
-            lease: Renewer::new(name.to_owned(), instance, settings.lease_duration),
+            lease: Renewer::new(name.to_owned(), instance, settings.lease),
             settings,
             desired: Box::new(desired),
             node: Known::Nothing,
@@ -140,6 +145,7 @@ impl Machine {
             registered: false,
             told_taints: false,
             stopping: false,
+            releasing: false,
             finished: false,
             rng,
         }
@@ -189,9 +195,10 @@ impl Machine {
             return None;
         }
         let others = if self.stopping {
-            [self.lease.release_deadline(), None]
+            // Not before the Node is done with: until then there is nothing to do about the lease.
+            [self.lease.release_deadline().filter(|_| self.releasing), None, None]
         } else {
-            [self.lease.deadline(), self.pings.deadline()]
+            [self.lease.deadline(), self.lease.lapse(), self.pings.deadline()]
         };
         others.into_iter().chain([self.wake]).flatten().min()
     }
@@ -199,6 +206,21 @@ impl Machine {
     /// Whether the Node is registered, and whether it was last posted as Ready.
     pub fn is_ready(&self) -> bool {
         self.registered && self.was_ready == Some(ConditionStatus::True) && !self.stopping
+    }
+
+    /// Until when writes for this node may begin.
+    pub fn permit(&self) -> Option<Permit> {
+        self.lease.permit()
+    }
+
+    /// Whether the node is ours, as far as is known.
+    pub fn leads(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Whether another replica leads, and this one waits.
+    pub fn is_standing_by(&self) -> bool {
+        self.lease.is_standing_by()
     }
 
     /// Whether the Node was registered by this process.
@@ -351,6 +373,10 @@ impl Machine {
         if self.stopping {
             return self.wind_up(now, actions);
         }
+        if self.lease.has_lapsed(now) {
+            self.finished = true;
+            return actions.push(Action::GiveUp(Taken::Lapsed { node: self.name.clone() }));
+        }
         if self.pings.start(now.elapsed) {
             actions.push(Action::Ping);
         }
@@ -360,9 +386,9 @@ impl Machine {
             self.lease.owned_by(uid, now.elapsed);
         }
         actions.extend(self.lease.start(now.elapsed, now.wall).map(Action::Lease));
-        // No word on the Node before the lease is ours: another process may be running it.
+        // No word on the Node before the lease is ours, nor when it may not be any more: another process may be running it.
         self.wake = None;
-        if self.lease.is_held() && !self.under_way {
+        if self.lease.is_held() && self.lease.permits(now) && !self.under_way {
             self.start_node_call(now, actions);
         }
     }
@@ -444,47 +470,6 @@ impl Machine {
     fn status_call(&mut self, now: Now, node: &Node, condition: &Condition) -> NodeCall {
         self.asked_status = Some((self.desired.status_wanted(condition), condition.clone()));
         NodeCall::Status(self.desired.status(node, condition, now.wall))
-    }
-
-    /// Leaves the Node as the settings say, and gives the lease back.
-    fn wind_up(&mut self, now: Now, actions: &mut Vec<Action>) {
-        self.wake = None;
-        if self.under_way {
-            return;
-        }
-        if now.elapsed < self.not_before {
-            self.wake = Some(self.not_before);
-            return;
-        }
-        if let Some(call) = self.last_call(now) {
-            self.under_way = true;
-            return actions.push(Action::Node(call));
-        }
-        let delete = self.settings.on_stop == OnStop::Delete;
-        actions.extend(self.lease.release(now.elapsed, delete).map(Action::Lease));
-        if self.lease.is_released() {
-            self.finished = true;
-            actions.push(Action::Finished);
-        }
-    }
-
-    /// What is left to do on the Node before the end.
-    fn last_call(&mut self, now: Now) -> Option<NodeCall> {
-        if !self.registered {
-            return None;
-        }
-        let node = match &self.node {
-            Known::Nothing => return Some(NodeCall::Read),
-            Known::Absent => return None,
-            Known::Present(node) => Arc::clone(node),
-        };
-        if self.settings.on_stop == OnStop::Delete {
-            return node.metadata.uid.clone().map(|uid| NodeCall::Delete { uid });
-        }
-        let condition = self.ready_condition();
-        let wanted = self.desired.status_wanted(&condition);
-        let posted = self.status.as_ref().is_some_and(|written| written.asked == wanted);
-        (!posted).then(|| self.status_call(now, &node, &condition))
     }
 }
 

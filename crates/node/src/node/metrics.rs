@@ -14,6 +14,7 @@ pub struct Metrics {
     pub(crate) status_writes: Family<Outcome, Counter>,
     pub(crate) lease_renewals: Family<Outcome, Counter>,
     pub(crate) ready: Family<NodeName, Gauge>,
+    pub(crate) leader: Family<NodeName, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -35,6 +36,7 @@ impl Default for Metrics {
             status_writes: Family::default(),
             lease_renewals: Family::default(),
             ready: Family::default(),
+            leader: Family::default(),
         }
     }
 }
@@ -58,6 +60,11 @@ impl Metrics {
             "lease_renewals",
             "Renewals of node leases by result",
             metrics.lease_renewals.clone(),
+        );
+        registry.register(
+            "node_leader",
+            "1 while this process has the node's lease, 0 while it stands by for another",
+            metrics.leader.clone(),
         );
         registry.register("node_ready", "1 while the node is Ready, else 0", metrics.ready.clone());
         metrics

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::lease::Terms;
+
 /// Times and policies of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -11,8 +13,8 @@ pub struct Settings {
     pub ping_timeout: Duration,
     /// How often the status is posted when nothing changes.
     pub status_interval: Duration,
-    /// How long the lease lasts; it is renewed four times as often.
-    pub lease_duration: Duration,
+    /// How long the lease lasts, and for how long a renewal lets us write; it is renewed four times as often.
+    pub lease: Terms,
     /// What becomes of the Node when the process stops.
     pub on_stop: OnStop,
 }
@@ -24,4 +26,6 @@ pub enum OnStop {
     Leave,
     /// It is deleted. A node identity may not do that.
     Delete,
+    /// It stays as it is: another replica goes on with it.
+    HandOver,
 }

@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use vk_kube::Client;
 use vk_node::node::{
-    self, Base, Controller, Instance, Metrics, OnStop, Progress, Settings, Shared, Taken,
+    self, Base, Controller, Instance, Metrics, OnStop, Progress, Settings, Shared, Taken, Terms,
     lease::INSTANCE_ANNOTATION,
 };
 use vk_provider_mock::Mock;
@@ -126,7 +126,11 @@ impl Default for Setup {
                 ping_interval: Duration::from_millis(200),
                 ping_timeout: Duration::from_secs(1),
                 status_interval: Duration::from_mins(5),
-                lease_duration: Duration::from_secs(40),
+                lease: Terms {
+                    duration: Duration::from_secs(40),
+                    renew_deadline: Duration::from_secs(27),
+                    standby: None,
+                },
                 on_stop: OnStop::Leave,
             },
             instance: Instance::this(),
@@ -138,7 +142,8 @@ impl Default for Setup {
 impl Setup {
     /// A lease that is renewed every second.
     pub(crate) fn short_lease(mut self) -> Self {
-        self.settings.lease_duration = Duration::from_secs(4);
+        self.settings.lease.duration = Duration::from_secs(4);
+        self.settings.lease.renew_deadline = Duration::from_secs(3);
         self
     }
 

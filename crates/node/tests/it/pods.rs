@@ -4,6 +4,7 @@ mod admission;
 mod bare;
 mod create;
 mod deletion;
+mod fence;
 mod foreign;
 mod life;
 mod missed;

@@ -45,7 +45,7 @@ fn the_defaults_are_those_of_the_go_original_and_the_kubelet() {
     assert_eq!((taint.key.as_str(), taint.value.as_deref()), ("virtual-kubelet.io/provider", Some("mock")));
     assert_eq!(taint.effect, "NoSchedule");
     assert_eq!(config.metrics_addr, Some(Listen { address: None, port: 10_255 }));
-    assert_eq!(config.timing.lease_duration, Duration::from_secs(40));
+    assert_eq!(config.timing.lease.duration, Duration::from_secs(40));
     assert_eq!(config.timing.status_interval, Duration::from_mins(5));
     assert_eq!(config.streaming.idle_timeout, Duration::from_hours(4));
     assert_eq!(config.startup_timeout, Some(Duration::from_secs(30)));
@@ -150,7 +150,7 @@ fn timing_is_checked() {
     assert_problem("streamIdleTimeout: 0s", "streamIdleTimeout", &["more than 0"]);
     assert_problem("leaseDuration: 3s", "leaseDuration", &["4s or more"]);
     assert_problem("leaseDuration: 4500ms", "leaseDuration", &["whole seconds"]);
-    assert_eq!(good("leaseDuration: 4s").timing.lease_duration, Duration::from_secs(4));
+    assert_eq!(good("leaseDuration: 4s").timing.lease.duration, Duration::from_secs(4));
 }
 
 #[test]

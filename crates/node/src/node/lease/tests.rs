@@ -1,6 +1,8 @@
+mod standby;
+
 use rand::SeedableRng as _;
 
-use super::*;
+use super::{claim::LOOK_PERIOD, *};
 
 const NODE: &str = "node";
 const LIFE: Duration = Duration::from_secs(40);
@@ -15,7 +17,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let renewer = Renewer::new(NODE.to_owned(), Instance::this(), LIFE);
+        Self::on(Terms { duration: LIFE, renew_deadline: LIFE / 2, standby: None })
+    }
+
+    fn on(terms: Terms) -> Self {
+        let renewer = Renewer::new(NODE.to_owned(), Instance::this(), terms);
         Self { renewer, now: Duration::ZERO, rng: StdRng::seed_from_u64(7) }
     }
 

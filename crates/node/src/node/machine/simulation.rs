@@ -2,6 +2,7 @@
 //! they took effect, a watch that breaks, a provider that fails or hangs, other people's hands on the Node, restarts.
 //! When the storm is over, everything must be as wanted; and at no time may other people's things be lost.
 
+mod replicas;
 mod server;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use vk_provider::{NodeTemplate, quantity::Quantity};
 
 use self::server::{FOREIGN, Server};
 use super::*;
-use crate::node::{desired::Desired, template::Base};
+use crate::node::{desired::Desired, lease::Terms, template::Base};
 
 const STORM: Duration = Duration::from_mins(3);
 /// Longest way back: a restarted process waits a whole lease, then a hung ping, then back-offs.
@@ -76,7 +77,11 @@ fn settings() -> Settings {
         ping_interval: Duration::from_secs(10),
         ping_timeout: Duration::from_secs(5),
         status_interval: Duration::from_mins(5),
-        lease_duration: Duration::from_secs(40),
+        lease: Terms {
+            duration: Duration::from_secs(40),
+            renew_deadline: Duration::from_secs(27),
+            standby: None,
+        },
         on_stop: OnStop::Leave,
     }
 }
@@ -310,12 +315,15 @@ fn simulate(seed: u64, traced: bool) -> Result<(), String> {
     })
 }
 
+/// So many seeds, or as many as `VK_SEEDS` says, or the one that `VK_SEED` names.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let variable = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    variable("VK_SEED").map_or_else(|| 0..variable("VK_SEEDS").unwrap_or(usual), |seed| seed..seed + 1)
+}
+
 #[test]
 fn after_any_storm_of_faults_the_node_is_as_wanted_and_nothing_foreign_was_lost() {
-    let variable = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds =
-        variable("VK_SEED").map_or_else(|| 0..variable("VK_SEEDS").unwrap_or(1000), |seed| seed..seed + 1);
-    for seed in seeds {
+    for seed in seeds(1000) {
         if simulate(seed, false).is_err() {
             let trace = simulate(seed, true).expect_err("a seed fails every time");
             panic!(

@@ -19,7 +19,7 @@ use kube::{
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
-use vk_kube::Client;
+use vk_kube::{Client, Fence};
 use vk_node::{
     pods::{
         Controller, Policy,
@@ -59,6 +59,8 @@ pub(super) struct Setup {
     pub(super) policy: Policy,
     /// The Node, for decisions about pods.
     pub(super) facts: watch::Receiver<Option<Arc<Node>>>,
+    /// What writes and calls have to pass.
+    pub(super) fence: Option<Fence>,
 }
 
 /// A running controller.
@@ -78,6 +80,7 @@ impl Default for Setup {
             compare: Duration::from_mins(1),
             sights: None,
             force_after: None,
+            fence: None,
             policy: Policy::default(),
             facts: watch::Sender::new(None).subscribe(),
         }
@@ -132,7 +135,10 @@ impl<'a> Stage<'a> {
 
     pub(super) fn start_with(&self, provider: impl Provider, setup: Setup) -> Run {
         let mut requests = Registry::default();
-        let client = self.client(&mut requests);
+        let mut client = self.client(&mut requests);
+        if let Some(fence) = setup.fence {
+            client = client.fenced(fence);
+        }
         let spy = Arc::new(Spy::new(Arc::new(provider)));
         let resolver: Arc<dyn Resolver> =
             Arc::new(Unresolving { node: self.node.clone(), ips: vec![HOST_IP.parse().unwrap()] });

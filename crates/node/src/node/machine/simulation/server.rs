@@ -20,6 +20,8 @@ pub(super) const FOREIGN: &str = "example.com/foreign";
 pub(super) struct Server {
     node: Option<Value>,
     lease: Option<Value>,
+    /// The lease as it is read; most calls read it.
+    read: Option<Lease>,
     version: u64,
     uids: u64,
     applied_labels: BTreeSet<String>,
@@ -56,7 +58,7 @@ impl Server {
     }
 
     pub(super) fn delete_lease(&mut self) {
-        self.lease = None;
+        (self.lease, self.read) = (None, None);
     }
 
     pub(super) fn edit(&mut self, edit: impl FnOnce(&mut Value)) {
@@ -145,6 +147,9 @@ impl Server {
 
     pub(super) fn lease_call(&mut self, call: &LeaseCall) -> Result<Option<Lease>, Error> {
         let version = self.next_version();
+        if *call != LeaseCall::Read {
+            self.read = None;
+        }
         match call {
             LeaseCall::Read => {}
             LeaseCall::Create(body) => {
@@ -158,18 +163,16 @@ impl Server {
             }
             LeaseCall::Renew(body) | LeaseCall::Release(body) => {
                 let lease = precondition(self.lease.as_mut(), body)?;
-                let kept = lease["metadata"]["uid"].clone();
-                for (key, value) in body["metadata"].as_object().expect("metadata") {
-                    lease["metadata"][key] = value.clone();
-                }
-                lease["spec"] = body["spec"].clone();
-                lease["metadata"]["uid"] = kept;
+                merge(lease, body);
                 lease["metadata"]["resourceVersion"] = version;
             }
             LeaseCall::Delete { .. } => self.lease = None,
         }
         self.lease.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no such lease"))?;
-        Ok(self.lease())
+        if self.read.is_none() {
+            self.read = self.lease();
+        }
+        Ok(self.read.clone())
     }
 }
 
@@ -183,6 +186,20 @@ fn precondition<'a>(object: Option<&'a mut Value>, body: &Value) -> Result<&'a m
         }
     }
     Ok(object)
+}
+
+/// A JSON merge patch.
+fn merge(there: &mut Value, patch: &Value) {
+    let (Some(map), Some(changes)) = (there.as_object_mut(), patch.as_object()) else {
+        return there.clone_from(patch);
+    };
+    for (key, value) in changes {
+        if value.is_null() {
+            map.remove(key);
+        } else {
+            merge(map.entry(key).or_insert_with(|| json!({})), value);
+        }
+    }
 }
 
 fn merge_conditions(there: &mut Value, given: &Value) {
