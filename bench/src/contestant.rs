@@ -22,7 +22,19 @@ use vk_testing::{ControlPlane, Process};
 pub(crate) const NODE: &str = "bench";
 /// kwok does what its stages say.
 const STAGES: &str = include_str!("../../dev/rivals/kwok/kwok.yaml");
-/// Workers where a rival's number of them is lifted: as many as the bare client has requests under way.
+/// What kwok says for defaults, with the numbers at a time lifted.
+const LIFTED: &str = "apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options:
+  cidr: 10.0.0.0/24
+  podPlayStageParallelism: 64
+  nodePlayStageParallelism: 64
+  nodeLeaseParallelism: 64
+  podsOnNodeSyncParallelism: 1
+  enablePodsOnNodeSyncListPager: true
+---
+";
+/// Workers where the Go original's number of them is lifted: as many as the bare client has requests under way.
 const WORKERS: &str = "64";
 
 /// One that is measured.
@@ -187,12 +199,11 @@ impl Prepared {
                 command.args(["--node", NODE]);
             }
             _ => {
-                let lifted = ["podPlayStage", "nodePlayStage", "nodeLease"]
-                    .map(|what| format!("  {what}Parallelism: {WORKERS}\n"))
-                    .concat();
-                let options = if who == Contestant::KwokUnlimited { lifted } else { String::new() };
+                // A configuration of its own in the file would keep kwok from filling in its defaults: flags where they do.
+                let head = if who == Contestant::KwokUnlimited { LIFTED } else { "" };
                 let config = cluster.data_dir().join("kwok.yaml");
-                fs::write(&config, STAGES.replacen("options:\n", &format!("options:\n{options}"), 1))?;
+                fs::write(&config, format!("{head}{STAGES}"))?;
+                command.args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40", "-v", "WARN"]);
                 command.arg("--config").arg(&config);
             }
         }
