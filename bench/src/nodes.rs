@@ -56,7 +56,12 @@ impl Nodes {
                 report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
                 say(&format!("{} nodes, {contestant}", thousands(count)));
                 match Box::pin(self.one(contestant, &field, count, &mut report.machine)).await {
-                    Ok(figures) => report.add(contestant, count, figures),
+                    Ok(figures) => {
+                        for (what, value, unit) in &figures {
+                            say(&format!("    {what}: {value:.3} {unit}"));
+                        }
+                        report.add(contestant, count, figures);
+                    }
                     Err(error) => {
                         say(&format!("    failed: {error:#}"));
                         report.leave_out(contestant, count, format!("failed: {error:#}"));
@@ -116,7 +121,6 @@ impl Nodes {
         Ok(vec![
             ("start to all nodes Ready", took.as_secs_f64(), "s"),
             ("leases renewed in time", leases.in_time * 100.0, "% of the renewals"),
-            ("renewals seen", leases.renewals / window.as_secs_f64(), "per s"),
             ("longest time between two renewals of a lease", leases.longest.as_secs_f64(), "s"),
             ("nodes Ready all the time", leases.steady * 100.0, "% of the nodes"),
             ("processor", after.cores_since(&before, window), "cores"),

@@ -44,7 +44,6 @@ struct Renewed {
 pub(super) struct Leases {
     /// The share of the renewals that came in time. A lease that ought to have been renewed by the end counts.
     pub(super) in_time: f64,
-    pub(super) renewals: f64,
     pub(super) longest: Duration,
     /// The share of the nodes that were Ready throughout.
     pub(super) steady: f64,
@@ -81,7 +80,7 @@ impl Observer {
 
 impl Seen {
     fn between(&self, begun: Instant, now: Instant, count: usize) -> Leases {
-        let (mut all, mut good, mut renewals, mut longest) = (0_u32, 0_u32, 0_u32, Duration::ZERO);
+        let (mut all, mut good, mut longest) = (0_u32, 0_u32, Duration::ZERO);
         for lease in self.leases.values() {
             let last = lease.at.last().copied().unwrap_or(begun);
             let closed =
@@ -89,7 +88,6 @@ impl Seen {
             // The gap that is still open is only a fault when it is too long already.
             for (gap, closed) in closed.chain([(now - last, false)]) {
                 longest = longest.max(gap);
-                renewals += u32::from(closed);
                 all += u32::from(closed || gap > IN_TIME);
                 good += u32::from(closed && gap <= IN_TIME);
             }
@@ -99,7 +97,6 @@ impl Seen {
         let steady = self.ready.difference(&self.lost).count().min(count);
         Leases {
             in_time: f64::from(good) / f64::from((all + missing).max(1)),
-            renewals: f64::from(renewals),
             longest,
             #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
             steady: steady as f64 / count.max(1) as f64,
@@ -166,7 +163,6 @@ mod tests {
         let leases = seen.between(begun, second(60), 4);
         // Closed gaps: 5 + 4 + 1, of which one is late; one that is open too long; one lease that is not there.
         assert!((leases.in_time - 9.0 / 12.0).abs() < 1e-9, "{}", leases.in_time);
-        assert!((leases.renewals - 10.0).abs() < 1e-9, "{}", leases.renewals);
         assert_eq!(leases.longest, Duration::from_secs(49));
         assert!((leases.steady - 0.75).abs() < 1e-9, "{}", leases.steady);
     }
