@@ -249,3 +249,25 @@ pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_names_the_versions_that_are_measured() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let page = fs::read_to_string(root.join("docs/reference/performance.md")).unwrap();
+        for (name, module) in
+            [("virtual-kubelet", "github.com/virtual-kubelet/virtual-kubelet"), ("kwok", "sigs.k8s.io/kwok")]
+        {
+            let pins = fs::read_to_string(root.join("dev/rivals").join(name).join("go.mod")).unwrap();
+            let line = pins.lines().find_map(|line| line.trim().strip_prefix(module)).unwrap();
+            let version = line.split_whitespace().next().unwrap();
+            assert!(
+                page.contains(&format!("{module} {version}")),
+                "the page does not name {module} {version}"
+            );
+        }
+    }
+}

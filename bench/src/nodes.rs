@@ -50,7 +50,8 @@ impl Nodes {
                         report.leave_out(contestant, count, why);
                         continue;
                     }
-                    Contestant::GoUnlimited => continue,
+                    // 4 leases at a time are enough for kwok: more changes nothing.
+                    Contestant::GoUnlimited | Contestant::KwokUnlimited => continue,
                     _ => {}
                 }
                 report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
