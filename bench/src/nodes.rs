@@ -69,6 +69,7 @@ impl Nodes {
                         failed += 1;
                     }
                 }
+                report.save(&self.out, "nodes")?;
             }
         }
         report.publish(&self.out, "nodes")?;

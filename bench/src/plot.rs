@@ -1,4 +1,5 @@
-//! Draws what was measured: one panel per question, one bar per contestant, on a logarithmic scale.
+//! Draws what was measured: one panel per question, one bar per contestant. Rates and times differ by powers of ten and get a
+//! logarithmic scale; memory and processors do not.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -18,6 +19,8 @@ const BAR: f64 = 18.0;
 const STEP: f64 = 24.0;
 const HEAD: f64 = 62.0;
 const PANEL: f64 = 44.0;
+/// The least that a logarithmic scale shows.
+const LEAST: f64 = 1e-3;
 /// Ours stands out; colours that can also be told apart by those who see few of them.
 const OURS: &str = "#0072b2";
 const LIMIT: &str = "#999999";
@@ -79,28 +82,31 @@ impl Panel {
         self.bars.iter().map(|_| STEP).sum::<f64>() + PANEL
     }
 
-    /// Whole powers of ten around all bars, as exponents.
-    fn range(&self) -> (i32, i32) {
-        let values = || self.bars.iter().map(|(_, value)| value.max(1e-3).log10());
-        let low = values().fold(f64::INFINITY, f64::min).floor();
-        let high = values().fold(f64::NEG_INFINITY, f64::max).ceil();
-        // Whole and small: they are the exponents of what a machine can do.
-        #[expect(clippy::cast_possible_truncation, reason = "a few at most")]
-        let (low, high) = (low as i32, high as i32);
-        (low, high.max(low + 1))
+    /// The ticks of the scale, from its foot to its head, and whether it is logarithmic.
+    fn ticks(&self) -> (Vec<f64>, bool) {
+        let values = || self.bars.iter().map(|(_, value)| value.max(LEAST));
+        let most = values().fold(LEAST, f64::max);
+        if ["MB", "cores"].contains(&self.unit.as_str()) {
+            let power = 10_f64.powf(most.log10().floor());
+            let steps = [0.25, 0.5, 1.0, 2.5].map(|step| step * power);
+            let step = steps.into_iter().find(|step| step * 5.0 >= most).unwrap_or(2.5 * power);
+            return ((0..=5).map(|index| f64::from(index) * step).collect(), false);
+        }
+        let low = values().fold(f64::INFINITY, f64::min).log10().floor();
+        let high = most.log10().ceil().max(low + 1.0);
+        let powers = std::iter::successors(Some(low), |power| Some(power + 1.0));
+        (powers.take_while(|power| *power <= high).map(|power| 10_f64.powf(power)).collect(), true)
     }
 
     fn draw(&self, svg: &mut String, top: f64) {
-        let (low, high) = self.range();
-        let span = WIDTH - LEFT - RIGHT;
-        let place = |value: f64| {
-            let share = (value.max(1e-3).log10() - f64::from(low)) / f64::from(high - low);
-            LEFT + span * share
-        };
+        let (ticks, logarithmic) = self.ticks();
+        let scale = |value: f64| if logarithmic { value.max(LEAST).log10() } else { value };
+        let foot = ticks.first().copied().map_or(0.0, scale);
+        let head = ticks.last().copied().map_or(1.0, scale);
+        let place = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * (scale(value) - foot) / (head - foot);
         let bottom = top + self.height() - PANEL;
         let _ = writeln!(svg, r#"<text x="20" y="{:.1}" class="title">{}</text>"#, top - 8.0, self.title);
-        for exponent in low..=high {
-            let tick = 10_f64.powi(exponent);
+        for tick in ticks {
             let x = place(tick);
             let _ = writeln!(
                 svg,
@@ -108,8 +114,10 @@ impl Panel {
             );
             let _ = writeln!(
                 svg,
-                r#"<text x="{x:.1}" y="{:.1}" class="tick" text-anchor="middle">{tick}</text>"#,
-                bottom + 12.0
+                r#"<text x="{x:.1}" y="{:.1}" class="tick" text-anchor="middle">{}</text>"#,
+                bottom + 12.0,
+                // No more digits than were meant: a sum of floats has some to spare.
+                (tick * 1e4).round() / 1e4
             );
         }
         let mut y = top + (STEP - BAR) / 2.0;
@@ -155,7 +163,7 @@ fn svg(panels: &[Panel], machine: &Machine) -> String {
     let Machine { date, cores, kubernetes, .. } = machine;
     let _ = writeln!(
         svg,
-        r#"<text x="20" y="24" class="tick">{date}, {cores} cores, Kubernetes {kubernetes}. The scales are logarithmic.</text>"#
+        r#"<text x="20" y="24" class="tick">{date}, {cores} cores, Kubernetes {kubernetes}. Rates and times are on logarithmic scales.</text>"#
     );
     let mut top = HEAD;
     for panel in panels {
@@ -170,16 +178,19 @@ fn svg(panels: &[Panel], machine: &Machine) -> String {
 mod tests {
     use super::*;
 
-    fn panel(values: &[f64]) -> Panel {
+    fn ticks(unit: &str, values: &[f64]) -> (Vec<f64>, bool) {
         let bars = values.iter().map(|value| (Contestant::Ours, *value)).collect();
-        Panel { title: "pods".to_owned(), unit: "s".to_owned(), bars }
+        Panel { title: "pods".to_owned(), unit: unit.to_owned(), bars }.ticks()
     }
 
     #[test]
-    fn the_scale_reaches_from_one_power_of_ten_to_another() {
-        assert_eq!(panel(&[4.7, 590.0]).range(), (0, 3));
-        assert_eq!(panel(&[1.0]).range(), (0, 1));
-        assert_eq!(panel(&[0.02, 0.05]).range(), (-2, -1));
-        assert_eq!(panel(&[0.0]).range(), (-3, -2));
+    fn times_reach_from_one_power_of_ten_to_another() {
+        assert_eq!(ticks("s", &[4.7, 590.0]), (vec![1.0, 10.0, 100.0, 1000.0], true));
+        assert_eq!(ticks("s", &[1.0]), (vec![1.0, 10.0], true));
+    }
+
+    #[test]
+    fn memory_begins_at_nothing() {
+        assert_eq!(ticks("MB", &[59.8, 97.2]), (vec![0.0, 25.0, 50.0, 75.0, 100.0, 125.0], false));
     }
 }

@@ -72,6 +72,7 @@ impl Pods {
                             failed += 1;
                         }
                     }
+                    report.save(&self.out, "pods")?;
                 }
             }
         }

@@ -1,12 +1,6 @@
 //! Results: JSON for machines, and a table for people.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    fs,
-    io::Write as _,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, path::Path};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
@@ -150,20 +144,23 @@ impl Report {
         text
     }
 
-    /// Prints the table, and writes it and the JSON to `NAME.md` and `NAME.json` in the folder.
-    pub(crate) fn publish(&self, folder: &Path, name: &str) -> anyhow::Result<()> {
+    /// Writes the JSON and the table to `NAME.json` and `NAME.md` in the folder, and answers the table. After every contestant: a
+    /// run takes long, and may be cut short.
+    pub(crate) fn save(&self, folder: &Path, name: &str) -> anyhow::Result<String> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let table = self.markdown(name);
-        let write = |end: &str, text: &str| -> anyhow::Result<PathBuf> {
+        for (end, text) in [("json", &serde_json::to_string_pretty(self)?), ("md", &table)] {
             let path = folder.join(format!("{name}.{end}"));
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(path)
-        };
-        let json = write("json", &serde_json::to_string_pretty(self)?)?;
-        let markdown = write("md", &table)?;
+        }
+        Ok(table)
+    }
+
+    /// Saves it, and prints the table.
+    pub(crate) fn publish(&self, folder: &Path, name: &str) -> anyhow::Result<()> {
+        let table = self.save(folder, name)?;
         let mut out = std::io::stdout().lock();
-        write!(out, "\n{table}")?;
-        writeln!(out, "written to {} and {}", json.display(), markdown.display())?;
+        writeln!(out, "\n{table}written to {name}.json and {name}.md in {}", folder.display())?;
         Ok(())
     }
 
