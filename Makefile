@@ -41,9 +41,10 @@ e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simu
 e2e-pods: control-plane ## A process that is killed 200 times; many seeds of the pod simulation
 	@dev/e2e-pods
 
-bench: control-plane ## Measure, beside a bare client in the same run
-	@dev/bench nodes
-	@dev/bench pods
+bench: control-plane ## Measure, beside a bare client and the rivals in the same run (ARGS='--only bare,ours' is quick)
+	@dev/bench nodes $(ARGS)
+	@dev/bench pods $(ARGS)
+	@dev/bench plot
 
 clean: ## Remove what was built here and in the cache
 	@rm -rf target .dev "$(CACHE)"

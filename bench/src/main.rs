@@ -1,13 +1,17 @@
 //! What we measure, as ratios to a limit or a peer in the same run. Never asserted in tests: machines differ.
 
+mod burst;
+mod contestant;
+mod machine;
 mod nodes;
+mod plot;
 mod pods;
 mod report;
 
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(about = "Measures Virtual Kubelet beside a bare client")]
+#[command(about = "Measures Virtual Kubelet beside a bare client and its rivals")]
 struct Cli {
     #[command(subcommand)]
     what: What,
@@ -15,16 +19,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Registration of many nodes, and what they cost while idle
+    /// Many nodes in one process: their registration, their leases, and what they cost
     Nodes(nodes::Nodes),
-    /// A burst of pods to Running, and their deletion
+    /// A burst of pods to Running, their deletion, and the memory they take
     Pods(pods::Pods),
+    /// Draw what was measured
+    Plot(plot::Plot),
+    /// The bare client of `nodes`, in a process of its own so that its cost can be told
+    #[command(hide = true)]
+    BareNodes(nodes::BareNodes),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
-        What::Nodes(nodes) => nodes.measure().await,
-        What::Pods(pods) => pods.measure().await,
+        What::Nodes(nodes) => Box::pin(nodes.measure()).await,
+        What::Pods(pods) => Box::pin(pods.measure()).await,
+        What::Plot(plot) => plot.draw(),
+        What::BareNodes(bare) => bare.run().await,
     }
 }

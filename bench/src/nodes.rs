@@ -1,34 +1,37 @@
-//! N nodes to Ready, beside a bare client that makes the same writes; and what the process costs while they idle.
+//! N nodes in one process: the time to Ready, whether their leases are renewed in time, and what that costs.
 
-use std::{
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::Duration,
-};
+mod bare;
+mod observer;
 
-use anyhow::Context as _;
+use std::{path::PathBuf, time::Duration};
+
 use clap::Args;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
-use kube::{Api, api::ListParams};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use tokio::time::Instant;
-use vk_kube::{Client, Metrics, Objects, Patch};
-use vk_testing::{ControlPlane, Process, Usage, control_plane};
+use vk_testing::{ControlPlane, Usage, control_plane};
 
-use crate::report::{Figure, publish};
+pub(crate) use self::bare::BareNodes;
+use self::observer::Observer;
+use crate::{
+    contestant::{Contestant, Field, Prepared, make_node, takes_nodes},
+    machine::Machine,
+    report::{Figure, Report, say, thousands},
+};
+
+const LIMIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Nodes {
-    /// How many nodes
-    #[arg(long, default_value_t = 500)]
-    count: usize,
-    /// How long to watch them idle, in seconds
-    #[arg(long, default_value_t = 30)]
-    idle: u64,
-    /// The command to measure
-    #[arg(long)]
-    virtual_kubelet: PathBuf,
+    /// How many nodes, one run for each number
+    #[arg(long, value_delimiter = ',', default_values_t = [1000])]
+    count: Vec<usize>,
+    /// How long to watch their leases, in seconds
+    #[arg(long, default_value_t = 60)]
+    watch: u64,
+    #[command(flatten)]
+    field: Field,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
@@ -36,95 +39,94 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) async fn measure(self) -> anyhow::Result<()> {
-        let bare = self.bare().await.context("bare client")?;
-        let (one, _, _) = self.ours(1).await.context("one node")?;
-        let (many, ready, cores) = self.ours(self.count).await.context("many nodes")?;
-        let count = self.count;
-        let figures = [
-            Figure::new(format!("bare client: {count} nodes written"), bare.as_secs_f64(), "s"),
-            Figure::new(format!("virtual-kubelet: start to {count} nodes Ready"), ready.as_secs_f64(), "s"),
-            Figure::new(
-                "ratio of the rates (1 is the bare client's)",
-                bare.as_secs_f64() / ready.as_secs_f64(),
-                "",
-            ),
-            Figure::new("resident with 1 node, idle", one.megabytes(), "MB"),
-            Figure::new(format!("resident with {count} nodes, idle"), many.megabytes(), "MB"),
-            Figure::new(format!("processor with {count} nodes, idle"), cores, "cores"),
-        ];
-        publish(&self.out, "nodes", &figures)
+        let field = self.field.prepare(&self.out.join("logs"))?;
+        let mut report = Report::new(Machine::look()?);
+        let mut failed = 0;
+        for &count in &self.count {
+            for &contestant in &field.contestants {
+                match contestant {
+                    Contestant::GoAsShipped => {
+                        let why = "has one node in a process, so there is nothing to compare".to_owned();
+                        report.leave_out(contestant, count, why);
+                        continue;
+                    }
+                    // 4 leases at a time are enough for kwok: more changes nothing.
+                    Contestant::GoUnlimited | Contestant::KwokUnlimited => continue,
+                    _ => {}
+                }
+                report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+                say(&format!("{} nodes, {contestant}", thousands(count)));
+                match Box::pin(self.one(contestant, &field, count, &mut report.machine)).await {
+                    Ok(figures) => {
+                        for (what, value, unit) in &figures {
+                            say(&format!("    {what}: {value:.3} {unit}"));
+                        }
+                        report.add(contestant, count, figures);
+                    }
+                    Err(error) => {
+                        say(&format!("    failed: {error:#}"));
+                        report.leave_out(contestant, count, format!("failed: {error:#}"));
+                        failed += 1;
+                    }
+                }
+                report.save(&self.out, "nodes")?;
+            }
+        }
+        report.publish(&self.out, "nodes")?;
+        anyhow::ensure!(
+            failed == 0,
+            "{failed} runs failed; what each said is in {}/logs",
+            self.out.display()
+        );
+        Ok(())
     }
 
-    /// The same writes that a node's registration takes, by a client that does nothing else.
-    async fn bare(&self) -> anyhow::Result<Duration> {
+    async fn one(
+        &self,
+        who: Contestant,
+        field: &Prepared,
+        count: usize,
+        machine: &mut Machine,
+    ) -> anyhow::Result<Vec<Figure>> {
         let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-        let client = Client::fixed(cluster.admin()?, Metrics::default());
+        machine.saw(&cluster).await?;
+        let client = cluster.admin()?;
+        let mut observer = Observer::start(client.clone());
         let begun = Instant::now();
-        stream::iter(0..self.count)
-            .map(|index| write_node(client.clone(), format!("bare-{index}")))
-            .buffer_unordered(self.count)
-            .try_collect::<Vec<()>>()
-            .await?;
-        Ok(begun.elapsed())
-    }
-
-    /// Usage when idle, time until all are Ready, and cores in use while idle.
-    async fn ours(&self, count: usize) -> anyhow::Result<(Usage, Duration, f64)> {
-        let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-        let config = cluster.data_dir().join("vk.yaml");
-        let nodes =
-            format!("{{count: {count}, namePattern: 'vk-{{}}', portBase: 11000, address: 127.0.0.1}}");
-        std::fs::write(&config, format!("provider: mock\nmetricsAddr: 'off'\nnodes:\n- {nodes}\n"))?;
-        let begun = Instant::now();
-        let mut command = Command::new(&self.virtual_kubelet);
-        command.arg("run").arg("--config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
-        // The control plane takes its ports from 20000 on.
-        let mut process = Process::spawn(command.args(["--log-level", "warn"]).stdout(Stdio::null()))?;
-        let api: Api<Node> = Api::all(cluster.admin()?);
-        while ready(&api).await? < count {
-            anyhow::ensure!(process.ended()?.is_none(), "virtual-kubelet ended");
-            anyhow::ensure!(begun.elapsed() < Duration::from_mins(5), "not Ready after five minutes");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut process =
+            field.start(who, &format!("nodes-{count}"), field.many_nodes(who, &cluster, count)?)?;
+        if takes_nodes(who) {
+            let nodes: Api<Node> = Api::all(client);
+            stream::iter(0..count)
+                .map(|index| {
+                    let nodes = nodes.clone();
+                    async move { make_node(&nodes, &format!("kwok-{index}")).await }
+                })
+                .buffer_unordered(64)
+                .try_collect::<Vec<()>>()
+                .await?;
+        }
+        while observer.ready() < count {
+            anyhow::ensure!(process.ended()?.is_none(), "it ended: see its log");
+            anyhow::ensure!(begun.elapsed() < LIMIT, "{} of {count} nodes are Ready", observer.ready());
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let took = begun.elapsed();
+
+        // Every lease is renewed once before the counting: registration is over.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        observer.begin();
         let (from, before) = (Instant::now(), Usage::of(process.id())?);
-        tokio::time::sleep(Duration::from_secs(self.idle)).await;
-        let after = Usage::of(process.id())?;
-        Ok((after, took, after.cores_since(&before, from.elapsed())))
+        tokio::time::sleep(Duration::from_secs(self.watch)).await;
+        let (after, window) = (Usage::of(process.id())?, from.elapsed());
+        let leases = observer.end(count);
+        Ok(vec![
+            ("start to all nodes Ready", took.as_secs_f64(), "s"),
+            ("leases renewed in time", leases.in_time * 100.0, "% of the renewals"),
+            ("longest time between two renewals of a lease", leases.longest.as_secs_f64(), "s"),
+            ("nodes Ready all the time", leases.steady * 100.0, "% of the nodes"),
+            ("processor", after.cores_since(&before, window), "cores"),
+            ("resident", after.megabytes(), "MB"),
+        ])
     }
-}
-
-/// Whether a node is Ready.
-pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-async fn ready(nodes: &Api<Node>) -> anyhow::Result<usize> {
-    Ok(nodes.list(&ListParams::default()).await?.items.iter().filter(|node| is_ready(node)).count())
-}
-
-async fn write_node(client: Client, name: String) -> anyhow::Result<()> {
-    let nodes: Objects<Node> = Objects::cluster(client.clone());
-    let leases: Objects<Lease> = Objects::namespaced(client, "kube-node-lease");
-    let lease = json!({
-        "metadata": {"name": name, "namespace": "kube-node-lease"},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40},
-    });
-    leases.create(&serde_json::from_value(lease)?).await?;
-    let node =
-        json!({"metadata": {"name": name}, "spec": {"taints": [{"key": "bench", "effect": "NoSchedule"}]}});
-    let created = nodes.create(&serde_json::from_value(node)?).await?;
-    let head = json!({"name": name, "uid": created.metadata.uid, "labels": {"type": "virtual-kubelet"}});
-    let metadata = json!({"apiVersion": "v1", "kind": "Node", "metadata": head});
-    nodes.patch(&name, &Patch::Apply(metadata)).await?;
-    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": created.metadata.uid});
-    leases.patch(&name, &Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}))).await?;
-    let addresses = json!([{"$patch": "replace"}, {"type": "InternalIP", "address": "127.0.0.1"}]);
-    nodes.patch_status(&name, &Patch::Strategic(json!({"status": {"addresses": addresses}}))).await?;
-    let condition = json!({"type": "Ready", "status": "True", "reason": "Bench", "message": "bench"});
-    let status = json!({"capacity": {"cpu": "20", "memory": "100Gi"}, "conditions": [condition]});
-    let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
-    nodes.patch_status(&name, &Patch::Apply(body)).await?;
-    Ok(())
 }
