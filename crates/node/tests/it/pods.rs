@@ -7,6 +7,7 @@ mod foreign;
 mod life;
 mod namesake;
 mod nonsense;
+mod original;
 mod outage;
 mod puppet;
 mod restart;
