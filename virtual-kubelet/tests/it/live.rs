@@ -10,6 +10,7 @@ mod crash;
 mod credentials;
 mod dev;
 mod fleet;
+mod liar;
 mod life;
 mod logs;
 mod original;

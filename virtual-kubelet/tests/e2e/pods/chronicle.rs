@@ -90,11 +90,11 @@ impl Chronicle {
 
     /// Names of pods of which two were alive at one moment.
     pub(crate) fn overlaps(&self) -> BTreeSet<String> {
-        let mut alive: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<Arc<str>>> = BTreeMap::new();
+        let mut alive: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
         let mut overlaps = BTreeSet::new();
         for turn in self.0.lock().iter() {
             let PodRef { namespace, name, uid } = turn.pod.clone();
-            let same = alive.entry((namespace, Arc::clone(&name))).or_default();
+            let same = alive.entry(format!("{namespace}/{name}")).or_default();
             if turn.state.is_alive() {
                 same.insert(uid);
             } else {

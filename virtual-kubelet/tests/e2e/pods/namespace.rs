@@ -21,7 +21,7 @@ async fn a_namespace_is_deleted_with_all_its_pods_and_nothing_of_them_is_left() 
         let mut pod = site.pod(name, &script);
         pod["spec"]["restartPolicy"] = "Never".into();
         pod["spec"]["terminationGracePeriodSeconds"] = json!(10);
-        site.apply(&pod).await;
+        site.create(&pod).await;
     }
     site.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await;
     site.see("pod/over", "it has ended", |found| found["status"]["phase"] == "Succeeded").await;

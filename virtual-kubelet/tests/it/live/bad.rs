@@ -10,7 +10,7 @@ use vk_testing::{
 use super::site::Site;
 
 /// Statuses of this pod that a virtual kubelet wrote, and its events, as the API server counted them.
-fn writes(cluster: &ControlPlane, pod: &str) -> (usize, usize) {
+pub(super) fn writes(cluster: &ControlPlane, pod: &str) -> (usize, usize) {
     let log = std::fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
     let (mut statuses, mut events) = (0, 0);
     // The last line may be under way.
@@ -19,7 +19,7 @@ fn writes(cluster: &ControlPlane, pod: &str) -> (usize, usize) {
         let named = object["name"].as_str().unwrap_or_default();
         match (line["verb"].as_str().unwrap_or_default(), object["resource"].as_str().unwrap_or_default()) {
             ("patch" | "update", "pods") if object["subresource"] == "status" && named == pod => {
-                statuses += 1
+                statuses += 1;
             }
             ("create" | "patch", "events") if named.starts_with(&format!("{pod}.")) => events += 1,
             _ => {}
