@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
@@ -44,10 +45,30 @@ impl<'a> Rollout<'a> {
         Self { site, before, begun }
     }
 
+    /// A pod that needs neither scheduler nor controller-manager, which come back at their leisure: how long until it runs.
+    async fn probe(&self) -> Duration {
+        let back = Instant::now();
+        let pod = serde_json::from_value(self.site.pod("probe", &[])).unwrap();
+        eventually("a pod can be created", PATIENCE, || async {
+            match self.site.pods.create(&PostParams::default(), &pod).await {
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+                other => other.map(|_| ()).map_err(|error| error.to_string()),
+            }
+        })
+        .await;
+        self.site.see("pod/probe", "it runs", |found| found["status"]["phase"] == "Running").await;
+        let took = back.elapsed();
+        self.site.kubectl(&["delete", "pod/probe"]).await;
+        took
+    }
+
     /// Waits until the rollout has come to its end all the same.
     async fn end(self) -> String {
-        let Self { site, before, begun } = self;
         let back = Instant::now();
+        let probe = self.probe().await;
+        // Two retries with the longest wait, and a machine with other things to do.
+        assert!(probe < Duration::from_secs(40), "a new pod ran only after {probe:?}");
+        let Self { site, before, begun } = self;
         // kubectl's own watch may not outlive the API server.
         eventually("the rollout has come to its end", 2 * PATIENCE, || async {
             let told = site.try_kubectl(&["rollout", "status", "deployment/web", "--timeout=10s"]).await;
@@ -79,7 +100,7 @@ impl<'a> Rollout<'a> {
         let pods = site.close().await;
         format!(
             "rollout of {ROLLED} pods in {whole:.1?}, {converged:.1?} of it after the control plane was back; {pods} pods, \
-             none made twice; {stayed} ran before and after as the same instances"
+             none made twice; a new pod ran after {probe:.1?}; {stayed} ran before and after as the same instances"
         )
     }
 }
