@@ -145,3 +145,54 @@ async fn a_taint_moves_pods_to_the_other_node_when_their_toleration_ends() {
         begun.elapsed()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_node_that_lost_its_backend_move_and_the_old_ones_are_stopped_when_it_is_back() {
+    let begun = Instant::now();
+    let cluster = ControlPlane::shared_with_controllers().await;
+    let mut site = Site::open(cluster, "lost", 2, CURT).await;
+    let mut deployment = site.deployment("web", 6);
+    spread(&mut deployment, "web");
+    let spec = &mut deployment["spec"]["template"]["spec"];
+    spec["terminationGracePeriodSeconds"] = json!(2);
+    spec["tolerations"] = json!([
+        {"key": TAINT, "operator": "Exists"},
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2},
+    ]);
+    site.apply(&deployment).await;
+    site.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await;
+    site.agreed(6).await;
+    let before = site.running().await;
+    let first = site.nodes[0].clone();
+    let there = places(&site, "web-").await[&first];
+    assert!(there > 0);
+
+    let lost = Instant::now();
+    site.pull_out(0).await;
+    eventually("all have moved", PATIENCE, || async {
+        let places = places(&site, "web-").await;
+        if places.contains_key(&first) { Err(format!("{places:?}")) } else { Ok(()) }
+    })
+    .await;
+    let moved = lost.elapsed();
+    site.see("deployment/web", "all are there again", |found| found["status"]["availableReplicas"] == 6)
+        .await;
+    // Nobody can tell whether the old ones still run, and so they stay.
+    let pods = site.list().await;
+    let leaving: Vec<_> = pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_some()).collect();
+    assert_eq!((pods.len(), leaving.len()), (6 + there, there));
+    assert!(leaving.iter().all(|pod| before.contains_key(pod.metadata.uid.as_ref().unwrap())));
+
+    site.plug_in(0);
+    site.agreed(6).await;
+    site.there(0).await;
+    let after = site.running().await;
+    let stayed = before.iter().filter(|(uid, instance)| after.get(*uid) == Some(*instance)).count();
+    assert_eq!(stayed, 6 - there);
+    site.kubectl(&["delete", "deployment/web"]).await;
+    let pods = site.close().await;
+    println!(
+        "a backend that is lost: {there} pods moved after {moved:.1?}, all in order after {:.1?}; {pods} pods",
+        begun.elapsed()
+    );
+}

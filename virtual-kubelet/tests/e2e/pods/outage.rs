@@ -1,4 +1,4 @@
-//! The control plane goes away in the middle of a rollout.
+//! The control plane, or the process itself, goes away in the middle of a rollout.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -99,7 +99,7 @@ impl<'a> Rollout<'a> {
         site.kubectl(&["delete", "deployments", "--all", "--wait=false"]).await;
         let pods = site.close().await;
         format!(
-            "rollout of {ROLLED} pods in {whole:.1?}, {converged:.1?} of it after the control plane was back; {pods} pods, \
+            "rollout of {ROLLED} pods in {whole:.1?}, {converged:.1?} of it after the trouble; {pods} pods, \
              none made twice; a new pod ran after {probe:.1?}; {stayed} ran before and after as the same instances"
         )
     }
@@ -123,4 +123,15 @@ async fn a_rollout_survives_a_restart_of_etcd() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     cluster.start_etcd().await.unwrap();
     println!("etcd away for 5 s: {}", rollout.end().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_survives_a_process_that_is_killed_again_and_again() {
+    let cluster = ControlPlane::start(Options::with_controllers()).await.unwrap();
+    let mut rollout = Rollout::begin(&cluster, "killed").await;
+    for _ in 0..8 {
+        rollout.site.restart().await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    println!("a process that is killed 8 times: {}", rollout.end().await);
 }

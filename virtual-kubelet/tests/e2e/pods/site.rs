@@ -3,8 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
     fs::{self, File},
     net::{Ipv6Addr, TcpListener},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicU16, Ordering},
     time::Duration,
@@ -49,7 +51,9 @@ pub(crate) struct Site<'a> {
     host: Host,
     process: Option<Process>,
     folder: TempDir,
-    _tasks: JoinSet<()>,
+    /// What serves the backend to each node.
+    plugs: Vec<JoinSet<()>>,
+    _chroniclers: JoinSet<()>,
 }
 
 /// What one side knows of a pod.
@@ -68,19 +72,18 @@ impl<'a> Site<'a> {
         let nodes: Vec<String> = (0..nodes).map(|index| format!("{name}-{index}")).collect();
         let folder = TempDir::new().unwrap();
         let host = Host::new(Clock::system());
-        let mut tasks = JoinSet::new();
-        let serving = serve(UnixListener::bind(folder.path().join("mock.sock")).unwrap(), host.clone());
-        tasks.spawn(async move { serving.await.unwrap() });
         let chronicle = Chronicle::default();
+        let mut chroniclers = JoinSet::new();
         for node in &nodes {
-            tasks.spawn(chronicle.clone().write(host.changes(node)));
+            chroniclers.spawn(chronicle.clone().write(host.changes(node)));
         }
         let mut site = Self {
             pods: Api::namespaced(cluster.admin().unwrap(), &name),
             port: ports(u16::try_from(nodes.len()).unwrap()),
             life: life.to_owned(),
             process: None,
-            _tasks: tasks,
+            plugs: nodes.iter().map(|_| JoinSet::new()).collect(),
+            _chroniclers: chroniclers,
             cluster,
             name,
             nodes,
@@ -88,21 +91,44 @@ impl<'a> Site<'a> {
             host,
             folder,
         };
+        for index in 0..site.nodes.len() {
+            site.plug_in(index);
+        }
         site.start().await;
         site
+    }
+
+    /// Lets a node reach its pods in the backend.
+    pub(crate) fn plug_in(&mut self, index: usize) {
+        let listener = UnixListener::bind(self.socket(index)).unwrap();
+        let serving = serve(listener, self.host.clone());
+        self.plugs[index].spawn(async move { serving.await.unwrap() });
+    }
+
+    /// Cuts a node off from the backend, where its pods go on.
+    pub(crate) async fn pull_out(&mut self, index: usize) {
+        self.plugs[index].shutdown().await;
+        fs::remove_file(self.socket(index)).unwrap();
+    }
+
+    fn socket(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("{index}.sock"))
     }
 
     /// Starts the command, and waits until its nodes are Ready.
     async fn start(&mut self) {
         let file = self.folder.path().join("vk.yaml");
         let (name, count, port, life) = (&self.name, self.nodes.len(), self.port, &self.life);
-        let socket = self.folder.path().join("mock.sock");
-        let text = format!(
-            "provider: mock\nmetricsAddr: 'off'\nlog: {{level: warn}}\nshutdown: {{node: delete}}\n\
-             providerConfig: {{backend: {}, cpu: 2000, memory: 2000Gi, pods: 2000, life: {life}}}\n\
-             nodes:\n- {{count: {count}, namePattern: '{name}-{{}}', portBase: {port}, labels: {{site: {name}}}}}\n",
-            socket.display()
+        let mut text = format!(
+            "provider: mock\nmetricsAddr: 'off'\npingInterval: 2s\nlog: {{level: warn}}\nshutdown: {{node: delete}}\n\
+             nodes:\n- {{count: {count}, namePattern: '{name}-{{}}', portBase: {port}, labels: {{site: {name}}}}}\n\
+             providerConfig:\n",
         );
+        for (index, node) in self.nodes.iter().enumerate() {
+            let socket = self.socket(index).display().to_string();
+            let size = "cpu: 2000, memory: 2000Gi, pods: 2000";
+            writeln!(text, "  {node}: {{backend: {socket}, {size}, life: {life}}}").unwrap();
+        }
         fs::write(&file, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_virtual-kubelet"));
         command.arg("run").arg("--config").arg(&file).env_clear().env("HOME", self.folder.path());
