@@ -34,6 +34,11 @@ async fn a_job_completes_and_one_that_fails_gives_up() {
     for (name, code) in [("good", "0"), ("bad", "1")] {
         let mut template = site.template(name, &[("run-for", "200ms"), ("exit-code", code)]);
         template["spec"]["restartPolicy"] = "Never".into();
+        // One that prepares, and one that goes on beside the others and keeps nobody from ending.
+        template["spec"]["initContainers"] = json!([
+            {"name": "first", "image": "example.com/init:1"},
+            {"name": "beside", "image": "example.com/sidecar:1", "restartPolicy": "Always"},
+        ]);
         site.apply(&json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
             "spec": {"completions": 4, "parallelism": 2, "backoffLimit": 0, "template": template},
