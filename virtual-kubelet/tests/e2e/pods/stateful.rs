@@ -48,8 +48,8 @@ async fn a_stateful_set_comes_in_order_goes_in_reverse_and_no_two_pods_of_one_na
     site.agreed(5).await;
     let again = site.list().await["db-2"].metadata.uid.clone().unwrap();
     assert!(!fresh.contains(&again));
-    // And so does one with hardly any time to stop.
-    site.kubectl(&["delete", "pod/db-3", "--grace-period=1"]).await;
+    // And so does one with less time to stop.
+    site.kubectl(&["delete", "pod/db-3", "--grace-period=3"]).await;
     site.see("statefulset/db", "all are ready again", |found| found["status"]["readyReplicas"] == 5).await;
     site.agreed(5).await;
 
