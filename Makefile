@@ -38,7 +38,7 @@ e2e: e2e-node e2e-pods ## Run the long tests of all areas
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
 
-e2e-pods: control-plane ## A process that is killed 200 times; many seeds of the pod simulation
+e2e-pods: control-plane ## Workloads of the real controllers; outages; 200 kills; many seeds of the pod simulation
 	@dev/e2e-pods
 
 bench: control-plane ## Measure, beside a bare client and the rivals in the same run (ARGS='--only bare,ours' is quick)

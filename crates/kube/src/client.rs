@@ -293,7 +293,8 @@ impl Client {
     }
 
     /// Whether newer credentials came since this clone was last asked.
-    pub(crate) fn renewed(&mut self) -> bool {
+    #[cfg(test)]
+    fn renewed(&mut self) -> bool {
         let renewed = self.current.has_changed().unwrap_or(false);
         self.current.mark_unchanged();
         renewed

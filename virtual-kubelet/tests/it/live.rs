@@ -1,17 +1,27 @@
 //! Runs the real command against a real control plane, and against servers that are none.
 
 mod admin;
+mod bad;
+#[path = "../e2e/pods/chronicle.rs"]
+#[allow(dead_code, reason = "the long tests use all of it")]
+mod chronicle;
 mod configuration;
 mod crash;
 mod credentials;
 mod dev;
 mod fleet;
 mod leader;
+mod liar;
 mod life;
 mod logs;
+mod original;
 mod provider;
 mod refused;
 mod rivals;
+#[path = "../e2e/pods/site.rs"]
+#[allow(dead_code, reason = "the long tests use all of it")]
+mod site;
+mod workload;
 
 use std::{
     fs::{self, File},

@@ -18,7 +18,7 @@ use super::{
 /// The pods of a node that wait to be written about.
 pub(super) struct Turns {
     /// Shared by all nodes of a client.
-    turns: Arc<Semaphore>,
+    free: Arc<Semaphore>,
     line: VecDeque<Arc<str>>,
     /// Whose turn it is may write now.
     current: Option<OwnedSemaphorePermit>,
@@ -28,13 +28,13 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new(turns: Arc<Semaphore>) -> Self {
-        Self { turns, line: VecDeque::new(), current: None }
+        Self { free: turns, line: VecDeque::new(), current: None }
     }
 
     /// Resolves when the first in line has its turn.
     pub(super) async fn next(&self) -> OwnedSemaphorePermit {
         if !self.line.is_empty()
-            && let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await
+            && let Ok(turn) = Arc::clone(&self.free).acquire_owned().await
         {
             return turn;
         }
@@ -43,8 +43,8 @@ impl Turns {
 
     /// A turn at once, where nobody waits.
     fn now(&mut self) -> Option<OwnedSemaphorePermit> {
-        let free = || Arc::clone(&self.turns).try_acquire_owned().ok();
-        self.current.take().or_else(|| self.line.is_empty().then(free).flatten())
+        let one = || Arc::clone(&self.free).try_acquire_owned().ok();
+        self.current.take().or_else(|| self.line.is_empty().then(one).flatten())
     }
 }
 

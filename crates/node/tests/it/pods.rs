@@ -10,6 +10,7 @@ mod life;
 mod missed;
 mod namesake;
 mod nonsense;
+mod original;
 mod outage;
 mod puppet;
 mod resize;

@@ -9,6 +9,8 @@ use crate::{now::Now, pods::telling};
 
 /// How long a pod may outlive its grace before the backend is asked again.
 const OVERDUE: Duration = Duration::from_secs(5);
+/// The API server keeps whole seconds of a deletionTimestamp: what it cut off belongs to the grace, and can be most of a short one.
+const CUT_OFF: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Stops the pod in the backend: with the grace that is left, again when it is shortened or over.
@@ -47,8 +49,9 @@ impl Worker {
     fn stop_time(&self, now: Now) -> Duration {
         let Some(pod) = &self.desired else { return now.elapsed };
         if let Some(time) = &pod.metadata.deletion_timestamp {
-            let left = Duration::try_from(time.0.duration_since(now.wall)).unwrap_or(Duration::ZERO);
-            // A clock that is behind does not make a grace longer.
+            let end = time.0.saturating_add(CUT_OFF).unwrap_or(time.0);
+            let left = Duration::try_from(end.duration_since(now.wall)).unwrap_or(Duration::ZERO);
+            // Neither that nor a clock that is behind makes a grace longer.
             let whole = pod.metadata.deletion_grace_period_seconds.and_then(|grace| grace.try_into().ok());
             return now.elapsed + whole.map_or(left, |whole| left.min(Duration::from_secs(whole)));
         }

@@ -31,9 +31,16 @@ impl Spy {
 
     /// How often this pod was to be created.
     pub(super) fn creates(&self, uid: &str) -> usize {
-        let is =
-            |heard: &&Heard| matches!(heard, Heard::Create(pod) if pod.metadata.uid.as_deref() == Some(uid));
-        self.heard.lock().iter().filter(is).count()
+        self.created(uid).len()
+    }
+
+    /// The pod as it was handed over each time it was to be created.
+    pub(super) fn created(&self, uid: &str) -> Vec<Arc<Pod>> {
+        let is = |heard: &Heard| match heard {
+            Heard::Create(pod) if pod.metadata.uid.as_deref() == Some(uid) => Some(Arc::clone(pod)),
+            _ => None,
+        };
+        self.heard.lock().iter().filter_map(is).collect()
     }
 
     /// What this pod was to become, update by update.

@@ -225,3 +225,22 @@ fn a_pod_that_is_gone_is_stopped_at_once_whatever_was_under_way() {
     let actions = table.tell(Event::Gone);
     assert!(actions.iter().any(stops), "{actions:?}");
 }
+
+/// The API server writes a deletionTimestamp without the parts of a second, which for a short grace can be most of it.
+#[test]
+fn a_grace_is_not_shortened_by_the_parts_of_a_second_that_its_time_lacks() {
+    let mut table = Table::new();
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    table.tell(Event::Looked(Ok(Box::new(running()))));
+    // A second of grace, asked for 900 milliseconds after the full second.
+    table.now = Duration::from_millis(900);
+    let mut ending = Pod::clone(&pod());
+    ending.metadata.resource_version = Some("9".to_owned());
+    ending.metadata.deletion_grace_period_seconds = Some(1);
+    let time = Timestamp::from_second(1_800_000_001).unwrap();
+    ending.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+    let actions = table.tell(Event::Desired(Arc::new(ending)));
+    let whole = |action: &Action| matches!(action, Action::Delete { grace, .. } if grace.as_secs() == 1);
+    assert!(actions.iter().any(whole), "{actions:?}");
+}

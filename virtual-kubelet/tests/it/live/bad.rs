@@ -1,0 +1,88 @@
+//! Pods that are a trouble, through the real command: each is answered so that people see what is wrong, and none makes the
+//! process write to the API server again and again.
+
+use serde_json::{Value, json};
+use vk_testing::{
+    ControlPlane,
+    control_plane::{AUDIT_METADATA, Options},
+};
+
+use super::site::Site;
+
+/// Statuses of this pod that a virtual kubelet wrote, and its events, as the API server counted them.
+pub(super) fn writes(cluster: &ControlPlane, pod: &str) -> (usize, usize) {
+    let log = std::fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
+    let (mut statuses, mut events) = (0, 0);
+    // The last line may be under way.
+    for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let object = &line["objectRef"];
+        let named = object["name"].as_str().unwrap_or_default();
+        match (line["verb"].as_str().unwrap_or_default(), object["resource"].as_str().unwrap_or_default()) {
+            ("patch" | "update", "pods") if object["subresource"] == "status" && named == pod => {
+                statuses += 1;
+            }
+            ("create" | "patch", "events") if named.starts_with(&format!("{pod}.")) => events += 1,
+            _ => {}
+        }
+    }
+    (statuses, events)
+}
+
+fn phase(found: &Value) -> &str {
+    found["status"]["phase"].as_str().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn pods_that_are_a_trouble_are_told_about_and_cost_few_writes() {
+    let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::default() };
+    let cluster = ControlPlane::start(options).await.unwrap();
+    let site = Site::open(&cluster, "trouble", 1, "{keepEnded: 1s}").await;
+    site.create(&site.pod("rejected", &[("fail-create", "Invalid: no such flavour")])).await;
+    site.create(&site.pod("unable", &[("fail-create", "Unsupported: no sidecars here")])).await;
+    site.create(&site.pod("mistyped", &[("run-four", "1s")])).await;
+    site.create(&site.pod("retried", &[("fail-create", "Unavailable: the backend sleeps")])).await;
+    site.create(&site.pod("full", &[("fail-create", "Exhausted: all seats are taken")])).await;
+    let mut many = site.pod("many", &[]);
+    many["spec"]["containers"] =
+        (0..50).map(|number| json!({"name": format!("c{number}"), "image": "example.com/app:1"})).collect();
+    site.create(&many).await;
+    let mut fat = site.pod("fat", &[]);
+    fat["spec"]["containers"][0]["env"] = json!([{"name": "TEXT", "value": "x".repeat(1_000_000)}]);
+    site.create(&fat).await;
+
+    for (name, text) in [
+        ("rejected", "no such flavour"),
+        ("unable", "no sidecars here"),
+        ("mistyped", "did you mean mock.virtual-kubelet.io/run-for?"),
+    ] {
+        let failed = site.see(&format!("pod/{name}"), "failed", |found| phase(found) == "Failed").await;
+        let told = failed["status"]["message"].as_str().unwrap_or_default();
+        assert!(told.contains(text), "{name}: {told}");
+        let described = site.kubectl(&["describe", "pod", name]).await;
+        assert!(described.contains(text), "{described}");
+    }
+    for (name, text) in [("retried", "the backend sleeps"), ("full", "all seats are taken")] {
+        let told =
+            |found: &Value| found["status"]["message"].as_str().is_some_and(|told| told.contains(text));
+        let pending = site.see(&format!("pod/{name}"), "why it waits", told).await;
+        assert_eq!(phase(&pending), "Pending", "{name}");
+    }
+    site.kubectl(&["wait", "--for=condition=Ready", "pod/many", "pod/fat", "--timeout=30s"]).await;
+    assert_eq!(site.created_once(), 2);
+
+    // Time for what would write again and again: five whole lives, one after the other.
+    for _ in 0..5 {
+        site.create(&site.pod("other", &[("stop-delay", "300ms")])).await;
+        site.kubectl(&["wait", "--for=condition=Ready", "pod/other", "--timeout=30s"]).await;
+        site.kubectl(&["delete", "pod/other"]).await;
+    }
+    for name in ["rejected", "unable", "mistyped", "retried", "full", "many", "fat"] {
+        let (statuses, events) = writes(&cluster, name);
+        // One, and where the containers of a pod do not all start in one moment of the backend another.
+        assert!((1..=2).contains(&statuses), "{name}: {statuses} writes of its status");
+        assert!((1..=3).contains(&events), "{name}: {events} writes of events");
+    }
+    site.kubectl(&["delete", "pods", "--all", "--wait=false"]).await;
+    assert_eq!(site.close().await, 7);
+}
