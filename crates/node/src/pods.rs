@@ -45,7 +45,7 @@ use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use self::{
     admission::Ledger,
-    events::Events,
+    events::{Allowance, Events},
     freshness::Freshness,
     leftovers::Leftovers,
     missed::Missed,
@@ -145,6 +145,7 @@ struct Slot {
     /// The lifecycle call under way.
     call: Option<AbortHandle>,
     freshness: Freshness,
+    allowance: Allowance,
 }
 
 // === impl Controller ===
@@ -301,7 +302,8 @@ impl Shell {
         let claimed = self.leftovers.claim(&pod.uid);
         let uid = Arc::clone(&pod.uid);
         let worker = Worker::new(pod, Arc::clone(&self.policy), self.listed && claimed.is_none());
-        self.workers.insert(uid, Slot { worker, timer: None, call: None, freshness: Freshness::default() });
+        let (freshness, allowance) = (Freshness::default(), Allowance::default());
+        self.workers.insert(uid, Slot { worker, timer: None, call: None, freshness, allowance });
         claimed
     }
 
@@ -457,6 +459,10 @@ impl Shell {
         reason: String,
         message: String,
     ) {
+        let now = self.start.elapsed();
+        if self.workers.get_mut(&pod.uid).is_some_and(|slot| !slot.allowance.take(now)) {
+            return debug!(%pod, reason, "too many events on one pod: one is dropped");
+        }
         let severity = match kind {
             EventKind::Normal => Severity::Normal,
             EventKind::Warning => Severity::Warning,

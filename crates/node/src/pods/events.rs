@@ -16,6 +16,17 @@ const BURST: u32 = 2;
 
 type Waiting = (ObjectReference, Severity, String, String);
 
+/// How many events a pod may have at once, as in client-go, and when it may have another.
+const PER_POD: u32 = 25;
+const ANOTHER: Duration = Duration::from_mins(5);
+
+/// How many events may still be told of one pod.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Allowance {
+    told: u32,
+    since: Duration,
+}
+
 /// Where events are put.
 pub(super) struct Events {
     warnings: mpsc::Sender<Waiting>,
@@ -33,6 +44,22 @@ pub(super) fn line() -> (Events, Line) {
     let (warnings_in, warnings) = mpsc::channel(LENGTH);
     let (others_in, others) = mpsc::channel(LENGTH);
     (Events { warnings: warnings_in, others: others_in }, Line { warnings, others })
+}
+
+// === impl Allowance ===
+
+impl Allowance {
+    /// Whether another event may be told now.
+    pub(super) fn take(&mut self, now: Duration) -> bool {
+        let earned = now.saturating_sub(self.since).as_secs() / ANOTHER.as_secs();
+        if earned > 0 {
+            self.told = self.told.saturating_sub(u32::try_from(earned).unwrap_or(u32::MAX));
+            self.since = now;
+        }
+        let may = self.told < PER_POD;
+        self.told += u32::from(may);
+        may
+    }
 }
 
 // === impl Events ===
@@ -74,5 +101,21 @@ impl Line {
                 recorder.publish(&about, severity, &reason, &message).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_has_a_burst_of_events_and_then_one_in_five_minutes() {
+        let mut allowance = Allowance::default();
+        let begin = Duration::from_hours(1);
+        let told = (0..1000).filter(|_| allowance.take(begin)).count();
+        assert_eq!(told, PER_POD as usize);
+        assert!(!allowance.take(begin + ANOTHER / 2));
+        assert!(allowance.take(begin + ANOTHER));
+        assert!(!allowance.take(begin + ANOTHER));
     }
 }

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use vk_provider::EventKind;
 
+use super::fingerprint::containers;
+
 /// One event about a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
@@ -23,7 +25,7 @@ pub struct Word {
 pub fn between(pod: &Pod, before: Option<&PodStatus>, after: &PodStatus) -> Vec<Word> {
     let mut words = Vec::new();
     for ((list, now), (_, then)) in lists(Some(after)).into_iter().zip(lists(before)) {
-        for status in now {
+        for status in now.iter().filter(|status| has(pod, &status.name)) {
             let known = then.iter().find(|known| known.name == status.name);
             words.extend(word(pod, list, known, status));
         }
@@ -43,6 +45,13 @@ pub fn killing(reported: &PodStatus) -> Vec<Word> {
             message: format!("Stopping container {}", one.name),
         })
         .collect()
+}
+
+/// Whether the pod has such a container: what else is reported is nonsense, and nobody needs to read about it.
+fn has(pod: &Pod, name: &str) -> bool {
+    let ephemeral = pod.spec.as_ref().and_then(|spec| spec.ephemeral_containers.as_deref());
+    containers(pod).any(|(_, one)| one.name == name)
+        || ephemeral.unwrap_or_default().iter().any(|one| one.name == name)
 }
 
 fn lists(status: Option<&PodStatus>) -> [(&'static str, &[ContainerStatus]); 3] {

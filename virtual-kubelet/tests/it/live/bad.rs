@@ -81,7 +81,9 @@ async fn pods_that_are_a_trouble_are_told_about_and_cost_few_writes() {
         let (statuses, events) = writes(&cluster, name);
         // One, and where the containers of a pod do not all start in one moment of the backend another.
         assert!((1..=2).contains(&statuses), "{name}: {statuses} writes of its status");
-        assert!((1..=3).contains(&events), "{name}: {events} writes of events");
+        // Each of fifty containers starts, and a pod may have so many events at once and no more.
+        let most = if name == "many" { 25 } else { 3 };
+        assert!((1..=most).contains(&events), "{name}: {events} writes of events");
     }
     site.kubectl(&["delete", "pods", "--all", "--wait=false"]).await;
     assert_eq!(site.close().await, 7);
