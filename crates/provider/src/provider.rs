@@ -21,8 +21,9 @@ use crate::{
 /// limit. All other calls come at any moment, also beside those.
 ///
 /// **Cancellation.** Dropping the future of a call is how it is cancelled. The core drops a create or an update when the
-/// pod is to be deleted meanwhile, and any call when the process must end; the process may also be killed at any instant. So every call must be safe to abandon at any await
-/// and to repeat later, in another process, by the UID alone.
+/// pod is to be deleted meanwhile, a delete when its grace is shortened, a call that has not ended after a quarter of an
+/// hour (a question after a minute), and any call when the process must end; the process may also be killed at any
+/// instant. So every call must be safe to abandon at any await and to repeat later, in another process, by the UID alone.
 ///
 /// **Restart.** After a start the core calls [`pods`](Self::pods) once, then `create_pod` for every pod bound to the
 /// node, and then cleans up. Only the core decides about leftovers: a provider never stops a pod because it does not
@@ -36,7 +37,8 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// *Idempotent by UID*: a repeated call, also after a crash in the middle, ends with exactly one instance. Returns
     /// once the backend has accepted the pod; it need not run yet. A pod of the same name with another UID is a
-    /// different pod.
+    /// different pod. An adopted pod is brought to what the bundle says, as by [`update_pod`](Self::update_pod): it may have
+    /// changed while nobody ran.
     ///
     /// `Invalid` and `Unsupported` fail the pod for good. `Exhausted` keeps it Pending. `AlreadyExists` counts as done.
     async fn create_pod(&self, pod: PodBundle) -> Result<()>;
