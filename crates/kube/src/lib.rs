@@ -11,6 +11,7 @@ mod gate;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
+mod pause;
 pub mod survey;
 mod transport;
 pub mod watch;

@@ -3,19 +3,25 @@
 //! kube-rs' own client speaks HTTP/1.1 only, where every call that is under way needs a connection of its own; a burst of
 //! a thousand status writes would cost a thousand TLS handshakes. Watches stay apart, because an HTTP/2 connection carries
 //! a hundred streams at a time and long watches would take them all.
+//!
+//! The connection of calls does not outlive a pause of the process ([`pause`](crate::pause)). Watches may: they change nothing.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client as HyperClient, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::client::ConfigExt as _;
 use rustls::pki_types::ServerName;
-use tower::{BoxError, ServiceBuilder};
+use tokio::net::TcpStream;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
-use crate::gate::{self, Gated};
+use crate::{
+    gate::{self, Gated},
+    pause::{Pulse, Unpaused},
+};
 
 /// A dead connection is noticed by pings within this time, and not when the kernel gives up on it.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -56,6 +62,11 @@ fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
             .map_err(|error| format!("tls-server-name {name:?}: {error}"))?;
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
+    // Below TLS, which has a buffer too.
+    let pulse = Pulse::of_this_process();
+    let http = http.map_response(move |tcp: TokioIo<TcpStream>| {
+        TokioIo::new(Unpaused::new(tcp.into_inner(), Arc::clone(&pulse)))
+    });
     let connector = https.enable_http1().enable_http2().wrap_connector(http);
     let client: HyperClient<_, Gated> = HyperClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())

@@ -154,11 +154,27 @@ impl<'a> Stage<'a> {
         .await;
     }
 
-    /// Every pod that the backend ever had was created there once.
-    pub(super) fn nothing_was_made_twice(&self) -> usize {
+    /// Resolves at the very moment when the backend has had so many pods.
+    pub(super) async fn has_made(&self, count: usize) {
+        let made = async {
+            while self.journal().len() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, made).await.expect("the backend gets pods");
+    }
+
+    /// How often each pod was created in the backend.
+    fn journal(&self) -> BTreeMap<Arc<str>, u32> {
         let Reply::Journal(journal) = self.host.apply(Request::Journal).unwrap() else {
             panic!("no journal")
         };
+        journal
+    }
+
+    /// Every pod that the backend ever had was created there once.
+    pub(super) fn nothing_was_made_twice(&self) -> usize {
+        let journal = self.journal();
         let twice: Vec<_> = journal.iter().filter(|(_, creations)| **creations != 1).collect();
         assert!(twice.is_empty(), "created more than once: {twice:?}");
         journal.len()
@@ -209,6 +225,12 @@ impl<'a> Stage<'a> {
                 }
             })
             .collect()
+    }
+
+    /// What somebody with this certificate asked for that changes something.
+    pub(super) fn writes_of(&self, credential: &str) -> Vec<Seen> {
+        let ours = |seen: &Seen| seen.credential == credential && seen.changes_something();
+        self.requests().into_iter().filter(ours).collect()
     }
 
     /// The one certificate that was used until now.
@@ -275,7 +297,7 @@ impl Lookout {
 // === impl Seen ===
 
 impl Seen {
-    pub(super) fn changes_something(&self) -> bool {
+    fn changes_something(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch") && self.resource != "selfsubjectreviews"
     }
 }
