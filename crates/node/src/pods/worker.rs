@@ -330,6 +330,7 @@ impl Worker {
         if self.call.is_some_and(|call| call != Call::Delete || !at_once) {
             actions.push(Action::Cancel);
             self.call = None;
+            self.settled = None;
             self.look_old = true;
             self.life.busy = false;
             self.presence = Presence::Present;

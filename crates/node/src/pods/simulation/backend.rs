@@ -17,7 +17,7 @@ use crate::pods::worker::Refusal;
 /// The UID of a pod that somebody else runs there.
 pub(super) const STRANGER: &str = "stranger";
 
-/// A size that it never takes.
+/// A size that no pod of it can be brought to.
 pub(super) const UNWELCOME: u32 = 5;
 
 /// How long an instance stays visible after it was stopped.
@@ -203,7 +203,7 @@ impl Backend {
     pub(super) fn update(&mut self, pod: &Pod, now: Duration) -> Result<(), Refusal> {
         self.tidy(now);
         let there = self.instances.get_mut(server::uid(pod)).ok_or_else(|| refusal(Kind::NotFound))?;
-        if server::size(pod) == UNWELCOME {
+        if server::size(pod) == UNWELCOME && there.size != UNWELCOME {
             return Err(refusal(Kind::Unsupported));
         }
         there.labels = pod.metadata.labels.clone().unwrap_or_default();

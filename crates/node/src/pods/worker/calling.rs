@@ -63,6 +63,7 @@ impl Worker {
                 // It may have been created before the error came.
                 self.presence = Presence::Present;
                 self.acted_on = None;
+                self.settled = None;
                 let state = if reaction == Reaction::Await {
                     "CreateContainerConfigError"
                 } else {
@@ -79,7 +80,9 @@ impl Worker {
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
             (Call::Update, _) => {
+                // It may have taken effect before the error came.
                 self.acted_on = None;
+                self.settled = None;
                 self.resize_failed(&refusal);
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
