@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{contestant::Contestant, machine::Machine};
 
+/// How the note of a run that failed begins.
+const FAILED: &str = "failed: ";
+
 /// What one area measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -49,6 +52,29 @@ impl Report {
             sorted.sort_by(f64::total_cmp);
             record.value = sorted.get(sorted.len() / 2).copied();
         }
+    }
+
+    /// Takes what a run gave, and says it. The others are measured also when one fails: a run takes long.
+    pub(crate) fn outcome(
+        &mut self,
+        contestant: Contestant,
+        count: usize,
+        figures: anyhow::Result<Vec<Figure>>,
+    ) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        match figures {
+            Ok(figures) => {
+                for (what, value, unit) in &figures {
+                    writeln!(out, "    {what}: {value:.3} {unit}")?;
+                }
+                self.add(contestant, count, figures);
+            }
+            Err(error) => {
+                writeln!(out, "    {FAILED}{error:#}")?;
+                self.leave_out(contestant, count, format!("{FAILED}{error:#}"));
+            }
+        }
+        Ok(())
     }
 
     /// Takes down why there is nothing.
@@ -161,6 +187,9 @@ impl Report {
         let table = self.save(folder, name)?;
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{table}written to {name}.json and {name}.md in {}", folder.display())?;
+        let notes = self.records.iter().filter_map(|record| record.note.as_ref());
+        let failed = notes.filter(|note| note.starts_with(FAILED)).count();
+        anyhow::ensure!(failed == 0, "{failed} runs failed; what each said is in {}/logs", folder.display());
         Ok(())
     }
 

@@ -4,8 +4,10 @@
 //! status it reports), and compares the two after every event. At most one lifecycle call, one look at the status and one
 //! write to the API server are under way at a time; a later event never waits for an older one's retry.
 
+mod admitting;
 mod calling;
 mod looking;
+mod publishing;
 mod sizing;
 mod slot;
 mod stopping;
@@ -24,9 +26,8 @@ use rand::rngs::StdRng;
 use vk_provider::{EventKind, PodRef};
 use vk_supervisor::Backoff;
 
-use self::{sizing::Resizing, slot::Slot};
+use self::{admitting::Admission, sizing::Resizing, slot::Slot};
 use super::{
-    admission::{Checks, Refused, Verdict},
     fingerprint::{Digest, Fingerprint},
     missed::Known,
     status,
@@ -44,19 +45,6 @@ enum Presence {
     Absent,
     /// It has, or may have.
     Present,
-}
-
-/// Whether the node has taken the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
-    /// Nobody asked.
-    Open,
-    /// The answer is awaited.
-    Asked,
-    /// It has, and the pod has its claim.
-    Given,
-    /// It is over, and the pod claims nothing.
-    Over,
 }
 
 /// Why a pod does not start, for people.
@@ -377,103 +365,6 @@ impl Worker {
         self.life.not_before = Duration::ZERO;
         self.cancel(now, actions);
         actions.push(Action::Announce(EventKind::Normal, "DeadlineExceeded".into(), message.to_owned()));
-    }
-
-    /// Whether the pod needs something of the node, now or soon.
-    fn claims(&self) -> bool {
-        let wanted = !self.is_ending()
-            && self.failed.is_none()
-            && !self.is_over()
-            && self.desired.as_ref().is_some_and(|pod| !status::has_ended(pod));
-        wanted || self.may_run()
-    }
-
-    /// Of the pod as the provider would get it. Most words about a pod change nothing of that, and it is not cheap.
-    fn print_of(&self, pod: &Pod) -> Fingerprint {
-        let same = |known: &Arc<Pod>| {
-            pod.metadata.generation.is_some()
-                && known.metadata.generation == pod.metadata.generation
-                && known.metadata.labels == pod.metadata.labels
-                && known.metadata.annotations == pod.metadata.annotations
-        };
-        let known = self.print.filter(|_| self.desired.as_ref().is_some_and(same));
-        known.unwrap_or_else(|| Fingerprint::of(pod, &self.published))
-    }
-
-    /// What the provider publishes is no news for it.
-    fn publish(&mut self, words: &BTreeMap<String, Option<String>>) {
-        self.published.extend(words.keys().cloned());
-        let Some(pod) = &self.desired else { return };
-        let (now, before) = (Fingerprint::of(pod, &self.published), self.print);
-        self.print = Some(now);
-        // What was acted on is the same pod, seen with other eyes.
-        for known in [&mut self.acted_on, &mut self.settled].into_iter().flatten() {
-            if before.is_some_and(|before| before.rest == known.rest) {
-                known.rest = now.rest;
-            }
-        }
-    }
-
-    fn label(&mut self, labels: BTreeMap<String, Option<String>>, actions: &mut Vec<Action>) {
-        if !self.policy.may_label {
-            let keys: Vec<&str> = labels.keys().map(String::as_str).collect();
-            let message = format!(
-                "the provider publishes the labels {}, which a node identity may not set: left out",
-                keys.join(", ")
-            );
-            actions.push(Action::Announce(EventKind::Warning, "LabelsRefused".into(), message));
-            return;
-        }
-        self.publish(&labels);
-        self.labels.extend(labels);
-    }
-
-    /// Sees to it that the node has taken the pod. Tells whether it has.
-    fn admitted(&mut self, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> bool {
-        let unchecked = self.policy.checks == Checks::Off && self.policy.daemon_sets.is_none();
-        if unchecked || matches!(self.admission, Admission::Given) {
-            return true;
-        }
-        if self.presence == Presence::Present {
-            // It is there, whatever the node says.
-            self.admission = Admission::Given;
-            actions.push(Action::Claim(self.actual(pod)));
-            return true;
-        }
-        if self.admission != Admission::Asked {
-            self.admission = Admission::Asked;
-            let before = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
-            actions.push(Action::Admit { pod: self.actual(pod), before });
-        }
-        false
-    }
-
-    fn judged(&mut self, verdict: Verdict, actions: &mut Vec<Action>) {
-        if self.admission != Admission::Asked {
-            return;
-        }
-        match verdict {
-            Verdict::Admitted => self.admission = Admission::Given,
-            Verdict::Rejected { reason, message, refused } => {
-                self.admission = Admission::Over;
-                actions.push(Action::Announce(EventKind::Warning, reason.clone().into(), message.clone()));
-                self.refuse(refused, reason, format!("Pod was rejected: {message}"));
-            }
-        }
-    }
-
-    /// The pod is not run: it fails, or waits to be changed.
-    fn refuse(&mut self, refused: Refused, reason: String, message: String) {
-        match refused {
-            Refused::Fail => {
-                self.ended = true;
-                self.failed = Some((reason, message));
-            }
-            Refused::Hold => {
-                let state = "CreateContainerError".to_owned();
-                self.held = Some(Held { state, reason, message, parked: true });
-            }
-        }
     }
 
     /// The lifecycle call that is due.
