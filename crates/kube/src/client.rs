@@ -19,7 +19,11 @@ use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::{Error, Fence, Metrics, transport::Transport};
+use crate::{
+    Error, Fence, Metrics,
+    lane::{Lane, Lanes},
+    transport::Transport,
+};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -84,6 +88,7 @@ pub struct Client {
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
     turns: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
     /// What writes have to pass.
     fence: Option<Fence>,
 }
@@ -114,7 +119,7 @@ impl Source {
             });
         }
         let server = server.trim_end_matches('/').to_owned();
-        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None })
+        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns(), lanes: Arc::default(), fence: None })
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -257,7 +262,7 @@ impl Client {
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
         let server = "the API server".to_owned();
-        Self { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None }
+        Self { current, server, metrics, streamless: Arc::default(), turns: turns(), lanes: Arc::default(), fence: None }
     }
 
     /// The same client with a fence: it and its clones write only while the fence is open.
@@ -290,6 +295,16 @@ impl Client {
     /// The same for watches.
     pub(crate) fn kube_for_watches(&self) -> kube::Client {
         self.current.borrow().watches.clone()
+    }
+
+    /// The same for watches that have a place on a lane.
+    pub(crate) fn kube_on(&self, lane: &Lane) -> kube::Client {
+        self.current.borrow().lanes[lane.number].clone()
+    }
+
+    /// A place for the watch of a single object; `None` when all are taken. Clones share the places.
+    pub fn lane(&self) -> Option<Lane> {
+        self.lanes.place()
     }
 
     /// Whether newer credentials came since this clone was last asked.

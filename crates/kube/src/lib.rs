@@ -9,6 +9,7 @@ pub mod event;
 pub mod fence;
 mod gate;
 pub mod identity;
+pub mod lane;
 pub mod metrics;
 pub mod objects;
 mod pause;
@@ -22,6 +23,7 @@ pub use self::{
     event::Recorder,
     fence::Fence,
     identity::Identity,
+    lane::Lane,
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,

@@ -42,7 +42,7 @@ pub trait Resolver: Send + Sync + 'static {
     /// A Secret that the pod refers to.
     async fn secret(&self, name: &str) -> Result<Arc<Secret>>;
 
-    /// The services of the pod's namespace.
+    /// The services of the pod's namespace that have a cluster IP: their names, addresses and ports, and nothing else.
     async fn services(&self) -> Result<Vec<Arc<Service>>>;
 
     /// A token of the pod's ServiceAccount, bound to the pod. Not cached: the caller keeps it until it expires.
@@ -60,6 +60,10 @@ pub trait Resolver: Send + Sync + 'static {
 
     /// Facts about the node that the pod is bound to.
     fn node(&self) -> NodeFacts;
+
+    /// Resolves when it is worth asking again after an `Unresolved`: as soon as the object is there, with its key where the
+    /// reference names one. For kinds that a node cannot watch, after a few seconds.
+    async fn appeared(&self, reference: &Reference);
 }
 
 /// What is known when a container starts, and not before.
@@ -163,6 +167,9 @@ pub struct Reference {
     pub name: String,
     /// The key in it, when the object is there and the key is not.
     pub key: Option<String>,
+    /// The volume of the pod that needs it; `None` for what containers need to start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
 }
 
 /// The kinds of object that a pod can refer to.
@@ -192,13 +199,20 @@ pub enum ReferenceKind {
 impl Reference {
     /// A whole object.
     pub fn new(kind: ReferenceKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { kind, namespace: namespace.into(), name: name.into(), key: None }
+        Self { kind, namespace: namespace.into(), name: name.into(), key: None, volume: None }
     }
 
     /// A key of the object.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
+        self
+    }
+
+    /// Needed by this volume.
+    #[must_use]
+    pub fn of_volume(mut self, volume: impl Into<String>) -> Self {
+        self.volume = Some(volume.into());
         self
     }
 }

@@ -17,9 +17,9 @@ use vk_node::{
         admission::{Checks, Refused},
         watches::Watches,
     },
-    resolve::Unresolving,
+    resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
+use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use super::{address, terms::Terms};
@@ -55,6 +55,7 @@ struct Common {
     restricted: bool,
     shared: Option<Shared>,
     watches: Watches,
+    services: Services,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
@@ -83,6 +84,7 @@ impl Fleet {
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let common = Common {
+            services: Services::new(client.clone(), supervisor),
             watches,
             settings: settings(&config),
             restricted,
@@ -347,8 +349,15 @@ fn pods(
     common: &Common,
     facts: watch::Receiver<Option<Arc<Node>>>,
 ) -> pods::Controller {
-    let resolver: Arc<dyn Resolver> =
-        Arc::new(Unresolving { node: name.to_owned(), ips: vec![context.internal_ip] });
+    let sources = Sources {
+        client: common.client.clone(),
+        services: common.services.clone(),
+        node: name.to_owned(),
+        ips: vec![context.internal_ip],
+        facts: facts.clone(),
+        clock: Clock::system(),
+        limits: Limits::default(),
+    };
     pods::Controller {
         node: name.to_owned(),
         provider: Arc::clone(provider),
@@ -356,7 +365,7 @@ fn pods(
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
         sights: common.watches.of(name),
         facts,
-        resolvers: Arc::new(move |_| Arc::clone(&resolver)),
+        library: Library::new(sources, &common.supervisor),
         clock: Clock::system(),
     }
 }

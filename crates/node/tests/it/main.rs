@@ -16,6 +16,7 @@ mod pods;
 mod quiet;
 mod ready;
 mod register;
+mod resolve;
 mod scripted;
 mod settings;
 mod stop;

@@ -135,4 +135,8 @@ impl Resolver for Fixed {
         let ips = vec![IpAddr::from(NODE_IP)];
         NodeFacts { name: NODE.to_owned(), ips, ..NodeFacts::default() }
     }
+
+    async fn appeared(&self, _reference: &Reference) {
+        std::future::pending().await
+    }
 }
