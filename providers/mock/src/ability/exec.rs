@@ -59,7 +59,7 @@ impl Mock {
     async fn environment(&self, container: &ContainerRef) -> Result<Vec<(String, String)>> {
         let status = self.0.link.status(&container.pod).await?;
         let pod_ips = status.pod_ip.iter().filter_map(|ip| ip.parse().ok()).collect();
-        let facts = Facts { pod_ips, host_ips: vec![self.0.host_ip] };
+        let facts = Facts { pod_ips, host_ips: vec![self.0.host_ip], ..Facts::default() };
         let bundle = self.0.bundles.lock().get(&container.pod.uid).cloned();
         let mut env = vec![("HOSTNAME".to_owned(), container.pod.name.to_string())];
         let Some(bundle) = bundle else { return Ok(env) };
