@@ -3,7 +3,7 @@
 //! The core implements [`Resolver`]; a provider calls it and needs no API client of its own. Everything is lazy: only
 //! what a provider asks for is read, and only objects that the pod refers to can be read.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -73,6 +73,9 @@ pub struct Facts {
     pub pod_ips: Vec<IpAddr>,
     /// Addresses of the host, primary first.
     pub host_ips: Vec<IpAddr>,
+    /// Where the pod's emptyDir volumes are on this host, by the volume's name: a `fileKeyRef` is read there. A provider
+    /// without such a place leaves it empty, and a container that refers to a file answers `Unsupported`.
+    pub volumes: BTreeMap<String, PathBuf>,
 }
 
 /// What a container starts with.
@@ -100,6 +103,9 @@ pub struct File {
     pub content: Bytes,
     /// Permission bits, such as `0o644`.
     pub mode: u32,
+    /// The user who must own it, where a kubelet gives it to one: tokens and trust bundles of a pod whose containers all
+    /// run as the same user have mode `0o600` and belong to that user. `None` leaves it to who writes the file.
+    pub owner: Option<u32>,
 }
 
 /// A request for a ServiceAccount token.
@@ -192,6 +198,8 @@ pub enum ReferenceKind {
     RuntimeClass,
     /// A ClusterTrustBundle.
     ClusterTrustBundle,
+    /// A file in a volume of the pod, named `VOLUME/PATH`: nothing that the API server could show.
+    File,
 }
 
 // === impl Reference ===
@@ -266,7 +274,7 @@ mod tests {
             command: None,
             args: Some(vec!["--password=hunter2".into()]),
         };
-        let file = File { content: Bytes::from_static(b"hunter2"), mode: 0o600 };
+        let file = File { content: Bytes::from_static(b"hunter2"), mode: 0o600, owner: None };
         let shown = format!("{inputs:?} {file:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }

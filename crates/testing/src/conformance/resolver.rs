@@ -86,7 +86,7 @@ impl Resolver for Fixed {
         let set = self.settings(name).map(|data| FileSet {
             files: data
                 .into_iter()
-                .map(|(path, content)| (path, File { content: content.into(), mode: 0o644 }))
+                .map(|(path, content)| (path, File { content: content.into(), mode: 0o644, owner: None }))
                 .collect(),
         });
         // The first set, and no change ever.
