@@ -41,6 +41,7 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 use vk_kube::Client;
@@ -48,7 +49,7 @@ use vk_provider::{PodEvent, Quantity, resolve::NodeFacts};
 use vk_supervisor::{Clock, Supervisor};
 
 pub use self::{answers::Answers, catalogue::Services};
-use self::shelf::Shelf;
+use self::shelf::{Reads, Shelf};
 
 /// Events that wait to be written. More are dropped: they are for people.
 const NOTES: usize = 256;
@@ -80,6 +81,8 @@ pub struct Sources {
     pub clock: Clock,
     /// Limits.
     pub limits: Limits,
+    /// Shows how many objects are watched, of all libraries that share it.
+    pub watches: Gauge,
 }
 
 /// What the pods of one node refer to. Clones are the same library.
@@ -110,11 +113,17 @@ impl Library {
     pub fn new(sources: Sources, supervisor: &Supervisor) -> Self {
         let watching = Arc::new(AtomicUsize::new(0));
         let (notes, heard) = mpsc::channel(NOTES);
-        let (client, limits) = (&sources.client, &sources.limits);
+        let reads = Reads {
+            client: sources.client.clone(),
+            limits: sources.limits.clone(),
+            supervisor: supervisor.clone(),
+            watching: Arc::clone(&watching),
+            shown: sources.watches.clone(),
+        };
         Self(Arc::new(Inner {
-            config_maps: Shelf::new(client.clone(), limits.clone(), supervisor, Arc::clone(&watching)),
-            secrets: Shelf::new(client.clone(), limits.clone(), supervisor, Arc::clone(&watching)),
-            runtime_classes: Shelf::new(client.clone(), limits.clone(), supervisor, Arc::clone(&watching)),
+            config_maps: Shelf::new(reads.clone()),
+            secrets: Shelf::new(reads.clone()),
+            runtime_classes: Shelf::new(reads),
             services: sources.services.clone(),
             watching,
             notes,

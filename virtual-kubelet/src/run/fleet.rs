@@ -357,6 +357,7 @@ fn pods(
         facts: facts.clone(),
         clock: Clock::system(),
         limits: Limits::default(),
+        watches: common.metrics.object_watches.clone(),
     };
     pods::Controller {
         node: name.to_owned(),

@@ -4,3 +4,4 @@
 
 mod node;
 mod pods;
+mod resolve;

@@ -260,7 +260,7 @@ fn present(
         return Ok(None);
     }
     value.map(Some).ok_or_else(|| {
-        let Reference { kind, namespace, name, key } = &reference;
+        let Reference { kind, namespace, name, key, .. } = &reference;
         let message = format!(
             "couldn't find key {} in {kind:?} {namespace}/{name}",
             key.as_deref().unwrap_or_default()

@@ -22,6 +22,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::{
     sync::{Notify, oneshot, watch},
@@ -63,12 +64,20 @@ pub(super) trait Shelved: Object {
 pub(super) struct Shelf<K: Shelved>(Arc<Inner<K>>);
 
 struct Inner<K: Shelved> {
-    client: Client,
-    limits: Limits,
-    supervisor: Supervisor,
+    reads: Reads,
     entries: Mutex<HashMap<Key, Weak<Entry<K>>>>,
+}
+
+/// How the shelves of a library read.
+#[derive(Clone)]
+pub(super) struct Reads {
+    pub(super) client: Client,
+    pub(super) limits: Limits,
+    pub(super) supervisor: Supervisor,
     /// Watches that are open, of all shelves of a library.
-    watching: Arc<AtomicUsize>,
+    pub(super) watching: Arc<AtomicUsize>,
+    /// The same for people, of all libraries.
+    pub(super) shown: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -107,14 +116,8 @@ enum State<K> {
 // === impl Shelf ===
 
 impl<K: Shelved> Shelf<K> {
-    pub(super) fn new(
-        client: Client,
-        limits: Limits,
-        supervisor: &Supervisor,
-        watching: Arc<AtomicUsize>,
-    ) -> Self {
-        let (supervisor, entries) = (supervisor.clone(), Mutex::default());
-        Self(Arc::new(Inner { client, limits, supervisor, entries, watching }))
+    pub(super) fn new(reads: Reads) -> Self {
+        Self(Arc::new(Inner { reads, entries: Mutex::default() }))
     }
 
     /// Sees to it that the object is kept current as long as somebody has what this answers.
@@ -134,27 +137,22 @@ impl<K: Shelved> Shelf<K> {
             _stop: stop,
         });
         let reading = Reading {
-            objects: K::objects(self.0.client.clone(), namespace),
+            objects: K::objects(self.0.reads.client.clone(), namespace),
             key: key.clone(),
             sight: Arc::clone(&entry.sight),
             asked: Arc::clone(&entry.asked),
-            limits: self.0.limits.clone(),
-            client: self.0.client.clone(),
-            watching: Arc::clone(&self.0.watching),
+            reads: self.0.reads.clone(),
             rng: StdRng::from_rng(&mut rand::rng()),
         };
-        let guard = self.0.supervisor.clone();
-        self.0.supervisor.spawn(
-            format!("{:?} {namespace}/{name}", K::KIND),
-            task::Kind::Work,
-            async move {
-                tokio::select! {
-                    () = reading.run() => {}
-                    _ = stopped => {}
-                    () = guard.stopping() => {}
-                }
-            },
-        );
+        let (supervisor, what) = (&self.0.reads.supervisor, format!("{:?} {namespace}/{name}", K::KIND));
+        let guard = supervisor.clone();
+        supervisor.spawn(what, task::Kind::Work, async move {
+            tokio::select! {
+                () = reading.run() => {}
+                _ = stopped => {}
+                () = guard.stopping() => {}
+            }
+        });
         entries.insert(key, Arc::downgrade(&entry));
         entry
     }
@@ -187,7 +185,7 @@ impl<K: Shelved> Entry<K> {
             let shelf = self.shelf.upgrade();
             let ttl = match sight.state {
                 State::Missing | State::Failed(..) => MISSING_TTL,
-                _ => shelf.map_or(Duration::ZERO, |shelf| shelf.limits.ttl),
+                _ => shelf.map_or(Duration::ZERO, |shelf| shelf.reads.limits.ttl),
             };
             let known = !matches!(sight.state, State::Unread);
             (known && !sight.live && sight.at.elapsed() >= ttl, Instant::now())
@@ -270,9 +268,7 @@ struct Reading<K: Shelved> {
     key: Key,
     sight: Arc<watch::Sender<Sight<K>>>,
     asked: Arc<Notify>,
-    limits: Limits,
-    client: Client,
-    watching: Arc<AtomicUsize>,
+    reads: Reads,
     rng: StdRng,
 }
 
@@ -285,20 +281,22 @@ enum Left {
 }
 
 /// Counts a watch while it is open.
-struct Counted(Arc<AtomicUsize>);
+struct Counted(Reads);
 
 impl Counted {
     /// `None` when there are too many already.
-    fn new(count: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
-        let more = |now: usize| (now < limit).then_some(now + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(Arc::clone(count)))
+    fn new(reads: &Reads) -> Option<Self> {
+        let more = |now: usize| (now < reads.limits.watches).then_some(now + 1);
+        reads.watching.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        reads.shown.inc();
+        Some(Self(reads.clone()))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.watching.fetch_sub(1, Ordering::Relaxed);
+        self.0.shown.dec();
     }
 }
 
@@ -310,8 +308,7 @@ impl<K: Shelved> Reading<K> {
         if self.is_settled() {
             return self.sight.send_modify(|sight| sight.live = true);
         }
-        let place =
-            Counted::new(&self.watching, self.limits.watches).and_then(|it| Some((it, self.client.lane()?)));
+        let place = Counted::new(&self.reads).and_then(|it| Some((it, self.reads.client.lane()?)));
         if let Some((_counted, lane)) = place {
             match self.follow(self.objects.clone().on(lane)).await {
                 Left::Settled => return,
@@ -399,7 +396,7 @@ impl<K: Shelved> Reading<K> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         loop {
             // A tenth more or less, so that the reads of many objects spread.
-            let period = self.limits.ttl.mul_f64(self.rng.random_range(0.9..1.1));
+            let period = self.reads.limits.ttl.mul_f64(self.rng.random_range(0.9..1.1));
             tokio::select! {
                 () = self.asked.notified() => {}
                 () = tokio::time::sleep(period) => {

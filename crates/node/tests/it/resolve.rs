@@ -4,6 +4,5 @@ mod container;
 mod desk;
 mod limits;
 mod on_demand;
-mod pod;
 mod token;
 mod volume;

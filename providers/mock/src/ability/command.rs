@@ -1,15 +1,25 @@
 //! The few commands that the mock's containers know.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::io::AsyncReadExt;
 
 use super::console::{BrokenPipe, Console, PIPE};
+use crate::inputs::Inputs;
 
 /// What a command can find out about where it runs.
 pub(super) struct Surroundings {
     pub(super) hostname: String,
     pub(super) env: Vec<(String, String)>,
+    /// The pod's volumes.
+    pub(super) files: Files,
+}
+
+/// The files that a container sees in its volumes.
+#[derive(Default)]
+pub(super) struct Files {
+    pub(super) inputs: Option<Arc<Inputs>>,
+    pub(super) container: String,
 }
 
 /// The code of a process that nobody reads from (128 + SIGPIPE).
@@ -41,6 +51,17 @@ async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> 
         }
         ["err", text @ ..] => console.err(format!("{}\n", text.join(" "))).await?,
         ["cat"] => cat(console).await?,
+        ["cat", path] => {
+            let found = match &here.files.inputs {
+                Some(inputs) => inputs.file(&here.files.container, path).await,
+                None => None,
+            };
+            let Some(file) = found else {
+                console.err(format!("cat: {path}: No such file or directory\n")).await?;
+                return Ok(1);
+            };
+            console.out(file.content).await?;
+        }
         ["env"] => {
             for (name, value) in &here.env {
                 console.out(format!("{name}={value}\n")).await?;

@@ -9,7 +9,7 @@ use vk_provider::{
 };
 
 use super::{
-    command::{self, Surroundings},
+    command::{self, Files, Surroundings},
     console::Console,
     ended, running,
 };
@@ -44,7 +44,9 @@ impl Mock {
         let restarts = running(&self.0.link, container).await?.restart_count;
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
         let env = if wants_env { self.environment(container, restarts).await? } else { Vec::new() };
-        let here = Surroundings { hostname: container.pod.name.to_string(), env };
+        let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
+        let files = Files { inputs, container: container.container.clone() };
+        let here = Surroundings { hostname: container.pod.name.to_string(), env, files };
         let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {

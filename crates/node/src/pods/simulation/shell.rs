@@ -9,7 +9,11 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;
 use vk_kube::{Error as ApiError, Kind as ApiKind};
-use vk_provider::{PodRef, error::Kind};
+use vk_provider::{
+    PodRef,
+    error::Kind,
+    resolve::{Reference, ReferenceKind},
+};
 use vk_supervisor::Backoff;
 
 use super::{Scheduled, World, server, server::Fate};

@@ -16,7 +16,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use vk_kube::{Client, Fence};
@@ -149,6 +149,7 @@ impl<'a> Stage<'a> {
             facts: setup.facts.clone(),
             clock: Clock::system(),
             limits: Limits::default(),
+            watches: Gauge::default(),
         };
         let library = Library::new(sources, &supervisor);
         let controller = Controller {

@@ -17,6 +17,7 @@ use kube::{
     Api, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
+use prometheus_client::metrics::gauge::Gauge;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -77,6 +78,7 @@ impl Desk {
             facts: watch::Sender::new(Some(Arc::new(object))).subscribe(),
             clock: setup.clock,
             limits: setup.limits,
+            watches: Gauge::default(),
         };
         let library = Library::new(sources, &supervisor);
         Self { cluster, namespace, node, library, supervisor }

@@ -1,14 +1,16 @@
 //! What people see of references, on pods of a node that runs the mock.
 
 use k8s_openapi::api::core::v1::{ConfigMap, ContainerStateWaiting, Pod, Secret};
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use vk_provider_mock::{Mock, Settings};
+use vk_testing::eventually;
 
-use crate::{
-    harness::Who,
-    pods::stage::{HOST_IP, Stage, is_running},
-};
+use super::stage::{HOST_IP, Stage, is_running, uid};
+use crate::harness::{SOON, Who};
 
 async fn create<K>(stage: &Stage<'_>, object: Value)
 where
@@ -33,10 +35,9 @@ fn with_env(env: &Value) -> Value {
 }
 
 /// A mock that mounts volumes.
-fn mounting(stage: &Stage<'_>) -> Mock {
-    let settings = Settings { volumes: true, ..Settings::default() };
+pub(super) fn mounting(stage: &Stage<'_>) -> Mock {
     Mock::builder(stage.node.as_str())
-        .settings(settings)
+        .settings(Settings { volumes: true, ..Settings::default() })
         .host(stage.host.clone())
         .host_ip(HOST_IP.parse().unwrap())
         .build()
@@ -55,11 +56,13 @@ async fn a_missing_mandatory_secret_shows_as_a_config_error_and_the_pod_starts_w
     let event = stage.see_event(&pod, "Failed").await;
     assert_eq!(event.message.as_deref(), Some("Error: secret \"db\" not found"));
     stage.see_event(&pod, "MandatorySecretNotFound").await;
-    assert!(run.spy.of("web").is_empty(), "the backend has it");
+    assert_eq!(stage.mock().creations(uid(&pod)).await.unwrap(), 0, "the backend has it");
 
     create::<Secret>(&stage, json!({"metadata": {"name": "db"}, "stringData": {"other": "x"}})).await;
     stage.see_event(&pod, "MandatorySecretKeyNotFound").await;
-    stage.patch_object::<Secret>("db", json!({"stringData": {"password": "hunter2"}})).await;
+    let secrets = Api::<Secret>::namespaced(stage.cluster.admin().unwrap(), &stage.namespace);
+    let change = Patch::Merge(json!({"stringData": {"password": "hunter2"}}));
+    secrets.patch("db", &PatchParams::default(), &change).await.unwrap();
     stage.see("web", "a running pod", is_running).await;
     run.stop().await;
 }
@@ -107,12 +110,11 @@ async fn a_running_pod_goes_on_when_its_secret_is_gone_and_the_process_begins_an
     let before = stage.create_running("web", with_env(&env)).await;
     run.stop().await;
     let secrets = Api::<Secret>::namespaced(stage.cluster.admin().unwrap(), &stage.namespace);
-    secrets.delete("db", &kube::api::DeleteParams::default()).await.unwrap();
+    secrets.delete("db", &DeleteParams::default()).await.unwrap();
 
     let run = stage.start(stage.mock());
-    let adopted = || async { run.spy.created("web") };
-    vk_testing::eventually("the pod is adopted", crate::harness::SOON, || async {
-        if adopted().await { Ok(()) } else { Err("not yet".to_owned()) }
+    eventually("the pod is adopted", SOON, || async {
+        if run.spy.creates(uid(&before)) > 0 { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
     let after = stage.get("web").await.unwrap();
