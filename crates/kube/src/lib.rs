@@ -4,6 +4,7 @@
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
 pub mod client;
+pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
