@@ -1,0 +1,3 @@
+//! The client against a real API server.
+
+mod csr;
