@@ -16,8 +16,10 @@ use crate::Client;
 
 /// How often the clock is read while there is nothing to do: a machine that slept, or whose clock was set, is noticed.
 const LOOK: Duration = Duration::from_secs(10);
-/// Certificates that are old when they come, as with a clock that is wrong, do not make a storm.
-const PAUSE: Duration = Duration::from_mins(1);
+/// Certificates that are old when they come, as with a clock that is wrong, do not make a storm: after each there is a pause
+/// of a quarter of what is left of it, within these.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LAST_RETRY: Duration = Duration::from_mins(5);
 
@@ -107,7 +109,9 @@ impl Renewer {
             let error = match self.ask(&wanted).await {
                 Some(Ok(pair)) => {
                     self.due = due(&pair, &mut rng);
-                    self.rested = Instant::now() + PAUSE;
+                    let left = pair.not_after().duration_since(self.clock.now());
+                    let pause = Duration::try_from(left).unwrap_or_default() / 4;
+                    self.rested = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
                     self.standing.send_replace(Standing { current: Some(pair), ..Standing::default() });
                     backoff.reset();
                     continue;

@@ -43,6 +43,11 @@ impl Store {
         self.forget_key()
     }
 
+    /// Keeps any text in the same manner.
+    pub(crate) fn save_text(&self, text: &str) -> Result<(), Error> {
+        write(&self.path, text)
+    }
+
     /// The key of the request that is under way.
     pub(super) fn key(&self) -> Result<Option<String>, Error> {
         read(&self.key_path())
