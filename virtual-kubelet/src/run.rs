@@ -5,6 +5,7 @@ mod admin;
 mod bootstrap;
 mod contact;
 mod fleet;
+mod readers;
 mod terms;
 
 use std::{
@@ -25,7 +26,7 @@ use vk_kube::{Identity, Source};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
-use self::{bootstrap::Bootstrap, fleet::Fleet};
+use self::{bootstrap::Bootstrap, fleet::Fleet, readers::Readers};
 use crate::{
     Registry,
     cli::Failure,
@@ -107,7 +108,9 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     check_identity(&identity, &config)?;
 
     let limit = config.shutdown.timeout;
-    let fleet = Fleet::start(config, &registry, client, &identity, node_metrics, &supervisor).await?;
+    let readers = Readers::choose(&config, &client, &identity).await?;
+    let fleet =
+        Fleet::start(config, &registry, client, readers, &identity, node_metrics, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
 }

@@ -3,6 +3,7 @@
 //!
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
+pub mod access;
 pub mod client;
 pub mod csr;
 pub mod error;
