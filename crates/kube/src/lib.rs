@@ -3,12 +3,16 @@
 //!
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
+pub mod access;
 pub mod client;
+pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
 mod gate;
+mod guise;
 pub mod identity;
+pub mod kubeconfig;
 pub mod lane;
 pub mod metrics;
 pub mod objects;

@@ -44,6 +44,8 @@ pub(crate) struct Transport {
     pub(crate) watches: kube::Client,
     /// For watches of single objects.
     pub(crate) lanes: [kube::Client; LANES],
+    /// Tells it from those of other credentials.
+    pub(crate) mark: Arc<()>,
 }
 
 impl Transport {
@@ -56,12 +58,13 @@ impl Transport {
         }
         let lanes = lanes.try_into().map_err(|_| "the lanes cannot be counted".to_owned())?;
         let watches = kube::Client::try_from(config).map_err(told)?;
-        Ok(Self { calls, watches, lanes })
+        Ok(Self { calls, watches, lanes, mark: Arc::default() })
     }
 
     /// One client for both, for callers that have made it themselves.
     pub(crate) fn single(client: kube::Client) -> Self {
-        Self { calls: client.clone(), lanes: std::array::from_fn(|_| client.clone()), watches: client }
+        let lanes = std::array::from_fn(|_| client.clone());
+        Self { calls: client.clone(), lanes, watches: client, mark: Arc::default() }
     }
 }
 

@@ -22,7 +22,7 @@ use vk_node::{
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::{address, terms::Terms};
+use super::{address, readers::Readers, terms::Terms};
 use crate::{
     Registry,
     cli::Failure,
@@ -51,6 +51,8 @@ struct Member {
 #[derive(Clone)]
 struct Common {
     client: Client,
+    /// As whom nodes read what their pods refer to: see [`Common::reader`].
+    readers: Readers,
     settings: Settings,
     restricted: bool,
     shared: Option<Shared>,
@@ -64,6 +66,15 @@ struct Common {
     policy: pods::Policy,
 }
 
+// === impl Common ===
+
+impl Common {
+    /// The client through which a node reads what its pods refer to, and asks for their tokens.
+    fn reader(&self, node: &str) -> Client {
+        self.readers.of(&self.client, node)
+    }
+}
+
 // === impl Fleet ===
 
 impl Fleet {
@@ -72,6 +83,7 @@ impl Fleet {
         config: Resolved,
         registry: &Registry,
         client: Client,
+        readers: Readers,
         identity: &Identity,
         metrics: node::Metrics,
         supervisor: &Supervisor,
@@ -93,6 +105,7 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            readers,
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -350,7 +363,7 @@ fn pods(
     facts: watch::Receiver<Option<Arc<Node>>>,
 ) -> pods::Controller {
     let sources = Sources {
-        client: common.client.clone(),
+        client: common.reader(name),
         services: common.services.clone(),
         node: name.to_owned(),
         ips: vec![context.internal_ip],
