@@ -7,7 +7,9 @@ mod amounts;
 pub(crate) mod env;
 mod expansion;
 mod fields;
+pub(crate) mod files;
 pub(crate) mod objects;
+pub(crate) mod registry;
 mod services;
 
 use std::{net::IpAddr, sync::Arc};
