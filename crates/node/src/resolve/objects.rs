@@ -70,8 +70,7 @@ pub(crate) enum TrustKey {
     Signer {
         /// `spec.signerName`.
         signer: String,
-        /// The labels, written as the API server takes them in `labelSelector=`; empty for all. `None` fits nothing, so
-        /// there is nothing to read.
+        /// The labels, written as the API server takes them in `labelSelector=`; empty for all. `None` fits nothing.
         selector: Option<String>,
     },
 }
@@ -97,6 +96,15 @@ impl Needs {
 
     pub(super) fn secret(&mut self, name: &str, optional: bool) {
         note(&mut self.secrets, name, optional);
+    }
+
+    /// A selector that fits nothing needs no reading.
+    pub(super) fn trust_bundle(&mut self, key: TrustKey, optional: bool) {
+        if matches!(key, TrustKey::Signer { selector: None, .. }) {
+            return;
+        }
+        let need = self.trust_bundles.entry(key).or_insert(Need { optional: true });
+        need.optional &= optional;
     }
 }
 
