@@ -162,8 +162,11 @@ impl<K: Object> Objects<K> {
         body: &B,
     ) -> Result<T, Error> {
         let body = json(body)?;
-        self.write("post", self.requests().create_subresource(subresource, name, &PostParams::default(), body))
-            .await
+        self.write(
+            "post",
+            self.requests().create_subresource(subresource, name, &PostParams::default(), body),
+        )
+        .await
     }
 
     /// Changes an object and answers what it is now.

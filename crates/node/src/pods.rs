@@ -39,9 +39,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 use vk_kube::{Client, Recorder, event::Severity};
-use vk_provider::{
-    Changes, Error, EventKind, ObservedPod, PodChange, PodEvent, PodRef, Provider,
-};
+use vk_provider::{Changes, Error, EventKind, ObservedPod, PodChange, PodEvent, PodRef, Provider};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use self::{

@@ -48,8 +48,8 @@ use vk_kube::Client;
 use vk_provider::{PodEvent, Quantity, resolve::NodeFacts};
 use vk_supervisor::{Clock, Supervisor};
 
-pub use self::{answers::Answers, catalogue::Services};
 use self::shelf::{Reads, Shelf};
+pub use self::{answers::Answers, catalogue::Services};
 
 /// Events that wait to be written. More are dropped: they are for people.
 const NOTES: usize = 256;
@@ -173,7 +173,8 @@ impl Library {
     /// Waits until the wall clock says so, however it is set meanwhile.
     async fn until(&self, moment: Timestamp) {
         loop {
-            let left = Duration::try_from(moment.duration_since(self.clock().now())).unwrap_or(Duration::ZERO);
+            let left =
+                Duration::try_from(moment.duration_since(self.clock().now())).unwrap_or(Duration::ZERO);
             if left.is_zero() {
                 return;
             }

@@ -168,14 +168,14 @@ pub struct Reference {
     /// Its kind.
     pub kind: ReferenceKind,
     /// Its namespace; empty for kinds without one.
-    pub namespace: String,
+    pub namespace: Box<str>,
     /// Its name.
-    pub name: String,
+    pub name: Box<str>,
     /// The key in it, when the object is there and the key is not.
-    pub key: Option<String>,
+    pub key: Option<Box<str>>,
     /// The volume of the pod that needs it; `None` for what containers need to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub volume: Option<String>,
+    pub volume: Option<Box<str>>,
 }
 
 /// The kinds of object that a pod can refer to.
@@ -207,20 +207,21 @@ pub enum ReferenceKind {
 impl Reference {
     /// A whole object.
     pub fn new(kind: ReferenceKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { kind, namespace: namespace.into(), name: name.into(), key: None, volume: None }
+        let (namespace, name) = (namespace.into().into(), name.into().into());
+        Self { kind, namespace, name, key: None, volume: None }
     }
 
     /// A key of the object.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+        self.key = Some(key.into().into());
         self
     }
 
     /// Needed by this volume.
     #[must_use]
     pub fn of_volume(mut self, volume: impl Into<String>) -> Self {
-        self.volume = Some(volume.into());
+        self.volume = Some(volume.into().into());
         self
     }
 }

@@ -125,9 +125,9 @@ impl Inner {
 
     /// What was told about this may be told again.
     pub(super) fn untell(&self, reasons: &[&str], about: &str) {
-        self.told.lock().retain(|(reason, message)| {
-            !(reasons.contains(&reason.as_str()) && message.contains(about))
-        });
+        self.told
+            .lock()
+            .retain(|(reason, message)| !(reasons.contains(&reason.as_str()) && message.contains(about)));
     }
 
     pub(super) fn hold(&self, needs: &Needs) -> Holds {
@@ -141,8 +141,7 @@ impl Inner {
 
     /// All but the tokens.
     pub(super) async fn gather(&self, needs: &Needs, holds: &Holds) -> Result<Objects> {
-        let (config_maps, secrets) =
-            future::try_join(read(&holds.config_maps), read(&holds.secrets)).await?;
+        let (config_maps, secrets) = future::try_join(read(&holds.config_maps), read(&holds.secrets)).await?;
         let mut services = Vec::new();
         let catalogue = &self.library.0.services;
         if needs.services {
@@ -312,18 +311,18 @@ impl Resolver for Answers {
         let permitted = self.0.permitted(reference.kind, &reference.name).is_ok();
         match reference.kind {
             ReferenceKind::ConfigMap if permitted => {
-                let has = |map: &ConfigMap, key: &String| {
+                let has = |map: &ConfigMap, key: &str| {
                     map.data.as_ref().is_some_and(|data| data.contains_key(key))
                         || map.binary_data.as_ref().is_some_and(|data| data.contains_key(key))
                 };
-                let fits = |map: &ConfigMap| reference.key.as_ref().is_none_or(|key| has(map, key));
+                let fits = |map: &ConfigMap| reference.key.as_deref().is_none_or(|key| has(map, key));
                 library.config_maps.hold(namespace, &reference.name).appeared(fits).await;
             }
             ReferenceKind::Secret if permitted => {
-                let has = |secret: &Secret, key: &String| {
+                let has = |secret: &Secret, key: &str| {
                     secret.data.as_ref().is_some_and(|data| data.contains_key(key))
                 };
-                let fits = |secret: &Secret| reference.key.as_ref().is_none_or(|key| has(secret, key));
+                let fits = |secret: &Secret| reference.key.as_deref().is_none_or(|key| has(secret, key));
                 library.secrets.hold(namespace, &reference.name).appeared(fits).await;
             }
             ReferenceKind::RuntimeClass => {

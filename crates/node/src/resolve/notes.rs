@@ -26,7 +26,8 @@ pub(super) fn remarked(pod: &PodRef, container: Option<&str>, remark: &Remark) -
 
 /// A container that cannot start.
 pub(super) fn container_failed(pod: &PodRef, container: &str, error: &Error) -> Vec<PodEvent> {
-    let mut events = vec![warning(pod, Some(container), "Failed".to_owned(), format!("Error: {}", error.report()))];
+    let mut events =
+        vec![warning(pod, Some(container), "Failed".to_owned(), format!("Error: {}", error.report()))];
     if let Kind::Unresolved(reference) = error.kind() {
         let message = format!("the pod cannot start without {reference}, which is not there");
         events.push(warning(pod, None, missing("Mandatory", reference), message));
@@ -93,7 +94,10 @@ mod tests {
         let reference = Reference::new(ReferenceKind::ConfigMap, "shop", "settings");
         let error = Error::new(Kind::Unresolved(reference), "configmap \"settings\" not found");
         let events = container_failed(&pod(), "app", &error);
-        assert_eq!((&*events[0].reason, &*events[0].message), ("Failed", "Error: configmap \"settings\" not found"));
+        assert_eq!(
+            (&*events[0].reason, &*events[0].message),
+            ("Failed", "Error: configmap \"settings\" not found")
+        );
         assert_eq!(
             volume_failed(&pod(), "files", &error).message,
             "MountVolume.SetUp failed for volume \"files\" : configmap \"settings\" not found"

@@ -356,8 +356,7 @@ impl<K: Shelved> Reading<K> {
 
     /// Follows the object by a watch, until that is of no use.
     async fn follow(&self, objects: Objects<K>) -> Left {
-        let selector =
-            Selector { fields: Some(format!("metadata.name={}", self.key.name)), labels: None };
+        let selector = Selector { fields: Some(format!("metadata.name={}", self.key.name)), labels: None };
         let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, K::trim));
         let mut listed = None;
         let mut refusals = 0;

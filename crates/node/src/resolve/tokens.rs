@@ -61,7 +61,10 @@ impl Tokens {
             }
             Err(error) => match known {
                 Some(held) if clock.now() < held.token.expires => {
-                    tracing::warn!(error = error.report(), "a token cannot be renewed: the old one is used on");
+                    tracing::warn!(
+                        error = error.report(),
+                        "a token cannot be renewed: the old one is used on"
+                    );
                     Ok((held.token, clock.now() + RETRY))
                 }
                 _ => Err(error),
@@ -132,11 +135,9 @@ fn refused(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
     let message = format!("request a token of ServiceAccount {}/{account}", pod.namespace);
     let kind = match error.kind {
         // It may be the pod that is not there any more.
-        Kind::NotFound if error.message.contains("serviceaccount") => error::Kind::Unresolved(Reference::new(
-            ReferenceKind::ServiceAccount,
-            &*pod.namespace,
-            account,
-        )),
+        Kind::NotFound if error.message.contains("serviceaccount") => {
+            error::Kind::Unresolved(Reference::new(ReferenceKind::ServiceAccount, &*pod.namespace, account))
+        }
         Kind::NotFound | Kind::Conflict | Kind::Replaced => error::Kind::NotFound,
         Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
         Kind::Invalid => error::Kind::Invalid,
@@ -144,7 +145,6 @@ fn refused(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
     };
     Error::new(kind, message).caused_by(error)
 }
-
 
 #[cfg(test)]
 mod tests {

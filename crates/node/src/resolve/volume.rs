@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{
-    Stream,
+    FutureExt as _, Stream,
     future::{self, BoxFuture},
     stream,
 };
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use vk_provider::{
     Error, Result,
     error::{Kind, Reaction},
-    resolve::{Facts, FileSet},
+    resolve::FileSet,
 };
 use vk_supervisor::Backoff;
 
@@ -22,7 +22,7 @@ use super::{
     answers::{Holds, Inner},
     files, notes,
     objects::Needs,
-    shelf::{Entry, Shelved},
+    shelf::{Changes, Entry, Shelved},
 };
 
 /// A whole set now, and another for each change, until the pod goes.
@@ -141,18 +141,7 @@ impl Following {
             renewal = Some(renewal.map_or(renew_at, |other| other.min(renew_at)));
         }
         self.again = renewal.map(Again::At).or_else(|| bundles(&needs, library.ttl()));
-        let status = pod.status.as_ref();
-        let ips = |list: Option<Vec<String>>| -> Vec<_> {
-            list.into_iter().flatten().filter_map(|ip| ip.parse().ok()).collect()
-        };
-        let facts = Facts {
-            pod_ips: ips(status.and_then(|it| it.pod_ips.as_ref()).map(|list| {
-                list.iter().map(|ip| ip.ip.clone()).collect()
-            })),
-            host_ips: library.node().ips,
-            ..Facts::default()
-        };
-        let (set, remarks) = files::volume(pod, &self.name, &facts, &library.node(), &objects)?;
+        let (set, remarks) = files::volume(pod, &self.name, &library.node(), &objects)?;
         for remark in &remarks {
             self.pod.tell(notes::remarked(&self.pod.reference, None, remark));
         }
@@ -162,14 +151,13 @@ impl Following {
     /// When to look again.
     fn plan(&mut self, error: Option<&Error>) {
         let Some(error) = error else { return self.backoff.reset() };
-        match error.kind().reaction() {
-            Reaction::Refuse => self.over = true,
-            // What is watched tells by itself; what is not must be looked for.
-            _ => {
-                let wait = self.backoff.next(error.kind().retry_after(), &mut self.rng);
-                self.again = Some(Again::After(wait));
-            }
+        if error.kind().reaction() == Reaction::Refuse {
+            self.over = true;
+            return;
         }
+        // What is watched tells by itself; what is not must be looked for.
+        let wait = self.backoff.next(error.kind().retry_after(), &mut self.rng);
+        self.again = Some(Again::After(wait));
     }
 
     fn tell(&self, error: Option<&Error>) {
@@ -191,11 +179,9 @@ impl Following {
 
 /// For each object, what resolves when something new is known of it after a first look.
 async fn looks<K: Shelved>(entries: &BTreeMap<String, Arc<Entry<K>>>) -> Vec<BoxFuture<'static, ()>> {
-    let looks = entries.values().map(|entry| async move {
-        let (_, mut changes) = entry.look().await;
-        Box::pin(async move { changes.next().await }) as BoxFuture<'static, ()>
-    });
-    future::join_all(looks).await
+    let looks = future::join_all(entries.values().map(|entry| entry.look())).await;
+    let next = |mut changes: Changes<K>| async move { changes.next().await }.boxed();
+    looks.into_iter().map(|(_, changes)| next(changes)).collect()
 }
 
 /// Bundles are not watched.

@@ -137,6 +137,6 @@ impl Resolver for Fixed {
     }
 
     async fn appeared(&self, _reference: &Reference) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

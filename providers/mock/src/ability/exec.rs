@@ -57,11 +57,7 @@ impl Mock {
     }
 
     /// The environment that the container was started with.
-    async fn environment(
-        &self,
-        container: &ContainerRef,
-        restarts: i32,
-    ) -> Result<Vec<(String, String)>> {
+    async fn environment(&self, container: &ContainerRef, restarts: i32) -> Result<Vec<(String, String)>> {
         let mut env = vec![("HOSTNAME".to_owned(), container.pod.name.to_string())];
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
         if let Some(inputs) = inputs {

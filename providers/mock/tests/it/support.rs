@@ -68,7 +68,7 @@ impl Resolver for Nothing {
     }
 
     async fn appeared(&self, _reference: &Reference) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

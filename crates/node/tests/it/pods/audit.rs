@@ -13,8 +13,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 use vk_testing::{
-    ControlPlane, eventually,
+    ControlPlane,
     control_plane::{AUDIT_METADATA, Options},
+    eventually,
 };
 
 use super::{
@@ -112,7 +113,8 @@ async fn nothing_is_read_that_no_pod_refers_to_and_no_refusal_persists() {
     .await;
     run.stop().await;
 
-    let named: BTreeSet<String> = (0..PODS).map(|index| format!("own-{index}")).chain(["all".to_owned()]).collect();
+    let named: BTreeSet<String> =
+        (0..PODS).map(|index| format!("own-{index}")).chain(["all".to_owned()]).collect();
     let log = std::fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
     let user = format!("system:node:{}", stage.node);
     let mut reads = 0;

@@ -63,14 +63,14 @@ async fn a_missing_key_is_unresolved_until_it_appears() {
     let container = json!([{"name": "main", "image": "example.com/app:1", "env": env}]);
     let (_, answers) = desk.pod("web", json!({"containers": container})).await;
     let error = answers.container("main", &Facts::default()).await.unwrap_err();
-    let reference = Reference::new(ReferenceKind::ConfigMap, &desk.namespace, "settings").key("a");
+    let reference = Reference::new(ReferenceKind::ConfigMap, desk.namespace.as_str(), "settings").key("a");
     assert_eq!(*error.kind(), Kind::Unresolved(reference.clone()));
 
     let waiting = answers.clone();
-    let (appeared, ()) = tokio::join!(
-        tokio::time::timeout(crate::harness::SOON, waiting.appeared(&reference)),
-        async { drop(desk.config_map("settings", json!({"a": "1"})).await) },
-    );
+    let (appeared, ()) =
+        tokio::join!(tokio::time::timeout(crate::harness::SOON, waiting.appeared(&reference)), async {
+            drop(desk.config_map("settings", json!({"a": "1"})).await);
+        },);
     appeared.expect("the key is noticed");
     let inputs = answers.container("main", &Facts::default()).await.unwrap();
     assert_eq!(value(&inputs.env, "A"), Some("1"));

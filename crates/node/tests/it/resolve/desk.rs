@@ -133,9 +133,8 @@ impl Desk {
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
         }
-        let pod: Pod = self
-            .put(json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": whole}))
-            .await;
+        let pod: Pod =
+            self.put(json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": whole})).await;
         let pod = Arc::new(pod);
         let answers = self.library.pod(&pod);
         (pod, answers)
@@ -165,7 +164,10 @@ pub(super) async fn next(volume: &mut BoxStream<'static, Result<FileSet>>) -> Re
 
 /// Files as text.
 pub(super) fn texts(set: &FileSet) -> Vec<(&str, &str)> {
-    set.files.iter().map(|(path, file)| (path.as_str(), std::str::from_utf8(&file.content).unwrap())).collect()
+    set.files
+        .iter()
+        .map(|(path, file)| (path.as_str(), std::str::from_utf8(&file.content).unwrap()))
+        .collect()
 }
 
 /// No more files come for some time that is long for a watch.

@@ -28,7 +28,8 @@ async fn a_token_in_a_volume_is_renewed_at_four_fifths_of_its_life() {
     let moved = Arc::new(AtomicI64::new(0));
     let limits = Limits { clock: Duration::from_millis(50), ..Limits::default() };
     let desk = Desk::with("renewal", Setup { limits, clock: ahead(&moved) }).await;
-    let token = json!({"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}});
+    let token =
+        json!({"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}});
     let spec = json!({"volumes": [{"name": "files", "projected": {"sources": [token]}}]});
     let (_, answers) = desk.pod("web", spec).await;
     let mut files = answers.volume("files");
