@@ -21,7 +21,7 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// How often a look-up is tried again that the kernel gave up because of a rename beside it.
+/// How often a look-up is tried again that was given up because of a rename beside it.
 const ATTEMPTS: usize = 128;
 
 /// An open directory, below which things are found and made.
@@ -129,23 +129,23 @@ impl Root {
     }
 
     fn find(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        match self.beneath {
-            Beneath::Walk => walk::open(self.directory.as_fd(), path, flags),
-            Beneath::Kernel => self.ask_kernel(path, flags),
-        }
-    }
-
-    fn ask_kernel(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let mut answer = Err(Errno::AGAIN);
-        // While something is renamed beside it the kernel cannot tell whether `..` leads out, and says so.
+        // While something is renamed beside it, it cannot be told whether `..` leads out.
         for _ in 0..ATTEMPTS {
-            answer = fs::openat2(&self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+            answer = match self.beneath {
+                Beneath::Walk => walk::open(self.directory.as_fd(), path, flags),
+                Beneath::Kernel => self.ask_kernel(path, flags),
+            };
             if !matches!(answer, Err(Errno::AGAIN | Errno::INTR)) {
                 break;
             }
         }
         answer
+    }
+
+    fn ask_kernel(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        fs::openat2(&self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
     fn refusal(&self, operation: &'static str, path: &Path, error: Errno) -> Error {
@@ -159,7 +159,7 @@ impl Root {
 }
 
 /// The names that a relative path goes through. Empty for the root itself.
-fn names(path: &str) -> Result<Vec<&str>> {
+pub(crate) fn names(path: &str) -> Result<Vec<&str>> {
     let fault = |why| Error::Path { path: path.to_owned(), why };
     let mut names = Vec::new();
     for component in Path::new(path).components() {

@@ -1,9 +1,11 @@
 use std::{
     fs::{create_dir, create_dir_all, read_to_string, write},
     os::unix::fs::{PermissionsExt, symlink},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use proptest::prelude::*;
+use rustix::fs::RenameFlags;
 
 use super::*;
 
@@ -21,6 +23,15 @@ fn each(test: impl Fn(&Root)) {
         test(&root);
         let outside: Vec<_> = std::fs::read_dir(place.path().join("outside")).expect("a directory").collect();
         assert_eq!(outside.len(), 1, "{beneath:?} made something outside");
+    }
+}
+
+/// Ends the other thread, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -137,6 +148,45 @@ fn no_directory_is_made_outside() {
             let error = root.create_dirs(path, 0o755).expect_err(path);
             assert!(matches!(error, Error::Outside { .. } | Error::System { .. }), "{path}: {error:?}");
         }
+    });
+}
+
+/// A container that swaps a directory for a link to the outside and back, as fast as it can.
+#[test]
+fn nothing_leads_out_while_a_directory_and_a_link_change_places() {
+    each(|root| {
+        create_dir(root.path().join("swapped")).expect("a directory");
+        write(root.path().join("swapped/file"), "inside").expect("a file");
+        symlink("../outside", root.path().join("link")).expect("a link");
+        let stop = AtomicBool::new(false);
+        let (mut inside, mut refused) = (0, 0);
+        std::thread::scope(|scope| {
+            let swapper = scope.spawn(|| {
+                let directory = File::open(root.path()).expect("the root");
+                while !stop.load(Ordering::Relaxed) {
+                    fs::renameat_with(&directory, "swapped", &directory, "link", RenameFlags::EXCHANGE)
+                        .expect("swapped");
+                }
+            });
+            let _stop = Stop(&stop);
+            for round in 0.. {
+                match read(root, "swapped/file") {
+                    Ok(content) if content == "inside" => inside += 1,
+                    Ok(content) => panic!("{content}"),
+                    Err(Error::Outside { .. }) => refused += 1,
+                    Err(_) => {}
+                }
+                // Where the new directory lands, `each` looks at the end.
+                let _ = root.create_dirs(&format!("swapped/new-{}/deep", round % 50), 0o755);
+                assert!(
+                    round < 200_000,
+                    "{inside} times inside, {refused} times refused: the race did not happen"
+                );
+                if swapper.is_finished() || (round > 300 && inside > 20 && refused > 20) {
+                    break;
+                }
+            }
+        });
     });
 }
 
