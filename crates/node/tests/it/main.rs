@@ -9,6 +9,7 @@ mod foreign;
 mod harness;
 mod holder;
 mod identity;
+mod kubelet;
 mod loss;
 mod manager;
 mod outage;
