@@ -17,8 +17,10 @@ use kube::Api;
 use vk_testing::eventually;
 
 use super::{
+    assert_as_meant,
     case::{Case, NODE},
-    recording::{Node, Recording},
+    ours::Ours,
+    recording::{self, Node, Recording},
     stage,
 };
 use agent::Agent;
@@ -34,7 +36,7 @@ const RECORD: &str = "VK_RECORD";
 
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-resolve"]
-async fn the_real_kubelet_gives_what_was_recorded() {
+async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
     let machine = Machine::prepare();
     let cluster = stage::control_plane().await;
     let client = cluster.admin().unwrap();
@@ -43,38 +45,49 @@ async fn the_real_kubelet_gives_what_was_recorded() {
     let node = registered(&client).await;
     println!("{} on {}: {:?}", node.kubelet, node.runtime, node.allocatable);
 
-    let recorded: Vec<(Case, Recording)> = stream::iter(Case::all())
+    let ours = Ours::new(&cluster, node.clone());
+    let seen: Vec<(Case, Recording, Vec<String>)> = stream::iter(Case::all())
         .map(|case| {
-            let (cluster, client, agent) = (&cluster, &client, &agent);
+            let (cluster, client, agent, ours) = (&cluster, &client, &agent, &ours);
             async move {
-                let recording = match stage::place(cluster, client, &case).await {
-                    Ok(placed) => observe::observe(client, agent, placed).await,
-                    Err(refused) => Recording { refused: Some(refused), ..Recording::default() },
-                };
-                (case, recording)
+                match stage::place(cluster, client, &case).await {
+                    Ok(placed) => {
+                        let recording = observe::observe(client, agent, placed.clone()).await;
+                        let differences = ours.differences(placed, &recording).await;
+                        (case, recording, differences)
+                    }
+                    Err(refused) => {
+                        let recording = Recording { refused: Some(refused), ..Recording::default() };
+                        (case, recording, Vec::new())
+                    }
+                }
             }
         })
         .buffered(AT_ONCE)
         .collect()
         .await;
+    ours.stop().await;
 
     if std::env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
         node.save();
-        for (case, recording) in &recorded {
+        recording::forget();
+        for (case, recording, _) in &seen {
             recording.save(&case.name);
         }
-        println!("recorded {} cases", recorded.len());
-        return;
+        println!("recorded {} cases", seen.len());
     }
     let same_machine = Node::load().allocatable == node.allocatable;
     let mut other = Vec::new();
-    for (case, recording) in &recorded {
+    for (case, recording, _) in &seen {
         if (same_machine || !case.depends_on_the_machine()) && *recording != Recording::load(&case.name) {
             other.push(format!("{}: {}", case.name, serde_json::to_string_pretty(recording).unwrap()));
         }
     }
     assert!(other.is_empty(), "{} cases are not as recorded:\n{}", other.len(), other.join("\n"));
-    println!("{} cases are as recorded", recorded.len());
+    println!("the kubelet: {} cases are as recorded", seen.len());
+    let found: Vec<_> = seen.into_iter().map(|(case, _, differences)| (case.name, differences)).collect();
+    assert_as_meant(&found);
+    println!("ours: {} cases are as the kubelet's", found.len());
 }
 
 /// The node, as soon as it is ready.

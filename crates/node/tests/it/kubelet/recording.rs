@@ -130,6 +130,14 @@ pub(super) fn names() -> Vec<String> {
     names
 }
 
+/// Removes all recordings of pods, so that none is left of a case that is gone.
+#[cfg(feature = "e2e")]
+pub(super) fn forget() {
+    for name in names() {
+        std::fs::remove_file(file(&name)).unwrap();
+    }
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/kubelet/recorded")
 }

@@ -16,6 +16,7 @@ const SERVICE_RANGES: &str = "--service-cluster-ip-range=10.0.0.0/16,fd00:10::/1
 pub(super) const FEATURES: [&str; 2] = ["ClusterTrustBundle", "ClusterTrustBundleProjection"];
 
 /// A case whose pod the API server took.
+#[derive(Clone)]
 pub(super) struct Placed {
     pub(super) pod: Pod,
     pub(super) words: Words,
@@ -61,4 +62,9 @@ pub(super) async fn place(cluster: &ControlPlane, client: &Client, case: &Case) 
     let pod: Pod = pod.try_parse().unwrap();
     words.learn(pod.metadata.uid.as_deref().unwrap(), "{uid}");
     Ok(Placed { pod, words })
+}
+
+/// Admission gives the automatic volume a name that ends at random.
+pub(super) fn volume_name(name: &str) -> &str {
+    if name.starts_with("kube-api-access-") { "kube-api-access" } else { name }
 }

@@ -10,7 +10,7 @@ use super::{SOON, agent::Agent, image::PATH};
 use crate::kubelet::{
     contents::{Contents, from_base64},
     recording::{Container, File, Recording, Started, Volume, Waiting, Warning, Words},
-    stage::Placed,
+    stage::{Placed, volume_name},
 };
 
 /// What a kubelet says while its caches fill, and not of the pod.
@@ -155,11 +155,6 @@ fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
         }
     }
     started
-}
-
-/// Admission gives the automatic volume a name that ends at random.
-fn volume_name(name: &str) -> &str {
-    if name.starts_with("kube-api-access-") { "kube-api-access" } else { name }
 }
 
 /// What a file system says names folders of this run, and depends on the order in which a Go map gives the files.
