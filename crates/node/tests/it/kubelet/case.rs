@@ -25,10 +25,10 @@ pub(super) struct Case {
 impl Case {
     /// All cases, by name.
     pub(super) fn all() -> Vec<Self> {
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files.iter().map(|file| Self::read(file)).collect()
+        let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+        let mut cases: Vec<Self> = files.map(|file| Self::read(&file)).collect();
+        cases.sort_by(|one, other| one.name.cmp(&other.name));
+        cases
     }
 
     fn read(file: &Path) -> Self {

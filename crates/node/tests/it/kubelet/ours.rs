@@ -138,7 +138,7 @@ impl Asked<'_> {
                 continue;
             };
             let answer = self.answers.container(name, &self.facts).await;
-            if let Err(difference) = self.container(container, answer, &volumes, recorded) {
+            if let Err(difference) = self.container(container, answer, &volumes) {
                 found.push(format!("container {name}: {difference}"));
             }
         }
@@ -170,7 +170,6 @@ impl Asked<'_> {
         recorded: &Container,
         answer: Result<ContainerInputs, Error>,
         volumes: &BTreeMap<String, FileSet>,
-        whole: &Recording,
     ) -> Result<(), String> {
         match (&recorded.started, &recorded.waiting) {
             (Some(started), _) => {
@@ -187,18 +186,13 @@ impl Asked<'_> {
             },
             // It waits for others.
             (None, Some(_)) => Ok(()),
-            (None, None) => {
-                let failed = whole.warnings.iter().find(|warning| warning.reason == "Failed");
-                match (answer, failed) {
-                    (Ok(_), Some(warning)) => {
-                        Err(format!("ours starts it; the kubelet: {}", warning.message))
-                    }
-                    // Nothing printed: no probe. What it leaves in a volume is for those after it.
-                    (Ok(inputs), None) => self.run(&inputs),
-                    (Err(_), Some(_)) => Ok(()),
-                    (Err(error), None) => Err(format!("ours cannot start it: {}", error.report())),
-                }
-            }
+            (None, None) => match (&recorded.broken, answer) {
+                (Some(why), Ok(_)) => Err(format!("ours starts it; the runtime cannot: {why}")),
+                (Some(_), Err(_)) => Ok(()),
+                // It printed nothing, so it is no probe. What it leaves in a volume is for those after it.
+                (None, Ok(inputs)) => self.run(&inputs),
+                (None, Err(error)) => Err(format!("ours cannot start it: {}", error.report())),
+            },
         }
     }
 

@@ -31,6 +31,9 @@ pub(super) struct Container {
     /// Why it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<Waiting>,
+    /// Why the runtime could not start it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) broken: Option<String>,
     /// What it was started with; absent also for one that is no probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) started: Option<Started>,

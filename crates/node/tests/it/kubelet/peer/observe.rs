@@ -93,7 +93,11 @@ fn container_of(pod: &Pod, container: &ContainerStatus, printed: &str, words: &W
         message: words.replace(&waiting.message.clone().unwrap_or_default()),
     });
     let started = printed.starts_with("environ ").then(|| started(pod, printed, words));
-    Container { waiting, started }
+    // The reason that runtimes have for it; any other belongs to a program that ran.
+    let ended = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+    let broken = ended.filter(|ended| ended.reason.as_deref() == Some("StartError"));
+    let broken = broken.map(|ended| words.replace(ended.message.as_deref().unwrap_or_default()));
+    Container { waiting, broken, started }
 }
 
 fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
