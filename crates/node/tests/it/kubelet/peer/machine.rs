@@ -2,7 +2,9 @@
 //! first of all when a run that was killed has left it.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
+    io::{Read as _, Seek as _, Write as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -24,26 +26,29 @@ const SETTINGS: [&str; 5] = [
 
 /// The machine while a kubelet is on it.
 pub(super) struct Machine {
-    folder: tempfile::TempDir,
-    settings: Vec<(PathBuf, String)>,
-    /// Two kubelets would fight for the same bridge and cgroups.
-    _lock: File,
+    folder: PathBuf,
+    /// Two kubelets would fight for the same bridge and cgroups. Holds the settings as they were, in case that we are killed.
+    lock: File,
 }
 
 // === impl Machine ===
 
 impl Machine {
     pub(super) fn prepare() -> Self {
-        let lock = File::create(std::env::temp_dir().join("virtual-kubelet-peer.lock")).unwrap();
+        let path = std::env::temp_dir().join("virtual-kubelet-peer.lock");
+        let mut lock =
+            File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
         lock.try_lock().expect("another run has the machine");
-        let left = remove_leftovers();
+        let folder = std::env::temp_dir().join("virtual-kubelet-peer");
+        let left = put_back(&folder, &mut lock);
         assert!(left.is_empty(), "of an earlier run, and in use: {left:?}");
-        let settings = SETTINGS
+        let settings: BTreeMap<&str, String> = SETTINGS
             .iter()
-            .map(|name| Path::new("/proc/sys").join(name))
-            .filter_map(|path| std::fs::read_to_string(&path).ok().map(|value| (path, value)))
+            .filter_map(|name| Some((*name, std::fs::read_to_string(setting(name)).ok()?)))
             .collect();
-        let machine = Self { folder: tempfile::tempdir().unwrap(), settings, _lock: lock };
+        lock.write_all(&serde_json::to_vec(&settings).unwrap()).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let machine = Self { folder, lock };
         run("ip", &["link", "add", BRIDGE, "type", "bridge"]);
         run("ip", &["address", "add", &format!("{}/16", NODE_ADDRESSES[0]), "dev", BRIDGE]);
         run("ip", &["address", "add", &format!("{}/64", NODE_ADDRESSES[1]), "dev", BRIDGE, "nodad"]);
@@ -56,32 +61,43 @@ impl Machine {
 
     /// A folder for everything else; short, because sockets are in it.
     pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let mut left = remove_leftovers();
-        for (path, value) in &self.settings {
-            if std::fs::write(path, value).is_err() {
-                left.push(path.clone());
-            }
-        }
+        let left = put_back(&self.folder, &mut self.lock);
         assert!(std::thread::panicking() || left.is_empty(), "not put back: {left:?}");
     }
 }
 
-/// What could not be removed.
-fn remove_leftovers() -> Vec<PathBuf> {
+/// Removes what is left of a run. Returns what could not be removed.
+fn put_back(folder: &Path, lock: &mut File) -> Vec<PathBuf> {
+    let mut left = Vec::new();
     if Path::new("/sys/class/net").join(BRIDGE).exists() {
         run("ip", &["link", "delete", BRIDGE]);
     }
-    hierarchies()
-        .into_iter()
-        .map(|hierarchy| hierarchy.join(CGROUP))
-        .filter(|group| !remove_cgroup(group))
-        .collect()
+    let groups = hierarchies().into_iter().map(|hierarchy| hierarchy.join(CGROUP));
+    left.extend(groups.filter(|group| !remove_cgroup(group)));
+    if folder.exists() && std::fs::remove_dir_all(folder).is_err() {
+        left.push(folder.to_owned());
+    }
+    let mut text = String::new();
+    lock.rewind().and_then(|()| lock.read_to_string(&mut text)).unwrap();
+    // Empty after a run that ended well.
+    let settings: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_default();
+    for (name, value) in settings {
+        if std::fs::write(setting(&name), value).is_err() {
+            left.push(setting(&name));
+        }
+    }
+    lock.rewind().and_then(|()| lock.set_len(0)).unwrap();
+    left
+}
+
+fn setting(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
 }
 
 /// Removes a control group with those in it, from the leaves on; they must be empty.
