@@ -18,6 +18,8 @@ pub(super) struct Case {
     /// Objects, in the order in which they are made.
     pub(super) objects: Vec<(ApiResource, DynamicObject)>,
     pub(super) pod: Value,
+    /// Containers that are added to the pod once it is there: it cannot be made with them.
+    pub(super) added: Option<Value>,
 }
 
 // === impl Case ===
@@ -45,8 +47,9 @@ impl Case {
                 objects.push(object(document));
             }
         }
-        let pod = pod.unwrap_or_else(|| panic!("{}: no Pod", file.display()));
-        Self { name, objects, pod }
+        let mut pod = pod.unwrap_or_else(|| panic!("{}: no Pod", file.display()));
+        let added = pod["spec"].as_object_mut().unwrap().remove("ephemeralContainers");
+        Self { name, objects, pod, added: added.filter(|added| !added.is_null()) }
     }
 
     /// Whether what the kubelet gives depends on the size of the machine that it runs on.
@@ -80,7 +83,7 @@ fn complete(mut pod: Value, name: &str) -> Value {
         .flatten()
         .map(|volume| json!({"name": volume["name"], "mountPath": format!("/v/{}", volume["name"].as_str().unwrap())}))
         .collect();
-    for list in ["initContainers", "containers"] {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
             container["image"] = json!(IMAGE);
             container["imagePullPolicy"] = json!("Never");

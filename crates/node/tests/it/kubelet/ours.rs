@@ -4,19 +4,24 @@ use std::{collections::BTreeMap, path::PathBuf, process::Command, sync::Arc, tim
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
 use vk_kube::{Client, Metrics};
 use vk_node::resolve::{Library, Limits, Services, Sources};
 use vk_provider::{
-    Error, Resolver,
+    Error, PodEvent, Resolver,
     resolve::{ContainerInputs, Facts, FileSet},
 };
 use vk_supervisor::{Clock, Supervisor};
 use vk_testing::ControlPlane;
 
 use super::{
-    case::{ENTRY_POINT, NODE},
+    case::{ENTRY_POINT, IMAGE, NODE},
     contents::Contents,
     recording::{Container, File, Node, Recording, Started, Volume, Words},
     stage::{Placed, volume_name},
@@ -33,6 +38,8 @@ const CONFIG_ERROR: &str = "CreateContainerConfigError";
 pub(super) struct Ours {
     library: Library,
     node: Node,
+    /// What people heard, of all pods.
+    events: Mutex<(mpsc::Receiver<PodEvent>, Vec<PodEvent>)>,
     supervisor: Supervisor,
 }
 
@@ -63,8 +70,11 @@ impl Ours {
             facts: watch::Sender::new(Some(Arc::new(object))).subscribe(),
             clock: Clock::system(),
             limits: Limits::default(),
+            watches: Gauge::default(),
         };
-        Self { library: Library::new(sources, &supervisor), node, supervisor }
+        let library = Library::new(sources, &supervisor);
+        let events = Mutex::new((library.notes().unwrap(), Vec::new()));
+        Self { library, node, events, supervisor }
     }
 
     /// Where ours differs from what was recorded of this pod.
@@ -99,9 +109,29 @@ impl Ours {
         let facts = Facts { pod_ips, host_ips: self.node.addresses.clone(), volumes: empty };
         let answers = self.library.pod(&pod);
         let asked = Asked { pod: &pod, answers: &answers, facts, words };
-        let found = asked.differences(recorded).await;
+        let mut found = asked.differences(recorded).await;
+        let told = self.told(pod.metadata.uid.as_deref().unwrap());
+        for warning in &recorded.warnings {
+            let same = |event: &PodEvent| {
+                event.reason == warning.reason && said(&warning.message, &asked.words.replace(&event.message))
+            };
+            // What a runtime says is the runtime's.
+            let of_runtime = recorded.containers.values().any(|container| container.broken.is_some());
+            if !of_runtime && !told.iter().any(same) {
+                let told: Vec<_> = told.iter().map(|event| (&event.reason, &event.message)).collect();
+                found.push(format!("people heard from ours {told:?}; from the kubelet {warning:?}"));
+            }
+        }
         answers.close();
         found
+    }
+
+    /// What people heard about a pod.
+    fn told(&self, uid: &str) -> Vec<PodEvent> {
+        let mut events = self.events.lock();
+        let (source, all) = &mut *events;
+        all.extend(std::iter::from_fn(|| source.try_recv().ok()));
+        all.iter().filter(|event| &*event.pod.uid == uid).cloned().collect()
     }
 
     pub(super) async fn stop(self) {
@@ -131,8 +161,9 @@ impl Asked<'_> {
         }
         let spec = self.pod.spec.as_ref().unwrap();
         // In the order in which they start: one may leave a file for the next.
-        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let name = &container.name;
+        let init = spec.init_containers.iter().flatten().map(|container| &container.name);
+        let added = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
+        for name in init.chain(spec.containers.iter().map(|container| &container.name)).chain(added) {
             let Some(container) = recorded.containers.get(name) else {
                 found.push(format!("container {name} is not in the recording"));
                 continue;
@@ -141,6 +172,9 @@ impl Asked<'_> {
             if let Err(difference) = self.container(container, answer, &volumes) {
                 found.push(format!("container {name}: {difference}"));
             }
+        }
+        if let Err(error) = self.answers.pull_credentials(IMAGE).await {
+            found.push(format!("ours has no registry credentials: {}", error.report()));
         }
         found
     }

@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::PostParams,
+    api::{Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
+use serde_json::json;
 use vk_testing::{ControlPlane, control_plane::Options};
 
 use super::{case::Case, recording::Words};
@@ -59,7 +60,13 @@ pub(super) async fn place(cluster: &ControlPlane, client: &Client, case: &Case) 
         Api::namespaced_with(client.clone(), namespace.name(), &ApiResource::erase::<Pod>(&()));
     let pod = serde_json::from_value(case.pod.clone()).unwrap();
     let pod = pods.create(&PostParams::default(), &pod).await.map_err(said)?;
-    let pod: Pod = pod.try_parse().unwrap();
+    let mut pod: Pod = pod.try_parse().unwrap();
+    if let Some(added) = &case.added {
+        let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": added}}));
+        let pods = Api::<Pod>::namespaced(client.clone(), namespace.name());
+        let params = PatchParams::default();
+        pod = pods.patch_ephemeral_containers(&case.name, &params, &patch).await.map_err(said)?;
+    }
     words.learn(pod.metadata.uid.as_deref().unwrap(), "{uid}");
     Ok(Placed { pod, words })
 }

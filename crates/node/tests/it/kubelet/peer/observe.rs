@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::{Api, Client, api::ListParams};
 use vk_testing::eventually;
 
@@ -46,7 +46,14 @@ pub(super) async fn observe(client: &Client, agent: &Agent, placed: Placed) -> R
             settled(&container, &text, held)?;
             printed.insert(container.name.clone(), text);
         }
-        if printed.is_empty() { Err(format!("{:?}", pod.status)) } else { Ok((pod, warnings, printed)) }
+        let spec = pod.spec.as_ref().unwrap();
+        let added = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
+        let all = spec.containers.iter().map(|container| &container.name).chain(added);
+        if all.into_iter().any(|name| !printed.contains_key(name)) {
+            Err(format!("{:?}", pod.status))
+        } else {
+            Ok((pod, warnings, printed))
+        }
     })
     .await;
 
@@ -178,7 +185,8 @@ fn warning(event: Event) -> Option<Warning> {
 }
 
 fn statuses(pod: &Pod) -> impl Iterator<Item = ContainerStatus> + use<> {
-    let PodStatus { init_container_statuses, container_statuses, .. } =
-        pod.status.clone().unwrap_or_default();
-    init_container_statuses.into_iter().chain(container_statuses).flatten()
+    let status = pod.status.clone().unwrap_or_default();
+    let lists =
+        [status.init_container_statuses, status.container_statuses, status.ephemeral_container_statuses];
+    lists.into_iter().flatten().flatten()
 }
