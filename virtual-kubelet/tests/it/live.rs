@@ -15,6 +15,7 @@ mod leader;
 mod liar;
 mod life;
 mod logs;
+mod matrix;
 mod original;
 mod provider;
 mod refused;
