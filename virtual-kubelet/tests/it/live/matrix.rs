@@ -37,7 +37,7 @@ fn row(what: &'static str, method: Method, path: impl Into<String>, body: Value,
 }
 
 impl Row {
-    fn as_patch(self, kind: &'static str) -> Self {
+    fn patching(self, kind: &'static str) -> Self {
         Self { kind, ..self }
     }
 
@@ -95,7 +95,7 @@ impl Scene {
         Self { node: node.to_owned(), namespace, pod_uid: pod.metadata.uid.unwrap() }
     }
 
-    fn token(&self, audience: &str, uid: &str) -> Value {
+    fn token(audience: &str, uid: &str) -> Value {
         let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "guest", "uid": uid});
         json!({"spec": {"audiences": [audience], "boundObjectRef": bound}})
     }
@@ -125,7 +125,7 @@ impl Scene {
                 json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}),
                 200,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "write a reserved label",
                 Method::PATCH,
@@ -133,7 +133,7 @@ impl Scene {
                 json!({"metadata": {"labels": {"kubernetes.io/role": "x"}}}),
                 403,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "write a condition",
                 Method::PATCH,
@@ -141,7 +141,7 @@ impl Scene {
                 json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
                 200,
             )
-            .as_patch(STRATEGIC),
+            .patching(STRATEGIC),
             row(
                 "change its taints",
                 Method::PATCH,
@@ -149,7 +149,7 @@ impl Scene {
                 json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}),
                 403,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "write another Node",
                 Method::PATCH,
@@ -157,7 +157,7 @@ impl Scene {
                 json!({"metadata": {"labels": {"a": "b"}}}),
                 403,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row("delete its Node", Method::DELETE, own.as_str(), Value::Null, 403),
             row(
                 "list its pods",
@@ -189,7 +189,7 @@ impl Scene {
                 json!({"metadata": {"annotations": {"a": "b"}}}),
                 200,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "label a pod through its status",
                 Method::PATCH,
@@ -197,7 +197,7 @@ impl Scene {
                 json!({"metadata": {"labels": {"a": "b"}}}),
                 403,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "write a pod",
                 Method::PATCH,
@@ -205,7 +205,7 @@ impl Scene {
                 json!({"metadata": {"annotations": {"a": "b"}}}),
                 403,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row("read a Secret that its pod names", Method::GET, secret("named"), Value::Null, 200),
             row(
                 "read a Secret that only the account names",
@@ -222,20 +222,20 @@ impl Scene {
                 Value::Null,
                 403,
             ),
-            row("a token for its pod", Method::POST, tokens.as_str(), self.token("vault", pod_uid), 201),
+            row("a token for its pod", Method::POST, tokens.as_str(), Self::token("vault", pod_uid), 201),
             row("a token for no pod", Method::POST, tokens.as_str(), unbound, 403),
             row(
                 "a token for a pod of another UID",
                 Method::POST,
                 tokens.as_str(),
-                self.token("vault", nobody),
+                Self::token("vault", nobody),
                 403,
             ),
             row(
                 "a token for an audience that no volume names",
                 Method::POST,
                 tokens.as_str(),
-                self.token("other", pod_uid),
+                Self::token("other", pod_uid),
                 403,
             ),
             row("make its lease", Method::POST, leases, lease(node), 201),
@@ -247,7 +247,7 @@ impl Scene {
                 json!({"spec": {"holderIdentity": "x"}}),
                 200,
             )
-            .as_patch(MERGE),
+            .patching(MERGE),
             row(
                 "watch its lease",
                 Method::GET,
