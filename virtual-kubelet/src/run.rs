@@ -22,7 +22,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tracing::{info, warn};
-use vk_kube::{Identity, Source};
+use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
@@ -106,6 +106,7 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     }
     info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
     check_identity(&identity, &config)?;
+    check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
     let readers = Readers::choose(&config, &client, &identity).await?;
@@ -153,6 +154,29 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
         problems.push(Problem::new("shutdown.node", message));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
+}
+
+/// That the Nodes cannot be deleted in the end is better told now.
+async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+    if config.shutdown.node != OnShutdown::Delete {
+        return Ok(());
+    }
+    // All of them, or else the first: whoever names nodes in a role names all of them.
+    let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
+    for name in [String::new(), first] {
+        let deed = Deed { verb: "delete".to_owned(), resource: "nodes".to_owned(), name, ..Deed::default() };
+        match deed.allowed(client).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => {
+                warn!(%error, "cannot find out whether Nodes may be deleted");
+                return Ok(());
+            }
+        }
+    }
+    let message =
+        format!("{} may not delete Nodes: see deploy/rbac-delete-nodes.yaml, or use `leave`", identity.user);
+    Err(Failure::Configuration(vec![Problem::new("shutdown.node", message)]))
 }
 
 // === impl Running ===
