@@ -12,6 +12,7 @@ pub mod fingerprint;
 pub mod freshness;
 pub mod leftovers;
 pub mod missed;
+pub mod roll;
 pub mod shared;
 pub mod status;
 pub mod surveying;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    AdminAddr, Admission, Auth, DaemonSets, GoDuration, Layers, Log, LogFormat, OnShutdown, Pods, Problem,
-    RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen, nodes,
+    AdminAddr, Admission, Auth, DaemonSets, Debug, GoDuration, Layers, Log, LogFormat, OnShutdown, Pods,
+    Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen, nodes,
     values::LogLevel,
 };
 
@@ -113,6 +113,11 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
                 STREAM_CREATION_TIMEOUT,
                 problems,
             ),
+            web_sockets: settings.stream_web_sockets.unwrap_or(true),
+        },
+        debug: Debug {
+            system_logs: path(settings.system_logs.as_ref()),
+            profiling: settings.profiling.unwrap_or(false),
         },
         state_dir: path(settings.state_dir.as_ref()).unwrap_or_else(|| host.state_dir.clone()),
         tls: tls(settings, problems),

@@ -44,6 +44,8 @@ pub struct Resolved {
     pub startup_timeout: Option<Duration>,
     /// Timeouts of exec, attach and port-forward.
     pub streaming: Streaming,
+    /// What the kubelet API shows beside the usual.
+    pub debug: Debug,
     /// Where providers keep what must survive a restart. Each node gets a folder in it.
     pub state_dir: PathBuf,
     /// Files for the kubelet API's TLS.
@@ -145,6 +147,17 @@ pub struct Streaming {
     pub idle_timeout: Duration,
     /// How long a client may take to open its streams.
     pub creation_timeout: Duration,
+    /// Whether the API server may pass WebSockets on.
+    pub web_sockets: bool,
+}
+
+/// What the kubelet API shows beside the usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Debug {
+    /// The folder under `/logs/`. `None`: there is none.
+    pub system_logs: Option<PathBuf>,
+    /// Whether there is `/debug/pprof/`.
+    pub profiling: bool,
 }
 
 /// Files for the kubelet API's TLS, in PEM.
@@ -199,6 +212,9 @@ impl Resolved {
             startup_timeout: go(self.startup_timeout.unwrap_or_default()),
             stream_idle_timeout: go(self.streaming.idle_timeout),
             stream_creation_timeout: go(self.streaming.creation_timeout),
+            stream_web_sockets: Some(self.streaming.web_sockets),
+            system_logs: self.debug.system_logs.clone(),
+            profiling: Some(self.debug.profiling),
             state_dir: Some(self.state_dir.clone()),
             tls: TlsSettings {
                 cert_file: serving.as_ref().map(|(cert, _)| cert.clone()),

@@ -105,6 +105,15 @@ pub struct Settings {
     /// How long a client may take to open its streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_creation_timeout: Option<GoDuration>,
+    /// Whether the API server may pass WebSockets on to the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_web_sockets: Option<bool>,
+    /// A folder of log files that the kubelet API shows under `/logs/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_logs: Option<PathBuf>,
+    /// Whether the kubelet API shows what the process is busy with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profiling: Option<bool>,
     /// Where providers keep what must survive a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
