@@ -31,7 +31,8 @@ pub use self::{
         TaintSettings, TlsSettings,
     },
     values::{
-        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+        RefusedPods, TaintEffect,
     },
 };
 

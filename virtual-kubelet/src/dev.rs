@@ -51,6 +51,7 @@ pub async fn run(options: Options, mut config: Resolved, registry: Registry) -> 
     // Whatever the environment said: this is the cluster that is meant.
     config.kubeconfig = Some(kubeconfig.clone());
     config.api_server = None;
+    config.bootstrap_kubeconfig = None;
 
     let running = tokio::select! {
         started = Box::pin(run::start(config, registry)) => started?,

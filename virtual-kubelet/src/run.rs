@@ -2,6 +2,8 @@
 
 mod address;
 mod admin;
+mod bootstrap;
+mod contact;
 mod fleet;
 mod terms;
 
@@ -14,18 +16,16 @@ use std::{
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry as Counters;
-use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    time::Instant,
 };
 use tracing::{info, warn};
-use vk_kube::{Client, Identity, Kind, Source};
+use vk_kube::{Identity, Source};
 use vk_node::node;
-use vk_supervisor::{Backoff, Supervisor, task};
+use vk_supervisor::{Clock, Supervisor, task};
 
-use self::fleet::Fleet;
+use self::{bootstrap::Bootstrap, fleet::Fleet};
 use crate::{
     Registry,
     cli::Failure,
@@ -85,12 +85,24 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         supervisor.spawn("admin", task::Kind::Critical, server);
     }
 
-    let source = Source { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
+    let clock = Clock::system();
+    let bootstrap = Bootstrap::new(&config, clock.clone())?;
+    let (kubeconfig, hint) = match &bootstrap {
+        Some(bootstrap) => {
+            let path = bootstrap.identity(&supervisor, &api_metrics).await?;
+            (Some(path.to_owned()), format!("remove {} to bootstrap again", path.display()))
+        }
+        None => (config.kubeconfig.clone(), "check the credentials in the kubeconfig".to_owned()),
+    };
+    let source = Source { kubeconfig, server: config.api_server.clone() };
     let client = source
-        .connect(&supervisor, api_metrics)
+        .connect(&supervisor, api_metrics.clone())
         .await
         .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
-    let identity = first_contact(&client, config.startup_timeout).await?;
+    let identity = contact::first(&client, config.startup_timeout, &hint, &clock).await?;
+    if let Some(bootstrap) = bootstrap {
+        bootstrap.keep(client.clone(), &supervisor, api_metrics).await;
+    }
     info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
     check_identity(&identity, &config)?;
 
@@ -115,47 +127,6 @@ async fn bind(listen: Listen) -> io::Result<TcpListener> {
 
 fn shown(listen: Listen) -> String {
     crate::config::AdminAddr(Some(listen)).to_string()
-}
-
-/// Asks the API server who we are, again and again until it answers or the time is up.
-async fn first_contact(client: &Client, limit: Option<Duration>) -> Result<Identity, Failure> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-    let mut rng = StdRng::from_rng(&mut rand::rng());
-    loop {
-        let asked = match deadline.zip(limit) {
-            Some((deadline, limit)) => {
-                let asked = tokio::time::timeout_at(deadline, Identity::ask(client)).await;
-                asked.unwrap_or_else(|_| Err(vk_kube::Error::timeout(limit)))
-            }
-            None => Identity::ask(client).await,
-        };
-        let error = match asked {
-            Ok(identity) => return Ok(identity),
-            Err(error) => error,
-        };
-        let server = client.server();
-        // Whoever brings no credentials is anonymous, and may not even ask. Others may soon, when the API server is new.
-        let anonymous = error.kind == Kind::Forbidden && error.message.contains("system:anonymous");
-        if error.kind == Kind::Unauthorized || anonymous {
-            let hint = "check the credentials in the kubeconfig";
-            return Err(
-                anyhow::anyhow!("the API server {server} refuses our credentials: {error} ({hint})").into()
-            );
-        }
-        let wait = backoff.next(error.retry_after, &mut rng);
-        if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
-            let (what, check) = match error.kind {
-                Kind::Forbidden => ("not let in by", "credentials"),
-                _ => ("cannot reach", "address"),
-            };
-            let hint =
-                format!("check the {check} in the kubeconfig, or give it more time with --startup-timeout");
-            return Err(anyhow::anyhow!("{what} the API server {server}: {error} ({hint})").into());
-        }
-        warn!(server, %error, "the API server does not answer: trying again");
-        tokio::time::sleep(wait).await;
-    }
 }
 
 /// What a node identity may not do is refused now, and not when it would be too late.

@@ -4,11 +4,14 @@
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
 pub mod client;
+pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
 mod gate;
+mod guise;
 pub mod identity;
+pub mod kubeconfig;
 pub mod metrics;
 pub mod objects;
 mod pause;

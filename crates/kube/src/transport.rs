@@ -34,18 +34,20 @@ pub(crate) struct Transport {
     pub(crate) calls: kube::Client,
     /// For watches.
     pub(crate) watches: kube::Client,
+    /// Tells it from those of other credentials.
+    pub(crate) mark: Arc<()>,
 }
 
 impl Transport {
     pub(crate) fn new(config: kube::Config) -> Result<Self, String> {
         let calls = multiplexed(&config)?;
         let watches = kube::Client::try_from(config).map_err(|error| crate::Error::from(error).message)?;
-        Ok(Self { calls, watches })
+        Ok(Self { calls, watches, mark: Arc::default() })
     }
 
     /// One client for both, for callers that have made it themselves.
     pub(crate) fn single(client: kube::Client) -> Self {
-        Self { calls: client.clone(), watches: client }
+        Self { calls: client.clone(), watches: client, mark: Arc::default() }
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
-    values::{Admission, DaemonSets, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods},
+    values::{Admission, DaemonSets, Impersonation, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods},
 };
 
 /// What stands in a dump where a secret may be.
@@ -26,6 +26,10 @@ pub struct Resolved {
     /// The kubeconfig that the user named; from `KUBECONFIG` it may be several, with colons between them. `None`:
     /// The pod's service account, else `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig by which the node asks for its identity. Then there is one node, and `kubeconfig` is written.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Whether what pods refer to is read as the node that they are bound to.
+    pub impersonate_nodes: Impersonation,
     /// URL of the API server, instead of the kubeconfig's.
     pub api_server: Option<String>,
     /// The nodes, at least one. Names and ports are unique.
@@ -190,6 +194,8 @@ impl Resolved {
         let serving = self.tls.serving.clone();
         Settings {
             kubeconfig: self.kubeconfig.clone(),
+            bootstrap_kubeconfig: self.bootstrap_kubeconfig.clone(),
+            impersonate_nodes: Some(self.impersonate_nodes),
             api_server: self.api_server.clone(),
             nodes: self.nodes.iter().map(Node::to_settings).collect(),
             ping_interval: go(self.timing.ping_interval),

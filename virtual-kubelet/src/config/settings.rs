@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::{
     AdminAddr, GoDuration,
     values::{
-        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+        RefusedPods, TaintEffect,
     },
 };
 
@@ -21,6 +22,12 @@ pub struct Settings {
     /// The kubeconfig file that says how to reach the API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig by which the node asks for a certificate of its own while it has no valid one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Whether what pods refer to is read as the node that they are bound to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impersonate_nodes: Option<Impersonation>,
     /// URL of the API server, instead of the one in the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,

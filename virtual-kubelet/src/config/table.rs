@@ -57,6 +57,10 @@ impl Setting {
 pub const SETTINGS: &[Setting] = &[
     text("kubeconfig", "VK_KUBECONFIG", &["KUBECONFIG"], "kubeconfig", "the pod's service account, else `~/.kube/config`",
         "The kubeconfig file that says how to reach the API server"),
+    text("bootstrapKubeconfig", "VK_BOOTSTRAP_KUBECONFIG", &[], "bootstrap-kubeconfig", "none",
+        "A kubeconfig, usually with a bootstrap token, by which the node asks for a certificate of its own while it has no valid one; `kubeconfig` is then the file that is written"),
+    text("impersonateNodes", "VK_IMPERSONATE_NODES", &[], "impersonate-nodes", "`auto`",
+        "Whether what pods refer to is read as `system:node:NAME` of their node: `on`, `off`, or `auto`: where the process is no node itself and may impersonate all of its nodes"),
     text("apiServer", "VK_API_SERVER", &["MASTER_URI"], "api-server", "from the kubeconfig",
         "URL of the API server, instead of the one in the kubeconfig"),
     text("nodeName", "VK_NODE_NAME", &["DEFAULT_NODE_NAME", "DEFAULTNODE_NAME"], "nodename", "`virtual-kubelet`",

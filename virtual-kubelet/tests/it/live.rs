@@ -2,6 +2,7 @@
 
 mod admin;
 mod bad;
+mod bootstrap;
 #[path = "../e2e/pods/chronicle.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]
 mod chronicle;
