@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use vk_provider::{PodBundle, PodRef, Quantity, Result};
 
 use crate::{
+    ability::files::Disks,
     clock::Clock,
     config::Settings,
     fault::{Call, Fault, Faults},
@@ -43,6 +44,8 @@ pub(crate) struct Inner {
     pub(crate) opened: Timestamp,
     /// The pods that the core handed over, for their environment.
     pub(crate) bundles: Mutex<HashMap<Arc<str>, PodBundle>>,
+    /// What was copied into containers.
+    pub(crate) disks: Disks,
     /// The node's processor time never goes back, though pods with their share of it go away.
     pub(crate) node_cpu: AtomicU64,
 }
@@ -221,6 +224,7 @@ impl Builder {
             opened: clock.now(),
             clock,
             bundles: Mutex::default(),
+            disks: Disks::default(),
             node_cpu: AtomicU64::new(0),
         }))
     }

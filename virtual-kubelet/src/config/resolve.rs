@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    AdminAddr, Admission, Auth, DaemonSets, Debug, GoDuration, Impersonation, Layers, Log, LogFormat, OnShutdown,
-    Pods, Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen,
-    nodes, values::LogLevel,
+    AdminAddr, Admission, Auth, DaemonSets, Debug, GoDuration, Impersonation, Layers, Log, LogFormat,
+    OnShutdown, Pods, Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease,
+    listen::Listen, nodes, values::LogLevel,
 };
 
 /// What the Go original serves metrics on, and the kubelet its read-only port.
@@ -206,7 +206,11 @@ fn tls(settings: &Settings, problems: &mut Vec<Problem>) -> Tls {
         }
         (None, None) => None,
     };
-    Tls { serving, client_ca: path(settings.tls.client_ca_file.as_ref()) }
+    Tls {
+        serving,
+        client_ca: path(settings.tls.client_ca_file.as_ref()),
+        request: settings.tls.request.unwrap_or(true),
+    }
 }
 
 fn check_url(url: &str) -> Option<Problem> {

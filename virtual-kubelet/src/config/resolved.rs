@@ -171,6 +171,8 @@ pub struct Tls {
     pub serving: Option<(PathBuf, PathBuf)>,
     /// The authorities whose client certificates are accepted. `None`: those that the cluster publishes.
     pub client_ca: Option<PathBuf>,
+    /// Whether to ask the cluster for a serving certificate where there are no files.
+    pub request: bool,
 }
 
 /// How long answers of the API server about callers are remembered.
@@ -226,6 +228,7 @@ impl Resolved {
                 cert_file: serving.as_ref().map(|(cert, _)| cert.clone()),
                 key_file: serving.map(|(_, key)| key),
                 client_ca_file: self.tls.client_ca.clone(),
+                request: Some(self.tls.request),
             },
             auth: AuthSettings {
                 token_ttl: go(self.auth.token_ttl),

@@ -263,6 +263,9 @@ pub struct TlsSettings {
     /// The authorities whose client certificates are accepted, in PEM.
     #[serde(rename = "clientCAFile", skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
+    /// Whether to ask the cluster for a serving certificate where no file is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<bool>,
 }
 
 /// How long answers of the API server about callers are remembered; 0 means the default, as in the Go original.

@@ -136,6 +136,8 @@ pub const SETTINGS: &[Setting] = &[
         "The key of the serving certificate, in PEM"),
     text("tls.clientCAFile", "VK_TLS_CLIENT_CA_FILE", &["APISERVER_CA_CERT_LOCATION"], "client-verify-ca", "the cluster's client authority",
         "The authorities whose client certificates are accepted, in PEM"),
+    text("tls.request", "VK_TLS_REQUEST", &[], "rotate-server-certificates", "`true`",
+        "Without `tls.certFile`: ask the cluster for a serving certificate and renew it; somebody has to approve the request").of(Kind::Switch),
     text("auth.tokenTTL", "VK_AUTH_TOKEN_TTL", &[], "authentication-token-webhook-cache-ttl", "`2m`",
         "How long it is remembered who a token belongs to; 0 for the default"),
     text("auth.authorizedTTL", "VK_AUTH_AUTHORIZED_TTL", &[], "authorization-webhook-cache-authorized-ttl", "`5m`",

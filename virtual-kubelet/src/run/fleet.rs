@@ -1,6 +1,11 @@
 //! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::anyhow;
 use futures::{FutureExt as _, StreamExt as _};
@@ -15,6 +20,7 @@ use vk_node::{
     pods::{
         self,
         admission::{Checks, Refused},
+        roll::Roll,
         watches::Watches,
     },
     resolve::Unresolving,
@@ -22,7 +28,11 @@ use vk_node::{
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::{address, terms::Terms};
+use super::{
+    address,
+    kubelet::{Kubelets, Served},
+    terms::Terms,
+};
 use crate::{
     Registry,
     cli::Failure,
@@ -61,6 +71,7 @@ struct Common {
     pods_limit: Duration,
     /// Policies about pods.
     policy: pods::Policy,
+    kubelets: Kubelets,
 }
 
 // === impl Fleet ===
@@ -73,6 +84,7 @@ impl Fleet {
         client: Client,
         identity: &Identity,
         metrics: node::Metrics,
+        kubelets: Kubelets,
         supervisor: &Supervisor,
     ) -> Result<Self, Failure> {
         let restricted = identity.node().is_some();
@@ -91,6 +103,7 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            kubelets,
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -168,13 +181,26 @@ impl Fleet {
             earlier.supervisor.stop();
         }
         self.report(progress.clone(), &common.supervisor);
+        let (roll, seen) = (Roll::default(), watch::Sender::new(None));
+        let kubelet_port = common.kubelets.serve(Served {
+            name,
+            node,
+            context,
+            provider: Arc::clone(&provider),
+            roll: roll.clone(),
+            seen: seen.subscribe(),
+            supervisor: supervisor.clone(),
+        });
+        let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
         let begin = move |progress| {
             // Nothing is written for the node but in the time that its lease gives; each term has its own.
             let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
-            let facts = watch::Sender::new(None);
-            let pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            let facts = seen.clone();
+            facts.send_replace(None);
+            let mut pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            pods.sights = roll.follow(pods.sights);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
         let run = terms.serve(begin).instrument(span);
@@ -237,7 +263,10 @@ impl Fleet {
 }
 
 /// A node that the backend took back may end; the process goes on without it.
-async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Supervisor) -> Result<(), E> {
+pub(super) async fn keep<E>(
+    run: impl Future<Output = Result<(), E>>,
+    supervisor: Supervisor,
+) -> Result<(), E> {
     run.await?;
     supervisor.stopping().await;
     Ok(())
@@ -291,6 +320,7 @@ fn controller(
         labels: node.labels.clone(),
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
+        declared_features: BTreeSet::new(),
     };
     // A node without our label is not in the shared watch.
     let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);

@@ -45,7 +45,8 @@ impl Mock {
         let restarts = running(&self.0.link, container).await?.restart_count;
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
         let env = if wants_env { self.environment(container).await? } else { Vec::new() };
-        let here = Surroundings { hostname: container.pod.name.to_string(), env };
+        let here =
+            Surroundings { hostname: container.pod.name.to_string(), env, files: self.0.disks.of(container) };
         let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {
