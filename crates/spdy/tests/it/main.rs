@@ -1,0 +1,5 @@
+//! Connections and frames from outside.
+
+mod refusals;
+mod support;
+mod talk;
