@@ -49,3 +49,9 @@ pub(crate) fn server(config: Config) -> (Connection, DuplexStream, JoinSet<Resul
     drivers.spawn(driver);
     (server, far, drivers)
 }
+
+/// Bytes in which a lost or doubled one shows; `dev/spdy-peer` has the same.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    let length = u32::try_from(length).expect("not that long");
+    (0..length).map(|index| index.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
+}

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vk_spdy::{Config, Error, Headers, ResetStatus};
 
-use crate::support::{pair, pair_with, soon};
+use crate::support::{pair, pair_with, pattern, soon};
 
 #[tokio::test]
 async fn a_stream_carries_bytes_both_ways_and_each_way_ends_for_itself() {
@@ -40,8 +40,7 @@ async fn no_byte_is_lost_under_a_slow_reader() {
     };
     let pair = pair_with(3_000, config(), config());
     let (client, server) = pair.stream("data").await;
-    let sent: Vec<u8> =
-        (0..10_000_000u32).map(|index| index.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    let sent = pattern(10_000_000);
     let (_, mut writer) = client.split();
     let (mut reader, _) = server.split();
     let write = async {
