@@ -56,6 +56,8 @@ pub struct Api {
     pub configuration: Value,
     /// What is served only where somebody asks for it.
     pub switches: Switches,
+    /// Limits of time and size of sessions.
+    pub streaming: vk_streaming::Limits,
     /// Owns the sessions.
     pub owner: Supervisor,
     /// Sessions end when this stops.

@@ -8,6 +8,7 @@ mod pods;
 mod profile;
 mod query;
 mod run;
+mod session;
 mod stats;
 
 use std::sync::{Arc, LazyLock};
@@ -58,6 +59,12 @@ fn build() -> Router {
         .route("/runningpods", get(pods::running))
         .route("/runningpods/", get(pods::running))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::read))
+        .route("/exec/{namespace}/{pod}/{container}", get(session::exec).post(session::exec))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", get(session::exec).post(session::exec))
+        .route("/attach/{namespace}/{pod}/{container}", get(session::attach).post(session::attach))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", get(session::attach).post(session::attach))
+        .route("/portForward/{namespace}/{pod}", get(session::port_forward).post(session::port_forward))
+        .route("/portForward/{namespace}/{pod}/{uid}", get(session::port_forward).post(session::port_forward))
         .route("/run/{namespace}/{pod}/{container}", post(run::run))
         .route("/run/{namespace}/{pod}/{uid}/{container}", post(run::run))
         .route("/stats/summary", get(stats::summary).post(stats::summary))

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity};
+use vk_kube::{Client, Fence, Identity, Version};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
@@ -42,6 +42,11 @@ use crate::{
 
 /// The label that our nodes carry, unless the user wants another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
+
+/// Exec, attach and port-forward come as WebSockets all the way.
+const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
+/// The first version whose API server looks at it.
+const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug)]
@@ -72,6 +77,8 @@ struct Common {
     /// Policies about pods.
     policy: pods::Policy,
     kubelets: Kubelets,
+    /// What the nodes claim.
+    declared_features: BTreeSet<String>,
 }
 
 // === impl Fleet ===
@@ -103,6 +110,7 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            declared_features: features(&client, config.streaming.web_sockets).await,
             kubelets,
             client,
         };
@@ -272,6 +280,21 @@ pub(super) async fn keep<E>(
     Ok(())
 }
 
+/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+async fn features(client: &Client, web_sockets: bool) -> BTreeSet<String> {
+    let mut features = BTreeSet::new();
+    match Version::ask(client).await {
+        Ok(version) if web_sockets && version >= WEB_SOCKETS_SINCE => {
+            features.insert(WEB_SOCKETS.to_owned());
+        }
+        Ok(_) => {}
+        Err(error) => {
+            warn!(%error, "the API server does not tell its version: the nodes declare no features")
+        }
+    }
+    features
+}
+
 fn settings(config: &Resolved) -> Settings {
     let lease = config.timing.lease;
     Settings {
@@ -320,7 +343,7 @@ fn controller(
         labels: node.labels.clone(),
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
-        declared_features: BTreeSet::new(),
+        declared_features: common.declared_features.clone(),
     };
     // A node without our label is not in the shared watch.
     let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);

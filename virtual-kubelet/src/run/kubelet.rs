@@ -170,6 +170,9 @@ impl Kubelets {
         };
         let tls = tls::config(serving)?;
         let counters = Arc::clone(&shared.counters);
+        let mut streaming = vk_streaming::Limits::default();
+        streaming.idle = shared.config.streaming.idle_timeout;
+        streaming.creation = shared.config.streaming.creation_timeout;
         let api = Api {
             node: served.name.to_owned(),
             configuration: described::configuration(&shared.config, &served, port),
@@ -183,6 +186,7 @@ impl Kubelets {
                 logs: shared.config.debug.system_logs.clone(),
                 profiling: shared.config.debug.profiling,
             },
+            streaming,
             owner: shared.supervisor.clone(),
             node_supervisor: served.supervisor,
             sessions: Arc::clone(&shared.sessions),

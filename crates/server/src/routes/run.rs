@@ -35,7 +35,7 @@ pub(super) async fn run(
     let options = ExecOptions { stdin: false, stdout: true, stderr: true, tty: false };
     let session = match exec.start(&container, &command, &options).await? {
         Started::Session(session) => session,
-        Started::Url(_) => return Err(Refusal::not_implemented("commands without a stream")),
+        Started::Url(url) => vk_streaming::client::exec(&url, &options, &api.streaming).await?,
     };
     let (output, code) = collect(session).await?;
     if code != 0 {

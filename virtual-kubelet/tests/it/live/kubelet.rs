@@ -10,10 +10,11 @@ use tempfile::TempDir;
 use vk_testing::{
     ControlPlane,
     control_plane::Certificate,
+    eventually,
     matrix::{Stage, Subject},
 };
 
-use super::{Process, becomes_ready, ports, run};
+use super::{Process, SOON, becomes_ready, ports, run};
 
 /// A node with a serving certificate that the API server trusts.
 struct Served<'a> {
@@ -53,6 +54,23 @@ impl<'a> Served<'a> {
         let process = run(cluster, &[&given[..], &files, flags].concat()).start();
         becomes_ready(cluster, node).await;
         Self { cluster, node: node.to_owned(), port, process, folder }
+    }
+
+    /// Nobody is left in a session.
+    async fn no_sessions(&self) {
+        let admin = self.cluster.client_certificate("admin", &["system:masters"]).unwrap();
+        let admin = calls::Caller::with_certificate(admin);
+        eventually("all sessions are over", SOON, || async {
+            let answer = admin
+                .call(self.cluster.ca_pem(), self.port, "/metrics")
+                .map_err(|error| error.to_string())?;
+            let open = answer.body.lines().filter(|line| line.contains("virtual_kubelet_server_sessions{"));
+            if answer.code == 200 && open.clone().all(|line| line.ends_with(" 0")) {
+                return Ok(());
+            }
+            Err(format!("{} {:?}", answer.code, open.collect::<Vec<_>>()))
+        })
+        .await;
     }
 
     /// A pod on it for kubectl.

@@ -27,7 +27,6 @@ pub(super) struct Caller {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: u16,
-    pub(super) head: String,
     pub(super) body: String,
 }
 
@@ -107,6 +106,6 @@ impl Caller {
         let text = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
-        Ok(Answer { code, head: head.to_owned(), body: body.to_owned() })
+        Ok(Answer { code, body: body.to_owned() })
     }
 }
