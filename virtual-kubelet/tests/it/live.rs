@@ -11,6 +11,7 @@ mod crash;
 mod credentials;
 mod dev;
 mod fleet;
+mod kubelet;
 mod leader;
 mod liar;
 mod life;
