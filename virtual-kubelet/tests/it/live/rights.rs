@@ -150,10 +150,12 @@ async fn the_published_role_is_enough_for_several_nodes_with_pods_and_every_righ
     let forbidden: Vec<_> = asked.iter().filter(|(_, code)| **code == 403).collect();
     assert!(forbidden.is_empty(), "{forbidden:?}");
     // Seldom needed: what the watch missed and what a backend has left is read live, an event that comes again is counted on
-    // the one that is there, and the kubelet API asks when somebody calls, and for a certificate by one way or another.
+    // the one that is there, Services are followed when a container asks for its variables, and the kubelet API asks when somebody calls, and for a certificate by one way or another.
     let seldom = [
         "get /pods",
         "patch events.k8s.io/events",
+        "list /services",
+        "watch /services",
         "create authentication.k8s.io/tokenreviews",
         "create authorization.k8s.io/subjectaccessreviews",
         "create certificates.k8s.io/certificatesigningrequests",
@@ -262,6 +264,7 @@ async fn the_published_roles_allow_what_the_kubelet_api_and_references_need() {
             "rbac.yaml",
             vec![
                 deed("create", "authentication.k8s.io", "tokenreviews", "", ""),
+                deed("list", "", "services", "", ""),
                 deed("create", "authorization.k8s.io", "subjectaccessreviews", "", ""),
                 deed("get", "", "configmaps", authority.0, authority.1),
                 deed("create", "certificates.k8s.io", "certificatesigningrequests", "", ""),
@@ -273,7 +276,6 @@ async fn the_published_roles_allow_what_the_kubelet_api_and_references_need() {
             vec![
                 deed("watch", "", "secrets", "any", "one"),
                 deed("watch", "", "configmaps", "any", "one"),
-                deed("list", "", "services", "", ""),
                 deed("create", "", "serviceaccounts/token", "any", "one"),
                 deed("get", "", "persistentvolumeclaims", "any", "one"),
                 deed("get", "", "persistentvolumes", "", "one"),
