@@ -5,3 +5,4 @@
 mod kubectl;
 mod node;
 mod pods;
+mod resolve;
