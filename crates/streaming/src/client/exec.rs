@@ -92,7 +92,7 @@ async fn open_channels(io: Io, protocol: Protocol, options: ExecOptions, limits:
         stderr: options.stderr.then(|| channels.input(number::STDERR)),
         resize: options.tty.then(|| channels.output(number::RESIZE)),
         error: channels.input(number::ERROR),
-        driver: channels.drive().map(drop).boxed(),
+        driver: async { drop(channels.drive().await.close().await) }.boxed(),
     }
 }
 

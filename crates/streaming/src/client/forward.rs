@@ -96,7 +96,7 @@ where
             });
             let carrier = Carrier::Channels(Mutex::new(ports.collect()));
             let driving = async move {
-                channels.drive().await;
+                channels.drive().await.close().await;
             };
             Forwarder { carrier, task: Task::start(driving), limits: limits.clone() }
         }

@@ -50,10 +50,6 @@ async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(2), future).await.expect("in two minutes")
 }
 
-fn bytes(length: usize) -> Vec<u8> {
-    (0..length).map(pattern).collect()
-}
-
 /// A kubelet with one session, and the Go client that calls it.
 async fn called_by_go(carrier: &str, options: ExecOptions) -> (Child, Process, Host) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -93,10 +89,10 @@ async fn the_go_client_gets_output_errors_and_the_exit_code() {
 async fn five_megabytes_through_the_go_client_and_back_are_the_same() {
     for carrier in CARRIERS {
         let (mut client, mut process, mut host) = called_by_go(carrier, ALL).await;
-        let data = bytes(5 << 20);
+        let data = pattern(5 << 20);
         let (mut stdin, mut stdout) = (client.stdin.take().unwrap(), client.stdout.take().unwrap());
         let writing = async {
-            stdin.write_all(&data).await.unwrap();
+            stdin.write_all(data).await.unwrap();
             drop(stdin);
         };
         let running = async {
@@ -205,10 +201,10 @@ async fn the_go_client_forwards_a_hundred_connections_at_once() {
         for number in 0..100 {
             let address = address.clone();
             connections.spawn(async move {
-                let data = bytes(20_000 + number * 7);
+                let data = pattern(20_000 + number * 7);
                 let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
                 let writing = async {
-                    to.write_all(&data).await.unwrap();
+                    to.write_all(data).await.unwrap();
                     to.shutdown().await.unwrap();
                 };
                 let mut answer = Vec::new();
@@ -298,10 +294,10 @@ async fn a_runtimes_server_runs_commands_for_our_client() {
 
     let url = runtime.exec(&["cat"], ALL).await;
     let mut session = client::exec(&url, &ALL, &limits).await.unwrap();
-    let data = bytes(3 << 20);
+    let data = pattern(3 << 20);
     let mut stdin = session.stdin.take().unwrap();
     let writing = async {
-        stdin.write_all(&data).await.unwrap();
+        stdin.write_all(data).await.unwrap();
         stdin.shutdown().await.unwrap();
     };
     let mut answer = Vec::new();
@@ -343,11 +339,11 @@ async fn a_runtimes_server_forwards_for_our_client() {
     let mut runtime = Runtime::start().await;
     let url = runtime.url(&json!({"Forward": true})).await;
     let forwarder = soon(client::forward(&url, &Limits::default())).await.unwrap();
-    let data = bytes(1 << 20);
+    let data = pattern(1 << 20);
     for _ in 0..5 {
         let (mut from, mut to) = tokio::io::split(forwarder.open(8080).await.unwrap());
         let writing = async {
-            to.write_all(&data).await.unwrap();
+            to.write_all(data).await.unwrap();
             to.shutdown().await.unwrap();
         };
         let mut answer = Vec::new();
