@@ -152,7 +152,6 @@ async fn every_verb_works_with_spdy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stdout, reason = "what was measured")]
 async fn ten_thousand_connections_that_say_nothing_take_little_memory_and_nobodys_place() {
     let served = Served::start(ControlPlane::shared().await, "besieged", 11_503, &[]).await;
     let stage = served.stage().await;
