@@ -40,7 +40,7 @@ impl State {
                     self.stray(id);
                     return Received::Done;
                 };
-                if entry.is_full(self.config.receive_buffer) {
+                if !payload.is_empty() && entry.is_full(self.config.receive_buffer) {
                     self.stalled = Some(id);
                     return Received::Later(Frame::Data { id, payload, fin });
                 }

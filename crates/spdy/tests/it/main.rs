@@ -1,6 +1,10 @@
 //! Connections and frames from outside.
 
+mod corpus;
+mod frames;
 mod go_peer;
+mod interleave;
+mod life;
 mod recorded;
 mod refusals;
 mod support;
