@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::{Core, Entry, Reply, Role, Side, State};
+use super::{Core, Entry, Reply, Role, Side, Stall, State};
 use crate::{
     Error,
     codec::{self, Frame, Headers, ResetStatus, StreamId},
@@ -40,15 +40,26 @@ impl State {
                     self.stray(id);
                     return Received::Done;
                 };
-                if !payload.is_empty() && entry.is_full(self.config.receive_buffer) {
-                    self.stalled = Some(id);
+                let stall = if payload.is_empty() || !entry.takes_bytes() {
+                    None
+                } else if entry.is_full(self.config.receive_buffer) {
+                    Some(Stall::Stream(id))
+                } else if self.held >= self.config.receive_total.max(1) {
+                    Some(Stall::All)
+                } else {
+                    None
+                };
+                if stall.is_some() {
+                    self.stalled = stall;
                     return Received::Later(Frame::Data { id, payload, fin });
                 }
+                let before = entry.held();
                 if matches!(entry.remote, Side::Finished) {
                     self.reset(id, ResetStatus::StreamAlreadyClosed);
                     return Received::Done;
                 }
                 entry.push(payload, &mut self.signals);
+                self.held += entry.held() - before;
                 if fin {
                     entry.finish_remote(&mut self.signals);
                 }

@@ -40,14 +40,14 @@ fn plan() -> impl Strategy<Value = Plan> {
 }
 
 fn config() -> impl Strategy<Value = Config> {
-    (prop_oneof![1..1000usize, Just(256 << 10)], prop_oneof![1..10_000usize, Just(1 << 20)]).prop_map(
-        |(receive, send)| {
-            let mut config = Config::default();
-            config.receive_buffer = receive;
-            config.send_buffer = send;
-            config
-        },
-    )
+    let receive = || prop_oneof![1..1000usize, Just(256 << 10)];
+    (receive(), receive(), prop_oneof![1..10_000usize, Just(1 << 20)]).prop_map(|(receive, total, send)| {
+        let mut config = Config::default();
+        config.receive_buffer = receive;
+        config.receive_total = total;
+        config.send_buffer = send;
+        config
+    })
 }
 
 /// A pipe that takes several slices at once, as sockets do.
