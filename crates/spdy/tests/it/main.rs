@@ -1,5 +1,6 @@
 //! Connections and frames from outside.
 
+mod chaos;
 mod corpus;
 mod frames;
 mod go_peer;
