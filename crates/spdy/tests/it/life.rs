@@ -3,7 +3,11 @@
 use std::{io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use vk_spdy::{
     Config, Connection, Error, Headers, KeepAlive, ResetStatus,
     codec::{Decoder, Encoder, Frame, GoAwayStatus, Limits},
@@ -78,7 +82,7 @@ async fn an_idle_connection_ends_and_its_streams_are_reset() {
 async fn close_gives_up_on_a_peer_that_takes_nothing_and_says_so() {
     let (near, _far) = tokio::io::duplex(100);
     let (connection, driver) = Connection::client(near, Config::default());
-    let mut drivers = tokio::task::JoinSet::new();
+    let mut drivers = JoinSet::new();
     drivers.spawn(driver);
     let headers = Headers::from([("x", "y".repeat(1000))]);
     let close = async {
@@ -282,4 +286,48 @@ async fn later_headers_arrive() {
     assert!(soon(reader.chunk()).await.unwrap().is_none());
     assert_eq!(reader.later_headers(), [Headers::new().with("more", "1")]);
     assert!(reader.later_headers().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_peer_sent_before_it_closed_is_read_to_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (far, near) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    let mut far = far.unwrap();
+    let mut config = Config::default();
+    config.receive_buffer = 1000;
+    let (connection, driver) = Connection::server(near.unwrap().0, config);
+    let mut drivers = JoinSet::new();
+    drivers.spawn(driver);
+
+    let (mut encoder, mut wire) = (Encoder::new(), BytesMut::new());
+    let sent = pattern(100_000);
+    let syn = Frame::SynStream {
+        id: 1,
+        associated: 0,
+        priority: 0,
+        headers: Headers::new(),
+        fin: false,
+        unidirectional: false,
+    };
+    encoder.encode(&syn, &mut wire).unwrap();
+    for piece in sent.chunks(10_000) {
+        let data = Frame::Data { id: 1, payload: Bytes::copy_from_slice(piece), fin: false };
+        encoder.encode(&data, &mut wire).unwrap();
+    }
+    encoder.encode(&Frame::Data { id: 1, payload: Bytes::new(), fin: true }, &mut wire).unwrap();
+    far.write_all(&wire).await.unwrap();
+    let stream = soon(connection.accept()).await.unwrap().unwrap().accept();
+    // The answer arrives and is not read: the peer's kernel says "reset" when the socket is closed.
+    far.readable().await.unwrap();
+    drop(far);
+    let (mut reader, mut writer) = stream.split();
+    let broken = async {
+        while writer.write_all(b"anybody?").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(broken).await;
+    let mut received = Vec::new();
+    soon(reader.read_to_end(&mut received)).await.unwrap();
+    assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
 }
