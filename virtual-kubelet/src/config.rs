@@ -24,7 +24,7 @@ pub use self::{
     layer::{Layer, Layers},
     listen::{AdminAddr, Listen},
     resolve::{Host, default_state_dir},
-    resolved::{Auth, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
+    resolved::{Auth, Debug, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
     retired::{RETIRED, RETIRED_VARIABLES, Retired},
     settings::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,

@@ -5,6 +5,7 @@ mod admin;
 mod bootstrap;
 mod contact;
 mod fleet;
+mod kubelet;
 mod readers;
 mod terms;
 
@@ -22,11 +23,17 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tracing::{info, warn};
-use vk_kube::{Identity, Source};
+use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
-use self::{bootstrap::Bootstrap, fleet::Fleet, readers::Readers};
+pub(crate) use self::address::internal_ip;
+use self::{
+    bootstrap::Bootstrap,
+    fleet::{Fleet, Means},
+    kubelet::{Doors, Kubelets},
+    readers::Readers,
+};
 use crate::{
     Registry,
     cli::Failure,
@@ -65,6 +72,8 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     let mut counters = Counters::with_prefix("virtual_kubelet");
     let api_metrics = vk_kube::Metrics::register(&mut counters);
     let node_metrics = node::Metrics::register(&mut counters);
+    let server_metrics = vk_server::Metrics::register(&mut counters);
+    let counters = Arc::new(counters);
 
     let admin = match config.metrics_addr {
         Some(listen) => {
@@ -72,17 +81,13 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         }
         None => None,
     };
-    for node in &config.nodes {
-        // The kubelet API will listen here; a clash is better told now.
-        let listen = Listen { address: node.address, port: node.port };
-        let taken = || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(listen));
-        bind(listen).await.with_context(taken)?;
-    }
+    let doors = Doors::open(&config).await?;
 
     // Before the API server is asked: it may take its time, and a probe of this process must not hang on that.
     let running_fleet = Arc::new(OnceLock::new());
     if let Some(listener) = admin {
-        let server = admin::serve(listener, counters, Arc::clone(&running_fleet), supervisor.clone());
+        let server =
+            admin::serve(listener, Arc::clone(&counters), Arc::clone(&running_fleet), supervisor.clone());
         supervisor.spawn("admin", task::Kind::Critical, server);
     }
 
@@ -106,11 +111,13 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     }
     info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
     check_identity(&identity, &config)?;
+    check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
     let readers = Readers::choose(&config, &client, &identity).await?;
-    let fleet =
-        Fleet::start(config, &registry, client, readers, &identity, node_metrics, &supervisor).await?;
+    let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
+    let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
+    let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
 }
@@ -153,6 +160,29 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
         problems.push(Problem::new("shutdown.node", message));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
+}
+
+/// That the Nodes cannot be deleted in the end is better told now.
+async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+    if config.shutdown.node != OnShutdown::Delete {
+        return Ok(());
+    }
+    // All of them, or else the first: whoever names nodes in a role names all of them.
+    let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
+    for name in [String::new(), first] {
+        let deed = Deed { verb: "delete".to_owned(), resource: "nodes".to_owned(), name, ..Deed::default() };
+        match deed.allowed(client).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => {
+                warn!(%error, "cannot find out whether Nodes may be deleted");
+                return Ok(());
+            }
+        }
+    }
+    let message =
+        format!("{} may not delete Nodes: see deploy/rbac-delete-nodes.yaml, or use `leave`", identity.user);
+    Err(Failure::Configuration(vec![Problem::new("shutdown.node", message)]))
 }
 
 // === impl Running ===

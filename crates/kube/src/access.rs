@@ -5,7 +5,11 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::{Api, api::PostParams};
 
-use crate::{Client, Error, guise::GROUPS, objects::limited};
+use crate::{Client, Error, objects::limited};
+
+/// The groups of every node, which whoever impersonates one has to be allowed too. The API server adds the second by itself,
+/// but a guise says all that it is.
+pub const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 
 /// Something that one may be allowed to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +69,7 @@ impl Deed {
 /// Whether the client may [impersonate](Client::impersonating) this node, or any node where none is named.
 pub async fn may_impersonate(client: &Client, node: Option<&str>) -> Result<bool, Error> {
     let user = node.map_or_else(String::new, |node| format!("system:node:{node}"));
-    let groups = GROUPS.map(|group| Deed::impersonate("groups", group));
+    let groups = NODE_GROUPS.map(|group| Deed::impersonate("groups", group));
     for deed in [Deed::impersonate("users", user)].into_iter().chain(groups) {
         if !deed.allowed(client).await? {
             return Ok(false);

@@ -19,6 +19,7 @@ pub mod objects;
 mod pause;
 pub mod survey;
 mod transport;
+pub mod version;
 pub mod watch;
 
 pub use self::{
@@ -31,5 +32,6 @@ pub use self::{
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,
+    version::Version,
     watch::{Change, Selector},
 };

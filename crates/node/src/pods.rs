@@ -13,6 +13,7 @@ pub mod freshness;
 pub mod leftovers;
 pub mod missed;
 mod referring;
+pub mod roll;
 pub mod shared;
 pub mod status;
 pub mod surveying;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use vk_provider::{PodRef, Quantity, Result};
 
 use crate::{
+    ability::files::Disks,
     clock::Clock,
     config::Settings,
     fault::{Call, Fault, Faults},
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) opened: Timestamp,
     /// What the pods were started with.
     pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
+    /// What was copied into containers.
+    pub(crate) disks: Disks,
     /// The node's processor time never goes back, though pods with their share of it go away.
     pub(crate) node_cpu: AtomicU64,
 }
@@ -222,6 +225,7 @@ impl Builder {
             opened: clock.now(),
             clock,
             inputs: Mutex::default(),
+            disks: Disks::default(),
             node_cpu: AtomicU64::new(0),
         }))
     }

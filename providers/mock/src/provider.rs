@@ -182,6 +182,7 @@ impl Mock {
     fn forget_if_gone<T>(&self, pod: &PodRef, answer: Result<T>) -> Result<T> {
         if answer.as_ref().is_err_and(|error| *error.kind() == Kind::NotFound) {
             self.0.inputs.lock().remove(&pod.uid);
+            self.0.disks.forget(&pod.uid);
         }
         answer
     }

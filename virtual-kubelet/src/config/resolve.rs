@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    AdminAddr, Admission, Auth, DaemonSets, GoDuration, Impersonation, Layers, Log, LogFormat, OnShutdown,
-    Pods, Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen,
-    nodes, values::LogLevel,
+    AdminAddr, Admission, Auth, DaemonSets, Debug, GoDuration, Impersonation, Layers, Log, LogFormat,
+    OnShutdown, Pods, Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease,
+    listen::Listen, nodes, values::LogLevel,
 };
 
 /// What the Go original serves metrics on, and the kubelet its read-only port.
@@ -117,6 +117,11 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
                 STREAM_CREATION_TIMEOUT,
                 problems,
             ),
+            web_sockets: settings.stream_web_sockets.unwrap_or(true),
+        },
+        debug: Debug {
+            system_logs: path(settings.system_logs.as_ref()),
+            profiling: settings.profiling.unwrap_or(false),
         },
         state_dir: path(settings.state_dir.as_ref()).unwrap_or_else(|| host.state_dir.clone()),
         tls: tls(settings, problems),
@@ -201,7 +206,11 @@ fn tls(settings: &Settings, problems: &mut Vec<Problem>) -> Tls {
         }
         (None, None) => None,
     };
-    Tls { serving, client_ca: path(settings.tls.client_ca_file.as_ref()) }
+    Tls {
+        serving,
+        client_ca: path(settings.tls.client_ca_file.as_ref()),
+        request: settings.tls.request.unwrap_or(true),
+    }
 }
 
 fn check_url(url: &str) -> Option<Problem> {

@@ -1,6 +1,11 @@
 //! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::anyhow;
 use futures::{FutureExt as _, StreamExt as _};
@@ -9,12 +14,13 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity};
+use vk_kube::{Client, Fence, Identity, Version};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
         self,
         admission::{Checks, Refused},
+        roll::Roll,
         watches::Watches,
     },
     resolve::{Library, Limits, Services, Sources},
@@ -22,7 +28,12 @@ use vk_node::{
 use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::{address, readers::Readers, terms::Terms};
+use super::{
+    address,
+    kubelet::{Kubelets, Served},
+    readers::Readers,
+    terms::Terms,
+};
 use crate::{
     Registry,
     cli::Failure,
@@ -32,6 +43,11 @@ use crate::{
 
 /// The label that our nodes carry, unless the user wants another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
+
+/// Exec, attach and port-forward come as WebSockets all the way.
+const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
+/// The first version whose API server looks at it.
+const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug)]
@@ -45,6 +61,17 @@ pub(super) struct Fleet {
 struct Member {
     supervisor: Supervisor,
     progress: watch::Receiver<Progress>,
+}
+
+/// What a fleet is started with, beside its configuration.
+pub(super) struct Means {
+    pub(super) client: Client,
+    /// As whom the client is known.
+    pub(super) identity: Identity,
+    /// As whom nodes read what their pods refer to.
+    pub(super) readers: Readers,
+    pub(super) metrics: node::Metrics,
+    pub(super) kubelets: Kubelets,
 }
 
 /// What every controller of this process is made of.
@@ -64,6 +91,9 @@ struct Common {
     pods_limit: Duration,
     /// Policies about pods.
     policy: pods::Policy,
+    kubelets: Kubelets,
+    /// What the nodes claim.
+    declared_features: BTreeSet<String>,
 }
 
 // === impl Common ===
@@ -82,12 +112,10 @@ impl Fleet {
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
-        client: Client,
-        readers: Readers,
-        identity: &Identity,
-        metrics: node::Metrics,
+        means: Means,
         supervisor: &Supervisor,
     ) -> Result<Self, Failure> {
+        let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
         // One watch for all of them, where there are several: a node identity has only one.
         let shared = (config.nodes.len() > 1).then(|| {
@@ -106,6 +134,8 @@ impl Fleet {
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
             readers,
+            declared_features: features(&client, config.streaming.web_sockets).await,
+            kubelets,
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -183,13 +213,26 @@ impl Fleet {
             earlier.supervisor.stop();
         }
         self.report(progress.clone(), &common.supervisor);
+        let (roll, seen) = (Roll::default(), watch::Sender::new(None));
+        let kubelet_port = common.kubelets.serve(Served {
+            name,
+            node,
+            context,
+            provider: Arc::clone(&provider),
+            roll: roll.clone(),
+            seen: seen.subscribe(),
+            supervisor: supervisor.clone(),
+        });
+        let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
         let begin = move |progress| {
             // Nothing is written for the node but in the time that its lease gives; each term has its own.
             let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
-            let facts = watch::Sender::new(None);
-            let pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            let facts = seen.clone();
+            facts.send_replace(None);
+            let mut pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            pods.sights = roll.follow(pods.sights);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
         let run = terms.serve(begin).instrument(span);
@@ -252,10 +295,28 @@ impl Fleet {
 }
 
 /// A node that the backend took back may end; the process goes on without it.
-async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Supervisor) -> Result<(), E> {
+pub(super) async fn keep<E>(
+    run: impl Future<Output = Result<(), E>>,
+    supervisor: Supervisor,
+) -> Result<(), E> {
     run.await?;
     supervisor.stopping().await;
     Ok(())
+}
+
+/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+async fn features(client: &Client, web_sockets: bool) -> BTreeSet<String> {
+    let mut features = BTreeSet::new();
+    match Version::ask(client).await {
+        Ok(version) if web_sockets && version >= WEB_SOCKETS_SINCE => {
+            features.insert(WEB_SOCKETS.to_owned());
+        }
+        Ok(_) => {}
+        Err(error) => {
+            warn!(%error, "the API server does not tell its version: the nodes declare no features")
+        }
+    }
+    features
 }
 
 fn settings(config: &Resolved) -> Settings {
@@ -306,6 +367,7 @@ fn controller(
         labels: node.labels.clone(),
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
+        declared_features: common.declared_features.clone(),
     };
     // A node without our label is not in the shared watch.
     let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);

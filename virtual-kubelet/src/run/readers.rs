@@ -9,7 +9,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
 use tracing::{info, warn};
-use vk_kube::{Client, Error, Identity, access::may_impersonate};
+use vk_kube::{
+    Client, Error, Identity,
+    access::{self, Deed},
+};
 use vk_supervisor::Backoff;
 
 use crate::{
@@ -101,7 +104,7 @@ async fn ask(client: &Client, nodes: &BTreeSet<String>, limit: Option<Duration>)
         };
         let wait = backoff.next(error.retry_after, &mut rng);
         if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
-            let hint = "or set impersonateNodes to `on` or `off`";
+            let hint = "or set impersonateNodes to `off`";
             return Err(anyhow::anyhow!(
                 "cannot find out whether nodes may be impersonated: {error} (give it more time with --startup-timeout, {hint})"
             )
@@ -113,12 +116,18 @@ async fn ask(client: &Client, nodes: &BTreeSet<String>, limit: Option<Duration>)
 }
 
 async fn ask_once(client: &Client, nodes: &BTreeSet<String>) -> Result<Readers, Error> {
-    if may_impersonate(client, None).await? {
+    // First what is the same for all, as there may be a thousand of them.
+    for group in access::NODE_GROUPS {
+        if !Deed::impersonate("groups", group).allowed(client).await? {
+            return Ok(Readers::Some(Arc::default()));
+        }
+    }
+    if Deed::impersonate("users", "").allowed(client).await? {
         return Ok(Readers::Nodes);
     }
     let asked = stream::iter(nodes).map(async |node| {
-        let allowed = may_impersonate(client, Some(node)).await?;
-        Ok::<_, Error>(allowed.then(|| node.clone()))
+        let deed = Deed::impersonate("users", format!("system:node:{node}"));
+        Ok::<_, Error>(deed.allowed(client).await?.then(|| node.clone()))
     });
     let allowed: Vec<Option<String>> = asked.buffer_unordered(AT_ONCE).try_collect().await?;
     Ok(Readers::Some(Arc::new(allowed.into_iter().flatten().collect())))

@@ -11,13 +11,16 @@ mod crash;
 mod credentials;
 mod dev;
 mod fleet;
+mod kubelet;
 mod leader;
 mod liar;
 mod life;
 mod logs;
+mod matrix;
 mod original;
 mod provider;
 mod refused;
+mod rights;
 mod rivals;
 #[path = "../e2e/pods/site.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
 };
 
@@ -13,8 +14,8 @@ use vk_provider::{
     resolve::{Reference, ReferenceKind, Token},
 };
 
-/// The objects that one question was allowed to see.
-#[derive(Clone, Debug, Default)]
+/// The objects that one question was allowed to see. May hold secrets: `Debug` shows names only.
+#[derive(Clone, Default)]
 pub(crate) struct Objects {
     /// ConfigMaps of the pod's namespace by name; `None` where there is none of that name.
     pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
@@ -139,6 +140,15 @@ impl Objects {
     ) -> Result<Option<&Secret>> {
         let reference = || Reference::new(ReferenceKind::Secret, namespace(pod), name);
         found(&self.secrets, name, optional, reference, "secret", remarks)
+    }
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Objects")
+            .field("config_maps", &self.config_maps.keys())
+            .field("secrets", &self.secrets.keys())
+            .finish_non_exhaustive()
     }
 }
 

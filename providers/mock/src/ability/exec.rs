@@ -9,7 +9,7 @@ use vk_provider::{
 };
 
 use super::{
-    command::{self, Files, Surroundings},
+    command::{self, Mounts, Surroundings},
     console::Console,
     ended, running,
 };
@@ -45,8 +45,12 @@ impl Mock {
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
         let env = if wants_env { self.environment(container, restarts).await? } else { Vec::new() };
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
-        let files = Files { inputs, container: container.container.clone() };
-        let here = Surroundings { hostname: container.pod.name.to_string(), env, files };
+        let here = Surroundings {
+            hostname: container.pod.name.to_string(),
+            env,
+            files: self.0.disks.of(container),
+            mounts: Mounts { inputs, container: container.container.clone() },
+        };
         let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {

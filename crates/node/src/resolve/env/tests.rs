@@ -473,6 +473,14 @@ fn what_no_kubelet_gives_is_invalid_and_says_so_in_its_words() {
     }
 }
 
+#[test]
+fn debug_output_shows_no_secret() {
+    let shown = format!("{:?}", objects());
+    assert!(shown.contains("password") && !shown.contains("hunter2"), "{shown}");
+    let bytes = format!("{:?}", b"hunter2");
+    assert!(!shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+}
+
 /// A ConfigMap holds at most a mebibyte; all of it may be variables.
 #[test]
 fn a_config_map_of_a_mebibyte_becomes_variables() {

@@ -1,0 +1,1 @@
+//! The kubelet API over real connections.
