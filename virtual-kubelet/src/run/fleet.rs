@@ -313,7 +313,7 @@ async fn features(client: &Client, web_sockets: bool) -> BTreeSet<String> {
         }
         Ok(_) => {}
         Err(error) => {
-            warn!(%error, "the API server does not tell its version: the nodes declare no features")
+            warn!(%error, "the API server does not tell its version: the nodes declare no features");
         }
     }
     features
