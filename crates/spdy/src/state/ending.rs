@@ -42,7 +42,7 @@ impl State {
         if !self.is_open() {
             return;
         }
-        self.closed_here = true;
+        self.closed_here = !self.gone_away;
         let reason = result.clone().err().unwrap_or(Error::Closed);
         let open: Vec<_> =
             self.streams.iter().filter(|(_, entry)| !entry.is_over()).map(|(id, _)| *id).collect();

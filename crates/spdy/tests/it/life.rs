@@ -96,6 +96,17 @@ async fn an_idle_connection_ends_and_its_streams_are_reset() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn zero_means_never() {
+    let mut config = keep_alive(0, 0);
+    config.idle_timeout = Some(Duration::ZERO);
+    let pair = pair_with(1000, Config::default(), config);
+    let (mut client, mut server) = pair.stream("x").await;
+    tokio::time::sleep(Duration::from_hours(10)).await;
+    client.write_all(b"x").await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+}
+
+#[tokio::test(start_paused = true)]
 async fn close_gives_up_on_a_peer_that_takes_nothing_and_says_so() {
     let (near, _far) = tokio::io::duplex(100);
     let (connection, driver) = Connection::client(near, Config::default());
