@@ -24,10 +24,8 @@ where
     let limits = job.limits;
     let (connection, driver) = Connection::server(io, spdy::config(limits));
     let work = async {
-        let streams = match timeout(limits.creation, accept(&connection, request)).await {
-            Ok(Some(streams)) => streams,
-            Ok(None) => return End::ClientGone,
-            Err(_) => return End::NoStreams,
+        let Ok(streams) = timeout(limits.creation, accept(&connection, request)).await else {
+            return End::NoStreams;
         };
         let (wires, mut halves) = streams.split();
         let end = tokio::select! {
@@ -70,18 +68,21 @@ struct Streams {
     resize: Option<Stream>,
 }
 
-/// Waits for the streams that belong to the request. `None` when the client goes before that.
-async fn accept(connection: &Connection, request: &Request) -> Option<Accepted> {
+/// Waits for the streams that belong to the request; for ever, when no more can come: how the connection ends is said by
+/// its driver.
+async fn accept(connection: &Connection, request: &Request) -> Accepted {
     let mut streams = Streams::default();
-    while !streams.complete(request) {
-        let incoming = connection.accept().await.ok()??;
+    loop {
+        if let Some(accepted) = streams.complete(request) {
+            return accepted;
+        }
+        let Ok(Some(incoming)) = connection.accept().await else { return future::pending().await };
         match streams.slot(incoming.headers().get(STREAM_TYPE)) {
             Some(slot @ None) => *slot = Some(incoming.accept()),
             // Unknown, or a second of its kind.
             Some(Some(_)) | None => incoming.refuse(ResetStatus::ProtocolError),
         }
     }
-    streams.accepted()
 }
 
 impl Streams {
@@ -96,20 +97,18 @@ impl Streams {
         }
     }
 
-    fn complete(&self, request: &Request) -> bool {
+    /// All of them, when none is missing any more.
+    fn complete(&mut self, request: &Request) -> Option<Accepted> {
         let options = request.options;
         let resize = options.tty && request.protocol.version() >= Version::V3;
         let there = |wanted: bool, stream: &Option<Stream>| !wanted || stream.is_some();
-        there(true, &self.error)
-            && there(options.stdin, &self.stdin)
+        let all = there(options.stdin, &self.stdin)
             && there(options.stdout, &self.stdout)
             && there(options.stderr, &self.stderr)
-            && there(resize, &self.resize)
-    }
-
-    fn accepted(self) -> Option<Accepted> {
-        let Self { error, stdin, stdout, stderr, resize } = self;
-        Some(Accepted { error: error?, stdin, stdout, stderr, resize })
+            && there(resize, &self.resize);
+        let error = self.error.take_if(|_| all)?;
+        let Self { stdin, stdout, stderr, resize, .. } = std::mem::take(self);
+        Some(Accepted { error, stdin, stdout, stderr, resize })
     }
 }
 
