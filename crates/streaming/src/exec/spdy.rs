@@ -1,18 +1,20 @@
 //! A session over SPDY streams.
 
+use std::io;
+
 use futures::future::{self, Either};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     time::timeout,
 };
 use vk_spdy::{Connection, ResetStatus, Stream};
 
 use super::{
-    Request, Version,
+    Request, Status, Version,
     pump::{Job, Wires},
 };
 use crate::{
-    limits::End,
+    limits::{End, Limits},
     spdy::{self, ERROR, STREAM_TYPE},
     wire::{self, Input, Output},
 };
@@ -24,10 +26,15 @@ where
     let limits = job.limits;
     let (connection, driver) = Connection::server(io, spdy::config(limits));
     let work = async {
-        let Ok(streams) = timeout(limits.creation, accept(&connection, request)).await else {
+        let mut streams = Streams::default();
+        let accepting = accept(&mut streams, &connection, request);
+        let Ok(accepted) = timeout(limits.creation, accepting).await else {
+            drop(job);
+            let telling = tell_missing(streams, request, limits);
+            let _ = timeout(limits.linger, telling).await;
             return End::NoStreams;
         };
-        let (wires, mut halves) = streams.split();
+        let (wires, mut halves) = accepted.split();
         let end = tokio::select! {
             biased;
             end = job.run(wires) => end,
@@ -70,8 +77,7 @@ struct Streams {
 
 /// Waits for the streams that belong to the request; for ever, when no more can come: how the connection ends is said by
 /// its driver.
-async fn accept(connection: &Connection, request: &Request) -> Accepted {
-    let mut streams = Streams::default();
+async fn accept(streams: &mut Streams, connection: &Connection, request: &Request) -> Accepted {
     loop {
         if let Some(accepted) = streams.complete(request) {
             return accepted;
@@ -83,6 +89,15 @@ async fn accept(connection: &Connection, request: &Request) -> Accepted {
             Some(Some(_)) | None => incoming.refuse(ResetStatus::ProtocolError),
         }
     }
+}
+
+/// Tells a client what it has forgotten, if it has opened a stream to be told on.
+async fn tell_missing(streams: Streams, request: &Request, limits: &Limits) -> io::Result<()> {
+    let Some(mut error) = streams.error else { return Ok(()) };
+    let text = format!("the client did not open all its streams within {:?}", limits.creation);
+    error.send(Status::Failure(text).encode(request.protocol.version()).into()).await?;
+    error.finish()?;
+    error.flush().await
 }
 
 impl Streams {
