@@ -57,6 +57,20 @@ async fn the_idle_time_can_be_configured() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_time_of_zero_is_none() {
+    let mut limits = Limits::default();
+    limits.idle = Duration::ZERO;
+    for protocol in PROTOCOLS {
+        let Joined { session, mut process, mut host } = join_with(protocol, ALL, &limits).await;
+        tokio::time::sleep(Duration::from_hours(24)).await;
+        assert_eq!(process.sessions.now(), 1, "{protocol:?}");
+        process.exit(0);
+        assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
+        assert_eq!(host.outcome().await.unwrap().end, End::Exited(0), "{protocol:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_open_its_streams_has_thirty_seconds() {
     for options in [ALL, TTY] {
         let (mut ours, theirs) = duplex(8 << 10);
