@@ -97,9 +97,7 @@ impl Caller {
                 Err(error) => return Err(error),
                 Ok(length) => answer.extend_from_slice(&piece[..length]),
             }
-            // An upgrade that was taken has no end.
-            let switched = answer.starts_with(b"HTTP/1.1 101");
-            if switched && answer.windows(4).any(|end| end == b"\r\n\r\n") {
+            if whole(&answer) {
                 break;
             }
         }
@@ -108,4 +106,13 @@ impl Caller {
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
         Ok(Answer { code, body: body.to_owned() })
     }
+}
+
+/// Whether an answer is complete on a connection that stays open: one that changes the protocol, or one of known length.
+fn whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    head.starts_with("HTTP/1.1 101") || length.is_some_and(|length: usize| body.len() >= length)
 }
