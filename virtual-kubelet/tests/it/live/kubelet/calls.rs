@@ -1,6 +1,7 @@
 //! Calls to a node without an API server in between.
 
 use std::{
+    fmt::Write as _,
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
@@ -73,10 +74,10 @@ impl Caller {
         let method = self.method.unwrap_or("GET");
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n");
         if let Some(token) = &self.token {
-            text += &format!("Authorization: Bearer {token}\r\n");
+            write!(text, "Authorization: Bearer {token}\r\n").unwrap();
         }
         for header in &self.headers {
-            text += &format!("{header}\r\n");
+            write!(text, "{header}\r\n").unwrap();
         }
         if self.headers.is_empty() {
             text += "Connection: close\r\n";
