@@ -130,16 +130,7 @@ impl Source {
             });
         }
         let server = server.trim_end_matches('/').to_owned();
-        Ok(Client {
-            current,
-            server,
-            metrics,
-            streamless: Arc::default(),
-            turns: turns(),
-            lanes: Arc::default(),
-            fence: None,
-            guise: None,
-        })
+        Ok(Client::over(current, server, metrics))
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -286,7 +277,10 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        let server = "the API server".to_owned();
+        Self::over(current, "the API server".to_owned(), metrics)
+    }
+
+    fn over(current: watch::Receiver<Transport>, server: String, metrics: Metrics) -> Self {
         Self {
             current,
             server,
