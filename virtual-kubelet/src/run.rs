@@ -1,6 +1,6 @@
 //! Runs nodes: connects to the API server, opens the backends, and starts a controller for each node.
 
-mod address;
+pub(crate) mod address;
 mod admin;
 mod bootstrap;
 mod contact;
@@ -27,7 +27,6 @@ use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
-pub(crate) use self::address::internal_ip;
 use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
