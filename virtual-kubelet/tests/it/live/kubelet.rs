@@ -1,6 +1,7 @@
 //! The kubelet API of a running command: through the API server with kubectl, and directly.
 
 mod calls;
+mod clients;
 mod security;
 mod verbs;
 
