@@ -32,6 +32,8 @@ pub struct Settings {
     pub life: Life,
     /// What goes wrong.
     pub faults: HashMap<Call, Fault>,
+    /// Whether pods wait for the files of their volumes. It costs a token of each pod that has one.
+    pub volumes: bool,
     /// The socket of the process that has the pods; `None` keeps them in this process.
     pub backend: Option<PathBuf>,
 }
@@ -50,6 +52,7 @@ struct Section {
     pod_cidr: Option<String>,
     life: Life,
     faults: BTreeMap<String, Fault>,
+    volumes: bool,
     backend: Option<PathBuf>,
 }
 
@@ -134,7 +137,8 @@ impl Section {
             faults.insert(call, fault);
         }
         let provider_id = self.provider_id.filter(|id| !id.is_empty());
-        Ok(Settings { capacity, provider_id, pod_cidr, life: self.life, faults, backend: self.backend })
+        let (life, volumes, backend) = (self.life, self.volumes, self.backend);
+        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, volumes, backend })
     }
 }
 
