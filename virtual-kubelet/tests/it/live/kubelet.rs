@@ -3,6 +3,7 @@
 mod calls;
 mod clients;
 mod security;
+mod siege;
 mod verbs;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};

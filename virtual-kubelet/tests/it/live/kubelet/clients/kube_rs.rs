@@ -39,7 +39,7 @@ async fn exec(pods: &Api<Pod>, command: &[&str], input: &[u8]) -> (Vec<u8>, Stri
                 stdin.shutdown().await.unwrap();
             }
         };
-        let (_, read, errors, status) =
+        let ((), read, errors, status) =
             tokio::join!(feed, stdout.read_to_end(&mut out), stderr.read_to_string(&mut err), status);
         read.unwrap();
         errors.unwrap();
