@@ -41,7 +41,7 @@ e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simu
 e2e-pods: control-plane ## Workloads of the real controllers; outages; 200 kills; many seeds of the pod simulation
 	@dev/e2e-pods
 
-e2e-resolve: control-plane ## What the real kubelet gives to the containers of 125 pods, beside ours (as root; ARGS=--record writes it down)
+e2e-resolve: control-plane ## What the real kubelet gives to the containers of 139 pods, beside what ours gives (as root; ARGS=--record writes it down)
 	@dev/e2e-resolve $(ARGS)
 
 e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by WebSocket and by SPDY, with large files and many requests

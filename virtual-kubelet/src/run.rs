@@ -68,6 +68,7 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
 /// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
 /// this may be dropped.
 pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+    raise_file_limit();
     let supervisor = Supervisor::new();
     let mut counters = Counters::with_prefix("virtual_kubelet");
     let api_metrics = vk_kube::Metrics::register(&mut counters);
@@ -120,6 +121,17 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
+}
+
+/// Every node has a listener, and callers come beside: as many files as the system lets us have, as the runtime of Go does it.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 async fn bind(listen: Listen) -> io::Result<TcpListener> {

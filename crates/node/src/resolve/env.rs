@@ -78,6 +78,7 @@ pub(crate) fn container(
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
+            without_nul(&value, || format!("variable {}", variable.name))?;
             variables.set(&variable.name, value);
         }
     }
@@ -90,6 +91,9 @@ pub(crate) fn container(
         (!list.is_empty()).then(|| list.iter().map(text).collect())
     };
     let (command, args) = (expanded(view.command), expanded(view.args));
+    for text in command.iter().chain(&args).flatten() {
+        without_nul(text, || "the command line".to_owned())?;
+    }
     Ok((ContainerInputs { env: variables.list, command, args }, remarks))
 }
 
@@ -139,6 +143,17 @@ fn fits(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
+/// The API server takes a byte 0, the kubelet passes it on, and then no runtime can start the container.
+fn without_nul(text: &str, what: impl FnOnce() -> String) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::invalid(format!(
+            "{} holds a byte 0, with which no program can be started",
+            what()
+        )));
+    }
+    Ok(())
+}
+
 /// All keys of a ConfigMap or a Secret as variables.
 fn take_all(
     variables: &mut Variables,
@@ -152,7 +167,7 @@ fn take_all(
     let mut take = |key: &str, value: Option<&str>| {
         let name = format!("{prefix}{key}");
         match value {
-            Some(value) if fits(&name) => variables.set(&name, value.to_owned()),
+            Some(value) if fits(&name) && !value.contains('\0') => variables.set(&name, value.to_owned()),
             _ => skipped.push(name),
         }
     };
@@ -226,26 +241,36 @@ impl<'a> Source<'a> {
             Self::Amount(field) => amounts::variable(field, pod, view.resources, node).map(Some),
             Self::ConfigMap { name, key, optional } => {
                 let Some(map) = objects.config_map(pod, name, *optional, remarks)? else { return Ok(None) };
-                let value = map.data.as_ref().and_then(|data| data.get(*key)).cloned();
-                let reference = Reference::new(ReferenceKind::ConfigMap, namespace(pod), *name);
-                present(value, reference.key(*key), *optional, remarks)
+                let reference = Reference::new(ReferenceKind::ConfigMap, namespace(pod), *name).key(*key);
+                let value = map.data.as_ref().and_then(|data| data.get(*key));
+                let value = value.map(|value| text(value.as_bytes(), &reference)).transpose()?;
+                present(value, reference, *optional, remarks)
             }
             Self::Secret { name, key, optional } => {
                 let Some(secret) = objects.secret(pod, name, *optional, remarks)? else { return Ok(None) };
                 let reference = Reference::new(ReferenceKind::Secret, namespace(pod), *name).key(*key);
                 let value = secret.data.as_ref().and_then(|data| data.get(*key));
-                let value = value.map(|value| String::from_utf8(value.0.clone())).transpose().map_err(|_| {
-                    let message = format!(
-                        "the value of key {key} in Secret {}/{name} is not UTF-8 and cannot be a variable: mount it as a file",
-                        namespace(pod)
-                    );
-                    unresolved(reference.clone(), message)
-                })?;
+                let value = value.map(|value| text(&value.0, &reference)).transpose()?;
                 present(value, reference, *optional, remarks)
             }
             Self::File(file) => file::value(file, pod, facts, remarks),
         }
     }
+}
+
+/// The value of a key as a variable can hold it.
+fn text(bytes: &[u8], reference: &Reference) -> Result<String> {
+    let fault = match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => return Ok(text.to_owned()),
+        Ok(_) => "holds a byte 0",
+        Err(_) => "is not UTF-8",
+    };
+    let Reference { kind, namespace, name, key, .. } = reference;
+    let key = key.as_deref().unwrap_or_default();
+    let message = format!(
+        "the value of key {key} in {kind:?} {namespace}/{name} {fault} and cannot be a variable: mount it as a file"
+    );
+    Err(unresolved(reference.clone(), message))
 }
 
 /// The value of a key that may be missing, or must not.

@@ -25,10 +25,10 @@ use ours::Ours;
 use recording::{Node, Recording};
 
 /// Where ours is meant to differ from the kubelet, and why.
-const DELIBERATE: [(&str, &str); 1] = [(
-    "env-secret-not-utf8",
-    "a variable is text in our contract; ours says so on the pod and names the key",
-)];
+const DELIBERATE: [(&str, &str); 2] = [
+    ("env-secret-not-utf8", "a variable is text in our contract; ours says so on the pod and names the key"),
+    ("envfrom-secret-not-utf8", "the same: such a key is left out, and people hear of it"),
+];
 /// Enough to keep the API server busy.
 const AT_ONCE: usize = 16;
 
@@ -41,6 +41,11 @@ fn every_case_has_a_recording_and_every_recording_a_case() {
     };
     let started = cases.iter().filter(started).count();
     assert!(started >= 40, "containers of only {started} pods were started");
+    // A mistake in a case shall not pass for something that Kubernetes refuses.
+    for name in &cases {
+        let refused = Recording::load(name).refused;
+        assert_eq!(refused.is_some(), name.starts_with("bad-"), "{name}: {refused:?}");
+    }
 }
 
 #[tokio::test]

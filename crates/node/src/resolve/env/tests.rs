@@ -38,7 +38,7 @@ fn objects() -> Objects {
     ];
     let secrets = [
         ("password", Some(secret(&[("USER", b"root"), ("PASSWORD", b"hunter2"), ("BAZ", b"secret-baz")]))),
-        ("binary", Some(secret(&[("TEXT", b"text"), ("BYTES", b"\xff\xfe")]))),
+        ("binary", Some(secret(&[("TEXT", b"text"), ("BYTES", b"\xff\xfe"), ("ZERO", b"a\0b")]))),
         ("gone", None),
     ];
     let service = |namespace: &str, name: &str, ip: &str, port: i32| {
@@ -237,22 +237,32 @@ fn names_and_values_that_no_system_takes_are_left_out_and_told() {
         source,
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     };
-    let wanted =
-        [skipped(map_reference("one"), &["A=BAR", "A=FOO"]), skipped(secret_reference("binary"), &["BYTES"])];
+    let wanted = [
+        skipped(map_reference("one"), &["A=BAR", "A=FOO"]),
+        skipped(secret_reference("binary"), &["BYTES", "ZERO"]),
+    ];
     assert_eq!(remarks, wanted);
 }
 
 #[test]
 fn a_secret_that_is_no_text_is_refused_as_a_variable() {
-    let reference = secret_reference("binary").key("BYTES");
-    let message = "the value of key BYTES in Secret shop/binary is not UTF-8 and cannot be a variable: mount it as a file";
-    fails(
-        &pod(
-            json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "binary", "key": "BYTES"}}}]}),
-        ),
-        &Kind::Unresolved(reference),
-        message,
-    );
+    for (key, fault) in [("BYTES", "is not UTF-8"), ("ZERO", "holds a byte 0")] {
+        let reference = secret_reference("binary").key(key);
+        let message = format!(
+            "the value of key {key} in Secret shop/binary {fault} and cannot be a variable: mount it as a file"
+        );
+        let source = json!({"secretKeyRef": {"name": "binary", "key": key}});
+        let pod = pod(json!({"env": [{"name": "A", "valueFrom": source}]}));
+        fails(&pod, &Kind::Unresolved(reference), &message);
+    }
+}
+
+#[test]
+fn a_pod_with_a_byte_0_in_it_is_refused() {
+    let message = "variable A holds a byte 0, with which no program can be started";
+    fails(&pod(json!({"env": [{"name": "A", "value": "a\0b"}]})), &Kind::Invalid, message);
+    let message = "the command line holds a byte 0, with which no program can be started";
+    fails(&pod(json!({"args": ["a\0b"]})), &Kind::Invalid, message);
 }
 
 #[test]
