@@ -73,9 +73,9 @@ async fn time_limits_are_for_the_whole_of_it_and_not_for_each_byte() {
     let mut head = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
     head.write_all(b"GET /pods HTTP/1.1\r\nHost: node\r\nX-Slow: ").await.unwrap();
     drip(&mut head).await;
-    // A record of the handshake that says it has 512 bytes, of a message that says so too.
+    // A record of the handshake that is as long as records may be: it would take minutes to its end.
     let mut hello = TcpStream::connect(("127.0.0.1", node.port)).await.unwrap();
-    hello.write_all(&[22, 3, 1, 2, 0, 1, 0, 1, 252]).await.unwrap();
+    hello.write_all(&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc]).await.unwrap();
     drip(&mut hello).await;
     eventually("nobody is left", SOON, || async {
         let open = node.metrics.connections.get();
