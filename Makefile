@@ -50,6 +50,7 @@ e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by W
 bench: control-plane ## Measure, beside a bare client and the rivals in the same run (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)
 	@dev/bench pods $(ARGS)
+	@dev/bench exec $(ARGS)
 	@dev/bench plot
 
 clean: ## Remove what was built here and in the cache

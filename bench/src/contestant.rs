@@ -99,6 +99,11 @@ pub(crate) struct Field {
 }
 
 impl Field {
+    /// Leaves out all but these, where a question is not for the others.
+    pub(crate) fn keep(&mut self, these: &[Contestant]) {
+        self.only.retain(|contestant| these.contains(contestant));
+    }
+
     /// Makes everything ready that those who take part need, before the first is measured.
     pub(crate) fn prepare(&self, logs: &Path) -> anyhow::Result<Prepared> {
         fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;

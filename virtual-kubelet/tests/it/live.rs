@@ -2,6 +2,8 @@
 
 mod admin;
 mod bad;
+#[path = "../e2e/kubectl/siege.rs"]
+mod besiegers;
 mod bootstrap;
 #[path = "../e2e/pods/chronicle.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
 };
 use vk_provider::ability::LogBody;
@@ -51,6 +51,38 @@ async fn whoever_writes_a_head_slowly_is_closed() {
         if open == 0 { Ok(()) } else { Err(open) }
     })
     .await;
+}
+
+/// Writes the same byte again and again, faster than the time limit, until the node has had enough of it.
+async fn drip(stream: &mut (impl AsyncWrite + Unpin)) {
+    let mut drops = tokio::time::interval(Duration::from_millis(20));
+    let writing = async {
+        loop {
+            drops.tick().await;
+            if stream.write_all(b"x").await.is_err() || stream.flush().await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, writing).await.expect("the node closes a connection that only drips");
+}
+
+#[tokio::test]
+async fn time_limits_are_for_the_whole_of_it_and_not_for_each_byte() {
+    let node = Node::start(short()).await;
+    let mut head = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
+    head.write_all(b"GET /pods HTTP/1.1\r\nHost: node\r\nX-Slow: ").await.unwrap();
+    drip(&mut head).await;
+    // A record of the handshake that is as long as records may be: it would take minutes to its end.
+    let mut hello = TcpStream::connect(("127.0.0.1", node.port)).await.unwrap();
+    hello.write_all(&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc]).await.unwrap();
+    drip(&mut hello).await;
+    eventually("nobody is left", SOON, || async {
+        let open = node.metrics.connections.get();
+        if open == 0 { Ok(()) } else { Err(open) }
+    })
+    .await;
+    assert_eq!(node.get("/healthz").await.0, 200);
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! The kubelet API of a running command: through the API server with kubectl, and directly.
 
 mod calls;
+mod clients;
 mod security;
+mod siege;
 mod verbs;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};

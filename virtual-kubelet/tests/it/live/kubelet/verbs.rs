@@ -5,10 +5,10 @@ use vk_testing::{ControlPlane, matrix};
 use super::{super::node, Served};
 
 /// The flags without which the API server passes WebSockets on, and those with which it turns them into SPDY.
-const WAYS: [(&str, &[&str]); 2] = [("websocket", &[]), ("spdy", &["--stream-websockets=false"])];
+pub(super) const WAYS: [(&str, &[&str]); 2] = [("websocket", &[]), ("spdy", &["--stream-websockets=false"])];
 
 /// A node for one verb and way, which says what way it is.
-async fn served(verb: &str, way: (&str, &[&str])) -> Served<'static> {
+pub(super) async fn served(verb: &str, way: (&str, &[&str])) -> Served<'static> {
     let cluster = ControlPlane::shared().await;
     let served = Served::start(cluster, &format!("{verb}-{}", way.0), way.1).await;
     let declared = node(cluster, &served.node).await["status"]["declaredFeatures"].to_string();
