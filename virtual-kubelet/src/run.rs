@@ -6,6 +6,7 @@ mod bootstrap;
 mod contact;
 mod fleet;
 mod kubelet;
+mod readers;
 mod terms;
 
 use std::{
@@ -22,15 +23,16 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tracing::{info, warn};
-use vk_kube::{Identity, Source};
+use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
 pub(crate) use self::address::internal_ip;
 use self::{
     bootstrap::Bootstrap,
-    fleet::Fleet,
+    fleet::{Fleet, Means},
     kubelet::{Doors, Kubelets},
+    readers::Readers,
 };
 use crate::{
     Registry,
@@ -109,11 +111,13 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     }
     info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
     check_identity(&identity, &config)?;
+    check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
+    let readers = Readers::choose(&config, &client, &identity).await?;
     let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
-    let fleet =
-        Fleet::start(config, &registry, client, &identity, node_metrics, kubelets, &supervisor).await?;
+    let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
+    let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
 }
@@ -156,6 +160,29 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
         problems.push(Problem::new("shutdown.node", message));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
+}
+
+/// That the Nodes cannot be deleted in the end is better told now.
+async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+    if config.shutdown.node != OnShutdown::Delete {
+        return Ok(());
+    }
+    // All of them, or else the first: whoever names nodes in a role names all of them.
+    let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
+    for name in [String::new(), first] {
+        let deed = Deed { verb: "delete".to_owned(), resource: "nodes".to_owned(), name, ..Deed::default() };
+        match deed.allowed(client).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => {
+                warn!(%error, "cannot find out whether Nodes may be deleted");
+                return Ok(());
+            }
+        }
+    }
+    let message =
+        format!("{} may not delete Nodes: see deploy/rbac-delete-nodes.yaml, or use `leave`", identity.user);
+    Err(Failure::Configuration(vec![Problem::new("shutdown.node", message)]))
 }
 
 // === impl Running ===

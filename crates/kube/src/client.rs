@@ -19,7 +19,12 @@ use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::{Error, Fence, Metrics, guise::Guise, transport::Transport};
+use crate::{
+    Error, Fence, Metrics,
+    guise::Guise,
+    lane::{Lane, Lanes},
+    transport::Transport,
+};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -92,6 +97,7 @@ pub struct Client {
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
     turns: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
     /// What writes have to pass.
     fence: Option<Fence>,
     /// As whom requests are made, if not as who we are.
@@ -130,6 +136,7 @@ impl Source {
             metrics,
             streamless: Arc::default(),
             turns: turns(),
+            lanes: Arc::default(),
             fence: None,
             guise: None,
         })
@@ -286,6 +293,7 @@ impl Client {
             metrics,
             streamless: Arc::default(),
             turns: turns(),
+            lanes: Arc::default(),
             fence: None,
             guise: None,
         }
@@ -337,6 +345,21 @@ impl Client {
             Some(guise) => guise.over(&current),
             None => current.clone(),
         }
+    }
+
+    /// The same for watches that have a place on a lane.
+    pub(crate) fn kube_on(&self, lane: &Lane) -> kube::Client {
+        let client = self.current.borrow().lanes[lane.number].clone();
+        match &self.guise {
+            // For each watch anew: there are many lanes, and few of a node's watches on each.
+            Some(guise) => guise.wrap(&client),
+            None => client,
+        }
+    }
+
+    /// A place for the watch of a single object; `None` when all are taken. Clones share the places.
+    pub fn lane(&self) -> Option<Lane> {
+        self.lanes.place()
     }
 
     /// Whether newer credentials came since this clone was last asked.

@@ -6,13 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use kube::client::Body;
 use parking_lot::Mutex;
 
-use crate::{Error, Kind, transport::Transport};
+use crate::{Error, Kind, access::NODE_GROUPS, transport::Transport};
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
-
-/// The groups of every node. The API server adds the second by itself, but a guise says all that it is.
-pub(crate) const GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 
 /// As whom requests are made.
 pub(crate) struct Guise {
@@ -30,7 +27,7 @@ impl Guise {
             .map(|user| {
                 let mut headers = HeaderMap::new();
                 headers.insert(USER, user);
-                for group in GROUPS {
+                for group in NODE_GROUPS {
                     headers.append(GROUP, HeaderValue::from_static(group));
                 }
                 headers
@@ -50,13 +47,15 @@ impl Guise {
         let fresh = Transport {
             calls: self.wrap(&transport.calls),
             watches: self.wrap(&transport.watches),
+            // Wrapped where they are used.
+            lanes: transport.lanes.clone(),
             mark: Arc::clone(&transport.mark),
         };
         *made = Some((Arc::clone(&transport.mark), fresh.clone()));
         fresh
     }
 
-    fn wrap(&self, client: &kube::Client) -> kube::Client {
+    pub(crate) fn wrap(&self, client: &kube::Client) -> kube::Client {
         let (inner, headers) = (client.clone(), self.headers.clone());
         let namespace = client.default_namespace().to_owned();
         let service = tower::service_fn(move |mut request: Request<Body>| {

@@ -122,3 +122,87 @@ fn text(data: Option<&str>, file: Option<&str>) -> Option<Result<String, String>
     let file = file?;
     Some(fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::KeyPair;
+
+    use super::*;
+
+    fn pair() -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn config(folder: &Path, user: &serde_json::Value) -> PathBuf {
+        let path = folder.join("config");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [
+                {"name": "other", "cluster": {"server": "https://other"}},
+                {"name": "c", "cluster": {"server": "https://here", "certificate-authority": "ca.crt", "tls-server-name": "s"}},
+            ],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_kubeconfig_tells_by_what_it_proves_who_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = pair();
+        let (_, foreign) = pair();
+        let whole = format!("{certificate}{key}");
+        for (name, text) in [("crt", &certificate), ("key", &key), ("pem", &whole), ("foreign", &foreign)] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let data = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+        let told = |user: serde_json::Value| match proof(&config(folder.path(), &user)).unwrap() {
+            Proof::Certificate { file, .. } => format!("certificate {file:?}"),
+            Proof::Damaged { reason } => format!("damaged: {reason}"),
+            other => format!("{other:?}"),
+        };
+        let file = |name: &str| format!("certificate {:?}", Some(folder.path().join(name)));
+        assert_eq!(told(json!({"client-certificate": "pem", "client-key": "pem"})), file("pem"));
+        assert_eq!(told(json!({"client-certificate": "crt", "client-key": "key"})), file("crt"));
+        let both = json!({"client-certificate-data": data(&certificate), "client-key-data": data(&key)});
+        assert_eq!(told(both), "certificate None");
+        assert_eq!(told(json!({"token": "t"})), "Other");
+        assert_eq!(told(json!({})), "Other");
+        for damaged in [
+            json!({"client-certificate": "crt", "client-key": "foreign"}),
+            json!({"client-certificate": "crt", "client-key": "nowhere"}),
+            json!({"client-certificate": "nowhere", "client-key": "nowhere"}),
+            json!({"client-certificate": "crt"}),
+            json!({"client-certificate-data": "!", "client-key-data": "!"}),
+        ] {
+            assert!(told(damaged.clone()).starts_with("damaged: "), "{damaged}");
+        }
+        assert_eq!(proof(&folder.path().join("missing")).unwrap(), Proof::Missing);
+        fs::write(folder.path().join("broken"), "clusters: [").unwrap();
+        assert!(proof(&folder.path().join("broken")).unwrap_err().to_string().contains("broken"));
+    }
+
+    #[test]
+    fn what_is_written_has_the_server_of_the_other_and_a_certificate_in_a_file() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let like = config(folder.path(), &json!({"token": "hush"}));
+        let (certificate, key) = pair();
+        let pem = elsewhere.path().join("node.pem");
+        fs::write(&pem, format!("{certificate}{key}")).unwrap();
+        let path = elsewhere.path().join("deep/er/kubeconfig");
+        write(&path, &like, &pem).unwrap();
+        assert!(matches!(proof(&path).unwrap(), Proof::Certificate { file: Some(file), .. } if file == pem));
+        let (cluster, _) = current(&path).unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://here"));
+        assert_eq!(cluster.tls_server_name.as_deref(), Some("s"));
+        // It was relative to the file in which it stood.
+        assert_eq!(cluster.certificate_authority.as_deref(), folder.path().join("ca.crt").to_str());
+        assert!(!fs::read_to_string(&path).unwrap().contains("hush"));
+        let unwritable = write(Path::new("/proc/no/where"), &like, &pem).unwrap_err().to_string();
+        assert!(unwritable.contains("/proc/no/where"), "{unwritable}");
+    }
+}

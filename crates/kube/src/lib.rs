@@ -3,6 +3,7 @@
 //!
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
+pub mod access;
 pub mod client;
 pub mod csr;
 pub mod error;
@@ -12,6 +13,7 @@ mod gate;
 mod guise;
 pub mod identity;
 pub mod kubeconfig;
+pub mod lane;
 pub mod metrics;
 pub mod objects;
 mod pause;
@@ -26,6 +28,7 @@ pub use self::{
     event::Recorder,
     fence::Fence,
     identity::Identity,
+    lane::Lane,
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,

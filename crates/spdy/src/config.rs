@@ -17,6 +17,8 @@ pub struct Config {
     pub max_header_bytes: usize,
     /// How many bytes wait for the reader of one stream before the connection is read no further. 256 KiB.
     pub receive_buffer: usize,
+    /// How many bytes wait for the readers of all streams together before the connection is read no further. 4 MiB.
+    pub receive_total: usize,
     /// How many bytes of all streams wait for the carrier before writers have to wait; one stream may have a quarter. 1 MiB.
     pub send_buffer: usize,
     /// Whether to send PINGs, so that a dead peer is noticed and what lies between sees traffic.
@@ -44,6 +46,7 @@ impl Default for Config {
             max_streams: None,
             max_header_bytes: 4 << 20,
             receive_buffer: 256 << 10,
+            receive_total: 4 << 20,
             send_buffer: 1 << 20,
             keep_alive: None,
             idle_timeout: None,

@@ -187,7 +187,7 @@ impl Incoming {
                 let owes = entry.local.is_open();
                 let reply = Frame::SynReply { id, headers: headers.clone(), fin: false };
                 // A stream that is over gets no answer, nor one that is not to be answered; its user finds out by using it.
-                if owes && let Err(error @ Error::Encode(_)) = state.control(id, &reply) {
+                if owes && let Err(error @ Error::Encode(_)) = state.control(&reply) {
                     return Err(error);
                 }
             }

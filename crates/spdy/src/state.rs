@@ -10,7 +10,7 @@ use std::{
     task::Waker,
 };
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -112,6 +112,15 @@ impl Signals {
     }
 }
 
+/// Why nothing is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stall {
+    /// A stream has enough to read.
+    Stream(StreamId),
+    /// All of them together have.
+    All,
+}
+
 /// Everything that one connection knows.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -124,8 +133,10 @@ pub(crate) struct State {
     pub(crate) backlog: VecDeque<StreamId>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Option<Waker>,
-    /// The stream whose full queue keeps the driver from reading.
-    pub(crate) stalled: Option<StreamId>,
+    /// What keeps the driver from reading.
+    stalled: Option<Stall>,
+    /// What all streams hold for their readers.
+    held: usize,
     /// The peer has sent GOAWAY.
     pub(crate) gone_away: bool,
     outbound_failure: Option<Error>,
@@ -154,6 +165,7 @@ impl State {
             outbox,
             driver: None,
             stalled: None,
+            held: 0,
             gone_away: false,
             outbound_failure: None,
             closed_here: false,
@@ -211,7 +223,7 @@ impl State {
     }
 
     /// Queues a frame that is no DATA. While the connection closes nothing is added.
-    pub(crate) fn control(&mut self, id: StreamId, frame: &Frame) -> Result<(), Error> {
+    pub(crate) fn control(&mut self, frame: &Frame) -> Result<(), Error> {
         if !self.is_open() {
             return Err(self.reason());
         }
@@ -220,14 +232,14 @@ impl State {
         }
         let mut bytes = BytesMut::new();
         self.encoder.encode(frame, &mut bytes)?;
-        self.outbox.push_control(id, bytes.freeze());
+        self.outbox.push_control(bytes.freeze());
         self.wake_driver();
         Ok(())
     }
 
     /// Queues a frame of fixed length, which can fail only where it is not wanted any more.
     fn short(&mut self, frame: &Frame) {
-        let _ = self.control(0, frame);
+        let _ = self.control(frame);
     }
 
     pub(crate) fn rst(&mut self, id: StreamId, status: ResetStatus) {
@@ -247,17 +259,9 @@ impl State {
         if id > 0x7fff_ffff {
             return Err(Error::Exhausted);
         }
-        self.control(
-            id,
-            &Frame::SynStream {
-                id,
-                associated: 0,
-                priority: 0,
-                headers: headers.clone(),
-                fin: false,
-                unidirectional: false,
-            },
-        )?;
+        let headers = headers.clone();
+        let (fin, unidirectional) = (false, false);
+        self.control(&Frame::SynStream { id, associated: 0, priority: 0, headers, fin, unidirectional })?;
         self.next_id += 2;
         let core = core(id);
         self.streams.insert(id, Entry::new(Arc::clone(&core), Reply::Awaited));
@@ -267,7 +271,7 @@ impl State {
     /// Sends a PING; the receiver hears when it comes back.
     pub(crate) fn ping(&mut self) -> Result<oneshot::Receiver<()>, Error> {
         let id = self.next_ping;
-        self.control(0, &Frame::Ping(id))?;
+        self.control(&Frame::Ping(id))?;
         self.next_ping = if id > 0xffff_fffd { id % 2 + 2 } else { id + 2 };
         let (pong, came_back) = oneshot::channel();
         // Those who gave up waiting leave nothing behind, even if the peer never answers.
@@ -317,7 +321,7 @@ impl State {
         if !known {
             self.rst(id, status);
         }
-        self.unstall(id);
+        self.unstall();
     }
 
     /// Forgets a stream: nobody holds it any more.
@@ -325,16 +329,45 @@ impl State {
         self.reset(id, status);
         if let Some(entry) = self.streams.remove(&id) {
             self.header_bytes = self.header_bytes.saturating_sub(entry.header_bytes);
+            self.held -= entry.held();
             if self.is_peers(id) {
                 self.peer_streams -= 1;
             }
         }
+        self.unstall();
         self.leave_when_done();
     }
 
-    /// Lets the driver go on if it waited for this stream.
-    pub(crate) fn unstall(&mut self, id: StreamId) {
-        if self.stalled == Some(id) {
+    /// Takes the next bytes for the reader of a stream.
+    pub(crate) fn take_chunk(&mut self, id: StreamId) -> Option<Bytes> {
+        let entry = self.streams.get_mut(&id)?;
+        let before = entry.held();
+        let chunk = entry.pop()?;
+        self.held -= before - entry.held();
+        self.unstall();
+        Some(chunk)
+    }
+
+    /// Nobody reads this stream any more.
+    pub(crate) fn drop_reader(&mut self, id: StreamId) {
+        if let Some(entry) = self.streams.get_mut(&id) {
+            self.held -= entry.held();
+            entry.drop_reader();
+            self.unstall();
+        }
+    }
+
+    /// Lets the driver go on if what it waited for has come.
+    fn unstall(&mut self) {
+        let goes_on = match self.stalled {
+            None => false,
+            Some(Stall::All) => self.held <= self.config.receive_total / 2,
+            Some(Stall::Stream(id)) => {
+                let limit = self.config.receive_buffer;
+                self.streams.get(&id).is_none_or(|entry| entry.has_room(limit))
+            }
+        };
+        if goes_on {
             self.stalled = None;
             self.wake_driver();
         }

@@ -31,6 +31,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// How long a client may take to read what was sent to it. It may have stopped its output for a while, and must not lose
+    /// the rest because the process has ended; but one that has not moved for all the idle time is not waited for again.
+    pub(crate) fn patience(&self, end: &End) -> Duration {
+        if *end == End::Idle { self.linger } else { self.idle }
+    }
+}
+
 /// What became of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {

@@ -61,14 +61,20 @@ impl Input {
         }
     }
 
-    /// All that comes until the end, but no more than `limit` bytes of it: the rest is read and thrown away.
-    pub(crate) async fn all(&mut self, limit: usize) -> io::Result<Vec<u8>> {
+    /// All that comes until the end, but no more than `limit` bytes of it: the rest is read and thrown away. And what the
+    /// end was: servers in Go end their connections by resetting the streams, with all that was to be said already said.
+    pub(crate) async fn all(&mut self, limit: usize) -> (Vec<u8>, io::Result<()>) {
         let mut all = Vec::new();
-        while let Some(bytes) = self.next().await? {
-            let room = limit.saturating_sub(all.len()).min(bytes.len());
-            all.extend_from_slice(&bytes[..room]);
+        loop {
+            match self.next().await {
+                Ok(Some(bytes)) => {
+                    let room = limit.saturating_sub(all.len()).min(bytes.len());
+                    all.extend_from_slice(&bytes[..room]);
+                }
+                Ok(None) => return (all, Ok(())),
+                Err(error) => return (all, Err(error)),
+            }
         }
-        Ok(all)
     }
 }
 

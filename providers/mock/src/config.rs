@@ -33,6 +33,8 @@ pub struct Settings {
     pub life: Life,
     /// What goes wrong.
     pub faults: HashMap<Call, Fault>,
+    /// Whether pods wait for the files of their volumes. It costs a token of each pod that has one.
+    pub volumes: bool,
     /// The socket of the process that has the pods; `None` keeps them in this process.
     pub backend: Option<PathBuf>,
 }
@@ -51,6 +53,7 @@ struct Section {
     pod_cidr: Option<String>,
     life: Life,
     faults: BTreeMap<String, Fault>,
+    volumes: bool,
     backend: Option<PathBuf>,
 }
 
@@ -135,7 +138,8 @@ impl Section {
             faults.insert(call, fault);
         }
         let provider_id = self.provider_id.filter(|id| !id.is_empty());
-        Ok(Settings { capacity, provider_id, pod_cidr, life: self.life, faults, backend: self.backend })
+        let (life, volumes, backend) = (self.life, self.volumes, self.backend);
+        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, volumes, backend })
     }
 }
 

@@ -18,6 +18,7 @@ mod duration;
 mod factory;
 mod fault;
 mod host;
+mod inputs;
 mod life;
 mod link;
 mod mock;

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use vk_provider::{PodBundle, PodRef, Quantity, Result};
+use vk_provider::{PodRef, Quantity, Result};
 
 use crate::{
     ability::{files::Disks, stats::Tally},
@@ -20,6 +20,7 @@ use crate::{
     config::Settings,
     fault::{Call, Fault, Faults},
     host::Host,
+    inputs::Inputs,
     life::Life,
     link::{Link, unexpected},
     remote::Remote,
@@ -42,8 +43,8 @@ pub(crate) struct Inner {
     pub(crate) link: Arc<Link>,
     pub(crate) clock: Clock,
     pub(crate) opened: Timestamp,
-    /// The pods that the core handed over, for their environment.
-    pub(crate) bundles: Mutex<HashMap<Arc<str>, PodBundle>>,
+    /// What the pods were started with.
+    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
     /// What was copied into containers.
     pub(crate) disks: Disks,
     /// The processor time of all pods that there were.
@@ -223,7 +224,7 @@ impl Builder {
             link: Arc::new(link),
             opened: clock.now(),
             clock,
-            bundles: Mutex::default(),
+            inputs: Mutex::default(),
             disks: Disks::default(),
             tally: Mutex::default(),
         }))

@@ -23,14 +23,15 @@ use vk_node::{
         roll::Roll,
         watches::Watches,
     },
-    resolve::Unresolving,
+    resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
+use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use super::{
     address,
     kubelet::{Kubelets, Served},
+    readers::Readers,
     terms::Terms,
 };
 use crate::{
@@ -62,14 +63,28 @@ struct Member {
     progress: watch::Receiver<Progress>,
 }
 
+/// What a fleet is started with, beside its configuration.
+pub(super) struct Means {
+    pub(super) client: Client,
+    /// As whom the client is known.
+    pub(super) identity: Identity,
+    /// As whom nodes read what their pods refer to.
+    pub(super) readers: Readers,
+    pub(super) metrics: node::Metrics,
+    pub(super) kubelets: Kubelets,
+}
+
 /// What every controller of this process is made of.
 #[derive(Clone)]
 struct Common {
     client: Client,
+    /// As whom nodes read what their pods refer to: see [`Common::reader`].
+    readers: Readers,
     settings: Settings,
     restricted: bool,
     shared: Option<Shared>,
     watches: Watches,
+    services: Services,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
@@ -81,6 +96,15 @@ struct Common {
     declared_features: BTreeSet<String>,
 }
 
+// === impl Common ===
+
+impl Common {
+    /// The client through which a node reads what its pods refer to, and asks for their tokens.
+    fn reader(&self, node: &str) -> Client {
+        self.readers.of(&self.client, node)
+    }
+}
+
 // === impl Fleet ===
 
 impl Fleet {
@@ -88,12 +112,10 @@ impl Fleet {
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
-        client: Client,
-        identity: &Identity,
-        metrics: node::Metrics,
-        kubelets: Kubelets,
+        means: Means,
         supervisor: &Supervisor,
     ) -> Result<Self, Failure> {
+        let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
         // One watch for all of them, where there are several: a node identity has only one.
         let shared = (config.nodes.len() > 1).then(|| {
@@ -102,6 +124,7 @@ impl Fleet {
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let common = Common {
+            services: Services::new(client.clone(), supervisor),
             watches,
             settings: settings(&config),
             restricted,
@@ -110,6 +133,7 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            readers,
             declared_features: features(&client, config.streaming.web_sockets).await,
             kubelets,
             client,
@@ -289,7 +313,7 @@ async fn features(client: &Client, web_sockets: bool) -> BTreeSet<String> {
         }
         Ok(_) => {}
         Err(error) => {
-            warn!(%error, "the API server does not tell its version: the nodes declare no features")
+            warn!(%error, "the API server does not tell its version: the nodes declare no features");
         }
     }
     features
@@ -400,8 +424,16 @@ fn pods(
     common: &Common,
     facts: watch::Receiver<Option<Arc<Node>>>,
 ) -> pods::Controller {
-    let resolver: Arc<dyn Resolver> =
-        Arc::new(Unresolving { node: name.to_owned(), ips: vec![context.internal_ip] });
+    let sources = Sources {
+        client: common.reader(name),
+        services: common.services.clone(),
+        node: name.to_owned(),
+        ips: vec![context.internal_ip],
+        facts: facts.clone(),
+        clock: Clock::system(),
+        limits: Limits::default(),
+        watches: common.metrics.object_watches.clone(),
+    };
     pods::Controller {
         node: name.to_owned(),
         provider: Arc::clone(provider),
@@ -409,7 +441,7 @@ fn pods(
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
         sights: common.watches.of(name),
         facts,
-        resolvers: Arc::new(move |_| Arc::clone(&resolver)),
+        library: Library::new(sources, &common.supervisor),
         clock: Clock::system(),
     }
 }

@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod kubectl;
 mod node;
 mod pods;
+mod resolve;

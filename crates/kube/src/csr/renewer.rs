@@ -67,6 +67,10 @@ impl Renewer {
             }
         }
         let due = standing.current.as_ref().map_or(now, |pair| due(pair, &mut rand::rng()));
+        if let Some(pair) = &standing.current {
+            let wanted = wanted.borrow();
+            client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
+        }
         Self {
             client,
             fallback: None,
@@ -112,6 +116,7 @@ impl Renewer {
                     let left = pair.not_after().duration_since(self.clock.now());
                     let pause = Duration::try_from(left).unwrap_or_default() / 4;
                     self.rested = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+                    self.client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
                     self.standing.send_replace(Standing { current: Some(pair), ..Standing::default() });
                     backoff.reset();
                     continue;
@@ -124,7 +129,7 @@ impl Renewer {
                 Error::Api { error, .. } => error.retry_after,
                 _ => None,
             };
-            let wait = backoff.next(asked, &mut rng);
+            let wait = self.in_time(backoff.next(asked, &mut rng));
             warn!(node = wanted.node, %error, ?wait, "no new {} certificate: trying again", wanted.signer.word());
             self.standing.send_modify(|standing| {
                 standing.pending = None;
@@ -175,6 +180,17 @@ impl Renewer {
                     }
                 }
             }
+        }
+    }
+
+    /// Not so long that the certificate is over by then.
+    fn in_time(&self, wait: Duration) -> Duration {
+        match &self.standing.borrow().current {
+            Some(current) => {
+                let left = current.not_after().duration_since(self.clock.now());
+                wait.min((Duration::try_from(left).unwrap_or_default() / 4).max(FIRST_RETRY))
+            }
+            None => wait,
         }
     }
 

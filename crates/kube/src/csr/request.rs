@@ -11,7 +11,10 @@ use k8s_openapi::{
 use rand::{SeedableRng as _, rngs::StdRng};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject as _};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until},
+};
 use tracing::{info, warn};
 use vk_supervisor::{Backoff, Clock};
 
@@ -27,11 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REMINDER: Duration = Duration::from_mins(15);
 /// How often an undecided request is read beside the watch, which might have missed something.
 const LOOK: Duration = Duration::from_mins(1);
-/// The same where it may not be watched.
+/// The first one where it is not watched; later ones come as seldom as beside a watch.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LAST_LOOK: Duration = Duration::from_secs(15);
 /// Enough of a key to tell it from all others.
 const FINGERPRINT: usize = 10;
+
+/// A watch is a connection, and a process with a thousand nodes may wait for somebody to approve a thousand certificates: some
+/// are watched, and the others are read now and then.
+static WATCHES: Semaphore = Semaphore::const_new(10);
 
 /// A request that the API server has.
 struct Request {
@@ -128,7 +134,11 @@ impl Request {
         let name = name(wanted, key);
         let object = object(&name, wanted, key)?;
         let api = |operation| move |error| Error::Api { operation, error };
-        let there = match objects.create(&object).await {
+        // Never closed; and there may be a thousand of us.
+        let turn = client.turns().acquire_owned().await;
+        let created = objects.create(&object).await;
+        drop(turn);
+        let there = match created {
             Ok(created) => created,
             Err(error) if error.kind == Kind::AlreadyExists => {
                 let there = objects.get(&name).await.map_err(api("read"))?;
@@ -148,10 +158,11 @@ impl Request {
     async fn decided(&self) -> Result<String, Error> {
         let selector = Selector { fields: Some(format!("metadata.name={}", self.name)), labels: None };
         let mut changes = pin!(self.objects.watch(&selector));
-        let mut watching = true;
-        let mut backoff = Backoff::new(FIRST_LOOK, LAST_LOOK);
+        let permit = WATCHES.try_acquire();
+        let mut watching = permit.is_ok();
+        let mut backoff = Backoff::new(FIRST_LOOK, LOOK);
         let mut rng = StdRng::from_rng(&mut rand::rng());
-        let mut look = Instant::now() + LOOK;
+        let mut look = Instant::now() + if watching { LOOK } else { backoff.next(None, &mut rng) };
         let mut remind = Instant::now() + PATIENCE;
         loop {
             let seen = tokio::select! {

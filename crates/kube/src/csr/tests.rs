@@ -200,6 +200,53 @@ async fn what_is_denied_not_signed_or_deleted_is_asked_for_again_with_growing_pa
 }
 
 #[tokio::test(start_paused = true)]
+async fn pauses_never_outlast_the_certificate() {
+    for end in [Duration::from_secs(3), Duration::from_secs(20), Duration::from_mins(2)] {
+        let bench = Bench::new(Wanted::client("vk"));
+        let (mut standing, _tasks) = bench.run();
+        let first = seen(&mut standing, |standing| standing.current.is_some()).await.current.unwrap();
+        bench.authority.set(Policy::Refuse(503));
+        // The cluster is back shortly before the end.
+        let left = Duration::try_from(first.not_after().duration_since(bench.clock.now())).unwrap();
+        tokio::time::sleep(left.checked_sub(end).unwrap()).await;
+        assert!(standing.borrow().trouble.is_some());
+        bench.authority.set(Policy::Sign);
+        let renewed = seen(&mut standing, |now| now.current.as_ref() != Some(&first)).await;
+        assert!(renewed.current.is_some(), "it was renewed in time with {end:?} left");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_nodes_wait_for_approval_with_few_watches_and_seldom_reads() {
+    const NODES: usize = 100;
+    let bench = Bench::new(Wanted::client("unused"));
+    bench.authority.set(Policy::Wait);
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut kept = Vec::new();
+    for index in 0..NODES {
+        let (sender, wanted) = watch::channel(Wanted::client(format!("vk-{index}")));
+        let store = Store::new(bench.folder.path().join(format!("{index}.pem")));
+        let renewer = Renewer::new(bench.client(), wanted, store, bench.clock.clone());
+        kept.push((sender, renewer.standing()));
+        tasks.spawn(renewer.run());
+    }
+    for (_, standing) in &mut kept {
+        seen(standing, |standing| standing.pending.is_some()).await;
+    }
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let before = bench.authority.reads();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let reads = bench.authority.reads() - before;
+    assert!((4 * NODES..=11 * NODES).contains(&reads), "{reads} in five minutes");
+    assert!(bench.authority.watches() <= 10, "{} watches", bench.authority.watches());
+    bench.authority.set(Policy::Sign);
+    for (_, standing) in &mut kept {
+        seen(standing, |standing| standing.current.is_some()).await;
+    }
+    assert_eq!(bench.authority.attempts(), NODES, "one request for each");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wrong_clock_is_named_and_makes_no_storm() {
     let bench = Bench::new(Wanted::client("vk"));
     // The authority lives a day behind: what it issues has expired here.

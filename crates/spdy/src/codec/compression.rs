@@ -72,32 +72,31 @@ impl Inflater {
         limit: usize,
     ) -> Result<(), InflateError> {
         let stream = self.stream.get_or_insert_with(|| Box::new(Decompress::new(true)));
+        // Not straight onto the output: all of its spare room would be zeroed before every call, and a peer that sends byte by byte
+        // would have us do little else.
+        let mut scratch = [0; 2048];
         loop {
-            // One byte over the limit is room to see that there is more.
-            if output.len() > limit {
+            let before = (stream.total_in(), stream.total_out());
+            let result = stream.decompress(input, &mut scratch, FlushDecompress::Sync);
+            let read = usize::try_from(stream.total_in() - before.0).map_err(|_| InflateError::Corrupt)?;
+            let written =
+                usize::try_from(stream.total_out() - before.1).map_err(|_| InflateError::Corrupt)?;
+            input = input.get(read..).ok_or(InflateError::Corrupt)?;
+            let inflated = scratch.get(..written).ok_or(InflateError::Corrupt)?;
+            if output.len() + inflated.len() > limit {
                 return Err(InflateError::TooLarge);
             }
-            let room = (limit + 1 - output.len()).min(output.len().max(256));
-            output.reserve(room);
-            let before = (stream.total_in(), output.len());
-            let result = stream.decompress_vec(input, output, FlushDecompress::Sync);
-            let read = usize::try_from(stream.total_in() - before.0).map_err(|_| InflateError::Corrupt)?;
-            input = input.get(read..).ok_or(InflateError::Corrupt)?;
+            output.extend_from_slice(inflated);
             match result {
                 Err(error) if error.needs_dictionary().is_some() => {
                     stream.set_dictionary(&DICTIONARY).map_err(|_| InflateError::Corrupt)?;
                 }
                 Err(_) | Ok(Status::StreamEnd) => return Err(InflateError::Corrupt),
-                // Whatever is left inside comes out when there is room for it; a full buffer may hide some.
-                Ok(Status::Ok | Status::BufError) => {
-                    let stuck = read == 0 && output.len() == before.1;
-                    if stuck && !input.is_empty() {
-                        return Err(InflateError::Corrupt);
-                    }
-                    if input.is_empty() && (stuck || output.len() < output.capacity()) {
-                        return if output.len() > limit { Err(InflateError::TooLarge) } else { Ok(()) };
-                    }
-                }
+                // A buffer that is full may leave something inside.
+                Ok(_) if written == scratch.len() => {}
+                Ok(_) if input.is_empty() => return Ok(()),
+                Ok(_) if read == 0 && written == 0 => return Err(InflateError::Corrupt),
+                Ok(_) => {}
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 /// The headers of a stream: names in lower case, each with one value or several, in the order of the wire.
 ///
 /// Looking up does not mind the case of letters. Values are bytes on the wire; those that are no UTF-8 have their odd bytes replaced,
-/// which Kubernetes, whose values are words and numbers, never notices.
+/// which Kubernetes, whose values are words and numbers, never notices. A NUL in a value separates two of them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Several values are separated by NUL, as on the wire.

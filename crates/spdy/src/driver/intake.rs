@@ -26,11 +26,13 @@ pub(super) struct Intake {
     buffer: BytesMut,
     /// A frame that its stream has no room for yet. Nothing is read before it has found its place.
     waiting: Option<Frame>,
+    /// Answers to what the peer did wrong have piled up: nothing is read before they are written.
+    is_choked: bool,
 }
 
 impl Intake {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { decoder: Decoder::new(limits), buffer: BytesMut::new(), waiting: None }
+        Self { decoder: Decoder::new(limits), buffer: BytesMut::new(), waiting: None, is_choked: false }
     }
 
     /// Whether the peer may close here.
@@ -40,7 +42,7 @@ impl Intake {
 
     /// Whether nothing is read because somebody has to read first.
     pub(super) fn is_stalled(&self) -> bool {
-        self.waiting.is_some()
+        self.waiting.is_some() || self.is_choked
     }
 
     /// Hands on what has been read, and reads once; `false` at the end of the carrier.
@@ -91,6 +93,12 @@ impl Intake {
     /// Gives every frame of the buffer to its stream. Pending while one of them finds no room.
     fn hand_on(&mut self, shared: &Shared) -> Poll<()> {
         loop {
+            if self.is_choked {
+                self.is_choked = shared.with(|state| state.outbox.is_choked());
+            }
+            if self.is_choked {
+                return Poll::Pending;
+            }
             let frame = match self.waiting.take() {
                 Some(frame) => frame,
                 None => match self.decoder.decode(&mut self.buffer) {
@@ -98,7 +106,10 @@ impl Intake {
                     Ok(None) => return Poll::Ready(()),
                     Err(error) => {
                         let is_fatal = error.stream().is_none();
-                        shared.with(|state| state.receive_error(error));
+                        self.is_choked = shared.with(|state| {
+                            state.receive_error(error);
+                            state.outbox.is_choked()
+                        });
                         if is_fatal {
                             // The connection closes, and what comes is thrown away.
                             self.buffer.clear();

@@ -108,18 +108,28 @@ impl Entry {
         !self.local.is_open() && !self.remote.is_open()
     }
 
-    /// Whether the reader has to read before more can be taken. What would be thrown away anyway needs no room.
+    /// Whether the reader has to read before more is taken.
     pub(crate) fn is_full(&self, limit: usize) -> bool {
-        self.held >= limit.max(1) && self.remote.is_open() && self.has_reader
+        self.held >= limit.max(1)
     }
 
     /// Whether enough has been read to go on, and not to stop again at the next frame.
     pub(crate) fn has_room(&self, limit: usize) -> bool {
-        self.held <= limit / 2
+        self.held <= limit / 2 || !self.takes_bytes()
     }
 
-    pub(crate) fn push(&mut self, payload: Bytes, signals: &mut Signals) {
-        if payload.is_empty() || !self.has_reader || !self.remote.is_open() {
+    /// Whether bytes of the peer find anybody.
+    pub(super) fn takes_bytes(&self) -> bool {
+        self.remote.is_open() && self.has_reader
+    }
+
+    /// How much waits for the reader.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    pub(super) fn push(&mut self, payload: Bytes, signals: &mut Signals) {
+        if payload.is_empty() || !self.takes_bytes() {
             return;
         }
         let payload = if payload.len() < WORTH_KEEPING { Bytes::copy_from_slice(&payload) } else { payload };
@@ -128,7 +138,7 @@ impl Entry {
         signals.wakers.extend(self.read_waker.take());
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
         let payload = self.incoming.pop_front()?;
         self.held -= payload.len() + CHUNK;
         if self.incoming.is_empty() {
@@ -139,7 +149,7 @@ impl Entry {
     }
 
     /// Throws away what nobody will read.
-    pub(crate) fn drop_reader(&mut self) {
+    pub(super) fn drop_reader(&mut self) {
         self.has_reader = false;
         self.incoming = VecDeque::new();
         self.held = 0;

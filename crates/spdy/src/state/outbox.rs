@@ -10,11 +10,10 @@ use crate::codec::{StreamId, data_header};
 /// A frame as it goes out: every frame of SPDY begins with eight bytes, so DATA needs no copy of its payload.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// Whose it is, or 0.
-    pub(crate) id: StreamId,
     pub(crate) head: [u8; 8],
     pub(crate) body: Bytes,
-    is_control: bool,
+    /// Whose DATA it is; unset for a control frame.
+    stream: Option<StreamId>,
 }
 
 impl Outgoing {
@@ -48,11 +47,11 @@ impl Outbox {
         Self { queue: VecDeque::new(), unsent: 0, controls: 0, limit: limit.max(1), waiting: VecDeque::new() }
     }
 
-    pub(super) fn push_control(&mut self, id: StreamId, mut frame: Bytes) {
+    pub(super) fn push_control(&mut self, mut frame: Bytes) {
         let mut head = [0; 8];
         head.copy_from_slice(&frame.split_to(8));
         self.controls += 1;
-        self.push(Outgoing { id, head, body: frame, is_control: true });
+        self.push(Outgoing { head, body: frame, stream: None });
     }
 
     fn push(&mut self, frame: Outgoing) -> usize {
@@ -75,7 +74,7 @@ impl Outbox {
 
     fn settle(&mut self, frame: &Outgoing) {
         self.unsent -= frame.cost();
-        self.controls -= usize::from(frame.is_control);
+        self.controls -= usize::from(frame.stream.is_none());
     }
 
     /// Hands frames over for writing, about as much as is asked for.
@@ -114,7 +113,7 @@ impl State {
     /// Queues bytes of a stream.
     pub(crate) fn push_data(&mut self, id: StreamId, payload: Bytes, fin: bool) {
         let head = data_header(id, fin, payload.len());
-        let cost = self.outbox.push(Outgoing { id, head, body: payload, is_control: false });
+        let cost = self.outbox.push(Outgoing { head, body: payload, stream: Some(id) });
         if let Some(entry) = self.streams.get_mut(&id) {
             entry.unsent += cost;
         }
@@ -125,10 +124,7 @@ impl State {
     pub(crate) fn written(&mut self, frames: impl Iterator<Item = Outgoing>) {
         for frame in frames {
             self.outbox.settle(&frame);
-            if frame.is_control {
-                continue;
-            }
-            if let Some(entry) = self.streams.get_mut(&frame.id) {
+            if let Some(entry) = frame.stream.and_then(|id| self.streams.get_mut(&id)) {
                 entry.unsent -= frame.cost();
                 if entry.unsent == 0 {
                     // Somebody may wait for a flush.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::{Core, Entry, Reply, Role, Side, State};
+use super::{Core, Entry, Reply, Role, Side, Stall, State};
 use crate::{
     Error,
     codec::{self, Frame, Headers, ResetStatus, StreamId},
@@ -40,15 +40,26 @@ impl State {
                     self.stray(id);
                     return Received::Done;
                 };
-                if entry.is_full(self.config.receive_buffer) {
-                    self.stalled = Some(id);
+                let stall = if payload.is_empty() || !entry.takes_bytes() {
+                    None
+                } else if entry.is_full(self.config.receive_buffer) {
+                    Some(Stall::Stream(id))
+                } else if self.held >= self.config.receive_total.max(1) {
+                    Some(Stall::All)
+                } else {
+                    None
+                };
+                if stall.is_some() {
+                    self.stalled = stall;
                     return Received::Later(Frame::Data { id, payload, fin });
                 }
+                let before = entry.held();
                 if matches!(entry.remote, Side::Finished) {
-                    self.reset(id, ResetStatus::StreamAlreadyClosed);
+                    self.refuse(id, ResetStatus::StreamAlreadyClosed);
                     return Received::Done;
                 }
                 entry.push(payload, &mut self.signals);
+                self.held += entry.held() - before;
                 if fin {
                     entry.finish_remote(&mut self.signals);
                 }
@@ -85,12 +96,7 @@ impl State {
                 if self.is_peers(id) && id > self.last_peer_id {
                     self.last_peer_id = id;
                 }
-                if self.streams.contains_key(&id) {
-                    self.reset(id, ResetStatus::ProtocolError);
-                    self.drop_unclaimed(id);
-                } else {
-                    self.rst(id, ResetStatus::ProtocolError);
-                }
+                self.refuse(id, ResetStatus::ProtocolError);
             }
             fatal => self.fail(Error::Protocol(fatal)),
         }
@@ -99,12 +105,7 @@ impl State {
     fn incoming(&mut self, id: StreamId, priority: u8, headers: Headers, fin: bool, unidirectional: bool) {
         if !self.is_peers(id) || id <= self.last_peer_id {
             // A number of the wrong kind, or used before. What lives under it dies of it: the peer takes it for reset.
-            if self.streams.contains_key(&id) {
-                self.reset(id, ResetStatus::ProtocolError);
-                self.drop_unclaimed(id);
-            } else {
-                self.rst(id, ResetStatus::ProtocolError);
-            }
+            self.refuse(id, ResetStatus::ProtocolError);
             return;
         }
         self.last_peer_id = id;
@@ -138,7 +139,7 @@ impl State {
     fn replied(&mut self, id: StreamId, headers: Headers, fin: bool) {
         let Some(entry) = self.streams.get_mut(&id) else { return self.stray(id) };
         if !matches!(entry.reply, Reply::Awaited) {
-            return self.reset(id, ResetStatus::StreamInUse);
+            return self.refuse(id, ResetStatus::StreamInUse);
         }
         entry.reply = Reply::Received(headers);
         self.signals.wakers.extend(entry.read_waker.take());
@@ -151,13 +152,13 @@ impl State {
         let most = self.config.max_header_bytes;
         let Some(entry) = self.streams.get_mut(&id) else { return self.stray(id) };
         if matches!(entry.remote, Side::Finished) {
-            return self.reset(id, ResetStatus::StreamAlreadyClosed);
+            return self.refuse(id, ResetStatus::StreamAlreadyClosed);
         }
         if entry.has_reader && entry.remote.is_open() {
             let size = headers.size();
             if entry.later_headers.len() >= MAX_LATER_HEADERS || self.header_bytes.saturating_add(size) > most
             {
-                return self.reset(id, ResetStatus::FrameTooLarge);
+                return self.refuse(id, ResetStatus::FrameTooLarge);
             }
             self.header_bytes += size;
             entry.header_bytes += size;
@@ -172,6 +173,16 @@ impl State {
         if let Some(entry) = self.streams.get_mut(&id) {
             entry.lose(&Error::Reset(status), &mut self.signals);
             self.drop_unclaimed(id);
+        }
+    }
+
+    /// The peer broke a rule about a stream: it costs the stream, if there is one.
+    fn refuse(&mut self, id: StreamId, status: ResetStatus) {
+        if self.streams.contains_key(&id) {
+            self.reset(id, status);
+            self.drop_unclaimed(id);
+        } else {
+            self.rst(id, status);
         }
     }
 

@@ -55,15 +55,11 @@ impl Reader {
         }
         let id = self.core.id;
         self.shared.with(|state| {
-            let limit = state.config.receive_buffer;
-            // There is an entry as long as there is a reader.
-            let Some(entry) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(None)) };
-            if let Some(chunk) = entry.pop() {
-                if entry.has_room(limit) {
-                    state.unstall(id);
-                }
+            if let Some(chunk) = state.take_chunk(id) {
                 return Poll::Ready(Ok(Some(chunk)));
             }
+            // There is an entry as long as there is a reader.
+            let Some(entry) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(None)) };
             match &entry.remote {
                 Side::Open => {
                     state.signals.register(&mut entry.read_waker, context.waker());
@@ -120,13 +116,9 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let id = self.core.id;
         self.shared.with(|state| {
-            if let Some(entry) = state.streams.get_mut(&id) {
-                entry.drop_reader();
-                if entry.has_writer {
-                    state.unstall(id);
-                } else {
-                    state.forget(id, ResetStatus::Cancel);
-                }
+            state.drop_reader(id);
+            if state.streams.get(&id).is_some_and(|entry| !entry.has_writer) {
+                state.forget(id, ResetStatus::Cancel);
             }
         });
     }

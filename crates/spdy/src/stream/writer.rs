@@ -71,12 +71,13 @@ impl Writer {
         })
     }
 
-    /// Sends more headers, in order with what was written.
-    pub fn send_headers(&mut self, headers: &Headers) -> io::Result<()> {
+    /// Sends more headers, in order with what was written; waits for room.
+    pub async fn send_headers(&mut self, headers: &Headers) -> io::Result<()> {
+        poll_fn(|context| self.poll_room(context)).await?;
         let id = self.core.id;
         self.shared.with(|state| {
             local(state, id).map_err(|error| write_error(error.unwrap_or(Error::Closed)))?;
-            Ok(state.control(id, &Frame::Headers { id, headers: headers.clone(), fin: false })?)
+            Ok(state.control(&Frame::Headers { id, headers: headers.clone(), fin: false })?)
         })
     }
 

@@ -1,6 +1,6 @@
 //! Peers that break the rules, and what they get for it. The peer is the test itself, frame by frame.
 
-use std::io;
+use std::{io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tokio::{
@@ -340,26 +340,77 @@ async fn headers_of_waiting_streams_are_bounded_together() {
     assert_eq!(peer.connection.streams(), 2);
 }
 
+/// Sends the same over and over until the server takes no more, and answers how many bytes it took.
+async fn flood(peer: &mut Peer, bytes: &[u8]) -> usize {
+    let mut sent = 0;
+    while let Ok(written) =
+        tokio::time::timeout(Duration::from_millis(200), peer.io.write(&bytes[sent % bytes.len()..])).await
+    {
+        sent += written.expect("a server that lives");
+        assert!(sent < 20_000_000, "the server takes all of it");
+    }
+    sent
+}
+
 #[tokio::test]
 async fn a_peer_that_asks_and_does_not_listen_is_read_no_further() {
     let mut peer = Peer::new();
     let mut bytes = BytesMut::new();
-    for id in 0..100_000 {
-        peer.encoder.encode(&Frame::Ping(2 * id + 1), &mut bytes).unwrap();
-    }
-    // The pipe holds a mebibyte each way; with what the server holds that is less than twice 100,000 pings of 12 bytes.
-    let mut many = BytesMut::new();
-    (0..10).for_each(|_| many.extend_from_slice(&bytes));
-    let mut sent = 0;
-    while let Ok(result) =
-        tokio::time::timeout(std::time::Duration::from_millis(200), peer.io.write(&many[sent..])).await
-    {
-        sent += result.unwrap();
-        assert!(sent < 3_000_000, "the server takes all of it");
-    }
+    peer.encoder.encode(&Frame::Ping(7), &mut bytes).unwrap();
+    let sent = flood(&mut peer, &bytes.repeat(10_000)).await;
+    // The pipe holds a mebibyte each way; there is not much more than that.
+    assert!(sent < 3_000_000, "{sent}");
     // And when the peer listens, every one is answered.
-    let pings = sent / 12;
-    for index in 0..pings {
-        assert_eq!(peer.next().await, Some(Frame::Ping((2 * (index % 100_000) + 1).try_into().unwrap())));
+    for _ in 0..sent / 12 {
+        assert_eq!(peer.next().await, Some(Frame::Ping(7)));
     }
+}
+
+#[tokio::test]
+async fn a_peer_that_does_everything_wrong_and_does_not_listen_is_read_no_further() {
+    let mut peer = Peer::new();
+    peer.raw(&syn_block(1, b"\0\0\0\x01\0\0\0\x01A\0\0\0\x01x")).await;
+    peer.expect_reset(1, ResetStatus::ProtocolError).await;
+    // The zlib stream has begun: the header of it must not come again.
+    let mut again = syn_block(1, b"\0\0\0\x01\0\0\0\x01A\0\0\0\x01x");
+    again.drain(18..24);
+    again[7] -= 6;
+    let sent = flood(&mut peer, &again.repeat(1000)).await;
+    for _ in 0..sent / again.len() {
+        peer.expect_reset(1, ResetStatus::ProtocolError).await;
+    }
+}
+
+#[tokio::test]
+async fn what_waits_for_readers_is_bounded_for_all_streams_together() {
+    let mut config = Config::default();
+    config.receive_total = 100_000;
+    let mut peer = Peer::of(config);
+    let mut bytes = BytesMut::new();
+    for id in (1..1000).step_by(2) {
+        peer.encoder.encode(&syn(id, &[]), &mut bytes).unwrap();
+        let data = Frame::Data { id, payload: Bytes::from(vec![b'x'; 5_000]), fin: true };
+        peer.encoder.encode(&data, &mut bytes).unwrap();
+    }
+    let Peer { io, connection, .. } = peer;
+    let (_reader, mut writer) = tokio::io::split(io);
+    let accept = async {
+        soon(async {
+            while connection.streams() < 20 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        // Nobody has read anything. The pipe is large enough for two hundred streams.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(connection.streams() < 30, "{} streams", connection.streams());
+        for _ in 0..500 {
+            let mut stream = connection.accept().await.unwrap().unwrap().accept();
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard.len(), 5_000);
+        }
+    };
+    let (sent, ()) = soon(async { tokio::join!(writer.write_all(&bytes), accept) }).await;
+    sent.unwrap();
 }

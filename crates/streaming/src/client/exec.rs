@@ -1,5 +1,7 @@
 //! A process that another server runs, as a session.
 
+use std::io;
+
 use futures::{
     FutureExt as _,
     future::{self, BoxFuture, Either},
@@ -90,7 +92,7 @@ async fn open_channels(io: Io, protocol: Protocol, options: ExecOptions, limits:
         stderr: options.stderr.then(|| channels.input(number::STDERR)),
         resize: options.tty.then(|| channels.output(number::RESIZE)),
         error: channels.input(number::ERROR),
-        driver: channels.drive().map(drop).boxed(),
+        driver: async { drop(channels.drive().await.close().await) }.boxed(),
     }
 }
 
@@ -201,8 +203,14 @@ fn lost() -> Error {
 
 async fn read_status(mut error: Input, version: Version, exited: oneshot::Sender<Result<Exit>>) {
     let exit = match error.all(LONGEST_STATUS).await {
-        Ok(said) => Status::decode(&said, version),
-        Err(error) => Err(lost().caused_by(error)),
+        (said, Ok(())) => Status::decode(&said, version),
+        // What was said counts, whatever came after it.
+        (said, Err(_)) if !said.is_empty() => Status::decode(&said, version),
+        // Before version 4 a success is not said.
+        (_, Err(error)) if version < Version::V4 && error.kind() == io::ErrorKind::ConnectionReset => {
+            Ok(Exit { code: 0 })
+        }
+        (_, Err(error)) => Err(lost().caused_by(error)),
     };
     let _ = exited.send(exit);
 }

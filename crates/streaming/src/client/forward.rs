@@ -96,7 +96,7 @@ where
             });
             let carrier = Carrier::Channels(Mutex::new(ports.collect()));
             let driving = async move {
-                channels.drive().await;
+                channels.drive().await.close().await;
             };
             Forwarder { carrier, task: Task::start(driving), limits: limits.clone() }
         }
@@ -124,7 +124,7 @@ impl Forwarder {
     pub async fn open(&self, port: u16) -> Result<BoxDuplex> {
         let (stream, mut error) = self.pair(port).await?;
         let half_close = matches!(self.carrier, Carrier::Spdy { .. });
-        let told = async move { error.all(LONGEST_ERROR).await.unwrap_or_default() };
+        let told = async move { error.all(LONGEST_ERROR).await.0 };
         Ok(Box::new(Opened { stream, told: told.boxed().fuse(), half_close }))
     }
 

@@ -1,7 +1,5 @@
 //! Moves bytes between a client and a provider's session, whatever the protocol.
 
-use std::time::Duration;
-
 use futures::future;
 use tokio::time::timeout;
 use vk_provider::{
@@ -64,18 +62,12 @@ impl Job<'_> {
             outputs.finish().await;
             error.flush().await
         };
-        match timeout(patience(&end, limits), telling).await {
+        match timeout(limits.patience(&end), telling).await {
             Ok(Ok(())) => end,
             _ if end == End::Idle => end,
             _ => End::ClientGone,
         }
     }
-}
-
-/// How long a client may take to read what was sent. It may have stopped its output for a while, and must not lose the rest
-/// because the process has ended; but one that has not moved for all the idle time is not waited for again.
-pub(super) fn patience(end: &End, limits: &Limits) -> Duration {
-    if *end == End::Idle { limits.linger } else { limits.idle }
 }
 
 /// The outputs of a session.

@@ -1,20 +1,16 @@
 //! A session over WebSocket channels.
 
-use futures::future::Either;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::timeout,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::{
     Request,
     number::{COUNT, ERROR, RESIZE, STDERR, STDIN, STDOUT},
-    pump::{Job, Wires, patience},
+    pump::{Job, Wires},
 };
 use crate::{
     limits::End,
-    wire::websocket::{Channels, Ended},
+    wire::websocket::{Channels, end_of},
 };
 
 pub(super) async fn serve<IO>(io: IO, request: &Request, job: Job<'_>) -> End
@@ -30,7 +26,7 @@ where
         resize: options.tty.then(|| channels.input(RESIZE)),
         error: channels.output(ERROR),
     };
-    let work = async {
+    let work = async move {
         // An empty message on the lowest channel that we write to tells the client that the connection stands.
         let first = wires.stdout.as_mut().or(wires.stderr.as_mut());
         match first.unwrap_or(&mut wires.error).send(&[]).await {
@@ -38,15 +34,5 @@ where
             Err(_) => End::ClientGone,
         }
     };
-    let driver = channels.drive();
-    tokio::pin!(work, driver);
-    match futures::future::select(driver, work).await {
-        Either::Left((Ended::Protocol(wrong), _)) => End::Protocol(wrong),
-        Either::Left((Ended::Closed | Ended::Lost, _)) => End::ClientGone,
-        Either::Right((end, driver)) => {
-            // The outputs are gone, so the driver sends the rest, says good-bye and ends.
-            let _ = timeout(patience(&end, limits), driver).await;
-            end
-        }
-    }
+    end_of(work, channels.drive(), limits).await
 }

@@ -1,19 +1,13 @@
 //! Port-forward over WebSocket channels: for each port of the query a channel for data and one for errors.
 
-use futures::{
-    FutureExt as _,
-    future::{self, Either},
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::timeout,
-};
+use futures::future;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::{Request, Shared, relay::Pair};
 use crate::{
     limits::End,
-    wire::websocket::{Channels, Ended},
+    wire::websocket::{Channels, end_of},
 };
 
 pub(super) async fn serve<IO>(io: IO, request: &Request, shared: &Shared) -> End
@@ -36,18 +30,8 @@ where
             _ = future::join_all(pairs) => End::Done,
             () = shared.meter.idle(limits.idle) => End::Idle,
         }
-    }
-    .boxed();
-    let driver = Box::pin(channels.drive());
-    match future::select(driver, work).await {
-        Either::Left((Ended::Protocol(wrong), _)) => End::Protocol(wrong),
-        Either::Left((Ended::Closed | Ended::Lost, _)) => End::ClientGone,
-        Either::Right((end, driver)) => {
-            let patience = if end == End::Idle { limits.linger } else { limits.idle };
-            let _ = timeout(patience, driver).await;
-            end
-        }
-    }
+    };
+    end_of(work, channels.drive(), limits).await
 }
 
 /// Both channels begin with the port, in little-endian bytes.

@@ -1,6 +1,7 @@
 //! One forwarded connection: bytes between the client's stream and the pod's port.
 
 use futures::future::{self, Either};
+use tokio::time::timeout;
 use vk_provider::{
     Result,
     ability::{BoxDuplex, Forward},
@@ -68,25 +69,22 @@ impl Pair {
                 let failed = |error: vk_provider::Error| error.report();
                 let forwarder = client::forward(&url, &shared.limits).await.map_err(failed)?;
                 let (stream, mut errors) = forwarder.pair(self.port).await.map_err(failed)?;
-                let relayed = {
+                let (relayed, told) = {
                     let relay = self.relay(stream, &shared.meter);
                     let told = errors.all(LONGEST_ERROR);
                     tokio::pin!(relay, told);
                     match future::select(relay, told).await {
-                        Either::Left((relayed, told)) if relayed == Relayed::Broken => {
+                        Either::Left((Relayed::Done, _)) => (Relayed::Done, Vec::new()),
+                        Either::Left((Relayed::Broken, told)) => {
                             // What broke it stands on the other server's error stream.
-                            let waiting = tokio::time::timeout(shared.limits.linger, told);
-                            (relayed, waiting.await.ok().and_then(Result::ok).unwrap_or_default())
+                            let told = timeout(shared.limits.linger, told).await;
+                            (Relayed::Broken, told.map(|(told, _)| told).unwrap_or_default())
                         }
-                        Either::Left((relayed, _)) => (relayed, Vec::new()),
-                        Either::Right((Ok(told), _)) if !told.is_empty() => (Relayed::Broken, told),
-                        Either::Right((_, relay)) => (relay.await, Vec::new()),
+                        Either::Right(((told, _), relay)) if told.is_empty() => (relay.await, told),
+                        Either::Right(((told, _), _)) => (Relayed::Broken, told),
                     }
                 };
-                match relayed {
-                    (relayed, told) if told.is_empty() => Ok(relayed),
-                    (_, told) => Err(String::from_utf8_lossy(&told).into_owned()),
-                }
+                if told.is_empty() { Ok(relayed) } else { Err(String::from_utf8_lossy(&told).into_owned()) }
             }
         }
     }

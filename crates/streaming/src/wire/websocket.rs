@@ -6,6 +6,7 @@ use std::{io, time::Duration};
 use bytes::{Bytes, BytesMut};
 use futures::{
     SinkExt as _, StreamExt as _,
+    future::{self, Either},
     stream::{SplitSink, SplitStream},
 };
 use tokio::{
@@ -26,7 +27,7 @@ use super::{
     Chunk, Input, Output,
     channel::{Codec, Encoded, Said},
 };
-use crate::limits::Limits;
+use crate::limits::{End, Limits};
 
 /// Messages that wait for the connection, and for the reader of a channel.
 const QUEUE: usize = 4;
@@ -130,8 +131,9 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Channels<IO> {
     }
 
     /// Moves messages until the other side goes, or, for a server, until all outputs are gone: then it says good-bye, when
-    /// all that was sent is out, and waits a little for the other side to read it and to close.
-    pub(crate) async fn drive(self) -> Ended {
+    /// all that was sent is out, and waits a little for the other side to read it and to close. What is left to do then is
+    /// [`Rest::close`], for which nobody else has to wait.
+    pub(crate) async fn drive(self) -> Rest<IO> {
         let Self { socket, codec, role, mut inputs, queue, queued, keepalive, linger } = self;
         // The server decides when it is over: a client that has nothing more to say goes on listening.
         let _listening = (role == Role::Client).then_some(queue);
@@ -156,19 +158,61 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Channels<IO> {
                 let _ = input.send(Chunk::End).await;
             }
         }
+        Rest { ended, sink, stream, linger }
+    }
+}
+
+/// A connection on which nothing moves any more.
+#[derive(Debug)]
+pub(crate) struct Rest<IO> {
+    ended: Ended,
+    sink: SplitSink<WebSocketStream<IO>, Message>,
+    stream: SplitStream<WebSocketStream<IO>>,
+    linger: Duration,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Rest<IO> {
+    /// Answers the other side's good-bye, or says what it did wrong, and closes.
+    pub(crate) async fn close(self) -> Ended {
+        let Self { ended, mut sink, stream, linger } = self;
         let farewell = async {
-            match &ended {
+            let said = match &ended {
                 Ended::Lost => return,
                 Ended::Closed => sink.close().await,
                 Ended::Protocol(wrong) => sink.send(protocol_error(wrong)).await,
-            }
-            .ok();
-            if let Ok(socket) = sink.reunite(stream) {
+            };
+            if let (Ok(()), Ok(socket)) = (said, sink.reunite(stream)) {
                 let _ = socket.into_inner().shutdown().await;
             }
         };
         let _ = timeout(linger, farewell).await;
         ended
+    }
+}
+
+/// Serves until the work is done and the client has it all, or the client goes: then the work is dropped at once.
+pub(crate) async fn end_of<IO>(
+    work: impl Future<Output = End> + Send,
+    driver: impl Future<Output = Rest<IO>> + Send,
+    limits: &Limits,
+) -> End
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    match future::select(Box::pin(driver), Box::pin(work)).await {
+        Either::Left((rest, work)) => {
+            drop(work);
+            match rest.close().await {
+                Ended::Protocol(wrong) => End::Protocol(wrong),
+                Ended::Closed | Ended::Lost => End::ClientGone,
+            }
+        }
+        Either::Right((end, driver)) => {
+            // The outputs are gone, so the driver sends the rest, says good-bye and ends.
+            let closing = async { driver.await.close().await };
+            let _ = timeout(limits.patience(&end), closing).await;
+            end
+        }
     }
 }
 

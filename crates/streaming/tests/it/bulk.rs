@@ -1,6 +1,6 @@
 //! Much data, slow sides, and not a byte lost.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex};
 use vk_provider::ability::Exit;
@@ -14,22 +14,23 @@ use crate::{
 
 const MUCH: usize = 10 << 20;
 
-/// Bytes that tell where they stand.
-pub(crate) fn pattern(position: usize) -> u8 {
-    let position = position as u64;
-    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+/// The bytes of every test: each tells where it stands.
+pub(crate) fn pattern(length: usize) -> &'static [u8] {
+    static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        (0..MUCH as u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]).collect()
+    });
+    &PATTERN[..length]
 }
 
 /// Writes so many bytes of the pattern, in pieces of changing length.
 pub(crate) async fn write_pattern(mut to: impl AsyncWrite + Unpin, total: usize) {
-    let mut position = 0;
+    let mut rest = pattern(total);
     let mut length = 1;
-    while position < total {
+    while !rest.is_empty() {
         length = (length * 7 + 3) % 40_000 + 1;
-        let end = (position + length).min(total);
-        let piece: Vec<u8> = (position..end).map(pattern).collect();
-        to.write_all(&piece).await.unwrap();
-        position = end;
+        let (piece, later) = rest.split_at(length.min(rest.len()));
+        to.write_all(piece).await.unwrap();
+        rest = later;
     }
     to.shutdown().await.unwrap();
 }
@@ -42,9 +43,7 @@ pub(crate) async fn read_pattern(mut from: impl AsyncRead + Unpin, total: usize)
     while position < total {
         let read = from.read(&mut buffer).await.unwrap();
         assert!(read > 0, "ended at {position} of {total}");
-        for (offset, byte) in buffer[..read].iter().enumerate() {
-            assert_eq!(*byte, pattern(position + offset), "at {}", position + offset);
-        }
+        assert!(buffer[..read] == pattern(total)[position..position + read], "after {position} bytes");
         position += read;
         reads += 1;
         if reads % 97 == 0 {
@@ -97,5 +96,34 @@ async fn all_output_arrives_also_when_the_process_has_long_ended() {
         drop(stdout);
         assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
         assert_eq!(host.outcome().await.unwrap().sent, 1 << 20, "{protocol:?}");
+    }
+}
+
+/// Bytes that go in until nothing moves for a second, on the clock of the test.
+async fn until_full(mut to: impl AsyncWrite + Unpin) -> usize {
+    let mut taken = 0;
+    while let Ok(written) = tokio::time::timeout(Duration::from_secs(1), to.write(&[7; 1000])).await {
+        taken += written.unwrap();
+    }
+    taken
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_on_the_way_has_an_end_whichever_side_does_not_read() {
+    const BOUND: usize = 3 << 20;
+    for protocol in PROTOCOLS {
+        let Joined { mut session, mut process, host: _host } = join(protocol, ALL).await;
+        let out = until_full(process.stdout.as_mut().unwrap()).await;
+        let err = until_full(process.stderr.as_mut().unwrap()).await;
+        let input = until_full(session.stdin.as_mut().unwrap()).await;
+        assert!(out + err < BOUND && input < BOUND, "{protocol:?}: {out} and {err} out, {input} in");
+        // And all of it is there.
+        let (mut stdout, mut stderr) = (session.stdout.take().unwrap(), session.stderr.take().unwrap());
+        let (mut out_read, mut err_read) = (vec![0; out], vec![0; err]);
+        let reading =
+            futures::future::join(stdout.read_exact(&mut out_read), stderr.read_exact(&mut err_read));
+        let (read, stdin_read) = futures::future::join(reading, process.read(input)).await;
+        read.0.and(read.1).unwrap();
+        assert!(stdin_read.iter().chain(&out_read).chain(&err_read).all(|byte| *byte == 7), "{protocol:?}");
     }
 }

@@ -59,7 +59,10 @@ impl Host {
     }
 
     /// A kubelet whose provider has this address for whoever comes.
-    pub(crate) fn proxy(io: DuplexStream, url: String, limits: Limits) -> Self {
+    pub(crate) fn proxy<IO>(io: IO, url: String, limits: Limits) -> Self
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // The answer must wait for the runtime's, so that the head is read here.

@@ -7,6 +7,7 @@ mod bulk;
 mod ends;
 mod exec;
 mod forward;
+mod go_peer;
 mod host;
 mod limits;
 mod negotiate;

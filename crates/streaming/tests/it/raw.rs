@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use http::{Request, Response, request::Parts};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// A request that asks for SPDY.
 pub(crate) fn spdy_request(path: &str, protocol: &str) -> String {
@@ -35,7 +35,7 @@ pub(crate) async fn upgrade(io: &mut (impl AsyncRead + AsyncWrite + Unpin), requ
 }
 
 /// Reads the head of a request.
-pub(crate) async fn head(mut io: DuplexStream) -> (Parts, DuplexStream) {
+pub(crate) async fn head<IO: AsyncRead + Unpin>(mut io: IO) -> (Parts, IO) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(io.read_u8().await.unwrap());
@@ -51,7 +51,7 @@ pub(crate) async fn head(mut io: DuplexStream) -> (Parts, DuplexStream) {
 }
 
 /// Writes the head of an answer.
-pub(crate) async fn answer(mut io: DuplexStream, response: &Response<()>) -> DuplexStream {
+pub(crate) async fn answer<IO: AsyncWrite + Unpin>(mut io: IO, response: &Response<()>) -> IO {
     let mut head = format!("HTTP/1.1 {}\r\n", response.status());
     for (name, value) in response.headers() {
         write!(head, "{name}: {}\r\n", value.to_str().unwrap()).unwrap();

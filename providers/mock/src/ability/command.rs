@@ -1,8 +1,8 @@
 //! The few commands that the mock's containers know.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::{
@@ -10,12 +10,29 @@ use super::{
     files::Files,
     tar,
 };
+use crate::inputs::Inputs;
 
 /// What a command can find out about where it runs.
 pub(super) struct Surroundings {
     pub(super) hostname: String,
     pub(super) env: Vec<(String, String)>,
+    /// What was copied into the container.
     pub(super) files: Files,
+    /// What it sees in its volumes.
+    pub(super) mounts: Mounts,
+}
+
+/// The files that a container sees in its volumes.
+pub(super) struct Mounts {
+    pub(super) inputs: Option<Arc<Inputs>>,
+    pub(super) container: String,
+}
+
+impl Mounts {
+    async fn read(&self, path: &str) -> Option<Bytes> {
+        let inputs = self.inputs.as_ref()?;
+        inputs.file(&self.container, path).await.map(|file| file.content)
+    }
 }
 
 /// The code of a process that nobody reads from (128 + SIGPIPE).
@@ -51,7 +68,10 @@ async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> 
         ["cat"] => cat(console).await?,
         ["cat", path] => match here.files.read(path) {
             Some(file) => console.out(file).await?,
-            None => return no_such_file(console, "cat", path).await,
+            None => match here.mounts.read(path).await {
+                Some(file) => console.out(file).await?,
+                None => return no_such_file(console, "cat", path).await,
+            },
         },
         ["test", "-d", path] => return Ok(i32::from(!here.files.is_folder(path))),
         ["tar", "cf", "-", path] => return pack(path, console, &here.files).await,

@@ -51,6 +51,8 @@ struct State {
     policy: Policy,
     behind: Duration,
     attempts: usize,
+    reads: usize,
+    watches: usize,
     requests: BTreeMap<String, CertificateSigningRequest>,
     order: Vec<String>,
 }
@@ -65,6 +67,8 @@ impl Authority {
             policy: Policy::Sign,
             behind: Duration::ZERO,
             attempts: 0,
+            reads: 0,
+            watches: 0,
             requests: BTreeMap::new(),
             order: Vec::new(),
         };
@@ -82,6 +86,16 @@ impl Authority {
     /// How often somebody tried to make a request.
     pub(super) fn attempts(&self) -> usize {
         self.0.state.lock().attempts
+    }
+
+    /// How often a request was read.
+    pub(super) fn reads(&self) -> usize {
+        self.0.state.lock().reads
+    }
+
+    /// How often somebody tried to watch.
+    pub(super) fn watches(&self) -> usize {
+        self.0.state.lock().watches
     }
 
     /// Every request that was made, in order.
@@ -127,8 +141,10 @@ impl Authority {
         }
         // Neither listed nor watched: the way of one who may only read.
         if name == "certificatesigningrequests" {
+            state.watches += 1;
             return refusal(403, "Forbidden");
         }
+        state.reads += 1;
         if !state.requests.contains_key(&name) || state.policy == Policy::Delete {
             return refusal(404, "NotFound");
         }

@@ -1,15 +1,18 @@
 //! Who is let in, and to what.
 
-use std::time::Duration;
+use std::{
+    io::{Read as _, Write as _},
+    time::Duration,
+};
 
-use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
 use vk_testing::{ControlPlane, Output, eventually, kubectl};
 
 use super::{
     Served,
     calls::{Answer, Caller},
 };
-use crate::live::SOON;
+use crate::live::{SOON, becomes_ready, ports, run};
 
 async fn good(cluster: &ControlPlane, args: &[&str]) -> String {
     let output: Output = kubectl(cluster, args).await.unwrap();
@@ -76,17 +79,13 @@ async fn nobody_without_a_certificate_or_token_is_let_in() {
         let answer = served.call(&Caller::with_token("not-a-token"), path);
         assert_eq!(answer.code, 401, "{path}: {answer:?}");
     }
-    // Another authority's certificate is nobody's.
-    let stranger = ControlPlane::client_certificate(served.cluster, "admin", &["system:masters"]).unwrap();
-    let own_key = served.cluster.serving_certificate("admin", &["127.0.0.1"]).unwrap();
-    let mixed =
-        vk_testing::control_plane::Certificate { cert_pem: own_key.cert_pem, key_pem: own_key.key_pem };
-    assert_eq!(
-        served.call(&Caller::with_certificate(mixed), "/pods").code,
-        401,
-        "a serving certificate is no client's"
-    );
-    served.answers(&Caller::with_certificate(stranger), "/pods", 200).await;
+    // A certificate of the cluster that is not for clients, and one of another cluster, are nobody's.
+    let server = served.cluster.serving_certificate("admin", &["127.0.0.1"]).unwrap();
+    assert_eq!(served.call(&Caller::with_certificate(server), "/pods").code, 401);
+    let elsewhere = ControlPlane::shared_with_signing().await;
+    let stranger = elsewhere.client_certificate("admin", &["system:masters"]).unwrap();
+    assert_eq!(served.call(&Caller::with_certificate(stranger), "/pods").code, 401);
+    served.answers(&served.admin(), "/pods", 200).await;
     assert_eq!(served.call(&served.admin(), "/nowhere").code, 404);
 }
 
@@ -205,11 +204,13 @@ async fn every_route_that_reads_answers_its_caller() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_rotated_serving_certificate_is_shown_without_dropping_what_is_open() {
+async fn a_rotated_serving_certificate_is_shown_without_dropping_an_open_exec() {
     let served = Served::start(ControlPlane::shared().await, "rotating", &[]).await;
     let stage = served.stage().await;
-    let mut following = stage.start(&["logs", "web", "--follow"]);
-    following.line("a line", |_| Some(())).await;
+    let mut session = stage.start(&["exec", "-i", "web", "--", "cat"]);
+    let mut input = session.stdin.take().unwrap();
+    input.write_all(b"before\n").await.unwrap();
+    session.line("the first word", |line| (line == "before").then_some(())).await;
     let admin = served.admin();
     let shown = || {
         let stream = admin.connect(served.cluster.ca_pem(), served.port);
@@ -225,8 +226,10 @@ async fn a_rotated_serving_certificate_is_shown_without_dropping_what_is_open() 
     })
     .await;
     // What was open goes on, and what is new works.
-    following.line("a newer line", |line| line.contains("tick").then_some(())).await;
-    following.kill().await;
+    input.write_all(b"after\n").await.unwrap();
+    session.line("the second word", |line| (line == "after").then_some(())).await;
+    drop(input);
+    assert_eq!(session.end().await, Some(0));
     stage.good(&["logs", "web", "--tail=1"]).await;
     assert!(served.process.stderr().contains("the serving certificate was exchanged"));
     stage.close().await;
@@ -234,14 +237,85 @@ async fn a_rotated_serving_certificate_is_shown_without_dropping_what_is_open() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn usage_figures_are_read_through_the_api_server() {
-    let served = Served::start(ControlPlane::shared().await, "measured", &[]).await;
+async fn a_serving_certificate_is_asked_for_and_used_as_soon_as_somebody_approves_it() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let port = ports(1);
+    let flags =
+        ["--no-port", "--port", &port.to_string(), "--nodename", "certified", "--internal-ip", "127.0.0.1"];
+    let process = run(cluster, &flags).start();
+    becomes_ready(cluster, "certified").await;
+    let admin = Caller::with_certificate(cluster.client_certificate("admin", &["system:masters"]).unwrap());
+    // Until then it shows one of its own, which nobody vouches for.
+    let unknown = admin.call(cluster.ca_pem(), port, "/healthz").unwrap_err().to_string();
+    assert!(unknown.contains("UnknownIssuer") || unknown.contains("certificate"), "{unknown}");
+    let query = "jsonpath={.items[?(@.spec.signerName==\"kubernetes.io/kubelet-serving\")].metadata.name}";
+    let name = eventually("there is a request", SOON, || async {
+        let name = good(cluster, &["get", "csr", "-o", query]).await;
+        if name.is_empty() { Err("none") } else { Ok(name) }
+    })
+    .await;
+    eventually("somebody is told whom to ask", SOON, || async {
+        let told = process.stderr().contains(&format!("kubectl certificate approve {name}"));
+        told.then_some(()).ok_or("not yet")
+    })
+    .await;
+    good(cluster, &["certificate", "approve", &name]).await;
+    eventually("the node shows the cluster's certificate", SOON, || async {
+        let answer = admin.call(cluster.ca_pem(), port, "/healthz").map_err(|error| error.to_string())?;
+        if answer.code == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await;
+    let stream = admin.connect(cluster.ca_pem(), port);
+    let mut stream = stream.unwrap();
+    stream.conn.complete_io(&mut stream.sock).unwrap();
+    assert!(process.stderr().contains("the kubelet API shows a certificate of the cluster"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn exec_and_attach_and_port_forward_refuse_what_is_not_there_in_the_kubelets_words() {
+    let served = Served::start(ControlPlane::shared().await, "refusing", &[]).await;
     let stage = served.stage().await;
-    // Not by `nodes/proxy`, which refuses loopback addresses: directly.
-    let answer = served.answers(&served.admin(), "/stats/summary", 200).await;
-    let body = answer.body.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    let summary: Value = serde_json::from_str(body).unwrap_or_default();
-    assert_eq!(summary["node"]["nodeName"], "measured", "{answer:?}");
-    assert_eq!(summary["pods"][0]["podRef"]["namespace"], stage.namespace.as_str());
+    let ns = &stage.namespace;
+    let caller = websocket(served.admin(), "v5.channel.k8s.io");
+    served.answers(&served.admin(), "/healthz", 200).await;
+    for (path, code, words) in [
+        (format!("/exec/{ns}/web/nobody?command=true&output=1"), 404, "container not found (\"nobody\")"),
+        (format!("/exec/{ns}/nobody/main?command=true&output=1"), 404, "pod does not exist"),
+        (format!("/exec/{ns}/web/wrong-uid/main?command=true&output=1"), 404, "pod does not exist"),
+        (format!("/attach/{ns}/web/nobody?output=1"), 404, "container not found (\"nobody\")"),
+        (format!("/exec/{ns}/web/main?command=true"), 400, "at least 1 of stdin, stdout, stderr"),
+    ] {
+        let answer = served.call(&caller, &path);
+        assert!(answer.code == code && answer.body.contains(words), "{path}: {answer:?}");
+    }
+    let tunnel = websocket(served.admin(), "SPDY/3.1+portforward.k8s.io");
+    let answer = served.call(&tunnel, &format!("/portForward/{ns}/nobody"));
+    assert!(answer.code == 404 && answer.body.contains("pod does not exist"), "{answer:?}");
+    let plain = Caller { method: Some("POST"), ..served.admin() };
+    let answer = served.call(&plain, &format!("/exec/{ns}/web/main?command=true&output=1"));
+    assert_eq!(answer.code, 400, "{answer:?}");
+    stage.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn clients_that_vanish_leave_no_session_behind() {
+    let served = Served::start(ControlPlane::shared().await, "abandoned", &[]).await;
+    let stage = served.stage().await;
+    served.answers(&served.admin(), "/healthz", 200).await;
+    let caller = websocket(served.admin(), "v5.channel.k8s.io");
+    let path = format!("/exec/{}/web/main?command=cat&input=1&output=1", stage.namespace);
+    for ending in [&b""[..], b"\x82", b"\x82\x90\x01\x02\x03\x04half", b"\xff\xff\xff garbage"] {
+        let mut stream = caller.connect(served.cluster.ca_pem(), served.port).unwrap();
+        stream.write_all(caller.request(&path).as_bytes()).unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 101", "{}", String::from_utf8_lossy(&head));
+        stream.write_all(ending).unwrap();
+        // Without a goodbye.
+        drop(stream);
+    }
+    served.no_sessions().await;
     stage.close().await;
 }

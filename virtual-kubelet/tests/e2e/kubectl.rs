@@ -1,0 +1,180 @@
+//! The whole kubectl matrix on the mock, by each of the two ways that exec, attach and port-forward can come.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::TcpStream as Socket,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use tempfile::TempDir;
+use tokio::time::Instant;
+use vk_testing::{
+    ControlPlane, Process, Usage, eventually,
+    matrix::{self, Stage, Subject},
+};
+
+const FILE: usize = 50 << 20;
+const REQUESTS: usize = 200;
+const FORWARDED: usize = 100 << 20;
+const HALF_OPEN: usize = 10_000;
+
+/// A node that runs in a process of its own.
+struct Served<'a> {
+    cluster: &'a ControlPlane,
+    node: String,
+    port: u16,
+    process: Process,
+    _folder: TempDir,
+}
+
+// === impl Served ===
+
+impl<'a> Served<'a> {
+    async fn start(cluster: &'a ControlPlane, node: &str, port: u16, flags: &[&str]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let pair = cluster.serving_certificate(node, &["127.0.0.1"]).unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_virtual-kubelet"));
+        command
+            .args([
+                "run",
+                "--provider",
+                "mock",
+                "--metrics-addr",
+                "off",
+                "--log-level",
+                "warn",
+                "--nodename",
+                node,
+            ])
+            .args(["--internal-ip", "127.0.0.1", "--port", &port.to_string(), "--state-dir", "state"])
+            .arg("--tls-cert-file")
+            .arg(file("tls.crt", &pair.cert_pem))
+            .arg("--tls-private-key-file")
+            .arg(file("tls.key", &pair.key_pem))
+            .arg("--kubeconfig")
+            .arg(cluster.admin_kubeconfig())
+            .args(flags)
+            .env_clear()
+            .env("HOME", folder.path())
+            .current_dir(folder.path())
+            .stdout(Stdio::null());
+        let process = Process::spawn(&mut command).unwrap();
+        let nodes: Api<Node> = Api::all(cluster.admin().unwrap());
+        eventually("the node is Ready", Duration::from_mins(1), || async {
+            let found = nodes.get(node).await.map_err(|error| error.to_string())?;
+            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+            let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+            if ready { Ok(()) } else { Err("it is not".to_owned()) }
+        })
+        .await;
+        Self { cluster, node: node.to_owned(), port, process, _folder: folder }
+    }
+
+    async fn stage(&self) -> Stage {
+        let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
+        let crashing: BTreeMap<String, String> = crashing
+            .map(|(name, value)| (format!("mock.virtual-kubelet.io/{name}"), value.to_owned()))
+            .into();
+        Stage::open(Subject {
+            kubectl: self.cluster.kubectl().unwrap(),
+            kubeconfig: self.cluster.admin_kubeconfig().to_owned(),
+            node: self.node.clone(),
+            image: "example.com/app:1".to_owned(),
+            command: Vec::new(),
+            crashing,
+        })
+        .await
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what was measured")]
+async fn whole_matrix(way: &str, port: u16, flags: &[&str]) {
+    let cluster = ControlPlane::shared().await;
+    let served = Served::start(cluster, &format!("matrix-{way}"), port, flags).await;
+    let stage = served.stage().await;
+    let timed = async |what: &str, work: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
+        let begun = Instant::now();
+        work.await;
+        println!("{way}: {what}: {:.2} s", begun.elapsed().as_secs_f64());
+    };
+    timed(
+        "logs",
+        Box::pin(async {
+            matrix::logs::whole_tail_and_limit(&stage).await;
+            matrix::logs::times_and_since(&stage).await;
+            matrix::logs::follow(&stage).await;
+            matrix::logs::previous(&stage).await;
+            matrix::logs::refusals(&stage).await;
+        }),
+    )
+    .await;
+    timed(
+        "exec",
+        Box::pin(async {
+            matrix::exec::output_and_errors(&stage).await;
+            matrix::exec::exit_codes(&stage).await;
+            matrix::exec::input_until_its_end(&stage).await;
+            matrix::exec::terminal(&stage).await;
+            matrix::exec::refusals(&stage).await;
+        }),
+    )
+    .await;
+    timed("100 MiB of output", Box::pin(matrix::exec::much_output(&stage, FORWARDED))).await;
+    timed("cp of 50 MiB both ways", Box::pin(matrix::copy::both_ways(&stage, FILE))).await;
+    timed("cp of a missing file", Box::pin(matrix::copy::missing_file(&stage))).await;
+    timed("attach", Box::pin(matrix::attach::output(&stage))).await;
+    timed("200 requests", Box::pin(matrix::forward::parallel_requests(&stage, 8080, REQUESTS))).await;
+    timed("100 MiB forwarded and back", Box::pin(matrix::forward::much(&stage, 9000, FORWARDED))).await;
+    timed("a port that is closed", Box::pin(matrix::forward::refused_port(&stage, 1, 8080))).await;
+    timed("debug", Box::pin(matrix::debug::ephemeral_container(&stage))).await;
+    let usage = Usage::of(served.process.id()).unwrap();
+    println!("{way}: the command has {} MiB resident", usage.resident_bytes >> 20);
+    stage.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_with_websockets_all_the_way() {
+    whole_matrix("websocket", 11_501, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_with_spdy() {
+    whole_matrix("spdy", 11_502, &["--stream-websockets=false"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_connections_that_say_nothing_take_little_memory_and_nobodys_place() {
+    let served = Served::start(ControlPlane::shared().await, "besieged", 11_503, &[]).await;
+    let stage = served.stage().await;
+    let before = Usage::of(served.process.id()).unwrap().resident_bytes;
+    raise_own_limit();
+    let mut open = Vec::new();
+    let mut most = 0;
+    for count in 0..HALF_OPEN {
+        open.push(Socket::connect(("127.0.0.1", served.port)).unwrap());
+        if count % 1000 == 999 {
+            most = most.max(Usage::of(served.process.id()).unwrap().resident_bytes);
+            // Those who are known are served all the while.
+            stage.good(&["logs", "web", "--tail=1"]).await;
+        }
+    }
+    println!("{HALF_OPEN} connections: {} MiB before, {} MiB at most", before >> 20, most >> 20);
+    assert!(most < before + (64 << 20), "{before} {most}");
+    stage.close().await;
+}
+
+/// This process has all those connections open at its end.
+fn raise_own_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+}
