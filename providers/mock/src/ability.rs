@@ -8,7 +8,7 @@ mod exec;
 pub(crate) mod files;
 mod forward;
 mod logs;
-mod stats;
+pub(crate) mod stats;
 mod tar;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};

@@ -11,6 +11,7 @@ use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
+    amount,
     fault::{Call, Fault},
     life::Life,
     world::Cidr,
@@ -143,11 +144,7 @@ impl Section {
 }
 
 fn quantity(key: &str, text: &str) -> Result<Quantity, String> {
-    let amount: Quantity = text.parse().map_err(|why| format!("{key}: {why}"))?;
-    if amount.is_negative() {
-        return Err(format!("{key}: {text:?} is less than nothing"));
-    }
-    Ok(amount)
+    amount::parse(text).map_err(|why| format!("{key}: {why}"))
 }
 
 // === impl Text ===

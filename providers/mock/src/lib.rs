@@ -11,6 +11,7 @@
 //! One pod is scripted by annotations that begin with [`ANNOTATION_PREFIX`].
 
 mod ability;
+mod amount;
 mod clock;
 mod config;
 mod duration;

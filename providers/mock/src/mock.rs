@@ -5,7 +5,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use vk_provider::{PodRef, Quantity, Result};
 
 use crate::{
-    ability::files::Disks,
+    ability::{files::Disks, stats::Tally},
     clock::Clock,
     config::Settings,
     fault::{Call, Fault, Faults},
@@ -47,8 +47,8 @@ pub(crate) struct Inner {
     pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
     /// What was copied into containers.
     pub(crate) disks: Disks,
-    /// The node's processor time never goes back, though pods with their share of it go away.
-    pub(crate) node_cpu: AtomicU64,
+    /// The processor time of all pods that there were.
+    pub(crate) tally: Mutex<Tally>,
 }
 
 /// Makes a [`Mock`].
@@ -226,7 +226,7 @@ impl Builder {
             clock,
             inputs: Mutex::default(),
             disks: Disks::default(),
-            node_cpu: AtomicU64::new(0),
+            tally: Mutex::default(),
         }))
     }
 }

@@ -2,7 +2,7 @@
 
 mod text;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{extract::Extension, response::Response};
 use jiff::Timestamp;
@@ -30,15 +30,10 @@ pub(super) async fn resource(Extension(api): Extension<Arc<Api>>) -> Result<Resp
     }
     let mut text = Text::default();
     let figures = stats::figures(&api).await;
-    match &figures {
-        Ok(summary) => write_resources(summary, &mut text),
-        Err(refusal) => tracing::warn!(error = %refusal.message, "the provider gives no usage figures"),
+    if let Err(refusal) = &figures {
+        tracing::warn!(error = %refusal.message, "the provider gives no usage figures");
     }
-    let failed = if figures.is_ok() { 0.0 } else { 1.0 };
-    let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    for name in ["scrape_error", "resource_scrape_error"] {
-        text.family(Family::gauge(name, help)).sample(&[], failed, None);
-    }
+    write_resources(figures.ok(), &mut text);
     Ok(super::text(PROMETHEUS, text.finish()))
 }
 
@@ -46,7 +41,7 @@ pub(super) async fn resource(Extension(api): Extension<Arc<Api>>) -> Result<Resp
 pub(super) async fn probes(Extension(api): Extension<Arc<Api>>) -> Response {
     let mut text = Text::default();
     if let Some(started) = process_start(&api.clock) {
-        let help = "Start time of the process since unix epoch in seconds.";
+        let help = "[ALPHA] Start time of the process since unix epoch in seconds.";
         text.family(Family::gauge("process_start_time_seconds", help)).sample(&[], seconds(started), None);
     }
     super::text(PROMETHEUS, text.finish())
@@ -54,7 +49,8 @@ pub(super) async fn probes(Extension(api): Extension<Arc<Api>>) -> Response {
 
 /// `/metrics/cadvisor`: under cAdvisor's names, what the provider's figures say.
 pub(super) async fn cadvisor(Extension(api): Extension<Arc<Api>>) -> Result<Response, Refusal> {
-    let summary = stats::figures(&api).await?;
+    let mut summary = stats::figures(&api).await?;
+    one_of_each_name(&mut summary);
     let mut text = Text::default();
     write_cadvisor(&summary, &mut text);
     Ok(super::text(PROMETHEUS, text.finish()))
@@ -67,7 +63,7 @@ fn number(value: u64) -> f64 {
 
 #[expect(clippy::cast_precision_loss, reason = "as above")]
 fn seconds(time: Timestamp) -> f64 {
-    time.as_millisecond() as f64 / 1000.0
+    time.as_second() as f64 + f64::from(time.subsec_nanosecond()) / NANO
 }
 
 /// Something that has figures, and the labels that name it.
@@ -124,27 +120,59 @@ fn containers(summary: &Summary) -> Vec<Labelled<'_, ContainerStats>> {
     all
 }
 
-fn write_resources(summary: &Summary, text: &mut Text) {
+/// As the kubelet's registry writes it: families by name, each with how stable it is. Its `scrape_error` has been hidden since 1.30.
+fn write_resources(summary: Option<Summary>, text: &mut Text) {
+    let failed = if summary.is_some() { 0.0 } else { 1.0 };
+    if let Some(mut summary) = summary {
+        one_of_each_name(&mut summary);
+        write_usage(&summary, text);
+    }
+    let help = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise";
+    text.family(Family::gauge("resource_scrape_error", help)).sample(&[], failed, None);
+}
+
+fn write_usage(summary: &Summary, text: &mut Text) {
     let (node, pods, containers) = ([(vec![], &summary.node)], pods(summary), containers(summary));
-    let cpu_of = |what: &str| format!("Cumulative cpu time consumed by the {what} in core-seconds");
-    let memory_of = |what: &str| format!("Current working set of the {what} in bytes");
-    let family = Family::counter("node_cpu_usage_seconds_total", cpu_of("node"));
-    each(text, family, &node, |node| cpu(node.cpu.as_ref()));
-    let family = Family::gauge("node_memory_working_set_bytes", memory_of("node"));
-    each(text, family, &node, |node| memory(node.memory.as_ref(), |stats| stats.working_set_bytes));
-    let help = "Start time of the container since unix epoch in seconds";
-    let family = Family::gauge("container_start_time_seconds", help);
-    each(text, family, &containers, |container| Some((seconds(container.start_time), None)));
+    let cpu_of = |what: &str| format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds");
+    let memory_of = |what: &str| format!("[STABLE] Current working set of the {what} in bytes");
     let family = Family::counter("container_cpu_usage_seconds_total", cpu_of("container"));
     each(text, family, &containers, |container| cpu(container.cpu.as_ref()));
     let family = Family::gauge("container_memory_working_set_bytes", memory_of("container"));
     each(text, family, &containers, |container| {
         memory(container.memory.as_ref(), |stats| stats.working_set_bytes)
     });
+    let help = "[STABLE] Start time of the container since unix epoch in seconds";
+    let family = Family::gauge("container_start_time_seconds", help);
+    each(text, family, &containers, |container| {
+        // A provider that does not know says 1970.
+        let started = container.start_time;
+        (started.as_second() > 0).then(|| (seconds(started), None))
+    });
+    let family = Family::counter("node_cpu_usage_seconds_total", cpu_of("node"));
+    each(text, family, &node, |node| cpu(node.cpu.as_ref()));
+    let family = Family::gauge("node_memory_working_set_bytes", memory_of("node"));
+    each(text, family, &node, |node| memory(node.memory.as_ref(), |stats| stats.working_set_bytes));
     let family = Family::counter("pod_cpu_usage_seconds_total", cpu_of("pod"));
     each(text, family, &pods, |pod| cpu(pod.cpu.as_ref()));
     let family = Family::gauge("pod_memory_working_set_bytes", memory_of("pod"));
     each(text, family, &pods, |pod| memory(pod.memory.as_ref(), |stats| stats.working_set_bytes));
+}
+
+/// Of pods of one name, as when one was deleted by force and its successor came before it had stopped, the youngest: labels do not
+/// tell them apart, and a reader refuses two samples of the same labels.
+fn one_of_each_name(summary: &mut Summary) {
+    let mut youngest: HashMap<(String, String), Timestamp> = HashMap::new();
+    let named = |pod: &PodStats| (pod.pod_ref.namespace.clone(), pod.pod_ref.name.clone());
+    for pod in &summary.pods {
+        let start = youngest.entry(named(pod)).or_insert(pod.start_time);
+        *start = pod.start_time.max(*start);
+    }
+    summary.pods.retain(|pod| {
+        let name = named(pod);
+        // It is taken out, so that of two that began at once only the first stays.
+        let stays = youngest.get(&name) == Some(&pod.start_time);
+        stays && youngest.remove(&name).is_some()
+    });
 }
 
 fn write_cadvisor(summary: &Summary, text: &mut Text) {
