@@ -154,7 +154,8 @@ impl Prepared {
         let mut command = Command::new(&self.ours);
         command.args(["run", "--provider", "mock", "--nodename", NODE, "--metrics-addr", "off"]);
         // Ports from 20000 on are for the control plane.
-        command.args(["--log-level", "warn", "--port", "11999"]);
+        // Nobody would approve a certificate.
+        command.args(["--log-level", "warn", "--port", "11999", "--rotate-server-certificates=false"]);
         command.arg("--provider-config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
         Ok(command)
     }
@@ -180,7 +181,8 @@ impl Prepared {
                 );
                 fs::write(&config, format!("provider: mock\nmetricsAddr: 'off'\nnodes:\n- {nodes}\n"))?;
                 let mut command = Command::new(&self.ours);
-                command.args(["run", "--log-level", "warn"]).arg("--config").arg(&config);
+                command.args(["run", "--log-level", "warn", "--rotate-server-certificates=false"]);
+                command.arg("--config").arg(&config);
                 command.arg("--kubeconfig").arg(cluster.admin_kubeconfig());
                 Ok(command)
             }

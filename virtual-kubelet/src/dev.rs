@@ -87,7 +87,7 @@ async fn show(running: &run::Running, cluster: &ControlPlane, kubeconfig: &Path)
 
 /// A serving certificate for all nodes, of the authority by which the API server knows kubelets. Nobody has to approve it.
 fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
-    let detected = run::internal_ip(cluster.url());
+    let detected = run::address::internal_ip(cluster.url());
     let mut names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
     let ips = config.nodes.iter().flat_map(|node| [node.internal_ip, node.address]).flatten();
     names.extend(ips.chain([detected]).map(|ip| ip.to_string()));

@@ -1,6 +1,6 @@
 //! Runs nodes: connects to the API server, opens the backends, and starts a controller for each node.
 
-mod address;
+pub(crate) mod address;
 mod admin;
 mod bootstrap;
 mod contact;
@@ -27,7 +27,6 @@ use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
-pub(crate) use self::address::internal_ip;
 use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
@@ -68,6 +67,7 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
 /// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
 /// this may be dropped.
 pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+    raise_file_limit();
     let supervisor = Supervisor::new();
     let mut counters = Counters::with_prefix("virtual_kubelet");
     let api_metrics = vk_kube::Metrics::register(&mut counters);
@@ -120,6 +120,17 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
+}
+
+/// Every node has a listener, and callers come beside: as many files as the system lets us have, as the runtime of Go does it.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 async fn bind(listen: Listen) -> io::Result<TcpListener> {

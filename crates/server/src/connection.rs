@@ -25,6 +25,8 @@ const NO_ROOM: Duration = Duration::from_millis(100);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// What the head of a request may take. A token has about a thousand bytes, and a command line may have many.
 const LARGEST_HEAD: usize = 256 * 1024;
+/// How long open requests may go on when the node stops: those that follow a log have no end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Requests at a time on one HTTP/2 connection.
 const STREAMS: u32 = 250;
 
@@ -68,7 +70,7 @@ impl Peer {
     }
 }
 
-/// Serves a node's API on a listener until the node's supervisor stops, and then until open requests have ended.
+/// Serves a node's API on a listener until the node's supervisor stops; open requests then have a moment to end.
 pub async fn serve(
     listener: TcpListener,
     config: Arc<ServerConfig>,
@@ -174,7 +176,7 @@ impl Door {
                 ended = &mut connection => return told(ended),
                 () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
             }
-            told(connection.await)
+            tokio::time::timeout(LAST_WORDS, connection).await.map_or(Ok(()), told)
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(LARGEST_HEAD);
@@ -183,7 +185,7 @@ impl Door {
                 ended = &mut connection => return told(ended),
                 () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
             }
-            told(connection.await)
+            tokio::time::timeout(LAST_WORDS, connection).await.map_or(Ok(()), told)
         }
     }
 }

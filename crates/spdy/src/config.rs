@@ -23,7 +23,7 @@ pub struct Config {
     pub send_buffer: usize,
     /// Whether to send PINGs, so that a dead peer is noticed and what lies between sees traffic.
     pub keep_alive: Option<KeepAlive>,
-    /// The connection ends when no frame has passed either way for so long. PINGs count, as they do in Go.
+    /// The connection ends when no frame has passed either way for so long. PINGs count, as they do in Go. Zero: never.
     pub idle_timeout: Option<Duration>,
     /// How long an orderly close waits for a peer that takes nothing, and then for the peer to close its side. 5 s.
     pub linger: Duration,
@@ -32,7 +32,7 @@ pub struct Config {
 /// PINGs that are sent without being asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// One is sent each time that this has passed.
+    /// One is sent each time that this has passed. Zero: never.
     pub interval: Duration,
     /// The connection fails when nothing at all was received for so long after a PING. Time in which this side did not read,
     /// because a stream's reader is slow, does not count.

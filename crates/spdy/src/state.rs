@@ -1,8 +1,10 @@
 //! What a connection knows: a state machine without I/O, shared by the driver, the connection and its streams.
 
+mod ending;
 mod entry;
 mod outbox;
 mod receive;
+mod shared;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,17 +13,17 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 pub(crate) use self::{
     entry::{Core, Entry, Reply, Side},
     outbox::{Outbox, Outgoing},
     receive::Received,
+    shared::{Shared, Signals},
 };
 use crate::{
     Config, Error,
-    codec::{Encoder, Frame, GoAwayStatus, Headers, ResetStatus, StreamId},
+    codec::{Encoder, Frame, Headers, ResetStatus, StreamId},
 };
 
 /// Which side of the connection this is.
@@ -40,76 +42,6 @@ pub(crate) enum Phase {
     Closing(Result<(), Error>),
     /// Nothing passes any more.
     Ended(Result<(), Error>),
-}
-
-/// The state behind its lock, and those who wait for the connection as a whole.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    pub(crate) accept: Notify,
-    pub(crate) ended: Notify,
-}
-
-impl Shared {
-    pub(crate) fn new(role: Role, config: Config) -> Arc<Self> {
-        let state = Mutex::new(State::new(role, config));
-        Arc::new(Self { state, accept: Notify::new(), ended: Notify::new() })
-    }
-
-    /// Does something with the state; whoever is to hear of it is woken after the lock is free again, because a waker may drop
-    /// what it wakes, and that may be a stream, which would want the lock.
-    pub(crate) fn with<Answer>(&self, act: impl FnOnce(&mut State) -> Answer) -> Answer {
-        let (answer, signals) = {
-            let mut state = self.state.lock();
-            let answer = act(&mut state);
-            (answer, std::mem::take(&mut state.signals))
-        };
-        for waker in signals.wakers {
-            waker.wake();
-        }
-        for core in signals.over {
-            core.over.notify_waiters();
-        }
-        for pong in signals.pongs {
-            // Whoever waited may have left.
-            let _ = pong.send(());
-        }
-        if signals.arrived {
-            self.accept.notify_one();
-        }
-        if signals.no_more {
-            self.accept.notify_waiters();
-        }
-        if signals.ended {
-            self.ended.notify_waiters();
-        }
-        answer
-    }
-}
-
-/// Whom to wake when the lock is free.
-#[derive(Debug, Default)]
-pub(crate) struct Signals {
-    pub(crate) wakers: Vec<Waker>,
-    over: Vec<Arc<Core>>,
-    pongs: Vec<oneshot::Sender<()>>,
-    arrived: bool,
-    no_more: bool,
-    ended: bool,
-}
-
-impl Signals {
-    /// There is a stream to be accepted.
-    pub(crate) fn arrived(&mut self) {
-        self.arrived = true;
-    }
-
-    /// Puts a waker in its place. The one that was there is woken once more, rather than dropped under the lock.
-    pub(crate) fn register(&mut self, place: &mut Option<Waker>, waker: &Waker) {
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            self.wakers.extend(place.replace(waker.clone()));
-        }
-    }
 }
 
 /// Why nothing is read.
@@ -208,20 +140,6 @@ impl State {
         self.signals.wakers.extend(self.driver.take());
     }
 
-    /// The carrier takes nothing more. What the peer has sent can still be read.
-    pub(crate) fn lose_outbound(&mut self, error: &Error) {
-        self.outbound_failure = Some(error.clone());
-        self.outbox.clear();
-        for entry in self.streams.values_mut() {
-            entry.lose_local(error, &mut self.signals);
-        }
-    }
-
-    /// Why the carrier takes nothing more.
-    pub(crate) fn outbound_failure(&self) -> Option<Error> {
-        self.outbound_failure.clone()
-    }
-
     /// Queues a frame that is no DATA. While the connection closes nothing is added.
     pub(crate) fn control(&mut self, frame: &Frame) -> Result<(), Error> {
         if !self.is_open() {
@@ -285,15 +203,6 @@ impl State {
         match &self.phase {
             Phase::Closing(Err(error)) | Phase::Ended(Err(error)) => Some(error.clone()),
             Phase::Open | Phase::Closing(Ok(())) | Phase::Ended(Ok(())) => None,
-        }
-    }
-
-    /// Nobody holds the connection any more.
-    pub(crate) fn abandon(&mut self) {
-        if !matches!(self.phase, Phase::Ended(_)) {
-            self.closed_here = true;
-            self.lose_all(&Error::Closed);
-            self.end(Ok(()));
         }
     }
 
@@ -371,73 +280,5 @@ impl State {
             self.stalled = None;
             self.wake_driver();
         }
-    }
-
-    /// After the peer's GOAWAY, the last stream takes the connection with it.
-    fn leave_when_done(&mut self) {
-        if self.gone_away && self.streams.is_empty() && self.is_open() {
-            self.begin_close(Ok(()));
-        }
-    }
-
-    /// Says good-bye: resets what is open, and sends GOAWAY after everything that is queued.
-    pub(crate) fn begin_close(&mut self, result: Result<(), Error>) {
-        if !self.is_open() {
-            return;
-        }
-        self.closed_here = true;
-        let reason = result.clone().err().unwrap_or(Error::Closed);
-        let open: Vec<_> =
-            self.streams.iter().filter(|(_, entry)| !entry.is_over()).map(|(id, _)| *id).collect();
-        for id in open {
-            self.rst(id, ResetStatus::Cancel);
-        }
-        self.lose_all(&reason);
-        let status = match &result {
-            Err(Error::Protocol(_)) => GoAwayStatus::ProtocolError,
-            _ => GoAwayStatus::Ok,
-        };
-        self.short(&Frame::GoAway { last_good: self.last_peer_id, status });
-        self.phase = Phase::Closing(result);
-        self.wake_driver();
-    }
-
-    /// The peer broke the protocol: nothing more is worth sending but GOAWAY.
-    pub(crate) fn fail(&mut self, error: Error) {
-        if self.is_open() {
-            self.outbox.clear();
-            for entry in self.streams.values_mut() {
-                entry.lose(&error, &mut self.signals);
-            }
-            self.begin_close(Err(error));
-        } else {
-            self.end(Err(error));
-        }
-    }
-
-    /// The end: nothing passes any more.
-    pub(crate) fn end(&mut self, result: Result<(), Error>) {
-        if matches!(self.phase, Phase::Ended(_)) {
-            return;
-        }
-        let reason = result.clone().err().unwrap_or(Error::PeerClosed);
-        self.phase = Phase::Ended(result);
-        self.lose_all(&reason);
-        self.outbox.clear();
-        self.pings.clear();
-        self.signals.ended = true;
-        self.wake_driver();
-    }
-
-    /// Every stream is cut off; those that nobody has taken yet are dropped.
-    fn lose_all(&mut self, reason: &Error) {
-        for id in std::mem::take(&mut self.backlog) {
-            self.streams.remove(&id);
-        }
-        for entry in self.streams.values_mut() {
-            entry.lose(reason, &mut self.signals);
-        }
-        self.stalled = None;
-        self.signals.no_more = true;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// A session in which no byte moved for so long is ended. 4 hours; [`Duration::MAX`] is never.
+    /// A session in which no byte moved for so long is ended. 4 hours; zero is never, as in Go.
     pub idle: Duration,
     /// What a client may take to open its streams, and another server to answer when we are the client. 30 seconds.
     pub creation: Duration,
@@ -32,10 +32,15 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How long nothing may move.
+    pub(crate) fn idle(&self) -> Duration {
+        if self.idle.is_zero() { Duration::MAX } else { self.idle }
+    }
+
     /// How long a client may take to read what was sent to it. It may have stopped its output for a while, and must not lose
     /// the rest because the process has ended; but one that has not moved for all the idle time is not waited for again.
     pub(crate) fn patience(&self, end: &End) -> Duration {
-        if *end == End::Idle { self.linger } else { self.idle }
+        if *end == End::Idle { self.linger } else { self.idle() }
     }
 }
 

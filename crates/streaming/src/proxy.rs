@@ -95,7 +95,7 @@ where
     let end = tokio::select! {
         biased;
         end = moving => end,
-        () = meter.idle(limits.idle) => End::Idle,
+        () = meter.idle(limits.idle()) => End::Idle,
     };
     meter.outcome(end)
 }

@@ -29,7 +29,7 @@ pub(super) fn container_failed(pod: &PodRef, container: &str, error: &Error) -> 
     let mut events =
         vec![warning(pod, Some(container), "Failed".to_owned(), format!("Error: {}", error.report()))];
     if let Kind::Unresolved(reference) = error.kind() {
-        let message = format!("the pod cannot start without {reference}, which is not there");
+        let message = format!("the pod cannot start without {reference}: {}", error.report());
         events.push(warning(pod, None, missing("Mandatory", reference), message));
     }
     events

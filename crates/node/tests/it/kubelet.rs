@@ -14,6 +14,7 @@ mod contents;
 mod ours;
 mod recording;
 mod stage;
+mod written;
 
 #[cfg(feature = "e2e")]
 mod peer;

@@ -24,7 +24,7 @@ const REMEMBERED: usize = 4096;
 const REMEMBERED_BAD: usize = 1024;
 /// How long a token stays nobody's.
 const BAD_TOKEN: Duration = Duration::from_secs(10);
-/// How many questions may be with the API server at a time.
+/// How many questions of a kind may be with the API server at a time.
 const AT_ONCE: usize = 32;
 
 /// How long answers of the API server are remembered.
@@ -47,7 +47,9 @@ pub struct Gate {
     tokens: Cache<User>,
     bad_tokens: Cache<()>,
     rights: Cache<bool>,
-    questions: Semaphore,
+    /// Strangers can use up this one, and so not the other.
+    about_tokens: Semaphore,
+    about_rights: Semaphore,
 }
 
 // === impl Gate ===
@@ -68,7 +70,8 @@ impl Gate {
             tokens: Cache::new(REMEMBERED),
             bad_tokens: Cache::new(REMEMBERED_BAD),
             rights: Cache::new(REMEMBERED),
-            questions: Semaphore::new(AT_ONCE),
+            about_tokens: Semaphore::new(AT_ONCE),
+            about_rights: Semaphore::new(AT_ONCE),
         }
     }
 
@@ -99,7 +102,7 @@ impl Gate {
         if self.bad_tokens.get(&key).is_some() {
             return None;
         }
-        let _turn = self.questions.acquire().await.ok()?;
+        let _turn = self.about_tokens.acquire().await.ok()?;
         // Somebody else may have asked the same in the meantime.
         if let Some(user) = self.tokens.get(&key) {
             return Some(user);
@@ -148,7 +151,7 @@ impl Gate {
         if let Some(allowed) = self.rights.get(&key) {
             return Ok(allowed);
         }
-        let _turn = self.questions.acquire().await;
+        let _turn = self.about_rights.acquire().await;
         if let Some(allowed) = self.rights.get(&key) {
             return Ok(allowed);
         }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+use vk_provider::ability::LogBody;
 use vk_server::Limits;
 use vk_testing::eventually;
 
@@ -105,6 +108,22 @@ async fn a_stop_lets_open_requests_end_and_takes_no_new_ones() {
     assert!(node.supervisor.shut_down(SOON).await, "all ended by themselves");
     assert!(TcpStream::connect(("127.0.0.1", node.port)).await.is_err());
     assert_eq!(node.metrics.connections.get(), 0);
+}
+
+#[tokio::test]
+async fn a_log_that_is_followed_does_not_hold_up_a_stop() {
+    let node = Node::start(Limits::default()).await;
+    let endless = stream::iter([Ok(Bytes::from_static(b"a line\n"))]).chain(stream::pending()).boxed();
+    *node.provider.log.lock() = Some(LogBody::Final(endless));
+    let mut following = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
+    let path = "/containerLogs/ns/web/main?follow=true";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    following.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"a line\n\r\n") {
+        assert!(following.read_buf(&mut seen).await.unwrap() > 0);
+    }
+    assert!(node.supervisor.shut_down(SOON).await, "it ended by itself");
 }
 
 #[tokio::test]

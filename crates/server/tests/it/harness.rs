@@ -28,7 +28,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use vk_provider::{
     ContainerRef, Error, ObservedPod, PodBundle, PodRef, Provider, Result,
-    ability::{LogBody, LogOptions, Logs, Output},
+    ability::{Exec, ExecOptions, LogBody, LogOptions, Logs, Output, Started},
 };
 use vk_server::{
     Api, Limits, Metrics, Pods, Switches,
@@ -39,6 +39,8 @@ use vk_supervisor::{Clock, Supervisor, task};
 
 /// The token of somebody who may do everything.
 pub(crate) const TOKEN: &str = "everything";
+/// How many sessions a node has here.
+pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The authority of servers and clients.
@@ -130,6 +132,8 @@ impl Reviews for Oracle {
 pub(crate) struct Puppet {
     pub(crate) log: Mutex<Option<LogBody>>,
     pub(crate) asked: Mutex<Option<LogOptions>>,
+    /// What the next command is.
+    pub(crate) started: Mutex<Option<Started>>,
 }
 
 #[async_trait]
@@ -156,6 +160,17 @@ impl Provider for Puppet {
 
     fn logs(&self) -> Option<&dyn Logs> {
         Some(self)
+    }
+
+    fn exec(&self) -> Option<&dyn Exec> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Exec for Puppet {
+    async fn start(&self, _: &ContainerRef, _: &[String], _: &ExecOptions) -> Result<Started> {
+        self.started.lock().take().ok_or_else(|| Error::not_found("nothing is prepared"))
     }
 }
 
@@ -199,6 +214,11 @@ impl Node {
         Self::start_with(limits, Switches::default()).await
     }
 
+    /// How many sessions go on.
+    pub(crate) fn sessions(&self, kind: &'static str) -> i64 {
+        self.metrics.sessions.get_or_create(&vk_server::metrics::Kind { kind }).get()
+    }
+
     pub(crate) async fn start_with(limits: Limits, switches: Switches) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -232,7 +252,7 @@ impl Node {
             streaming: vk_streaming::Limits::default(),
             owner: supervisor.clone(),
             node_supervisor: supervisor.clone(),
-            sessions: Arc::new(Semaphore::new(Api::SESSIONS)),
+            sessions: Arc::new(Semaphore::new(SESSIONS)),
         };
         let config = tls::config(serving.clone()).unwrap();
         supervisor.spawn(

@@ -6,4 +6,5 @@
 mod connection;
 mod harness;
 mod routes;
+mod session;
 mod tls;

@@ -42,12 +42,14 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new(config: &Config) -> Self {
         let now = Instant::now();
+        // Nothing is due at every moment; in Go too, zero means never.
+        let keep_alive = config.keep_alive.filter(|keep_alive| !keep_alive.interval.is_zero());
         Self {
-            keep_alive: config.keep_alive,
-            idle: config.idle_timeout,
+            keep_alive,
+            idle: config.idle_timeout.filter(|idle| !idle.is_zero()),
             linger: config.linger,
             last_passed: now,
-            next_ping: config.keep_alive.map_or(now, |keep_alive| now + keep_alive.interval),
+            next_ping: keep_alive.map_or(now, |keep_alive| now + keep_alive.interval),
             asked: None,
             patience: None,
             sleep: None,

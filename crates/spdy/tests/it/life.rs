@@ -15,6 +15,23 @@ use vk_spdy::{
 
 use crate::support::{pair, pair_with, pattern, server, soon};
 
+/// The bytes with which a client opens its first stream.
+fn opening() -> BytesMut {
+    let (id, associated, priority, headers) = (1, 0, 0, Headers::new());
+    let syn = Frame::SynStream { id, associated, priority, headers, fin: false, unidirectional: false };
+    let mut wire = BytesMut::new();
+    Encoder::new().encode(&syn, &mut wire).expect("a small frame");
+    wire
+}
+
+/// Two ends of a real connection.
+async fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let (far, near) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (near.expect("a socket").0, far.expect("a socket"))
+}
+
 fn keep_alive(interval: u64, timeout: u64) -> Config {
     let mut config = Config::default();
     config.keep_alive =
@@ -76,6 +93,17 @@ async fn an_idle_connection_ends_and_its_streams_are_reset() {
     assert!(matches!(pair.server.ended().await, Err(Error::Idle(_))));
     drop(client);
     pair.client.ended().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn zero_means_never() {
+    let mut config = keep_alive(0, 0);
+    config.idle_timeout = Some(Duration::ZERO);
+    let pair = pair_with(1000, Config::default(), config);
+    let (mut client, mut server) = pair.stream("x").await;
+    tokio::time::sleep(Duration::from_hours(10)).await;
+    client.write_all(b"x").await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,15 +278,19 @@ async fn after_go_away_streams_go_on_and_the_last_one_takes_the_connection_with_
 
 #[tokio::test]
 async fn flush_waits_until_the_carrier_has_the_bytes() {
-    let pair = pair_with(100, Config::default(), Config::default());
-    let (mut client, mut server) = pair.stream("x").await;
-    client.write_all(&pattern(1000)).await.unwrap();
-    let mut received = vec![0; 1000];
-    let (flushed, read) =
-        soon(async { tokio::join!(client.flush(), server.read_exact(&mut received)) }).await;
+    let (near, mut far) = tokio::io::duplex(100);
+    let (connection, driver) = Connection::server(near, Config::default());
+    let mut drivers = JoinSet::new();
+    drivers.spawn(driver);
+    far.write_all(&opening()).await.unwrap();
+    let mut stream = soon(connection.accept()).await.unwrap().unwrap().accept();
+    stream.write_all(&pattern(1000)).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(50), stream.flush()).await;
+    assert!(early.is_err(), "the pipe holds a hundred bytes");
+    let mut taken = vec![0; 950];
+    let (flushed, read) = soon(async { tokio::join!(stream.flush(), far.read_exact(&mut taken)) }).await;
     flushed.unwrap();
     read.unwrap();
-    assert_eq!(received, pattern(1000));
 }
 
 #[tokio::test]
@@ -290,26 +322,15 @@ async fn later_headers_arrive() {
 
 #[tokio::test]
 async fn what_a_peer_sent_before_it_closed_is_read_to_the_end() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (far, near) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    let mut far = far.unwrap();
+    let (near, mut far) = sockets().await;
     let mut config = Config::default();
     config.receive_buffer = 1000;
-    let (connection, driver) = Connection::server(near.unwrap().0, config);
+    let (connection, driver) = Connection::server(near, config);
     let mut drivers = JoinSet::new();
     drivers.spawn(driver);
 
-    let (mut encoder, mut wire) = (Encoder::new(), BytesMut::new());
+    let (mut encoder, mut wire) = (Encoder::new(), opening());
     let sent = pattern(100_000);
-    let syn = Frame::SynStream {
-        id: 1,
-        associated: 0,
-        priority: 0,
-        headers: Headers::new(),
-        fin: false,
-        unidirectional: false,
-    };
-    encoder.encode(&syn, &mut wire).unwrap();
     for piece in sent.chunks(10_000) {
         let data = Frame::Data { id: 1, payload: Bytes::copy_from_slice(piece), fin: false };
         encoder.encode(&data, &mut wire).unwrap();
@@ -330,4 +351,62 @@ async fn what_a_peer_sent_before_it_closed_is_read_to_the_end() {
     let mut received = Vec::new();
     soon(reader.read_to_end(&mut received)).await.unwrap();
     assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
+}
+
+#[tokio::test]
+async fn a_peer_that_is_still_sending_loses_nothing_when_this_side_closes() {
+    let (near, mut far) = sockets().await;
+    let (connection, driver) = Connection::server(near, Config::default());
+    let mut drivers = JoinSet::new();
+    drivers.spawn(driver);
+    far.write_all(&opening()).await.unwrap();
+    let mut stream = soon(connection.accept()).await.unwrap().unwrap().accept();
+    let peer = async {
+        // It has a lot to say that nobody wants, and only then listens.
+        let (mut encoder, mut wire) = (Encoder::new(), BytesMut::new());
+        for _ in 0..500 {
+            let data = Frame::Data { id: 1, payload: Bytes::from(vec![7; 10_000]), fin: false };
+            encoder.encode(&data, &mut wire).unwrap();
+        }
+        far.write_all(&wire).await.unwrap();
+        let mut heard = BytesMut::new();
+        while far.read_buf(&mut heard).await.unwrap() > 0 {}
+        heard
+    };
+    let server = async {
+        stream.write_all(&pattern(100_000)).await.unwrap();
+        stream.finish().unwrap();
+        connection.close().await.unwrap();
+    };
+    let (mut heard, ()) = soon(async { tokio::join!(peer, server) }).await;
+    let mut decoder = Decoder::new(Limits::default());
+    let (mut received, mut last) = (Vec::new(), None);
+    while let Some(frame) = decoder.decode(&mut heard).unwrap() {
+        if let Frame::Data { payload, .. } = &frame {
+            received.extend_from_slice(payload);
+        }
+        last = Some(frame);
+    }
+    assert!(received == pattern(100_000), "{} bytes", received.len());
+    assert!(matches!(last, Some(Frame::GoAway { status: GoAwayStatus::Ok, .. })), "{last:?}");
+}
+
+#[tokio::test]
+async fn bytes_that_nobody_will_read_take_no_room_from_others() {
+    let mut config = Config::default();
+    config.receive_total = 10_000;
+    let pair = pair_with(1000, config, Config::default());
+    for _ in 0..10 {
+        let (mut client, server) = pair.stream("unread").await;
+        client.write_all(&pattern(5_000)).await.unwrap();
+        soon(client.flush()).await.unwrap();
+        soon(pair.client.ping()).await.unwrap();
+        let (reader, writer) = server.split();
+        drop(reader);
+        drop(writer);
+        let (mut client, server) = pair.stream("half").await;
+        client.write_all(&pattern(5_000)).await.unwrap();
+        soon(pair.client.ping()).await.unwrap();
+        drop(server.split().0);
+    }
 }

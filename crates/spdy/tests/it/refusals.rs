@@ -338,6 +338,12 @@ async fn headers_of_waiting_streams_are_bounded_together() {
     }
     peer.expect_reset(5, ResetStatus::RefusedStream).await;
     assert_eq!(peer.connection.streams(), 2);
+    // What one of them held is free for another when it has gone.
+    drop(soon(peer.connection.accept()).await.unwrap().unwrap());
+    peer.expect_reset(1, ResetStatus::RefusedStream).await;
+    peer.send(syn(7, &[("a", long.as_str())])).await;
+    peer.expect_life().await;
+    assert_eq!(peer.connection.streams(), 2);
 }
 
 /// Sends the same over and over until the server takes no more, and answers how many bytes it took.

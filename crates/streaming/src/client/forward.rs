@@ -141,14 +141,26 @@ impl Forwarder {
                 let opening = async {
                     let (error, mut unused) = connection.open(&headers(ERROR)).await?.split();
                     unused.finish()?;
-                    let stream = connection.open(&headers(DATA)).await?;
-                    io::Result::Ok((stream, error))
+                    io::Result::Ok((Input::Spdy(error), connection.open(&headers(DATA)).await))
                 };
-                let (stream, error) = timeout(self.limits.creation, opening)
+                let (mut error, stream) = timeout(self.limits.creation, opening)
                     .await
                     .map_err(|elapsed| failed().caused_by(elapsed))?
                     .map_err(|error| failed().caused_by(error))?;
-                Ok((Box::new(With { stream, _task: self.task.clone() }), Input::Spdy(error)))
+                let stream = match stream {
+                    Ok(stream) => stream,
+                    Err(reset) => {
+                        // A server that has no connection to give may reset the stream before it has accepted it.
+                        let told = timeout(self.limits.linger, error.all(LONGEST_ERROR)).await;
+                        return Err(match told {
+                            Ok((told, _)) if !told.is_empty() => {
+                                failed().caused_by(String::from_utf8_lossy(&told).into_owned())
+                            }
+                            _ => failed().caused_by(reset),
+                        });
+                    }
+                };
+                Ok((Box::new(With { stream, _task: self.task.clone() }), error))
             }
             Carrier::Channels(ports) => {
                 let taken = ports.lock().remove(&port);

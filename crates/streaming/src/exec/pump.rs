@@ -47,7 +47,7 @@ impl Job<'_> {
                 tokio::select! {
                     biased;
                     exit = Box::pin(served) => Some(exit),
-                    () = meter.idle(limits.idle) => None,
+                    () = meter.idle(limits.idle()) => None,
                 }
             }
             Err(error) => Some(Err(error)),

@@ -1,18 +1,20 @@
 //! A session over SPDY streams.
 
+use std::io;
+
 use futures::future::{self, Either};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     time::timeout,
 };
 use vk_spdy::{Connection, ResetStatus, Stream};
 
 use super::{
-    Request, Version,
+    Request, Status, Version,
     pump::{Job, Wires},
 };
 use crate::{
-    limits::End,
+    limits::{End, Limits},
     spdy::{self, ERROR, STREAM_TYPE},
     wire::{self, Input, Output},
 };
@@ -24,12 +26,15 @@ where
     let limits = job.limits;
     let (connection, driver) = Connection::server(io, spdy::config(limits));
     let work = async {
-        let streams = match timeout(limits.creation, accept(&connection, request)).await {
-            Ok(Some(streams)) => streams,
-            Ok(None) => return End::ClientGone,
-            Err(_) => return End::NoStreams,
+        let mut streams = Streams::default();
+        let accepting = accept(&mut streams, &connection, request);
+        let Ok(accepted) = timeout(limits.creation, accepting).await else {
+            drop(job);
+            let telling = tell_missing(streams, request, limits);
+            let _ = timeout(limits.linger, telling).await;
+            return End::NoStreams;
         };
-        let (wires, mut halves) = streams.split();
+        let (wires, mut halves) = accepted.split();
         let end = tokio::select! {
             biased;
             end = job.run(wires) => end,
@@ -70,18 +75,29 @@ struct Streams {
     resize: Option<Stream>,
 }
 
-/// Waits for the streams that belong to the request. `None` when the client goes before that.
-async fn accept(connection: &Connection, request: &Request) -> Option<Accepted> {
-    let mut streams = Streams::default();
-    while !streams.complete(request) {
-        let incoming = connection.accept().await.ok()??;
+/// Waits for the streams that belong to the request; for ever, when no more can come: how the connection ends is said by
+/// its driver.
+async fn accept(streams: &mut Streams, connection: &Connection, request: &Request) -> Accepted {
+    loop {
+        if let Some(accepted) = streams.complete(request) {
+            return accepted;
+        }
+        let Ok(Some(incoming)) = connection.accept().await else { return future::pending().await };
         match streams.slot(incoming.headers().get(STREAM_TYPE)) {
             Some(slot @ None) => *slot = Some(incoming.accept()),
             // Unknown, or a second of its kind.
             Some(Some(_)) | None => incoming.refuse(ResetStatus::ProtocolError),
         }
     }
-    streams.accepted()
+}
+
+/// Tells a client what it has forgotten, if it has opened a stream to be told on.
+async fn tell_missing(streams: Streams, request: &Request, limits: &Limits) -> io::Result<()> {
+    let Some(mut error) = streams.error else { return Ok(()) };
+    let text = format!("the client did not open all its streams within {:?}", limits.creation);
+    error.send(Status::Failure(text).encode(request.protocol.version()).into()).await?;
+    error.finish()?;
+    error.flush().await
 }
 
 impl Streams {
@@ -96,20 +112,18 @@ impl Streams {
         }
     }
 
-    fn complete(&self, request: &Request) -> bool {
+    /// All of them, when none is missing any more.
+    fn complete(&mut self, request: &Request) -> Option<Accepted> {
         let options = request.options;
         let resize = options.tty && request.protocol.version() >= Version::V3;
         let there = |wanted: bool, stream: &Option<Stream>| !wanted || stream.is_some();
-        there(true, &self.error)
-            && there(options.stdin, &self.stdin)
+        let all = there(options.stdin, &self.stdin)
             && there(options.stdout, &self.stdout)
             && there(options.stderr, &self.stderr)
-            && there(resize, &self.resize)
-    }
-
-    fn accepted(self) -> Option<Accepted> {
-        let Self { error, stdin, stdout, stderr, resize } = self;
-        Some(Accepted { error: error?, stdin, stdout, stderr, resize })
+            && there(resize, &self.resize);
+        let error = self.error.take_if(|_| all)?;
+        let Self { stdin, stdout, stderr, resize, .. } = std::mem::take(self);
+        Some(Accepted { error, stdin, stdout, stderr, resize })
     }
 }
 

@@ -28,7 +28,7 @@ where
     let work = async {
         tokio::select! {
             _ = future::join_all(pairs) => End::Done,
-            () = shared.meter.idle(limits.idle) => End::Idle,
+            () = shared.meter.idle(limits.idle()) => End::Idle,
         }
     };
     end_of(work, channels.drive(), limits).await

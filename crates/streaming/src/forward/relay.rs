@@ -62,7 +62,12 @@ impl Pair {
 
     /// The error is to be told to the client.
     async fn forward(&mut self, shared: &Shared) -> Result<Relayed, String> {
-        let forward = (shared.dial)(self.port).await.map_err(|error| error.report())?;
+        // Meanwhile nobody reads what the client sends, and that holds up its other connections in the end.
+        let limit = shared.limits.creation;
+        let forward = match timeout(limit, (shared.dial)(self.port)).await {
+            Ok(dialled) => dialled.map_err(|error| error.report())?,
+            Err(_) => return Err(format!("no connection within {limit:?}")),
+        };
         match forward {
             Forward::Stream(stream) => Ok(self.relay(stream, &shared.meter).await),
             Forward::Url(url) => {

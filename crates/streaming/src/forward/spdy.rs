@@ -27,7 +27,7 @@ where
         tokio::select! {
             end = Pairs::new(shared).serve(&connection) => end,
             () = spdy::keep_alive(&connection, limits.keepalive) => End::ClientGone,
-            () = shared.meter.idle(limits.idle) => End::Idle,
+            () = shared.meter.idle(limits.idle()) => End::Idle,
         }
     };
     tokio::pin!(work, driver);

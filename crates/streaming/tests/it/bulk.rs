@@ -127,3 +127,25 @@ async fn what_waits_on_the_way_has_an_end_whichever_side_does_not_read() {
         assert!(stdin_read.iter().chain(&out_read).chain(&err_read).all(|byte| *byte == 7), "{protocol:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_reading_for_a_while_loses_nothing_when_the_process_ends_meanwhile() {
+    for protocol in PROTOCOLS {
+        let Joined { session: _session, mut process, host: _host } = join(protocol, ALL).await;
+        let room = until_full(process.stdout.as_mut().unwrap()).await;
+
+        // So much goes on its way while nobody reads, and the process has ended long before it arrives.
+        let Joined { mut session, mut process, mut host } = join(protocol, ALL).await;
+        let length = room - 5000;
+        process.print(pattern(length)).await;
+        process.exit(0);
+        tokio::time::sleep(Duration::from_mins(30)).await;
+        assert_eq!(process.sessions.now(), 0, "{protocol:?}");
+        let mut stdout = session.stdout.take().unwrap();
+        read_pattern(&mut stdout, length).await;
+        assert_eq!(stdout.read(&mut [0]).await.unwrap(), 0, "{protocol:?}");
+        assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
+        let outcome = host.outcome().await.unwrap();
+        assert_eq!((outcome.end, outcome.sent), (End::Exited(0), length as u64), "{protocol:?}");
+    }
+}

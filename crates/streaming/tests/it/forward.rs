@@ -411,3 +411,15 @@ async fn channels_begin_with_their_ports() {
     let expected = [[0, 80, 0], [1, 80, 0], [2, 0x90, 0x1f], [3, 0x90, 0x1f]];
     assert_eq!(begun, expected.map(Vec::from).into());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_not_made_in_thirty_seconds_is_given_up() {
+    for protocol in PROTOCOLS {
+        let (ours, theirs) = duplex(8 << 10);
+        let _host = host::forward_host(theirs, |_| futures::future::pending(), Limits::default());
+        let forwarder = call(ours, protocol, &[80]).await.unwrap();
+        let mut hanging = forwarder.open(80).await.unwrap();
+        let told = hanging.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert_eq!(told.to_string(), "error forwarding port 80: no connection within 30s", "{protocol:?}");
+    }
+}

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::{io::duplex, time::Instant};
+use tokio::{
+    io::{AsyncReadExt as _, duplex},
+    time::Instant,
+};
 use vk_provider::ability::Exit;
 use vk_streaming::{End, Limits, exec::Protocol, exec::Version, forward};
 
@@ -54,6 +57,20 @@ async fn the_idle_time_can_be_configured() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_time_of_zero_is_none() {
+    let mut limits = Limits::default();
+    limits.idle = Duration::ZERO;
+    for protocol in PROTOCOLS {
+        let Joined { session, mut process, mut host } = join_with(protocol, ALL, &limits).await;
+        tokio::time::sleep(Duration::from_hours(24)).await;
+        assert_eq!(process.sessions.now(), 1, "{protocol:?}");
+        process.exit(0);
+        assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
+        assert_eq!(host.outcome().await.unwrap().end, End::Exited(0), "{protocol:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_open_its_streams_has_thirty_seconds() {
     for options in [ALL, TTY] {
         let (mut ours, theirs) = duplex(8 << 10);
@@ -66,6 +83,26 @@ async fn a_client_that_does_not_open_its_streams_has_thirty_seconds() {
         assert!((30..36).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
         assert_eq!(process.sessions.now(), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_forgot_a_stream_is_told_on_its_error_stream() {
+    let (mut ours, theirs) = duplex(8 << 10);
+    let (provided, process) = process::session(ALL);
+    let mut host = host::exec_host(theirs, Ok(provided), Limits::default());
+    raw::upgrade(&mut ours, &raw::spdy_request(&host::query(ALL), "v4.channel.k8s.io")).await;
+    let (connection, driver) = vk_spdy::Connection::client(ours, vk_spdy::Config::default());
+    let mut driving = tokio::task::JoinSet::new();
+    driving.spawn(driver);
+    let open =
+        async |kind: &str| connection.open(&vk_spdy::Headers::new().with("streamType", kind)).await.unwrap();
+    let (mut error, _stdout) = (open("error").await, open("stdout").await);
+    let mut told = String::new();
+    error.read_to_string(&mut told).await.unwrap();
+    assert!(told.contains("the client did not open all its streams within 30s"), "{told}");
+    assert_eq!(process.sessions.now(), 0);
+    drop(connection);
+    assert_eq!(host.outcome().await.unwrap().end, End::NoStreams);
 }
 
 #[tokio::test(start_paused = true)]

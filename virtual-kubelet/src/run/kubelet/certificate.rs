@@ -96,3 +96,52 @@ fn named(node: &Node) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     }
     (names, ips)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(addresses: &[(&str, &str)]) -> Option<Arc<Node>> {
+        let addresses: Vec<_> =
+            addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
+        serde_json::from_value(json!({"metadata": {}, "status": {"addresses": addresses}})).ok().map(Arc::new)
+    }
+
+    #[test]
+    fn a_node_is_reached_by_its_addresses_and_names() {
+        let all = [
+            ("InternalIP", "10.0.0.1"),
+            ("InternalIP", "fd00::1"),
+            ("ExternalIP", "192.0.2.1"),
+            ("Hostname", "vk"),
+            ("ExternalDNS", "vk.example.com"),
+            ("InternalIP", "nonsense"),
+            ("Hostname", ""),
+        ];
+        let (names, ips) = named(&node(&all).unwrap());
+        assert_eq!(Vec::from_iter(names), ["vk", "vk.example.com"]);
+        assert_eq!(ips.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn another_certificate_is_wanted_when_the_addresses_change_and_only_then() {
+        let (seen, sights) = watch::channel(None);
+        let first = Wanted::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
+        let (wanted, mut wishes) = watch::channel(first.clone());
+        let mut following = std::pin::pin!(addresses(sights, wanted));
+        let mut see = async |addresses: &[(&str, &str)]| {
+            seen.send_replace(node(addresses));
+            let step = std::time::Duration::from_millis(50);
+            assert!(tokio::time::timeout(step, &mut following).await.is_err(), "it goes on");
+        };
+        see(&[("InternalIP", "10.0.0.1"), ("Hostname", "vk")]).await;
+        see(&[]).await;
+        assert!(!wishes.has_changed().unwrap());
+        see(&[("InternalIP", "10.0.0.2"), ("Hostname", "vk")]).await;
+        assert!(wishes.has_changed().unwrap());
+        let now = wishes.borrow_and_update().clone();
+        assert!(now.addresses.contains(&"10.0.0.2".parse::<IpAddr>().unwrap()) && now.names == first.names);
+    }
+}

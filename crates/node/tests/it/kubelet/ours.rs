@@ -22,9 +22,9 @@ use vk_testing::ControlPlane;
 
 use super::{
     case::{ENTRY_POINT, IMAGE, NODE},
-    contents::Contents,
-    recording::{Container, File, Node, Recording, Started, Volume, Words},
+    recording::{Container, Node, Recording, Started, Words},
     stage::{Placed, volume_name},
+    written,
 };
 
 /// Generous: these tests run beside others.
@@ -249,22 +249,11 @@ impl Asked<'_> {
                 return Err(format!("{name} is twice in the environment of ours"));
             }
         }
-        // Links are how a kubelet swaps all files at once: whoever writes the files makes them, and is tested for it.
         let group = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
+        let group = group.map(|group| u32::try_from(group).unwrap());
         for (name, volume) in &recorded.volumes {
             let set = volumes.get(name).ok_or_else(|| format!("ours has no volume {name}"))?;
-            let mut files = BTreeMap::new();
-            for (path, file) in &set.files {
-                let known = volume.files.get(path);
-                let unreadable = known.is_some_and(|file| file.contents == Contents::Unreadable);
-                let contents =
-                    if unreadable { Contents::Unreadable } else { Contents::new(&file.content, &self.words) };
-                // With a group of its own a volume is readable for the group, and that too is up to who writes it.
-                let mode = if group.is_some() { file.mode | 0o440 } else { file.mode };
-                let owner = known.map(|file| file.owner.clone()).unwrap_or_default();
-                files.insert(path.clone(), File { mode: format!("{mode:o}"), owner, contents });
-            }
-            ours.volumes.insert(name.clone(), Volume { files, links: volume.links.clone() });
+            ours.volumes.insert(name.clone(), written::volume(set, group, volume, &self.words)?);
         }
         if ours == *recorded {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Calls to a node without an API server in between.
 
 use std::{
+    fmt::Write as _,
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
@@ -73,10 +74,10 @@ impl Caller {
         let method = self.method.unwrap_or("GET");
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n");
         if let Some(token) = &self.token {
-            text += &format!("Authorization: Bearer {token}\r\n");
+            write!(text, "Authorization: Bearer {token}\r\n").unwrap();
         }
         for header in &self.headers {
-            text += &format!("{header}\r\n");
+            write!(text, "{header}\r\n").unwrap();
         }
         if self.headers.is_empty() {
             text += "Connection: close\r\n";
@@ -97,9 +98,7 @@ impl Caller {
                 Err(error) => return Err(error),
                 Ok(length) => answer.extend_from_slice(&piece[..length]),
             }
-            // An upgrade that was taken has no end.
-            let switched = answer.starts_with(b"HTTP/1.1 101");
-            if switched && answer.windows(4).any(|end| end == b"\r\n\r\n") {
+            if whole(&answer) {
                 break;
             }
         }
@@ -108,4 +107,13 @@ impl Caller {
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
         Ok(Answer { code, body: body.to_owned() })
     }
+}
+
+/// Whether an answer is complete on a connection that stays open: one that changes the protocol, or one of known length.
+fn whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    head.starts_with("HTTP/1.1 101") || length.is_some_and(|length: usize| body.len() >= length)
 }

@@ -248,17 +248,18 @@ async fn a_serving_certificate_is_asked_for_and_used_as_soon_as_somebody_approve
     // Until then it shows one of its own, which nobody vouches for.
     let unknown = admin.call(cluster.ca_pem(), port, "/healthz").unwrap_err().to_string();
     assert!(unknown.contains("UnknownIssuer") || unknown.contains("certificate"), "{unknown}");
-    let query = "jsonpath={.items[?(@.spec.signerName==\"kubernetes.io/kubelet-serving\")].metadata.name}";
-    let name = eventually("there is a request", SOON, || async {
-        let name = good(cluster, &["get", "csr", "-o", query]).await;
-        if name.is_empty() { Err("none") } else { Ok(name) }
+    let name = eventually("somebody is told what to approve", Duration::from_mins(1), || async {
+        let stderr = process.stderr();
+        let told = stderr.split("kubectl certificate approve ").nth(1).map(|rest| {
+            rest.chars()
+                .take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '-')
+                .collect::<String>()
+        });
+        told.ok_or(stderr)
     })
     .await;
-    eventually("somebody is told whom to ask", SOON, || async {
-        let told = process.stderr().contains(&format!("kubectl certificate approve {name}"));
-        told.then_some(()).ok_or("not yet")
-    })
-    .await;
+    let signer = good(cluster, &["get", "csr", &name, "-o", "jsonpath={.spec.signerName}"]).await;
+    assert_eq!(signer, "kubernetes.io/kubelet-serving");
     good(cluster, &["certificate", "approve", &name]).await;
     eventually("the node shows the cluster's certificate", SOON, || async {
         let answer = admin.call(cluster.ca_pem(), port, "/healthz").map_err(|error| error.to_string())?;
