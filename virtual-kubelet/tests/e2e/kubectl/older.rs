@@ -22,11 +22,14 @@ fn programs() -> PathBuf {
     String::from_utf8(output.stdout).unwrap().trim().into()
 }
 
-/// The control plane that these tests share, with all its controllers.
-async fn cluster() -> &'static ControlPlane {
+async fn start(options: Options) -> ControlPlane {
+    ControlPlane::start(Options { programs: Some(programs()), ..options }).await.unwrap()
+}
+
+/// The API server that both ways of the matrix share.
+async fn shared() -> &'static ControlPlane {
     static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
-    let options = || Options { programs: Some(programs()), ..Options::with_controllers() };
-    SHARED.get_or_init(|| async { ControlPlane::start(options()).await.unwrap() }).await
+    SHARED.get_or_init(|| start(Options::default())).await
 }
 
 async fn good(cluster: &ControlPlane, args: &[&str]) -> String {
@@ -41,7 +44,7 @@ async fn parsed(cluster: &ControlPlane, args: &[&str]) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_works_with_kubernetes_1_33() {
-    let cluster = cluster().await;
+    let cluster = shared().await;
     let versions = parsed(cluster, &["version", "--output=json"]).await;
     for program in ["clientVersion", "serverVersion"] {
         assert_eq!(versions[program]["minor"], MINOR, "{program}: {versions}");
@@ -49,12 +52,14 @@ async fn every_verb_works_with_kubernetes_1_33() {
     let served = Served::start(cluster, "matrix-older", 11_504, &[]).await;
     let node = parsed(cluster, &["get", "node", "matrix-older", "--output=json"]).await;
     assert_eq!(node["status"].get("declaredFeatures"), None, "{}", node["status"]);
+    let claimed = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap();
+    assert!(claimed.starts_with(&format!("v1.{MINOR}.")), "no node is newer than its API server: {claimed}");
     whole_matrix("1.33", &served, served.stage().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_works_with_spdy_from_a_kubectl_1_33_to_the_node() {
-    let cluster = cluster().await;
+    let cluster = shared().await;
     let served = Served::start(cluster, "matrix-oldest", 11_505, &[]).await;
     let folder = TempDir::new().unwrap();
     let kubectl = without_websockets(&cluster.kubectl().unwrap(), folder.path());
@@ -103,7 +108,7 @@ fn deployment(node: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     const NODE: &str = "itself-older";
-    let cluster = cluster().await;
+    let cluster = &start(Options::with_controllers()).await;
     let namespace = cluster.namespace("older").await.unwrap().name().to_owned();
     let folder = TempDir::new().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -117,12 +122,14 @@ async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     fs::write(&manifest, deployment(NODE).to_string()).unwrap();
     let flags = ["--config", &config, "--client-verify-ca", &authority];
     let served =
-        Served::start_as(cluster, Path::new(&kubeconfig), TempDir::new().unwrap(), NODE, 11_506, &flags).await;
+        Served::start_as(cluster, Path::new(&kubeconfig), TempDir::new().unwrap(), NODE, 11_506, &flags)
+            .await;
 
     let request = eventually("the node asks for a certificate", SOON, || async {
         let list = parsed(cluster, &["get", "csr", "--output=json"]).await;
         let own = |one: &&Value| one["spec"]["username"] == format!("system:node:{NODE}");
-        let name = list["items"].as_array().unwrap().iter().find(own).map(|one| one["metadata"]["name"].clone());
+        let name =
+            list["items"].as_array().unwrap().iter().find(own).map(|one| one["metadata"]["name"].clone());
         name.and_then(|name| name.as_str().map(str::to_owned)).ok_or("it has not")
     })
     .await;
