@@ -44,7 +44,7 @@ e2e-pods: control-plane ## Workloads of the real controllers; outages; 200 kills
 e2e-resolve: control-plane ## What the real kubelet gives to the containers of 139 pods, beside what ours gives (as root; ARGS=--record writes it down)
 	@dev/e2e-resolve $(ARGS)
 
-e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by WebSocket and by SPDY, with large files and many requests
+e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by WebSocket and by SPDY, also with Kubernetes 1.33, with large files and many requests
 	@dev/e2e-kubectl
 
 e2e-metrics: control-plane ## metrics-server reads a virtual node; kubectl top; an autoscaler that goes up and down

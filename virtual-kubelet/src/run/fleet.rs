@@ -38,7 +38,7 @@ use crate::{
     Registry,
     cli::Failure,
     config::{self, Admission, DaemonSets, OnShutdown, Problem, RefusedPods, Resolved},
-    kubelet_version,
+    version::kubelet_version_beside,
 };
 
 /// The label that our nodes carry, unless the user wants another value.
@@ -93,6 +93,7 @@ struct Common {
     policy: pods::Policy,
     kubelets: Kubelets,
     /// What the nodes claim.
+    kubelet_version: String,
     declared_features: BTreeSet<String>,
 }
 
@@ -123,6 +124,7 @@ impl Fleet {
             Shared::start(client.clone(), &labels, supervisor)
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
+        let server = server_version(&client).await;
         let common = Common {
             services: Services::new(client.clone(), supervisor),
             watches,
@@ -134,7 +136,8 @@ impl Fleet {
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
             readers,
-            declared_features: features(&client, config.streaming.web_sockets).await,
+            kubelet_version: kubelet_version_beside(server),
+            declared_features: features(server, config.streaming.web_sockets),
             kubelets,
             client,
         };
@@ -304,19 +307,21 @@ pub(super) async fn keep<E>(
     Ok(())
 }
 
-/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
-async fn features(client: &Client, web_sockets: bool) -> BTreeSet<String> {
-    let mut features = BTreeSet::new();
+/// Of which Kubernetes the API server is, if it tells.
+async fn server_version(client: &Client) -> Option<Version> {
     match Version::ask(client).await {
-        Ok(version) if web_sockets && version >= WEB_SOCKETS_SINCE => {
-            features.insert(WEB_SOCKETS.to_owned());
-        }
-        Ok(_) => {}
+        Ok(version) => Some(version),
         Err(error) => {
             warn!(%error, "the API server does not tell its version: the nodes declare no features");
+            None
         }
     }
-    features
+}
+
+/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+fn features(server: Option<Version>, web_sockets: bool) -> BTreeSet<String> {
+    let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
+    (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
 }
 
 fn settings(config: &Resolved) -> Settings {
@@ -363,7 +368,7 @@ fn controller(
         internal_ip: context.internal_ip,
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
-        kubelet_version: kubelet_version(),
+        kubelet_version: common.kubelet_version.clone(),
         labels: node.labels.clone(),
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),

@@ -1,10 +1,12 @@
 //! The whole kubectl matrix on the mock, by each of the two ways that exec, attach and port-forward can come.
 
+mod older;
 mod siege;
 
 use std::{
     collections::BTreeMap,
     fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -37,34 +39,36 @@ struct Served<'a> {
 // === impl Served ===
 
 impl<'a> Served<'a> {
+    /// As the administrator, with a certificate of the cluster's authority.
     async fn start(cluster: &'a ControlPlane, node: &str, port: u16, flags: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
         let pair = cluster.serving_certificate(node, &["127.0.0.1"]).unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
             fs::write(&path, text).unwrap();
-            path
+            path.to_str().unwrap().to_owned()
         };
+        let (certificate, key) = (file("tls.crt", &pair.cert_pem), file("tls.key", &pair.key_pem));
+        let mut all = vec!["--tls-cert-file", &certificate, "--tls-private-key-file", &key];
+        all.extend(flags);
+        Self::start_as(cluster, cluster.admin_kubeconfig(), folder, node, port, &all).await
+    }
+
+    /// As whom this kubeconfig names.
+    async fn start_as(
+        cluster: &'a ControlPlane,
+        kubeconfig: &Path,
+        folder: TempDir,
+        node: &str,
+        port: u16,
+        flags: &[&str],
+    ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_virtual-kubelet"));
         command
-            .args([
-                "run",
-                "--provider",
-                "mock",
-                "--metrics-addr",
-                "off",
-                "--log-level",
-                "warn",
-                "--nodename",
-                node,
-            ])
-            .args(["--internal-ip", "127.0.0.1", "--port", &port.to_string(), "--state-dir", "state"])
-            .arg("--tls-cert-file")
-            .arg(file("tls.crt", &pair.cert_pem))
-            .arg("--tls-private-key-file")
-            .arg(file("tls.key", &pair.key_pem))
-            .arg("--kubeconfig")
-            .arg(cluster.admin_kubeconfig())
+            .args(["run", "--provider", "mock", "--metrics-addr", "off", "--log-level", "warn"])
+            .args(["--nodename", node, "--internal-ip", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--state-dir", "state", "--kubeconfig"])
+            .arg(kubeconfig)
             .args(flags)
             .env_clear()
             .env("HOME", folder.path())
@@ -83,12 +87,17 @@ impl<'a> Served<'a> {
     }
 
     async fn stage(&self) -> Stage {
+        self.stage_with(self.cluster.kubectl().unwrap()).await
+    }
+
+    /// The same with this kubectl.
+    async fn stage_with(&self, kubectl: PathBuf) -> Stage {
         let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
         let crashing: BTreeMap<String, String> = crashing
             .map(|(name, value)| (format!("mock.virtual-kubelet.io/{name}"), value.to_owned()))
             .into();
         Stage::open(Subject {
-            kubectl: self.cluster.kubectl().unwrap(),
+            kubectl,
             kubeconfig: self.cluster.admin_kubeconfig().to_owned(),
             node: self.node.clone(),
             image: "example.com/app:1".to_owned(),
@@ -100,10 +109,7 @@ impl<'a> Served<'a> {
 }
 
 #[expect(clippy::print_stdout, reason = "what was measured")]
-async fn whole_matrix(way: &str, port: u16, flags: &[&str]) {
-    let cluster = ControlPlane::shared().await;
-    let served = Served::start(cluster, &format!("matrix-{way}"), port, flags).await;
-    let stage = served.stage().await;
+async fn whole_matrix(way: &str, served: &Served<'_>, stage: Stage) {
     let timed = async |what: &str, work: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
         let begun = Instant::now();
         work.await;
@@ -146,12 +152,15 @@ async fn whole_matrix(way: &str, port: u16, flags: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_works_with_websockets_all_the_way() {
-    whole_matrix("websocket", 11_501, &[]).await;
+    let served = Served::start(ControlPlane::shared().await, "matrix-websocket", 11_501, &[]).await;
+    whole_matrix("websocket", &served, served.stage().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_works_with_spdy() {
-    whole_matrix("spdy", 11_502, &["--stream-websockets=false"]).await;
+    let flags = ["--stream-websockets=false"];
+    let served = Served::start(ControlPlane::shared().await, "matrix-spdy", 11_502, &flags).await;
+    whole_matrix("spdy", &served, served.stage().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
