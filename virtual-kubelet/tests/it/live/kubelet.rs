@@ -2,6 +2,7 @@
 
 mod calls;
 mod clients;
+mod original;
 mod security;
 mod siege;
 mod verbs;

@@ -37,12 +37,12 @@ async fn account(cluster: &ControlPlane, name: &str, rights: &[(&str, &str)]) ->
 }
 
 impl Served<'_> {
-    fn call(&self, caller: &Caller, path: &str) -> Answer {
+    pub(super) fn call(&self, caller: &Caller, path: &str) -> Answer {
         caller.call(self.cluster.ca_pem(), self.port, path).unwrap()
     }
 
     /// Waits for rights that were just given to be known everywhere.
-    async fn answers(&self, caller: &Caller, path: &str, code: u16) -> Answer {
+    pub(super) async fn answers(&self, caller: &Caller, path: &str, code: u16) -> Answer {
         eventually(&format!("{path} is answered with {code}"), SOON, || async {
             let answer = self.call(caller, path);
             if answer.code == code { Ok(answer) } else { Err(format!("{answer:?}")) }
@@ -50,7 +50,7 @@ impl Served<'_> {
         .await
     }
 
-    fn admin(&self) -> Caller {
+    pub(super) fn admin(&self) -> Caller {
         Caller::with_certificate(self.cluster.client_certificate("admin", &["system:masters"]).unwrap())
     }
 }
