@@ -147,7 +147,7 @@ async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     within(&["rollout", "status", "deployment/web", "--timeout=60s"]).await;
 
     let exec = async |words: &[&str]| {
-        let args = [&here, &["exec", "deployment/web", "--"], words].concat();
+        let args = [&here[..], &["exec", "deployment/web", "--"], words].concat();
         eventually(&format!("{words:?} is answered"), SOON, || async {
             // The API server trusts the node as soon as that shows its new certificate.
             let output = kubectl(cluster, &args).await.map_err(|error| error.to_string())?;
