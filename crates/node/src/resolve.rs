@@ -4,8 +4,8 @@
 //! provider asks, and then only what the pod names, so that the rights of a node suffice. What was read is kept current by a
 //! watch per object while a pod needs it.
 //!
-//! The work is in two halves. One reads ([`shelf`], [`catalogue`], [`tokens`], [`storage`], [`trust`]); the other makes an
-//! environment or files out of what was read, and touches nothing ([`env`], [`files`], [`registry`]).
+//! The work is in two halves. One reads (`shelf`, `catalogue`, `tokens`, `storage`, `trust`); the other makes an
+//! environment or files out of what was read, and touches nothing (`env`, `files`, `registry`).
 
 mod amounts;
 mod answers;
