@@ -59,7 +59,8 @@ fn resources(summary: Option<Summary>) -> String {
     text.finish()
 }
 
-/// The kubelet's own collector and registry (1.36) write the same, but for the notation of large numbers.
+/// What the collector and the registry of the kubelet 1.36.4 wrote for these figures, but for the notation of large numbers and the last
+/// bits of the start.
 #[test]
 fn resource_metrics_read_as_a_kubelets() {
     let expected = "\
