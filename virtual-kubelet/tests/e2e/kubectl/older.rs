@@ -147,7 +147,7 @@ async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     within(&["rollout", "status", "deployment/web", "--timeout=60s"]).await;
 
     let exec = async |words: &[&str]| {
-        let args = [&here, &["exec", "deployment/web", "--"], words].concat();
+        let args = [&here[..], &["exec", "deployment/web", "--"], words].concat();
         eventually(&format!("{words:?} is answered"), SOON, || async {
             // The API server trusts the node as soon as that shows its new certificate.
             let output = kubectl(cluster, &args).await.map_err(|error| error.to_string())?;
@@ -181,6 +181,11 @@ async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     .await;
     within(&["scale", "deployment/web", "--replicas=0"]).await;
     within(&["wait", "--for=delete", "pod", "--selector=app=web", "--timeout=60s"]).await;
+
+    // Nodes of 1.33 may write events by the core group only.
+    let events = parsed(cluster, &["get", "events", "--namespace=default", "--output=json"]).await;
+    let own = |event: &&Value| event["involvedObject"]["name"] == NODE && event["reason"] == "Starting";
+    assert!(events["items"].as_array().unwrap().iter().any(|event| own(&event)), "{events}");
 
     let lease = ["get", "lease", "--namespace=kube-node-lease", NODE, "--output=jsonpath={.spec.renewTime}"];
     let before = good(cluster, &lease).await;
