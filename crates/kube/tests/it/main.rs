@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod csr;
+mod event;
 mod guise;

@@ -182,6 +182,11 @@ async fn a_node_that_is_nothing_but_itself_serves_a_deployment_of_1_33() {
     within(&["scale", "deployment/web", "--replicas=0"]).await;
     within(&["wait", "--for=delete", "pod", "--selector=app=web", "--timeout=60s"]).await;
 
+    // Nodes of 1.33 may write events by the core group only.
+    let events = parsed(cluster, &["get", "events", "--namespace=default", "--output=json"]).await;
+    let own = |event: &&Value| event["involvedObject"]["name"] == NODE && event["reason"] == "Starting";
+    assert!(events["items"].as_array().unwrap().iter().any(|event| own(&event)), "{events}");
+
     let lease = ["get", "lease", "--namespace=kube-node-lease", NODE, "--output=jsonpath={.spec.renewTime}"];
     let before = good(cluster, &lease).await;
     eventually("the lease is renewed", SOON, || async {
