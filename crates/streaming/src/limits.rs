@@ -67,7 +67,7 @@ pub enum End {
     Done,
     /// The client went away.
     ClientGone,
-    /// No byte moved for [`Limits::idle`].
+    /// No byte moved for the time that `Limits` gives.
     Idle,
     /// The client did not open its streams within [`Limits::creation`].
     NoStreams,
