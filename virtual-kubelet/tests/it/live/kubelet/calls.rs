@@ -105,8 +105,22 @@ impl Caller {
         let text = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
-        Ok(Answer { code, body: body.to_owned() })
+        let in_pieces = head.lines().any(|line| line.eq_ignore_ascii_case("transfer-encoding: chunked"));
+        let body = if in_pieces { joined(body) } else { body.to_owned() };
+        Ok(Answer { code, body })
     }
+}
+
+/// A body that came in pieces of told lengths.
+fn joined(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap_or_default();
+        let Some(piece) = rest.get(..length).filter(|piece| !piece.is_empty()) else { break };
+        text += piece;
+        body = rest[length..].trim_start_matches("\r\n");
+    }
+    text
 }
 
 /// Whether an answer is complete on a connection that stays open: one that changes the protocol, or one of known length.
