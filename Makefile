@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help up test lint e2e e2e-node e2e-pods bench control-plane clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics bench control-plane clean setup
 
 help: ## Show these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,7 +33,7 @@ lint: setup ## Check formatting, lints, documentation and the direction of depen
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo test --package virtual-kubelet --test it house -- --quiet
 
-e2e: e2e-node e2e-pods ## Run the long tests of all areas
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics ## Run the long tests of all areas
 
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
@@ -41,9 +41,19 @@ e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simu
 e2e-pods: control-plane ## Workloads of the real controllers; outages; 200 kills; many seeds of the pod simulation
 	@dev/e2e-pods
 
+e2e-resolve: control-plane ## What the real kubelet gives to the containers of 139 pods, beside what ours gives (as root; ARGS=--record writes it down)
+	@dev/e2e-resolve $(ARGS)
+
+e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by WebSocket and by SPDY, also with Kubernetes 1.33, with large files and many requests
+	@dev/e2e-kubectl
+
+e2e-metrics: control-plane ## metrics-server reads a virtual node; kubectl top; an autoscaler that goes up and down
+	@dev/e2e-metrics
+
 bench: control-plane ## Measure, beside a bare client and the rivals in the same run (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)
 	@dev/bench pods $(ARGS)
+	@dev/bench exec $(ARGS)
 	@dev/bench plot
 
 clean: ## Remove what was built here and in the cache

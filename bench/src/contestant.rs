@@ -99,6 +99,11 @@ pub(crate) struct Field {
 }
 
 impl Field {
+    /// Leaves out all but these, where a question is not for the others.
+    pub(crate) fn keep(&mut self, these: &[Contestant]) {
+        self.only.retain(|contestant| these.contains(contestant));
+    }
+
     /// Makes everything ready that those who take part need, before the first is measured.
     pub(crate) fn prepare(&self, logs: &Path) -> anyhow::Result<Prepared> {
         fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
@@ -154,7 +159,8 @@ impl Prepared {
         let mut command = Command::new(&self.ours);
         command.args(["run", "--provider", "mock", "--nodename", NODE, "--metrics-addr", "off"]);
         // Ports from 20000 on are for the control plane.
-        command.args(["--log-level", "warn", "--port", "11999"]);
+        // Nobody would approve a certificate.
+        command.args(["--log-level", "warn", "--port", "11999", "--rotate-server-certificates=false"]);
         command.arg("--provider-config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
         Ok(command)
     }
@@ -180,7 +186,8 @@ impl Prepared {
                 );
                 fs::write(&config, format!("provider: mock\nmetricsAddr: 'off'\nnodes:\n- {nodes}\n"))?;
                 let mut command = Command::new(&self.ours);
-                command.args(["run", "--log-level", "warn"]).arg("--config").arg(&config);
+                command.args(["run", "--log-level", "warn", "--rotate-server-certificates=false"]);
+                command.arg("--config").arg(&config);
                 command.arg("--kubeconfig").arg(cluster.admin_kubeconfig());
                 Ok(command)
             }

@@ -2,6 +2,7 @@
 
 mod burst;
 mod contestant;
+mod execs;
 mod machine;
 mod nodes;
 mod plot;
@@ -23,11 +24,16 @@ enum What {
     Nodes(nodes::Nodes),
     /// A burst of pods to Running, their deletion, and the memory they take
     Pods(pods::Pods),
+    /// Commands in containers through the API server: bytes per second, the first byte, many at once
+    Exec(execs::Execs),
     /// Draw what was measured
     Plot(plot::Plot),
     /// The bare client of `nodes`, in a process of its own so that its cost can be told
     #[command(hide = true)]
     BareNodes(nodes::BareNodes),
+    /// The bare node of `exec`
+    #[command(hide = true)]
+    BareKubelet(execs::BareKubelet),
 }
 
 #[tokio::main]
@@ -35,7 +41,9 @@ async fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
         What::Nodes(nodes) => Box::pin(nodes.measure()).await,
         What::Pods(pods) => Box::pin(pods.measure()).await,
+        What::Exec(execs) => Box::pin(execs.measure()).await,
         What::Plot(plot) => plot.draw(),
         What::BareNodes(bare) => bare.run().await,
+        What::BareKubelet(bare) => bare.run().await,
     }
 }

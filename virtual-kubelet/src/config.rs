@@ -24,14 +24,15 @@ pub use self::{
     layer::{Layer, Layers},
     listen::{AdminAddr, Listen},
     resolve::{Host, default_state_dir},
-    resolved::{Auth, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
+    resolved::{Auth, Debug, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
     retired::{RETIRED, RETIRED_VARIABLES, Retired},
     settings::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
     values::{
-        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+        RefusedPods, TaintEffect,
     },
 };
 

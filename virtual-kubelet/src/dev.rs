@@ -12,7 +12,7 @@ use vk_testing::{ControlPlane, control_plane, kubectl};
 use crate::{
     Registry,
     cli::Failure,
-    config::Resolved,
+    config::{Resolved, Tls},
     run::{self, Stop},
 };
 
@@ -51,6 +51,8 @@ pub async fn run(options: Options, mut config: Resolved, registry: Registry) -> 
     // Whatever the environment said: this is the cluster that is meant.
     config.kubeconfig = Some(kubeconfig.clone());
     config.api_server = None;
+    config.bootstrap_kubeconfig = None;
+    config.tls = certified(&cluster, &config)?;
 
     let running = tokio::select! {
         started = Box::pin(run::start(config, registry)) => started?,
@@ -76,11 +78,45 @@ async fn show(running: &run::Running, cluster: &ControlPlane, kubeconfig: &Path)
     say(&format!(
         "\n$ kubectl get nodes -o wide\n{}\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n  \
          kubectl create deployment hello --image=hello --replicas=3\n  kubectl get pods -o wide\n  \
-         kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
+         kubectl logs deploy/hello\n  kubectl exec deploy/hello -- hostname\n  kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
         nodes.stdout,
         kubeconfig.display(),
         program.display(),
     ))
+}
+
+/// A serving certificate for all nodes, of the authority by which the API server knows kubelets. Nobody has to approve it.
+fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
+    let detected = run::address::internal_ip(cluster.url());
+    let mut names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
+    let ips = config.nodes.iter().flat_map(|node| [node.internal_ip, node.address]).flatten();
+    names.extend(ips.chain([detected]).map(|ip| ip.to_string()));
+    names.sort();
+    names.dedup();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let certificate = cluster
+        .serving_certificate("virtual-kubelet", &names)
+        .context("cannot make a certificate for the nodes")?;
+    let folder = cluster.data_dir().join("pki");
+    let write = |file: &str, text: &str| -> anyhow::Result<PathBuf> {
+        let path = folder.join(file);
+        private(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    };
+    let cert = write("virtual-kubelet.crt", &certificate.cert_pem)?;
+    let key = write("virtual-kubelet.key", &certificate.key_pem)?;
+    Ok(Tls {
+        serving: Some((cert, key)),
+        client_ca: Some(write("clients.crt", cluster.ca_pem())?),
+        request: false,
+    })
+}
+
+/// Writes a file that only its owner may read.
+fn private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
 fn write_kubeconfig(cluster: &ControlPlane, path: &Path) -> anyhow::Result<PathBuf> {

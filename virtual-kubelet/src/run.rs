@@ -1,8 +1,12 @@
 //! Runs nodes: connects to the API server, opens the backends, and starts a controller for each node.
 
-mod address;
+pub(crate) mod address;
 mod admin;
+mod bootstrap;
+mod contact;
 mod fleet;
+mod kubelet;
+mod readers;
 mod terms;
 
 use std::{
@@ -14,18 +18,21 @@ use std::{
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry as Counters;
-use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    time::Instant,
 };
 use tracing::{info, warn};
-use vk_kube::{Client, Identity, Kind, Source};
+use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
-use vk_supervisor::{Backoff, Supervisor, task};
+use vk_supervisor::{Clock, Supervisor, task};
 
-use self::fleet::Fleet;
+use self::{
+    bootstrap::Bootstrap,
+    fleet::{Fleet, Means},
+    kubelet::{Doors, Kubelets},
+    readers::Readers,
+};
 use crate::{
     Registry,
     cli::Failure,
@@ -60,10 +67,13 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
 /// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
 /// this may be dropped.
 pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+    raise_file_limit();
     let supervisor = Supervisor::new();
     let mut counters = Counters::with_prefix("virtual_kubelet");
     let api_metrics = vk_kube::Metrics::register(&mut counters);
     let node_metrics = node::Metrics::register(&mut counters);
+    let server_metrics = vk_server::Metrics::register(&mut counters);
+    let counters = Arc::new(counters);
 
     let admin = match config.metrics_addr {
         Some(listen) => {
@@ -71,33 +81,56 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         }
         None => None,
     };
-    for node in &config.nodes {
-        // The kubelet API will listen here; a clash is better told now.
-        let listen = Listen { address: node.address, port: node.port };
-        let taken = || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(listen));
-        bind(listen).await.with_context(taken)?;
-    }
+    let doors = Doors::open(&config).await?;
 
     // Before the API server is asked: it may take its time, and a probe of this process must not hang on that.
     let running_fleet = Arc::new(OnceLock::new());
     if let Some(listener) = admin {
-        let server = admin::serve(listener, counters, Arc::clone(&running_fleet), supervisor.clone());
+        let server =
+            admin::serve(listener, Arc::clone(&counters), Arc::clone(&running_fleet), supervisor.clone());
         supervisor.spawn("admin", task::Kind::Critical, server);
     }
 
-    let source = Source { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
+    let clock = Clock::system();
+    let bootstrap = Bootstrap::new(&config, clock.clone())?;
+    let (kubeconfig, hint) = match &bootstrap {
+        Some(bootstrap) => {
+            let path = bootstrap.identity(&supervisor, &api_metrics).await?;
+            (Some(path.to_owned()), format!("remove {} to bootstrap again", path.display()))
+        }
+        None => (config.kubeconfig.clone(), "check the credentials in the kubeconfig".to_owned()),
+    };
+    let source = Source { kubeconfig, server: config.api_server.clone() };
     let client = source
-        .connect(&supervisor, api_metrics)
+        .connect(&supervisor, api_metrics.clone())
         .await
         .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
-    let identity = first_contact(&client, config.startup_timeout).await?;
+    let identity = contact::first(&client, config.startup_timeout, &hint, &clock).await?;
+    if let Some(bootstrap) = bootstrap {
+        bootstrap.keep(client.clone(), &supervisor, api_metrics).await;
+    }
     info!(server = client.server(), user = identity.user, nodes = config.nodes.len(), "connected");
     check_identity(&identity, &config)?;
+    check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
-    let fleet = Fleet::start(config, &registry, client, &identity, node_metrics, &supervisor).await?;
+    let readers = Readers::choose(&config, &client, &identity).await?;
+    let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
+    let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
+    let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { supervisor, fleet, limit })
+}
+
+/// Every node has a listener, and callers come beside: as many files as the system lets us have, as the runtime of Go does it.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 async fn bind(listen: Listen) -> io::Result<TcpListener> {
@@ -115,47 +148,6 @@ async fn bind(listen: Listen) -> io::Result<TcpListener> {
 
 fn shown(listen: Listen) -> String {
     crate::config::AdminAddr(Some(listen)).to_string()
-}
-
-/// Asks the API server who we are, again and again until it answers or the time is up.
-async fn first_contact(client: &Client, limit: Option<Duration>) -> Result<Identity, Failure> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-    let mut rng = StdRng::from_rng(&mut rand::rng());
-    loop {
-        let asked = match deadline.zip(limit) {
-            Some((deadline, limit)) => {
-                let asked = tokio::time::timeout_at(deadline, Identity::ask(client)).await;
-                asked.unwrap_or_else(|_| Err(vk_kube::Error::timeout(limit)))
-            }
-            None => Identity::ask(client).await,
-        };
-        let error = match asked {
-            Ok(identity) => return Ok(identity),
-            Err(error) => error,
-        };
-        let server = client.server();
-        // Whoever brings no credentials is anonymous, and may not even ask. Others may soon, when the API server is new.
-        let anonymous = error.kind == Kind::Forbidden && error.message.contains("system:anonymous");
-        if error.kind == Kind::Unauthorized || anonymous {
-            let hint = "check the credentials in the kubeconfig";
-            return Err(
-                anyhow::anyhow!("the API server {server} refuses our credentials: {error} ({hint})").into()
-            );
-        }
-        let wait = backoff.next(error.retry_after, &mut rng);
-        if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
-            let (what, check) = match error.kind {
-                Kind::Forbidden => ("not let in by", "credentials"),
-                _ => ("cannot reach", "address"),
-            };
-            let hint =
-                format!("check the {check} in the kubeconfig, or give it more time with --startup-timeout");
-            return Err(anyhow::anyhow!("{what} the API server {server}: {error} ({hint})").into());
-        }
-        warn!(server, %error, "the API server does not answer: trying again");
-        tokio::time::sleep(wait).await;
-    }
 }
 
 /// What a node identity may not do is refused now, and not when it would be too late.
@@ -179,6 +171,29 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
         problems.push(Problem::new("shutdown.node", message));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
+}
+
+/// That the Nodes cannot be deleted in the end is better told now.
+async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+    if config.shutdown.node != OnShutdown::Delete {
+        return Ok(());
+    }
+    // All of them, or else the first: whoever names nodes in a role names all of them.
+    let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
+    for name in [String::new(), first] {
+        let deed = Deed { verb: "delete".to_owned(), resource: "nodes".to_owned(), name, ..Deed::default() };
+        match deed.allowed(client).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => {
+                warn!(%error, "cannot find out whether Nodes may be deleted");
+                return Ok(());
+            }
+        }
+    }
+    let message =
+        format!("{} may not delete Nodes: see deploy/rbac-delete-nodes.yaml, or use `leave`", identity.user);
+    Err(Failure::Configuration(vec![Problem::new("shutdown.node", message)]))
 }
 
 // === impl Running ===

@@ -19,7 +19,12 @@ use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
-use crate::{Error, Fence, Metrics, transport::Transport};
+use crate::{
+    Error, Fence, Metrics,
+    guise::Guise,
+    lane::{Lane, Lanes},
+    transport::Transport,
+};
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
 /// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
@@ -66,6 +71,14 @@ pub enum ConfigError {
         /// Why the process does not seem to run in a Pod.
         reason: String,
     },
+    /// The kubeconfig cannot be written.
+    #[error("cannot write kubeconfig {}: {reason}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
     /// The address of the API server is not one.
     #[error("API server address {address:?} is not a URL such as https://10.0.0.1:6443")]
     Address {
@@ -84,8 +97,11 @@ pub struct Client {
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
     turns: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
     /// What writes have to pass.
     fence: Option<Fence>,
+    /// As whom requests are made, if not as who we are.
+    guise: Option<Arc<Guise>>,
 }
 
 enum Origin {
@@ -114,7 +130,7 @@ impl Source {
             });
         }
         let server = server.trim_end_matches('/').to_owned();
-        Ok(Client { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None })
+        Ok(Client::over(current, server, metrics))
     }
 
     fn origin(&self) -> Result<Origin, ConfigError> {
@@ -187,8 +203,7 @@ async fn from_files(files: &[PathBuf]) -> Result<kube::Config, ConfigError> {
     let mut last = PathBuf::new();
     for path in files {
         last.clone_from(path);
-        fs::read(path).map_err(|reason| ConfigError::Unreadable { path: path.clone(), reason })?;
-        let one = Kubeconfig::read_from(path).map_err(|error| malformed(path, &error))?;
+        let one = read(path)?;
         merged = Some(match merged {
             None => one,
             Some(others) => others.merge(one).map_err(|error| malformed(path, &error))?,
@@ -198,6 +213,12 @@ async fn from_files(files: &[PathBuf]) -> Result<kube::Config, ConfigError> {
     kube::Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default())
         .await
         .map_err(|error| malformed(&last, &error))
+}
+
+/// Reads one file. Paths in it are relative to it.
+pub(crate) fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    fs::read(path).map_err(|reason| ConfigError::Unreadable { path: path.to_owned(), reason })?;
+    Kubeconfig::read_from(path).map_err(|error| malformed(path, &error))
 }
 
 fn malformed(path: &Path, error: &KubeconfigError) -> ConfigError {
@@ -256,8 +277,20 @@ impl Client {
     /// A client that is not reloaded, for callers that have made one themselves.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
-        let server = "the API server".to_owned();
-        Self { current, server, metrics, streamless: Arc::default(), turns: turns(), fence: None }
+        Self::over(current, "the API server".to_owned(), metrics)
+    }
+
+    fn over(current: watch::Receiver<Transport>, server: String, metrics: Metrics) -> Self {
+        Self {
+            current,
+            server,
+            metrics,
+            streamless: Arc::default(),
+            turns: turns(),
+            lanes: Arc::default(),
+            fence: None,
+            guise: None,
+        }
     }
 
     /// The same client with a fence: it and its clones write only while the fence is open.
@@ -277,6 +310,14 @@ impl Client {
         self.fence.as_ref()
     }
 
+    /// The same client, whose requests are made as a node: the API server lets it do what that node's kubelet may do and no
+    /// more, if we may impersonate the node (`impersonate` on the user `system:node:NAME` and on the groups `system:nodes`
+    /// and `system:authenticated`). It shares the connection, the turns and the fence.
+    #[must_use]
+    pub fn impersonating(&self, node: &str) -> Self {
+        Self { guise: Some(Arc::new(Guise::of_node(node))), ..self.clone() }
+    }
+
     /// The address of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server
@@ -284,12 +325,35 @@ impl Client {
 
     /// kube-rs' client with the credentials of this moment, for calls.
     pub fn kube(&self) -> kube::Client {
-        self.current.borrow().calls.clone()
+        self.transport().calls
     }
 
     /// The same for watches.
     pub(crate) fn kube_for_watches(&self) -> kube::Client {
-        self.current.borrow().watches.clone()
+        self.transport().watches
+    }
+
+    fn transport(&self) -> Transport {
+        let current = self.current.borrow();
+        match &self.guise {
+            Some(guise) => guise.over(&current),
+            None => current.clone(),
+        }
+    }
+
+    /// The same for watches that have a place on a lane.
+    pub(crate) fn kube_on(&self, lane: &Lane) -> kube::Client {
+        let client = self.current.borrow().lanes[lane.number].clone();
+        match &self.guise {
+            // For each watch anew: there are many lanes, and few of a node's watches on each.
+            Some(guise) => guise.wrap(&client),
+            None => client,
+        }
+    }
+
+    /// A place for the watch of a single object; `None` when all are taken. Clones share the places.
+    pub fn lane(&self) -> Option<Lane> {
+        self.lanes.place()
     }
 
     /// Whether newer credentials came since this clone was last asked.

@@ -3,13 +3,19 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{core::v1::ObjectReference, events::v1::Event},
+    api::{
+        core::v1::{Event as CoreEvent, ObjectReference},
+        events::v1::Event,
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use parking_lot::Mutex;
@@ -32,6 +38,8 @@ pub struct Recorder {
     controller: Arc<str>,
     instance: Arc<str>,
     known: Arc<Mutex<Known>>,
+    /// Whether events go to the core group, because their own group is not for us.
+    core: Arc<AtomicBool>,
     clock: Clock,
 }
 
@@ -69,6 +77,7 @@ impl Recorder {
             controller: controller.into(),
             instance: instance.into(),
             known: Arc::default(),
+            core: Arc::default(),
             clock: Clock::system(),
         }
     }
@@ -98,12 +107,21 @@ impl Recorder {
     }
 
     fn events(&self, about: &ObjectReference) -> Objects<Event> {
-        Objects::namespaced(self.client.clone(), about.namespace.as_deref().unwrap_or("default"))
+        Objects::namespaced(self.client.clone(), namespace(about))
+    }
+
+    /// The same events, by the group that they had first.
+    fn core_events(&self, about: &ObjectReference) -> Objects<CoreEvent> {
+        Objects::namespaced(self.client.clone(), namespace(about))
     }
 
     async fn count(&self, about: &ObjectReference, series: &Series) -> Result<Series, Error> {
         let body = json!({"series": {"count": series.count, "lastObservedTime": MicroTime(series.last)}});
-        self.events(about).patch(&series.name, &Patch::Merge(body)).await?;
+        if self.core.load(Ordering::Relaxed) {
+            self.core_events(about).patch(&series.name, &Patch::Merge(body)).await?;
+        } else {
+            self.events(about).patch(&series.name, &Patch::Merge(body)).await?;
+        }
         Ok(series.clone())
     }
 
@@ -137,8 +155,47 @@ impl Recorder {
             reporting_instance: Some(self.instance.to_string()),
             ..Event::default()
         };
-        self.events(about).create(&event).await?;
+        self.send(about, event).await?;
         Ok(Series { name, count: 1, last: now })
+    }
+
+    /// Up to Kubernetes 1.33 or later a node may write events by the core group only. It is one store behind both.
+    async fn send(&self, about: &ObjectReference, event: Event) -> Result<(), Error> {
+        if !self.core.load(Ordering::Relaxed) {
+            match self.events(about).create(&event).await {
+                Err(error) if is_closed(&error) => {}
+                answer => return answer.map(drop),
+            }
+        }
+        self.core_events(about).create(&in_core(event)).await?;
+        if !self.core.swap(true, Ordering::Relaxed) {
+            debug!("the group events.k8s.io is forbidden: events go by the core group");
+        }
+        Ok(())
+    }
+}
+
+fn namespace(about: &ObjectReference) -> &str {
+    about.namespace.as_deref().unwrap_or("default")
+}
+
+/// Whether the whole group is forbidden, and not only one namespace, which nobody may add to while it ends.
+fn is_closed(error: &Error) -> bool {
+    error.kind == Kind::Forbidden && !error.message.contains("being terminated")
+}
+
+fn in_core(event: Event) -> CoreEvent {
+    CoreEvent {
+        metadata: event.metadata,
+        action: event.action,
+        reason: event.reason,
+        message: event.note,
+        type_: event.type_,
+        event_time: event.event_time,
+        involved_object: event.regarding.unwrap_or_default(),
+        reporting_component: event.reporting_controller,
+        reporting_instance: event.reporting_instance,
+        ..CoreEvent::default()
     }
 }
 

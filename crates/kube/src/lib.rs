@@ -3,17 +3,23 @@
 //!
 //! This is the only crate whose inside knows kube-rs; a new major version of it is absorbed here.
 
+pub mod access;
 pub mod client;
+pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
 mod gate;
+mod guise;
 pub mod identity;
+pub mod kubeconfig;
+pub mod lane;
 pub mod metrics;
 pub mod objects;
 mod pause;
 pub mod survey;
 mod transport;
+pub mod version;
 pub mod watch;
 
 pub use self::{
@@ -22,8 +28,10 @@ pub use self::{
     event::Recorder,
     fence::Fence,
     identity::Identity,
+    lane::Lane,
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,
+    version::Version,
     watch::{Change, Selector},
 };

@@ -1,8 +1,9 @@
 //! What the process asks of the API server, and what it is answered.
 
+use jiff::Timestamp;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -12,6 +13,13 @@ use crate::Error;
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     requests: Family<Request, Counter>,
+    certificates: Family<Certificate, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Certificate {
+    purpose: &'static str,
+    node: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,7 +38,18 @@ impl Metrics {
             "Calls to the API server by verb, resource and result (ok, or the kind of error)",
             metrics.requests.clone(),
         );
+        registry.register(
+            "certificate_expiration_timestamp_seconds",
+            "When the certificate that a node got from the cluster expires, by purpose (client, serving) and node",
+            metrics.certificates.clone(),
+        );
         metrics
+    }
+
+    /// Notes until when a certificate is good.
+    pub(crate) fn certificate(&self, purpose: &'static str, node: &str, until: Timestamp) {
+        let labels = Certificate { purpose, node: node.to_owned() };
+        self.certificates.get_or_create(&labels).set(until.as_second());
     }
 
     /// Counts one call.

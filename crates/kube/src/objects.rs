@@ -1,6 +1,6 @@
 //! Calls on objects of one kind: each with a time limit, a typed error and a count.
 
-use std::{fmt, fmt::Debug, future::Future, marker::PhantomData, time::Duration};
+use std::{fmt, fmt::Debug, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{
@@ -11,7 +11,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{Client, Error};
+use crate::{Client, Error, lane::Lane};
 
 /// The name under which we own fields of objects.
 pub const FIELD_MANAGER: &str = "virtual-kubelet";
@@ -23,6 +23,8 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 pub struct Objects<K> {
     client: Client,
     namespace: Option<String>,
+    /// Where its watches go, if not each on a connection of its own.
+    lane: Option<Arc<Lane>>,
     api: fn(kube::Client, Option<&str>) -> Api<K>,
     kind: PhantomData<fn() -> K>,
 }
@@ -60,7 +62,7 @@ impl<K: Object> Objects<K> {
     where
         K: Resource<Scope = ClusterResourceScope>,
     {
-        Self { client, namespace: None, api: |client, _| Api::all(client), kind: PhantomData }
+        Self { client, namespace: None, lane: None, api: |client, _| Api::all(client), kind: PhantomData }
     }
 
     /// The objects of one namespace.
@@ -69,7 +71,7 @@ impl<K: Object> Objects<K> {
         K: Resource<Scope = NamespaceResourceScope>,
     {
         let api = |client, namespace: Option<&str>| Api::namespaced(client, namespace.unwrap_or("default"));
-        Self { client, namespace: Some(namespace.into()), api, kind: PhantomData }
+        Self { client, namespace: Some(namespace.into()), lane: None, api, kind: PhantomData }
     }
 
     /// The objects of all namespaces, to be watched.
@@ -77,7 +79,7 @@ impl<K: Object> Objects<K> {
     where
         K: Resource<Scope = NamespaceResourceScope>,
     {
-        Self { client, namespace: None, api: |client, _| Api::all(client), kind: PhantomData }
+        Self { client, namespace: None, lane: None, api: |client, _| Api::all(client), kind: PhantomData }
     }
 
     pub(crate) fn api(&self) -> Api<K> {
@@ -85,7 +87,17 @@ impl<K: Object> Objects<K> {
     }
 
     pub(crate) fn api_for_watches(&self) -> Api<K> {
-        (self.api)(self.client.kube_for_watches(), self.namespace.as_deref())
+        let client = match &self.lane {
+            Some(lane) => self.client.kube_on(lane),
+            None => self.client.kube_for_watches(),
+        };
+        (self.api)(client, self.namespace.as_deref())
+    }
+
+    /// The same objects, with their watches on a lane. The place is given back with the last clone and watch.
+    #[must_use]
+    pub fn on(self, lane: Lane) -> Self {
+        Self { lane: Some(Arc::new(lane)), ..self }
     }
 
     pub(crate) fn namespace(&self) -> Option<&str> {
@@ -139,10 +151,22 @@ impl<K: Object> Objects<K> {
     /// Creates an object. [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) when the name is taken.
     pub async fn create(&self, object: &K) -> Result<K, Error> {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let body = serde_json::to_vec(object).map_err(|error| {
-            Error::new(crate::Kind::Invalid, format!("cannot be written as JSON: {error}"))
-        })?;
-        self.write("create", self.requests().create(&params, body)).await
+        self.write("create", self.requests().create(&params, json(object)?)).await
+    }
+
+    /// Posts to a subresource, such as `token` of a ServiceAccount, and answers what the server makes of it.
+    pub async fn post<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        name: &str,
+        subresource: &'static str,
+        body: &B,
+    ) -> Result<T, Error> {
+        let body = json(body)?;
+        self.write(
+            "post",
+            self.requests().create_subresource(subresource, name, &PostParams::default(), body),
+        )
+        .await
     }
 
     /// Changes an object and answers what it is now.
@@ -185,6 +209,11 @@ impl<K: Object> Objects<K> {
     }
 }
 
+fn json(body: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(body)
+        .map_err(|error| Error::new(crate::Kind::Invalid, format!("cannot be written as JSON: {error}")))
+}
+
 /// A request with the time limit of all calls.
 pub(crate) async fn limited<T>(request: impl Future<Output = kube::Result<T>> + Send) -> Result<T, Error> {
     match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
@@ -198,6 +227,7 @@ impl<K> Clone for Objects<K> {
         Self {
             client: self.client.clone(),
             namespace: self.namespace.clone(),
+            lane: self.lane.clone(),
             api: self.api,
             kind: PhantomData,
         }

@@ -1,8 +1,10 @@
-//! The two connections to the API server: one that all calls share, by HTTP/2, and one for each watch.
+//! The connections to the API server: one that all calls share, by HTTP/2, one for each long watch, and a few lanes for
+//! watches of single objects.
 //!
 //! kube-rs' own client speaks HTTP/1.1 only, where every call that is under way needs a connection of its own; a burst of
 //! a thousand status writes would cost a thousand TLS handshakes. Watches stay apart, because an HTTP/2 connection carries
-//! a hundred streams at a time and long watches would take them all.
+//! a hundred streams at a time and long watches would take them all. Watches of single objects are many and silent, so
+//! they share connections too, but others: the lanes.
 //!
 //! The connection of calls does not outlive a pause of the process ([`pause`](crate::pause)). Watches may: they change nothing.
 
@@ -10,7 +12,10 @@ use std::{sync::Arc, time::Duration};
 
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{Client as HyperClient, connect::HttpConnector},
+    client::legacy::{
+        Client as HyperClient,
+        connect::{Connect, HttpConnector},
+    },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::client::ConfigExt as _;
@@ -27,6 +32,9 @@ use crate::{
 const PING_EVERY: Duration = Duration::from_secs(15);
 const PING_LIMIT: Duration = Duration::from_secs(10);
 
+/// How many connections carry the watches of single objects.
+pub(crate) const LANES: usize = 4;
+
 /// Clients for one set of credentials.
 #[derive(Clone)]
 pub(crate) struct Transport {
@@ -34,23 +42,38 @@ pub(crate) struct Transport {
     pub(crate) calls: kube::Client,
     /// For watches.
     pub(crate) watches: kube::Client,
+    /// For watches of single objects.
+    pub(crate) lanes: [kube::Client; LANES],
+    /// Tells it from those of other credentials.
+    pub(crate) mark: Arc<()>,
 }
 
 impl Transport {
     pub(crate) fn new(config: kube::Config) -> Result<Self, String> {
-        let calls = multiplexed(&config)?;
-        let watches = kube::Client::try_from(config).map_err(|error| crate::Error::from(error).message)?;
-        Ok(Self { calls, watches })
+        let connector = connector(&config)?;
+        let calls = multiplexed(&config, &connector)?;
+        let mut lanes = Vec::with_capacity(LANES);
+        for _ in 0..LANES {
+            lanes.push(multiplexed(&config, &connector)?);
+        }
+        let lanes = lanes.try_into().map_err(|_| "the lanes cannot be counted".to_owned())?;
+        let watches = kube::Client::try_from(config).map_err(told)?;
+        Ok(Self { calls, watches, lanes, mark: Arc::default() })
     }
 
     /// One client for both, for callers that have made it themselves.
     pub(crate) fn single(client: kube::Client) -> Self {
-        Self { calls: client.clone(), watches: client }
+        let lanes = std::array::from_fn(|_| client.clone());
+        Self { calls: client.clone(), lanes, watches: client, mark: Arc::default() }
     }
 }
 
-fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
-    let told = |error: kube::Error| crate::Error::from(error).message;
+fn told(error: kube::Error) -> String {
+    crate::Error::from(error).message
+}
+
+/// Opens connections that can be shared. Clones share what does not change: the certificates.
+fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync + 'static, String> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -67,13 +90,19 @@ fn multiplexed(config: &kube::Config) -> Result<kube::Client, String> {
     let http = http.map_response(move |tcp: TokioIo<TcpStream>| {
         TokioIo::new(Unpaused::new(tcp.into_inner(), Arc::clone(&pulse)))
     });
-    let connector = https.enable_http1().enable_http2().wrap_connector(http);
+    Ok(https.enable_http1().enable_http2().wrap_connector(http))
+}
+
+fn multiplexed<C>(config: &kube::Config, connector: &C) -> Result<kube::Client, String>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
     let client: HyperClient<_, Gated> = HyperClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .http2_keep_alive_interval(PING_EVERY)
         .http2_keep_alive_timeout(PING_LIMIT)
-        .build(connector);
+        .build(connector.clone());
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(told)?)

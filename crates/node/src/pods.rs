@@ -12,6 +12,8 @@ pub mod fingerprint;
 pub mod freshness;
 pub mod leftovers;
 pub mod missed;
+mod referring;
+pub mod roll;
 pub mod shared;
 pub mod status;
 pub mod surveying;
@@ -38,9 +40,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 use vk_kube::{Client, Recorder, event::Severity};
-use vk_provider::{
-    Changes, Error, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef, Provider, Resolver,
-};
+use vk_provider::{Changes, Error, EventKind, ObservedPod, PodChange, PodEvent, PodRef, Provider};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use self::{
@@ -53,7 +53,10 @@ use self::{
     worker::{Action, Call, Event, Refusal, Worker},
     writing::Turns,
 };
-use crate::now::Now;
+use crate::{
+    now::Now,
+    resolve::{Answers, Library},
+};
 
 pub use self::worker::Policy;
 
@@ -68,9 +71,6 @@ const LOOK_LIMIT: Duration = Duration::from_mins(1);
 
 /// How many changes that stand in line are taken at once.
 const CHUNK: usize = 256;
-
-/// Makes the resolver of a pod.
-pub type Resolvers = Arc<dyn Fn(&Arc<Pod>) -> Arc<dyn Resolver> + Send + Sync>;
 
 /// All that a pod controller needs.
 pub struct Controller {
@@ -87,7 +87,7 @@ pub struct Controller {
     /// The Node as it was seen last, for the node's decisions about pods.
     pub facts: latest::Receiver<Option<Arc<Node>>>,
     /// What pods refer to.
-    pub resolvers: Resolvers,
+    pub library: Library,
     /// The wall clock.
     pub clock: Clock,
 }
@@ -113,7 +113,9 @@ struct Shell {
     events: Events,
     /// Reasons of events that the provider tells itself.
     own_words: HashSet<String>,
-    resolvers: Resolvers,
+    library: Library,
+    /// Waits for objects that pods need.
+    waits: JoinSet<Arc<str>>,
     ledger: Ledger,
     facts: latest::Receiver<Option<Arc<Node>>>,
     /// Pods that wait for room.
@@ -144,6 +146,10 @@ struct Slot {
     timer: Option<Duration>,
     /// The lifecycle call under way.
     call: Option<AbortHandle>,
+    /// Answers what the pod refers to, once it was asked.
+    answers: Option<Answers>,
+    /// The wait for an object that it needs.
+    wait: Option<AbortHandle>,
     freshness: Freshness,
     allowance: Allowance,
 }
@@ -175,6 +181,7 @@ impl Controller {
             }
         });
         let mut facts = self.facts.clone();
+        let mut notes = self.library.notes();
         let mut shell = Shell {
             events,
             own_words: HashSet::new(),
@@ -185,7 +192,8 @@ impl Controller {
             node: self.node,
             provider: self.provider,
             client: self.client,
-            resolvers: self.resolvers,
+            library: self.library,
+            waits: JoinSet::new(),
             policy: Arc::new(policy),
             clock: self.clock,
             start: Instant::now(),
@@ -216,6 +224,12 @@ impl Controller {
                     Err(error) if error.is_cancelled() => {}
                     Err(error) => warn!(%error, "a call on a pod panicked"),
                 },
+                Some(waited) = shell.waits.join_next(), if !shell.waits.is_empty() => {
+                    if let Ok(uid) = waited {
+                        shell.tell(&uid, Event::Appeared);
+                    }
+                }
+                Some(note) = referring::next(&mut notes) => shell.note(note),
                 () = tokio::time::sleep_until(wake) => shell.ring(),
                 Ok(()) = facts.changed() => shell.room(),
                 turn = shell.turns.next() => shell.take_turn(turn),
@@ -223,6 +237,8 @@ impl Controller {
             }
         }
         while shell.tasks.join_next().await.is_some() {}
+        // A provider may keep what it was given: nothing is read for it any more.
+        shell.workers.values_mut().for_each(Slot::forget_references);
     }
 }
 
@@ -302,8 +318,7 @@ impl Shell {
         let claimed = self.leftovers.claim(&pod.uid);
         let uid = Arc::clone(&pod.uid);
         let worker = Worker::new(pod, Arc::clone(&self.policy), self.listed && claimed.is_none());
-        let (freshness, allowance) = (Freshness::default(), Allowance::default());
-        self.workers.insert(uid, Slot { worker, timer: None, call: None, freshness, allowance });
+        self.workers.insert(uid, Slot::new(worker));
         claimed
     }
 
@@ -313,12 +328,16 @@ impl Shell {
             PodChange::Status(pod, status) => self.tell(&pod.uid, Event::Reported(status)),
             PodChange::Annotations(pod, annotations) => self.tell(&pod.uid, Event::Annotations(annotations)),
             PodChange::Labels(pod, labels) => self.tell(&pod.uid, Event::Labels(labels)),
-            PodChange::Event(PodEvent { pod, container, kind, reason, message }) => {
-                let path = container.map(|container| format!("spec.containers{{{container}}}"));
-                self.announce(&pod, path, kind, reason.clone(), message);
-                self.own_words.insert(reason);
+            PodChange::Event(event) => {
+                self.own_words.insert(event.reason.clone());
+                self.note(event);
             }
         }
+    }
+
+    fn note(&mut self, PodEvent { pod, container, kind, reason, message }: PodEvent) {
+        let path = container.map(|container| format!("spec.containers{{{container}}}"));
+        self.announce(&pod, path, kind, reason, message);
     }
 
     /// The provider does not tell any more: it is asked.
@@ -353,6 +372,9 @@ impl Shell {
         let now = self.now();
         let Some(slot) = self.workers.get_mut(uid) else { return };
         slot.freshness.note(now.elapsed, &event);
+        if let (Event::Desired(pod), Some(answers)) = (&event, &slot.answers) {
+            answers.update(pod);
+        }
         let actions = slot.worker.handle(now, event, &mut self.rng);
         let pod = slot.worker.pod().clone();
         let deadline = slot.worker.deadline(now.elapsed);
@@ -362,6 +384,9 @@ impl Shell {
             }
             slot.timer = deadline;
             self.timers.extend(deadline.map(|deadline| (deadline, Arc::clone(&pod.uid))));
+        }
+        if !slot.worker.claims() {
+            slot.forget_references();
         }
         for action in actions {
             self.act(&pod, action);
@@ -377,11 +402,11 @@ impl Shell {
             Action::Claim(desired) => self.ledger.claim(&uid, &desired),
             Action::Release => self.release(&uid),
             Action::Create(desired) => {
-                let bundle = PodBundle { resolver: (self.resolvers)(&desired), pod: desired };
+                let bundle = self.bundle(desired);
                 self.call(pod, Call::Create, async move { provider.create_pod(bundle).await });
             }
             Action::Update(desired) => {
-                let bundle = PodBundle { resolver: (self.resolvers)(&desired), pod: desired };
+                let bundle = self.bundle(desired);
                 self.call(pod, Call::Update, async move { provider.update_pod(bundle).await });
             }
             Action::Delete { last_known, grace } => {
@@ -401,6 +426,7 @@ impl Shell {
                     slot.freshness.cancelled(now);
                 }
             }
+            Action::Await(reference) => self.wait(&uid, reference),
             Action::Look => {
                 let target = pod.clone();
                 self.tasks.spawn(async move {
@@ -421,9 +447,9 @@ impl Shell {
             Action::Forget => {
                 debug!(%pod, "done with the pod");
                 self.release(&uid);
-                if let Some(slot) = self.workers.remove(&uid)
-                    && let Some(timer) = slot.timer
-                {
+                let Some(mut slot) = self.workers.remove(&uid) else { return };
+                slot.forget_references();
+                if let Some(timer) = slot.timer {
                     self.timers.remove(&(timer, uid));
                 }
             }
@@ -477,6 +503,20 @@ impl Shell {
             ..ObjectReference::default()
         };
         self.events.push(about, severity, reason, message);
+    }
+}
+
+impl Slot {
+    fn new(worker: Worker) -> Self {
+        Self {
+            worker,
+            timer: None,
+            call: None,
+            answers: None,
+            wait: None,
+            freshness: Freshness::default(),
+            allowance: Allowance::default(),
+        }
     }
 }
 

@@ -1,71 +1,195 @@
-//! What pods refer to. Not built yet: every question is answered with `Unsupported`, so a provider that needs an
-//! environment or files says so on the pod, and one that takes the pod as it is works.
+//! What pods refer to: environment, files, tokens, credentials.
+//!
+//! A [`Library`] reads for the pods of one node, and answers for each through its [`Answers`]. Nothing is read until a
+//! provider asks, and then only what the pod names, so that the rights of a node suffice. What was read is kept current by a
+//! watch per object while a pod needs it.
+//!
+//! The work is in two halves. One reads (`shelf`, `catalogue`, `tokens`, `storage`, `trust`); the other makes an
+//! environment or files out of what was read, and touches nothing (`env`, `files`, `registry`).
 
-use std::{net::IpAddr, sync::Arc};
+mod amounts;
+mod answers;
+mod catalogue;
+mod env;
+mod expansion;
+mod fields;
+mod files;
+mod notes;
+mod objects;
+mod references;
+mod registry;
+mod services;
+mod shelf;
+mod storage;
+mod tokens;
+mod trust;
+mod volume;
 
-use async_trait::async_trait;
-use futures::{StreamExt as _, stream, stream::BoxStream};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Secret, Service},
+    core::v1::{ConfigMap, Node, Pod, Secret},
     node::v1::RuntimeClass,
 };
-use vk_provider::{
-    Error, Resolver, Result,
-    resolve::{Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Token, TokenRequest},
-};
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{mpsc, watch};
+use tracing::debug;
+use vk_kube::Client;
+use vk_provider::{PodEvent, Quantity, resolve::NodeFacts};
+use vk_supervisor::{Clock, Supervisor};
 
-/// Resolves nothing but the node's facts.
-#[derive(Clone, Debug)]
-pub struct Unresolving {
+use self::shelf::{Reads, Shelf};
+pub use self::{answers::Answers, catalogue::Services};
+
+/// Events that wait to be written. More are dropped: they are for people.
+const NOTES: usize = 256;
+
+/// How much is watched, and how often the rest is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Objects that are watched at a time for one node. The connection has its own limit, for all nodes of the process.
+    pub watches: usize,
+    /// How old what is not watched may be.
+    pub ttl: Duration,
+    /// How often the wall clock is looked at while a token lives: it may be set, and machines sleep.
+    pub clock: Duration,
+}
+
+/// All that a library needs.
+pub struct Sources {
+    /// The API server, with the rights of the node.
+    pub client: Client,
+    /// The cluster's services.
+    pub services: Services,
     /// The node's name.
     pub node: String,
-    /// The node's addresses.
+    /// The node's addresses, primary first.
     pub ips: Vec<IpAddr>,
+    /// The Node as it was seen last.
+    pub facts: watch::Receiver<Option<Arc<Node>>>,
+    /// The wall clock.
+    pub clock: Clock,
+    /// Limits.
+    pub limits: Limits,
+    /// Shows how many objects are watched, of all libraries that share it.
+    pub watches: Gauge,
 }
 
-fn not_yet<T>(what: &str) -> Result<T> {
-    Err(Error::unsupported(format!("{what} of pods cannot be resolved yet")))
+/// What the pods of one node refer to. Clones are the same library.
+#[derive(Clone)]
+pub struct Library(Arc<Inner>);
+
+struct Inner {
+    sources: Sources,
+    services: Services,
+    config_maps: Shelf<ConfigMap>,
+    secrets: Shelf<Secret>,
+    runtime_classes: Shelf<RuntimeClass>,
+    watching: Arc<AtomicUsize>,
+    notes: mpsc::Sender<PodEvent>,
+    heard: Mutex<Option<mpsc::Receiver<PodEvent>>>,
 }
 
-#[async_trait]
-impl Resolver for Unresolving {
-    async fn container(&self, _name: &str, _facts: &Facts) -> Result<ContainerInputs> {
-        not_yet("the environment")
+impl Default for Limits {
+    fn default() -> Self {
+        Self { watches: 300, ttl: Duration::from_mins(1), clock: Duration::from_secs(30) }
+    }
+}
+
+// === impl Library ===
+
+impl Library {
+    /// Reads nothing yet. The tasks that read belong to the supervisor.
+    pub fn new(sources: Sources, supervisor: &Supervisor) -> Self {
+        let watching = Arc::new(AtomicUsize::new(0));
+        let (notes, heard) = mpsc::channel(NOTES);
+        let reads = Reads {
+            client: sources.client.clone(),
+            limits: sources.limits.clone(),
+            supervisor: supervisor.clone(),
+            watching: Arc::clone(&watching),
+            shown: sources.watches.clone(),
+        };
+        Self(Arc::new(Inner {
+            config_maps: Shelf::new(reads.clone()),
+            secrets: Shelf::new(reads.clone()),
+            runtime_classes: Shelf::new(reads),
+            services: sources.services.clone(),
+            watching,
+            notes,
+            heard: Mutex::new(Some(heard)),
+            sources,
+        }))
     }
 
-    fn volume(&self, _name: &str) -> BoxStream<'static, Result<FileSet>> {
-        stream::iter([not_yet("volumes")]).boxed()
+    /// Answers for a pod, until closed.
+    pub fn pod(&self, pod: &Arc<Pod>) -> Answers {
+        Answers::new(self.clone(), pod)
     }
 
-    async fn config_map(&self, _name: &str) -> Result<Arc<ConfigMap>> {
-        not_yet("ConfigMaps")
+    /// What people shall hear. Given once.
+    pub fn notes(&self) -> Option<mpsc::Receiver<PodEvent>> {
+        self.0.heard.lock().take()
     }
 
-    async fn secret(&self, _name: &str) -> Result<Arc<Secret>> {
-        not_yet("Secrets")
+    /// How many objects are held by pods.
+    pub fn held(&self) -> usize {
+        self.0.config_maps.len() + self.0.secrets.len() + self.0.runtime_classes.len()
     }
 
-    async fn services(&self) -> Result<Vec<Arc<Service>>> {
-        not_yet("Services")
+    /// How many objects are watched.
+    pub fn watching(&self) -> usize {
+        self.0.watching.load(Ordering::Relaxed)
     }
 
-    async fn token(&self, _request: &TokenRequest) -> Result<Token> {
-        not_yet("tokens")
+    fn note(&self, event: PodEvent) {
+        if let Err(error) = self.0.notes.try_send(event) {
+            debug!(%error, "too many events about references: one is dropped");
+        }
     }
 
-    async fn pull_credentials(&self, _image: &str) -> Result<Vec<PullCredentials>> {
-        not_yet("registry credentials")
+    fn client(&self) -> &Client {
+        &self.0.sources.client
     }
 
-    async fn claim(&self, _name: &str) -> Result<Claim> {
-        not_yet("volume claims")
+    fn clock(&self) -> &Clock {
+        &self.0.sources.clock
     }
 
-    async fn runtime_class(&self) -> Result<Option<Arc<RuntimeClass>>> {
-        not_yet("the RuntimeClass")
+    fn ttl(&self) -> Duration {
+        self.0.sources.limits.ttl
+    }
+
+    /// Waits until the wall clock says so, however it is set meanwhile.
+    async fn until(&self, moment: Timestamp) {
+        loop {
+            let left =
+                Duration::try_from(moment.duration_since(self.clock().now())).unwrap_or(Duration::ZERO);
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(self.0.sources.limits.clock)).await;
+        }
     }
 
     fn node(&self) -> NodeFacts {
-        NodeFacts { name: self.node.clone(), ips: self.ips.clone(), ..NodeFacts::default() }
+        let node = self.0.sources.facts.borrow().clone();
+        let allocatable = node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
+        let allocatable: BTreeMap<String, Quantity> = allocatable
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)))
+            .collect();
+        NodeFacts { name: self.0.sources.node.clone(), ips: self.0.sources.ips.clone(), allocatable }
     }
 }

@@ -12,7 +12,7 @@ use std::fmt;
 use crate::Provider;
 
 pub use self::{
-    logs::{LogBody, LogOptions, LogStream, Logs, Since},
+    logs::{LogBody, LogOptions, LogStream, Logs, Output, Since},
     session::{
         Attach, AttachOptions, BoxDuplex, BoxRead, BoxWrite, Duplex, Exec, ExecOptions, Exit, Forward,
         PortForward, Session, Started, TermSize,

@@ -3,7 +3,7 @@
 //! The core implements [`Resolver`]; a provider calls it and needs no API client of its own. Everything is lazy: only
 //! what a provider asks for is read, and only objects that the pod refers to can be read.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ pub trait Resolver: Send + Sync + 'static {
     /// A Secret that the pod refers to.
     async fn secret(&self, name: &str) -> Result<Arc<Secret>>;
 
-    /// The services of the pod's namespace.
+    /// The services of the pod's namespace that have a cluster IP: their names, addresses and ports, and nothing else.
     async fn services(&self) -> Result<Vec<Arc<Service>>>;
 
     /// A token of the pod's ServiceAccount, bound to the pod. Not cached: the caller keeps it until it expires.
@@ -60,6 +60,10 @@ pub trait Resolver: Send + Sync + 'static {
 
     /// Facts about the node that the pod is bound to.
     fn node(&self) -> NodeFacts;
+
+    /// Resolves when it is worth asking again after an `Unresolved`: as soon as the object is there, with its key where the
+    /// reference names one. For kinds that a node cannot watch, after a few seconds.
+    async fn appeared(&self, reference: &Reference);
 }
 
 /// What is known when a container starts, and not before.
@@ -69,6 +73,9 @@ pub struct Facts {
     pub pod_ips: Vec<IpAddr>,
     /// Addresses of the host, primary first.
     pub host_ips: Vec<IpAddr>,
+    /// Where the pod's emptyDir volumes are on this host, by the volume's name: a `fileKeyRef` is read there. A provider
+    /// without such a place leaves it empty, and a container that refers to a file answers `Unsupported`.
+    pub volumes: BTreeMap<String, PathBuf>,
 }
 
 /// What a container starts with.
@@ -96,6 +103,9 @@ pub struct File {
     pub content: Bytes,
     /// Permission bits, such as `0o644`.
     pub mode: u32,
+    /// The user who must own it, where a kubelet gives it to one: tokens and trust bundles of a pod whose containers all
+    /// run as the same user have mode `0o600` and belong to that user. `None` leaves it to who writes the file.
+    pub owner: Option<u32>,
 }
 
 /// A request for a ServiceAccount token.
@@ -158,11 +168,14 @@ pub struct Reference {
     /// Its kind.
     pub kind: ReferenceKind,
     /// Its namespace; empty for kinds without one.
-    pub namespace: String,
+    pub namespace: Box<str>,
     /// Its name.
-    pub name: String,
+    pub name: Box<str>,
     /// The key in it, when the object is there and the key is not.
-    pub key: Option<String>,
+    pub key: Option<Box<str>>,
+    /// The volume of the pod that needs it; `None` for what containers need to start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<Box<str>>,
 }
 
 /// The kinds of object that a pod can refer to.
@@ -185,6 +198,8 @@ pub enum ReferenceKind {
     RuntimeClass,
     /// A ClusterTrustBundle.
     ClusterTrustBundle,
+    /// A file in a volume of the pod, named `VOLUME/PATH`: nothing that the API server could show.
+    File,
 }
 
 // === impl Reference ===
@@ -192,13 +207,21 @@ pub enum ReferenceKind {
 impl Reference {
     /// A whole object.
     pub fn new(kind: ReferenceKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { kind, namespace: namespace.into(), name: name.into(), key: None }
+        let (namespace, name) = (namespace.into().into(), name.into().into());
+        Self { kind, namespace, name, key: None, volume: None }
     }
 
     /// A key of the object.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+        self.key = Some(key.into().into());
+        self
+    }
+
+    /// Needed by this volume.
+    #[must_use]
+    pub fn of_volume(mut self, volume: impl Into<String>) -> Self {
+        self.volume = Some(volume.into().into());
         self
     }
 }
@@ -252,7 +275,7 @@ mod tests {
             command: None,
             args: Some(vec!["--password=hunter2".into()]),
         };
-        let file = File { content: Bytes::from_static(b"hunter2"), mode: 0o600 };
+        let file = File { content: Bytes::from_static(b"hunter2"), mode: 0o600, owner: None };
         let shown = format!("{inputs:?} {file:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }

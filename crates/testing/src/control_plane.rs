@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 mod assets;
+mod bootstrap;
 mod certs;
 mod component;
 mod error;
@@ -68,7 +69,7 @@ pub struct ControlPlane {
 /// The components that act on objects.
 struct Controllers {
     manager: Component,
-    scheduler: Component,
+    scheduler: Option<Component>,
 }
 
 // === impl ControlPlane ===
@@ -101,7 +102,13 @@ impl ControlPlane {
         tracing::info!(url = cluster.url, elapsed = ?begin.elapsed(), "the API server is ready");
         if let Some(controllers) = &cluster.controllers {
             // Both at once: each needs a second or more by itself.
-            tokio::try_join!(controllers.manager.start(deadline), controllers.scheduler.start(deadline))?;
+            let scheduler = async {
+                match &controllers.scheduler {
+                    Some(scheduler) => scheduler.start(deadline).await,
+                    None => Ok(()),
+                }
+            };
+            tokio::try_join!(controllers.manager.start(deadline), scheduler)?;
         }
         namespace::furnish(&cluster.admin()?, "default", cluster.furnishing(), deadline).await?;
         tracing::info!(url = cluster.url, elapsed = ?begin.elapsed(), "the control plane is ready");
@@ -181,13 +188,15 @@ impl ControlPlane {
                 secure(loopback(ports.controller_manager), "/healthz"),
             );
 
-            let config = identity("scheduler", "system:kube-scheduler")?;
-            let mut args = flags::scheduler(&ports, &pki, &serving, &config);
-            args.extend_from_slice(&options.extra_scheduler_args);
-            let scheduler = Component::new(
-                launch("kube-scheduler", args)?,
-                secure(loopback(ports.scheduler), "/healthz"),
-            );
+            let scheduler = if options.scheduler {
+                let config = identity("scheduler", "system:kube-scheduler")?;
+                let mut args = flags::scheduler(&ports, &pki, &serving, &config);
+                args.extend_from_slice(&options.extra_scheduler_args);
+                let probe = secure(loopback(ports.scheduler), "/healthz");
+                Some(Component::new(launch("kube-scheduler", args)?, probe))
+            } else {
+                None
+            };
             Some(Controllers { manager, scheduler })
         } else {
             None

@@ -22,6 +22,7 @@ pub mod conformance;
 pub mod control_plane;
 mod eventually;
 mod kubectl;
+pub mod matrix;
 mod process;
 mod usage;
 

@@ -5,9 +5,11 @@ mod attach;
 mod command;
 mod console;
 mod exec;
+pub(crate) mod files;
 mod forward;
 mod logs;
-mod stats;
+pub(crate) mod stats;
+mod tar;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use vk_provider::{ContainerRef, Error, PodRef, Result};

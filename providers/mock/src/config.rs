@@ -11,6 +11,7 @@ use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
+    amount,
     fault::{Call, Fault},
     life::Life,
     world::Cidr,
@@ -32,6 +33,8 @@ pub struct Settings {
     pub life: Life,
     /// What goes wrong.
     pub faults: HashMap<Call, Fault>,
+    /// Whether pods wait for the files of their volumes. It costs a token of each pod that has one.
+    pub volumes: bool,
     /// The socket of the process that has the pods; `None` keeps them in this process.
     pub backend: Option<PathBuf>,
 }
@@ -50,6 +53,7 @@ struct Section {
     pod_cidr: Option<String>,
     life: Life,
     faults: BTreeMap<String, Fault>,
+    volumes: bool,
     backend: Option<PathBuf>,
 }
 
@@ -134,16 +138,13 @@ impl Section {
             faults.insert(call, fault);
         }
         let provider_id = self.provider_id.filter(|id| !id.is_empty());
-        Ok(Settings { capacity, provider_id, pod_cidr, life: self.life, faults, backend: self.backend })
+        let (life, volumes, backend) = (self.life, self.volumes, self.backend);
+        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, volumes, backend })
     }
 }
 
 fn quantity(key: &str, text: &str) -> Result<Quantity, String> {
-    let amount: Quantity = text.parse().map_err(|why| format!("{key}: {why}"))?;
-    if amount.is_negative() {
-        return Err(format!("{key}: {text:?} is less than nothing"));
-    }
-    Ok(amount)
+    amount::parse(text).map_err(|why| format!("{key}: {why}"))
 }
 
 // === impl Text ===

@@ -11,12 +11,14 @@
 //! One pod is scripted by annotations that begin with [`ANNOTATION_PREFIX`].
 
 mod ability;
+mod amount;
 mod clock;
 mod config;
 mod duration;
 mod factory;
 mod fault;
 mod host;
+mod inputs;
 mod life;
 mod link;
 mod mock;

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
-use vk_provider::{Error, Result, config::nearest, error::Kind};
+use vk_provider::{Error, Quantity, Result, config::nearest, error::Kind};
 
-use crate::{duration, fault};
+use crate::{amount, duration, fault};
 
 /// What the annotations that script one pod begin with.
 pub const ANNOTATION_PREFIX: &str = "mock.virtual-kubelet.io/";
 
-const ANNOTATIONS: [&str; 11] = [
+const ANNOTATIONS: [&str; 13] = [
     "start-delay",
     "ready-delay",
     "run-for",
@@ -22,6 +22,8 @@ const ANNOTATIONS: [&str; 11] = [
     "init-exit-code",
     "keep-ended",
     "vanish-after",
+    "cpu",
+    "memory",
     "fail-create",
 ];
 
@@ -58,6 +60,13 @@ pub struct Life {
     /// From the pod's creation until it vanishes as if the backend had lost it; `None` is never.
     #[serde(with = "duration::option")]
     pub vanish_after: Option<Duration>,
+    /// How much of a processor each container uses while it runs, in thousandths of a core; `None` is a little, and not the same
+    /// for all. A change counts from then on.
+    #[serde(with = "amount")]
+    pub cpu: Option<Quantity>,
+    /// How much memory each container uses while it runs.
+    #[serde(with = "amount")]
+    pub memory: Option<Quantity>,
 }
 
 // === impl Life ===
@@ -76,6 +85,8 @@ impl Default for Life {
             init_exit_code: 0,
             keep_ended: Duration::from_secs(10),
             vanish_after: None,
+            cpu: None,
+            memory: None,
         }
     }
 }
@@ -121,6 +132,8 @@ impl Script {
             "init-exit-code" => life.init_exit_code = exit_code(value)?,
             "keep-ended" => life.keep_ended = duration::parse(value)?,
             "vanish-after" => life.vanish_after = Some(duration::parse(value)?),
+            "cpu" => life.cpu = Some(amount::parse(value)?),
+            "memory" => life.memory = Some(amount::parse(value)?),
             _ => {
                 let guess = nearest(key, ANNOTATIONS).unwrap_or("start-delay");
                 return Err(format!("not known; did you mean {ANNOTATION_PREFIX}{guess}?"));
@@ -176,6 +189,8 @@ mod tests {
             ("exit-code", "256"),
             ("vanish-after", "-1s"),
             ("fail-create", "Nonsense: no"),
+            ("cpu", "much"),
+            ("memory", "-1Gi"),
         ] {
             let error = Script::of(&pod(key, value), &life).unwrap_err();
             assert_eq!(*error.kind(), Kind::Invalid);
@@ -193,6 +208,7 @@ mod tests {
             let value = match key {
                 "exit-code" | "init-exit-code" => "3",
                 "fail-create" => "Invalid: not today",
+                "cpu" | "memory" => "2",
                 _ => "2s",
             };
             Script::of(&pod(key, value), &life).unwrap();

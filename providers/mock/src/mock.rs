@@ -5,20 +5,22 @@ use std::{
     fmt,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use vk_provider::{PodBundle, PodRef, Quantity, Result};
+use vk_provider::{PodRef, Quantity, Result};
 
 use crate::{
+    ability::{files::Disks, stats::Tally},
     clock::Clock,
     config::Settings,
     fault::{Call, Fault, Faults},
     host::Host,
+    inputs::Inputs,
     life::Life,
     link::{Link, unexpected},
     remote::Remote,
@@ -41,10 +43,12 @@ pub(crate) struct Inner {
     pub(crate) link: Arc<Link>,
     pub(crate) clock: Clock,
     pub(crate) opened: Timestamp,
-    /// The pods that the core handed over, for their environment.
-    pub(crate) bundles: Mutex<HashMap<Arc<str>, PodBundle>>,
-    /// The node's processor time never goes back, though pods with their share of it go away.
-    pub(crate) node_cpu: AtomicU64,
+    /// What the pods were started with.
+    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
+    /// What was copied into containers.
+    pub(crate) disks: Disks,
+    /// The processor time of all pods that there were.
+    pub(crate) tally: Mutex<Tally>,
 }
 
 /// Makes a [`Mock`].
@@ -220,8 +224,9 @@ impl Builder {
             link: Arc::new(link),
             opened: clock.now(),
             clock,
-            bundles: Mutex::default(),
-            node_cpu: AtomicU64::new(0),
+            inputs: Mutex::default(),
+            disks: Disks::default(),
+            tally: Mutex::default(),
         }))
     }
 }

@@ -11,10 +11,12 @@ use vk_provider::{
     ability::{Attach, Exec, Logs, PortForward, Stats},
     error::Kind,
     node::{Condition, ConditionStatus},
+    resolve::Facts,
 };
 
 use crate::{
     fault::Call,
+    inputs::Inputs,
     life::Script,
     mock::Mock,
     world::{Desired, Request},
@@ -28,10 +30,7 @@ impl Provider for Mock {
         if let Some((kind, message)) = script.fail_create {
             return Err(Error::new(kind, message));
         }
-        let answer = self.done(Request::create(self.desired(&bundle, script.life))).await;
-        if answer.is_ok() {
-            self.remember(bundle);
-        }
+        let answer = self.create(bundle, script.life).await;
         pass.leave(answer)
     }
 
@@ -39,8 +38,12 @@ impl Provider for Mock {
         let pass = self.0.faults.enter(Call::Update).await?;
         let script = Script::of(&bundle.pod, &self.0.life)?;
         let answer = self.done(Request::update(self.desired(&bundle, script.life))).await;
-        if answer.is_ok() {
-            self.remember(bundle);
+        if let (Ok(()), Some(pod)) = (&answer, bundle.reference()) {
+            let known = self.0.inputs.lock().get(&pod.uid).cloned();
+            match known {
+                Some(inputs) => inputs.update(bundle),
+                None => self.remember(Inputs::unknown(bundle), pod.uid),
+            }
         }
         pass.leave(answer)
     }
@@ -141,15 +144,45 @@ impl Mock {
         }
     }
 
-    fn remember(&self, bundle: PodBundle) {
-        if let Some(pod) = bundle.reference() {
-            self.0.bundles.lock().insert(pod.uid, bundle);
+    /// Creates a pod when all that it needs is there, or adopts it in any case.
+    async fn create(&self, bundle: PodBundle, life: Arc<crate::Life>) -> Result<()> {
+        let Some(pod) = bundle.reference() else {
+            return Err(Error::invalid("create a pod: it has no name or no UID"));
+        };
+        let desired = self.desired(&bundle, life);
+        let resolved = Inputs::resolve(bundle.clone(), self.0.settings.volumes, self.0.host_ip).await;
+        let inputs = match resolved {
+            Ok(inputs) => inputs,
+            // It runs, whatever has become of what it was started with.
+            Err(_) if self.0.link.status(&pod).await.is_ok() => Inputs::unknown(bundle),
+            Err(error) => return Err(error),
+        };
+        self.done(Request::create(desired)).await?;
+        if inputs.wants_address() {
+            let facts = self.facts(&pod).await?;
+            for container in inputs.containers() {
+                inputs.start(&container, 0, &facts).await?;
+            }
         }
+        self.remember(inputs, pod.uid);
+        Ok(())
+    }
+
+    /// What is known when a container starts.
+    pub(crate) async fn facts(&self, pod: &PodRef) -> Result<Facts> {
+        let status = self.0.link.status(pod).await?;
+        let pod_ips = status.pod_ip.iter().filter_map(|ip| ip.parse().ok()).collect();
+        Ok(Facts { pod_ips, host_ips: vec![self.0.host_ip], ..Facts::default() })
+    }
+
+    fn remember(&self, inputs: Inputs, uid: Arc<str>) {
+        self.0.inputs.lock().insert(uid, Arc::new(inputs));
     }
 
     fn forget_if_gone<T>(&self, pod: &PodRef, answer: Result<T>) -> Result<T> {
         if answer.as_ref().is_err_and(|error| *error.kind() == Kind::NotFound) {
-            self.0.bundles.lock().remove(&pod.uid);
+            self.0.inputs.lock().remove(&pod.uid);
+            self.0.disks.forget(&pod.uid);
         }
         answer
     }

@@ -6,6 +6,7 @@
 mod address;
 mod container;
 mod entry;
+pub(crate) mod meter;
 mod request;
 mod status;
 
@@ -26,6 +27,7 @@ use self::{
 
 pub use self::{
     address::Cidr,
+    meter::{Meter, Usage},
     request::{Change, Desired, Listed, Reply, Request},
 };
 
@@ -157,6 +159,7 @@ impl World {
                 pod: entry.reference.clone(),
                 node: Arc::clone(&entry.node),
                 status: status::of(entry),
+                meters: entry.meters(),
             })
             .collect()
     }

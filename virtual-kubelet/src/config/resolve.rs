@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    AdminAddr, Admission, Auth, DaemonSets, GoDuration, Layers, Log, LogFormat, OnShutdown, Pods, Problem,
-    RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease, listen::Listen, nodes,
-    values::LogLevel,
+    AdminAddr, Admission, Auth, DaemonSets, Debug, GoDuration, Impersonation, Layers, Log, LogFormat,
+    OnShutdown, Pods, Problem, RefusedPods, Resolved, Settings, Shutdown, Streaming, Timing, Tls, lease,
+    listen::Listen, nodes, values::LogLevel,
 };
 
 /// What the Go original serves metrics on, and the kubelet its read-only port.
@@ -83,16 +83,20 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
     if let Some(url) = settings.api_server.as_ref().filter(|url| !url.is_empty()) {
         problems.extend(check_url(url));
     }
+    let nodes = nodes::expand(settings, metrics_addr, host, problems);
+    let shutdown = Shutdown {
+        timeout: or(settings.shutdown.timeout, SHUTDOWN_TIMEOUT),
+        node: settings.shutdown.node.unwrap_or(OnShutdown::Leave),
+    };
     Resolved {
         kubeconfig: path(settings.kubeconfig.as_ref()),
+        bootstrap_kubeconfig: bootstrap(settings, nodes.len(), shutdown.node, problems),
+        impersonate_nodes: settings.impersonate_nodes.unwrap_or(Impersonation::Auto),
         api_server: settings.api_server.clone().filter(|url| !url.is_empty()),
-        nodes: nodes::expand(settings, metrics_addr, host, problems),
+        nodes,
         timing: timing(settings, problems),
         pods: pods(settings, problems),
-        shutdown: Shutdown {
-            timeout: or(settings.shutdown.timeout, SHUTDOWN_TIMEOUT),
-            node: settings.shutdown.node.unwrap_or(OnShutdown::Leave),
-        },
+        shutdown,
         metrics_addr,
         log: Log {
             level: settings.log.level.clone().unwrap_or_else(LogLevel::info),
@@ -113,6 +117,11 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
                 STREAM_CREATION_TIMEOUT,
                 problems,
             ),
+            web_sockets: settings.stream_web_sockets.unwrap_or(true),
+        },
+        debug: Debug {
+            system_logs: path(settings.system_logs.as_ref()),
+            profiling: settings.profiling.unwrap_or(false),
         },
         state_dir: path(settings.state_dir.as_ref()).unwrap_or_else(|| host.state_dir.clone()),
         tls: tls(settings, problems),
@@ -122,6 +131,31 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
             unauthorized_ttl: or_default(settings.auth.unauthorized_ttl, UNAUTHORIZED_TTL),
         },
     }
+}
+
+/// Who bootstraps gets the identity of a node: of one, and with its rights.
+fn bootstrap(
+    settings: &Settings,
+    nodes: usize,
+    on_shutdown: OnShutdown,
+    problems: &mut Vec<Problem>,
+) -> Option<PathBuf> {
+    let given = path(settings.bootstrap_kubeconfig.as_ref())?;
+    if nodes > 1 {
+        let message = format!(
+            "gives the identity of one node, and there are {nodes}: leave it out and use a ServiceAccount"
+        );
+        problems.push(Problem::new("bootstrapKubeconfig", message));
+    }
+    if on_shutdown == OnShutdown::Delete {
+        let message = "a node that bootstraps may not delete its Node: use `leave`";
+        problems.push(Problem::new("shutdown.node", message));
+    }
+    if settings.impersonate_nodes == Some(Impersonation::On) {
+        let message = "a node that bootstraps is that node already: use `auto` or `off`";
+        problems.push(Problem::new("impersonateNodes", message));
+    }
+    Some(given)
 }
 
 fn pods(settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
@@ -172,7 +206,11 @@ fn tls(settings: &Settings, problems: &mut Vec<Problem>) -> Tls {
         }
         (None, None) => None,
     };
-    Tls { serving, client_ca: path(settings.tls.client_ca_file.as_ref()) }
+    Tls {
+        serving,
+        client_ca: path(settings.tls.client_ca_file.as_ref()),
+        request: settings.tls.request.unwrap_or(true),
+    }
 }
 
 fn check_url(url: &str) -> Option<Problem> {

@@ -11,7 +11,7 @@ use super::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
-    values::{Admission, DaemonSets, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods},
+    values::{Admission, DaemonSets, Impersonation, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods},
 };
 
 /// What stands in a dump where a secret may be.
@@ -26,6 +26,10 @@ pub struct Resolved {
     /// The kubeconfig that the user named; from `KUBECONFIG` it may be several, with colons between them. `None`:
     /// The pod's service account, else `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig by which the node asks for its identity. Then there is one node, and `kubeconfig` is written.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Whether what pods refer to is read as the node that they are bound to.
+    pub impersonate_nodes: Impersonation,
     /// URL of the API server, instead of the kubeconfig's.
     pub api_server: Option<String>,
     /// The nodes, at least one. Names and ports are unique.
@@ -44,6 +48,8 @@ pub struct Resolved {
     pub startup_timeout: Option<Duration>,
     /// Timeouts of exec, attach and port-forward.
     pub streaming: Streaming,
+    /// What the kubelet API shows beside the usual.
+    pub debug: Debug,
     /// Where providers keep what must survive a restart. Each node gets a folder in it.
     pub state_dir: PathBuf,
     /// Files for the kubelet API's TLS.
@@ -145,6 +151,17 @@ pub struct Streaming {
     pub idle_timeout: Duration,
     /// How long a client may take to open its streams.
     pub creation_timeout: Duration,
+    /// Whether the API server may pass WebSockets on.
+    pub web_sockets: bool,
+}
+
+/// What the kubelet API shows beside the usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Debug {
+    /// The folder under `/logs/`. `None`: there is none.
+    pub system_logs: Option<PathBuf>,
+    /// Whether there is `/debug/pprof/`.
+    pub profiling: bool,
 }
 
 /// Files for the kubelet API's TLS, in PEM.
@@ -154,6 +171,8 @@ pub struct Tls {
     pub serving: Option<(PathBuf, PathBuf)>,
     /// The authorities whose client certificates are accepted. `None`: those that the cluster publishes.
     pub client_ca: Option<PathBuf>,
+    /// Whether to ask the cluster for a serving certificate where there are no files.
+    pub request: bool,
 }
 
 /// How long answers of the API server about callers are remembered.
@@ -177,6 +196,8 @@ impl Resolved {
         let serving = self.tls.serving.clone();
         Settings {
             kubeconfig: self.kubeconfig.clone(),
+            bootstrap_kubeconfig: self.bootstrap_kubeconfig.clone(),
+            impersonate_nodes: Some(self.impersonate_nodes),
             api_server: self.api_server.clone(),
             nodes: self.nodes.iter().map(Node::to_settings).collect(),
             ping_interval: go(self.timing.ping_interval),
@@ -199,11 +220,15 @@ impl Resolved {
             startup_timeout: go(self.startup_timeout.unwrap_or_default()),
             stream_idle_timeout: go(self.streaming.idle_timeout),
             stream_creation_timeout: go(self.streaming.creation_timeout),
+            stream_web_sockets: Some(self.streaming.web_sockets),
+            system_logs: self.debug.system_logs.clone(),
+            profiling: Some(self.debug.profiling),
             state_dir: Some(self.state_dir.clone()),
             tls: TlsSettings {
                 cert_file: serving.as_ref().map(|(cert, _)| cert.clone()),
                 key_file: serving.map(|(_, key)| key),
                 client_ca_file: self.tls.client_ca.clone(),
+                request: Some(self.tls.request),
             },
             auth: AuthSettings {
                 token_ttl: go(self.auth.token_ttl),

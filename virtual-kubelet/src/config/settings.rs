@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::{
     AdminAddr, GoDuration,
     values::{
-        Admission, DaemonSets, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port, RefusedPods, TaintEffect,
+        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+        RefusedPods, TaintEffect,
     },
 };
 
@@ -21,6 +22,12 @@ pub struct Settings {
     /// The kubeconfig file that says how to reach the API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig by which the node asks for a certificate of its own while it has no valid one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Whether what pods refer to is read as the node that they are bound to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impersonate_nodes: Option<Impersonation>,
     /// URL of the API server, instead of the one in the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
@@ -105,6 +112,15 @@ pub struct Settings {
     /// How long a client may take to open its streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_creation_timeout: Option<GoDuration>,
+    /// Whether the API server may pass WebSockets on to the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_web_sockets: Option<bool>,
+    /// A folder of log files that the kubelet API shows under `/logs/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_logs: Option<PathBuf>,
+    /// Whether the kubelet API shows what the process is busy with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profiling: Option<bool>,
     /// Where providers keep what must survive a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
@@ -247,6 +263,9 @@ pub struct TlsSettings {
     /// The authorities whose client certificates are accepted, in PEM.
     #[serde(rename = "clientCAFile", skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
+    /// Whether to ask the cluster for a serving certificate where no file is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<bool>,
 }
 
 /// How long answers of the API server about callers are remembered; 0 means the default, as in the Go original.

@@ -141,6 +141,18 @@ choice! {
 }
 
 choice! {
+    /// Whether a process reads what pods refer to as the node that they are bound to.
+    Impersonation {
+        /// Where it may, and is no node itself.
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+}
+
+choice! {
     /// How log lines look.
     LogFormat {
         /// Text on a terminal, JSON elsewhere.

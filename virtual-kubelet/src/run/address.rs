@@ -8,7 +8,7 @@ const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2
 /// The address from which this machine reaches the API server, and so the best guess at where the API server reaches us.
 /// On one machine with the API server that would be a loopback address, which `nodes/proxy` refuses: then the address on
 /// the way elsewhere.
-pub(super) fn internal_ip(server: &str) -> IpAddr {
+pub(crate) fn internal_ip(server: &str) -> IpAddr {
     let host = server.parse::<http::Uri>().ok().and_then(|uri| {
         let port = uri.port_u16().unwrap_or(443);
         Some(format!("{}:{port}", uri.host()?))

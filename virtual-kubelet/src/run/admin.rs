@@ -20,12 +20,11 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// Serves until the supervisor stops. There is no fleet before the API server and the backends have answered.
 pub(super) async fn serve(
     listener: TcpListener,
-    counters: Counters,
+    counters: Arc<Counters>,
     fleet: Arc<OnceLock<Fleet>>,
     supervisor: Supervisor,
 ) -> std::io::Result<()> {
     info!(address = %listener.local_addr()?, "serving /healthz, /readyz and /metrics");
-    let counters = Arc::new(counters);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(async move || ready(fleet.get())))
@@ -54,12 +53,18 @@ fn standing_by(nodes: usize) -> String {
 }
 
 fn metrics(counters: &Counters) -> impl IntoResponse + use<> {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, counters) {
-        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPENMETRICS)], text),
+    match exposition(counters) {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, OPENMETRICS)], text),
         Err(error) => {
             let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
             (StatusCode::INTERNAL_SERVER_ERROR, plain, format!("cannot write metrics: {error}\n"))
         }
     }
+}
+
+/// All counters, in the text form of OpenMetrics.
+pub(super) fn exposition(counters: &Counters) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, counters)?;
+    Ok(text)
 }

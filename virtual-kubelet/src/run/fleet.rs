@@ -1,6 +1,11 @@
 //! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::anyhow;
 use futures::{FutureExt as _, StreamExt as _};
@@ -9,29 +14,40 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity};
+use vk_kube::{Client, Fence, Identity, Version};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
         self,
         admission::{Checks, Refused},
+        roll::Roll,
         watches::Watches,
     },
-    resolve::Unresolving,
+    resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, Resolver, error::Kind};
+use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::{address, terms::Terms};
+use super::{
+    address,
+    kubelet::{Kubelets, Served},
+    readers::Readers,
+    terms::Terms,
+};
 use crate::{
     Registry,
     cli::Failure,
     config::{self, Admission, DaemonSets, OnShutdown, Problem, RefusedPods, Resolved},
-    kubelet_version,
+    version::kubelet_version_beside,
 };
 
 /// The label that our nodes carry, unless the user wants another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
+
+/// Exec, attach and port-forward come as WebSockets all the way.
+const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
+/// The first version whose API server looks at it.
+const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug)]
@@ -47,20 +63,47 @@ struct Member {
     progress: watch::Receiver<Progress>,
 }
 
+/// What a fleet is started with, beside its configuration.
+pub(super) struct Means {
+    pub(super) client: Client,
+    /// As whom the client is known.
+    pub(super) identity: Identity,
+    /// As whom nodes read what their pods refer to.
+    pub(super) readers: Readers,
+    pub(super) metrics: node::Metrics,
+    pub(super) kubelets: Kubelets,
+}
+
 /// What every controller of this process is made of.
 #[derive(Clone)]
 struct Common {
     client: Client,
+    /// As whom nodes read what their pods refer to: see [`Common::reader`].
+    readers: Readers,
     settings: Settings,
     restricted: bool,
     shared: Option<Shared>,
     watches: Watches,
+    services: Services,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
     pods_limit: Duration,
     /// Policies about pods.
     policy: pods::Policy,
+    kubelets: Kubelets,
+    /// What the nodes claim.
+    kubelet_version: String,
+    declared_features: BTreeSet<String>,
+}
+
+// === impl Common ===
+
+impl Common {
+    /// The client through which a node reads what its pods refer to, and asks for their tokens.
+    fn reader(&self, node: &str) -> Client {
+        self.readers.of(&self.client, node)
+    }
 }
 
 // === impl Fleet ===
@@ -70,11 +113,10 @@ impl Fleet {
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
-        client: Client,
-        identity: &Identity,
-        metrics: node::Metrics,
+        means: Means,
         supervisor: &Supervisor,
     ) -> Result<Self, Failure> {
+        let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
         // One watch for all of them, where there are several: a node identity has only one.
         let shared = (config.nodes.len() > 1).then(|| {
@@ -82,7 +124,9 @@ impl Fleet {
             Shared::start(client.clone(), &labels, supervisor)
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
+        let server = server_version(&client).await;
         let common = Common {
+            services: Services::new(client.clone(), supervisor),
             watches,
             settings: settings(&config),
             restricted,
@@ -91,6 +135,10 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            readers,
+            kubelet_version: kubelet_version_beside(server),
+            declared_features: features(server, config.streaming.web_sockets),
+            kubelets,
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -168,13 +216,26 @@ impl Fleet {
             earlier.supervisor.stop();
         }
         self.report(progress.clone(), &common.supervisor);
+        let (roll, seen) = (Roll::default(), watch::Sender::new(None));
+        let kubelet_port = common.kubelets.serve(Served {
+            name,
+            node,
+            context,
+            provider: Arc::clone(&provider),
+            roll: roll.clone(),
+            seen: seen.subscribe(),
+            supervisor: supervisor.clone(),
+        });
+        let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
         let begin = move |progress| {
             // Nothing is written for the node but in the time that its lease gives; each term has its own.
             let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
-            let facts = watch::Sender::new(None);
-            let pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            let facts = seen.clone();
+            facts.send_replace(None);
+            let mut pods = pods(&own, &provider, &context, &common, facts.subscribe());
+            pods.sights = roll.follow(pods.sights);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
         let run = terms.serve(begin).instrument(span);
@@ -237,10 +298,30 @@ impl Fleet {
 }
 
 /// A node that the backend took back may end; the process goes on without it.
-async fn keep<E>(run: impl Future<Output = Result<(), E>>, supervisor: Supervisor) -> Result<(), E> {
+pub(super) async fn keep<E>(
+    run: impl Future<Output = Result<(), E>>,
+    supervisor: Supervisor,
+) -> Result<(), E> {
     run.await?;
     supervisor.stopping().await;
     Ok(())
+}
+
+/// Of which Kubernetes the API server is, if it tells.
+async fn server_version(client: &Client) -> Option<Version> {
+    match Version::ask(client).await {
+        Ok(version) => Some(version),
+        Err(error) => {
+            warn!(%error, "the API server does not tell its version: the nodes declare no features");
+            None
+        }
+    }
+}
+
+/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+fn features(server: Option<Version>, web_sockets: bool) -> BTreeSet<String> {
+    let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
+    (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
 }
 
 fn settings(config: &Resolved) -> Settings {
@@ -287,10 +368,11 @@ fn controller(
         internal_ip: context.internal_ip,
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
-        kubelet_version: kubelet_version(),
+        kubelet_version: common.kubelet_version.clone(),
         labels: node.labels.clone(),
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
+        declared_features: common.declared_features.clone(),
     };
     // A node without our label is not in the shared watch.
     let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
@@ -347,8 +429,16 @@ fn pods(
     common: &Common,
     facts: watch::Receiver<Option<Arc<Node>>>,
 ) -> pods::Controller {
-    let resolver: Arc<dyn Resolver> =
-        Arc::new(Unresolving { node: name.to_owned(), ips: vec![context.internal_ip] });
+    let sources = Sources {
+        client: common.reader(name),
+        services: common.services.clone(),
+        node: name.to_owned(),
+        ips: vec![context.internal_ip],
+        facts: facts.clone(),
+        clock: Clock::system(),
+        limits: Limits::default(),
+        watches: common.metrics.object_watches.clone(),
+    };
     pods::Controller {
         node: name.to_owned(),
         provider: Arc::clone(provider),
@@ -356,7 +446,7 @@ fn pods(
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
         sights: common.watches.of(name),
         facts,
-        resolvers: Arc::new(move |_| Arc::clone(&resolver)),
+        library: Library::new(sources, &common.supervisor),
         clock: Clock::system(),
     }
 }

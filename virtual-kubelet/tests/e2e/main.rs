@@ -2,5 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod kubectl;
+mod metrics;
 mod node;
 mod pods;
+mod resolve;

@@ -37,7 +37,7 @@ async fn a_hundred_nodes_in_one_process_become_ready_and_renew_their_leases() {
     let cluster = ControlPlane::start(control_plane::Options::with_controllers()).await.unwrap();
     let config = cluster.data_dir().join("vk.yaml");
     let text = format!(
-        "provider: mock\nmetricsAddr: 'off'\nnodes:\n- {{count: {NODES}, namePattern: 'vk-{{}}', portBase: 31000}}\n"
+        "provider: mock\nmetricsAddr: 'off'\ntls: {{request: false}}\nnodes:\n- {{count: {NODES}, namePattern: 'vk-{{}}', portBase: 31000}}\n"
     );
     std::fs::write(&config, text).unwrap();
 

@@ -61,7 +61,7 @@ fn every_variable_of_the_go_original_counts() {
     assert_eq!(node["taints"], taint);
     assert_eq!(
         dumped["tls"],
-        serde_json::json!({"certFile": "/cert", "keyFile": "/key", "clientCAFile": "/ca"})
+        serde_json::json!({"certFile": "/cert", "keyFile": "/key", "clientCAFile": "/ca", "request": true})
     );
     assert_eq!(
         (&dumped["kubeconfig"], &dumped["apiServer"]),

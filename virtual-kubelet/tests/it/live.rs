@@ -2,6 +2,9 @@
 
 mod admin;
 mod bad;
+#[path = "../e2e/kubectl/siege.rs"]
+mod besiegers;
+mod bootstrap;
 #[path = "../e2e/pods/chronicle.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]
 mod chronicle;
@@ -10,13 +13,16 @@ mod crash;
 mod credentials;
 mod dev;
 mod fleet;
+mod kubelet;
 mod leader;
 mod liar;
 mod life;
 mod logs;
+mod matrix;
 mod original;
 mod provider;
 mod refused;
+mod rights;
 mod rivals;
 #[path = "../e2e/pods/site.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]
@@ -149,7 +155,8 @@ fn run(cluster: &ControlPlane, flags: &[&str]) -> Run {
 /// `run` with this kubeconfig.
 fn run_as(kubeconfig: &Path, flags: &[&str]) -> Run {
     let port = ports(1).to_string();
-    let mut all = vec!["run", "--provider", "mock", "--metrics-addr", "off"];
+    // In the folder of the run: nothing of it is left for the next one.
+    let mut all = vec!["run", "--provider", "mock", "--metrics-addr", "off", "--state-dir", "state"];
     // Variables and files that say something else about the port are to be heard.
     if !flags.contains(&"--no-port") {
         all.extend(["--port", &port]);

@@ -7,7 +7,7 @@ const ALWAYS_THERE: [&str; 12] =
     ["awk", "bash", "cat", "cut", "dirname", "env", "flock", "head", "mkdir", "sed", "sha256sum", "sort"];
 
 /// Runs a script of `dev/` where only those programs are found.
-fn script(path: &str, variables: &[(&str, &str)]) -> (i32, String) {
+fn script(path: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let home = tempfile::TempDir::new().unwrap();
     for program in ALWAYS_THERE {
         let found = ["/usr/bin", "/bin"]
@@ -17,6 +17,7 @@ fn script(path: &str, variables: &[(&str, &str)]) -> (i32, String) {
         std::os::unix::fs::symlink(found.unwrap(), home.path().join(program)).unwrap();
     }
     let output = Command::new(format!("{}/../dev/{path}", env!("CARGO_MANIFEST_DIR")))
+        .args(arguments)
         .env_clear()
         .env("PATH", home.path())
         .env("HOME", home.path())
@@ -28,7 +29,7 @@ fn script(path: &str, variables: &[(&str, &str)]) -> (i32, String) {
 
 #[test]
 fn without_go_and_without_ready_binaries_the_build_says_what_to_do() {
-    let (code, stderr) = script("control-plane/build", &[]);
+    let (code, stderr) = script("control-plane/build", &[], &[]);
     assert_eq!(code, 1, "{stderr}");
     assert_eq!(stderr.matches("error:").count(), 1, "{stderr}");
     for word in ["Go 1.26", "found: none", "VK_CONTROL_PLANE", "kube-apiserver"] {
@@ -38,7 +39,24 @@ fn without_go_and_without_ready_binaries_the_build_says_what_to_do() {
 
 #[test]
 fn a_folder_of_binaries_that_is_not_whole_is_refused_with_what_it_misses() {
-    let (code, stderr) = script("control-plane/build", &[("VK_CONTROL_PLANE", "/nowhere")]);
+    for (minor, variable) in [(&[][..], "VK_CONTROL_PLANE"), (&["1.33"], "VK_CONTROL_PLANE_1_33")] {
+        let (code, stderr) = script("control-plane/build", minor, &[(variable, "/nowhere")]);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains(&format!("{variable}=/nowhere")) && stderr.contains("'etcd'"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_minor_that_has_no_module_is_refused_with_those_that_have_one() {
+    let (code, stderr) = script("control-plane/build", &["1.12"], &[]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("'1.12'") && stderr.contains("[1.33]"), "{stderr}");
+}
+
+#[test]
+fn ready_binaries_of_the_newest_minor_are_none_of_an_older_one() {
+    let ready = [("VK_CONTROL_PLANE", "/nowhere"), ("KUBEBUILDER_ASSETS", "/nowhere")];
+    let (code, stderr) = script("control-plane/build", &["1.33"], &ready);
     assert_eq!(code, 1, "{stderr}");
-    assert!(stderr.contains("/nowhere") && stderr.contains("'etcd'"), "{stderr}");
+    assert!(stderr.contains("Go 1.26") && stderr.contains("VK_CONTROL_PLANE_1_33"), "{stderr}");
 }

@@ -51,7 +51,7 @@ impl Desired {
     pub fn new(base: &Base, template: NodeTemplate, restricted: bool) -> Self {
         let allocatable = template.allocatable_or_capacity();
         let system = &template.system;
-        let facts = json!({
+        let mut facts = json!({
             "capacity": quantities(&template.capacity),
             "allocatable": quantities(&allocatable),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": base.kubelet_port}},
@@ -67,9 +67,11 @@ impl Desired {
                 "systemUUID": system.system_uuid,
                 "bootID": system.boot_id,
             },
-            // Sorted, as the API server demands: the set is.
-            "declaredFeatures": template.declared_features,
         });
+        if !template.declared_features.is_empty() {
+            // Sorted, as the API server demands: the set is. Older ones do not know the field, and refuse what has it.
+            facts["declaredFeatures"] = json!(template.declared_features);
+        }
         let (labels, refused): (BTreeMap<_, _>, BTreeMap<_, _>) =
             template.labels.into_iter().partition(|(key, _)| !restricted || node_may_set_label(key));
         Self {

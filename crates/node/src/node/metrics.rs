@@ -15,6 +15,8 @@ pub struct Metrics {
     pub(crate) lease_renewals: Family<Outcome, Counter>,
     pub(crate) ready: Family<NodeName, Gauge>,
     pub(crate) leader: Family<NodeName, Gauge>,
+    /// Objects that pods refer to and that are watched.
+    pub object_watches: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -37,6 +39,7 @@ impl Default for Metrics {
             lease_renewals: Family::default(),
             ready: Family::default(),
             leader: Family::default(),
+            object_watches: Gauge::default(),
         }
     }
 }
@@ -65,6 +68,11 @@ impl Metrics {
             "node_leader",
             "1 while this process has the node's lease, 0 while it stands by for another",
             metrics.leader.clone(),
+        );
+        registry.register(
+            "object_watches",
+            "ConfigMaps, Secrets and the like that pods refer to and that are watched now",
+            metrics.object_watches.clone(),
         );
         registry.register("node_ready", "1 while the node is Ready, else 0", metrics.ready.clone());
         metrics

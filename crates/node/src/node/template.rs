@@ -1,6 +1,9 @@
 //! What the Node shall look like before the provider has its say: names, defaults, and the user's settings.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use k8s_openapi::api::core::v1::{NodeAddress, Taint};
 use vk_provider::{
@@ -32,6 +35,8 @@ pub struct Base {
     pub annotations: BTreeMap<String, String>,
     /// Taints.
     pub taints: Vec<Taint>,
+    /// Kubernetes features that the process can vouch for; the provider may add its own.
+    pub declared_features: BTreeSet<String>,
 }
 
 impl Base {
@@ -62,6 +67,7 @@ impl Base {
             labels,
             annotations: self.annotations.clone(),
             taints: self.taints.clone(),
+            declared_features: self.declared_features.clone(),
             addresses: vec![
                 address("InternalIP", &self.internal_ip.to_string()),
                 address("Hostname", &self.name),

@@ -206,6 +206,18 @@ pub fn projection(status: &PodStatus) -> Value {
     value
 }
 
+/// Whether this status is there already but for the generation, which the API server of Kubernetes 1.33 does not keep: by itself it is no
+/// reason to write about every pod at every start.
+pub(crate) fn is_there_without_generation(status: &PodStatus, there: Option<&PodStatus>) -> bool {
+    let Some(there) = there.filter(|there| there.observed_generation.is_none()) else { return false };
+    let mut status = status.clone();
+    status.observed_generation = None;
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.observed_generation = None;
+    }
+    projection(&status) == projection(there)
+}
+
 /// Takes out what says nothing: the API server writes out some of it (`lastState: {}`) and not the rest.
 fn prune(value: &mut Value) {
     match value {

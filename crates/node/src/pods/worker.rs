@@ -53,7 +53,7 @@ struct Held {
     /// The reason at the containers.
     state: String,
     /// The reason at the pod.
-    reason: String,
+    reason: Option<String>,
     message: String,
     /// Nothing but a change of the pod can help.
     parked: bool,
@@ -110,6 +110,8 @@ pub struct Worker {
     /// Annotations and labels that the provider has published: it need not hear of them.
     published: BTreeSet<String>,
     life: Slot,
+    /// How often in a row a call was repeated because what it missed had appeared.
+    recalls: u32,
     call: Option<Call>,
     write: Slot,
     written: Option<Written>,
@@ -165,6 +167,7 @@ impl Worker {
             labels: BTreeMap::new(),
             published: BTreeSet::new(),
             life: Slot::new(Duration::from_secs(30)),
+            recalls: 0,
             call: None,
             write: Slot::new(Duration::from_secs(10)),
             written: None,
@@ -243,6 +246,7 @@ impl Worker {
             Event::Judged(verdict) => self.judged(verdict, &mut actions),
             Event::Sized(answer) => self.sized(answer, &mut actions),
             Event::Room => self.room(),
+            Event::Appeared => self.appeared(now),
             Event::Called(call, answer) => self.called(now, call, answer, rng, &mut actions),
             Event::Looked(answer) => self.looked(now, answer, rng, &mut actions),
             Event::Wrote(write, answer) => self.wrote(now, &write, answer, rng, &mut actions),

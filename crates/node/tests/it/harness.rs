@@ -215,6 +215,7 @@ impl<'a> Bed<'a> {
                 labels: setup.labels,
                 annotations: setup.annotations,
                 taints: setup.taints,
+                declared_features: std::collections::BTreeSet::new(),
             },
             provider: provider.clone(),
             settings: setup.settings,

@@ -1,6 +1,7 @@
 //! The pod controller against a real API server, with pods that are bound to a node by hand.
 
 mod admission;
+mod audit;
 mod bare;
 mod create;
 mod deletion;
@@ -13,6 +14,7 @@ mod nonsense;
 mod original;
 mod outage;
 mod puppet;
+mod references;
 mod resize;
 mod restart;
 mod spy;

@@ -37,6 +37,20 @@ pub struct LogOptions {
     pub follow: bool,
     /// The instance before the current one.
     pub previous: bool,
+    /// What the container wrote where.
+    pub output: Output,
+}
+
+/// Which of a container's two streams are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// Both, as they were written.
+    #[default]
+    All,
+    /// Standard output only.
+    Stdout,
+    /// Standard error only.
+    Stderr,
 }
 
 /// A beginning in time.
@@ -48,7 +62,8 @@ pub enum Since {
     Time(Timestamp),
 }
 
-/// What a backend could do about the options. `follow` and `previous` are the provider's in every case.
+/// What a backend could do about the options. `follow`, `previous` and `output` are the provider's in every case; one that
+/// cannot tell the streams of a container apart answers `Unsupported` when one of them is wanted.
 pub enum LogBody {
     /// All options are applied: the server passes the bytes on.
     Final(LogStream),

@@ -86,7 +86,7 @@ impl Resolver for Fixed {
         let set = self.settings(name).map(|data| FileSet {
             files: data
                 .into_iter()
-                .map(|(path, content)| (path, File { content: content.into(), mode: 0o644 }))
+                .map(|(path, content)| (path, File { content: content.into(), mode: 0o644, owner: None }))
                 .collect(),
         });
         // The first set, and no change ever.
@@ -134,5 +134,9 @@ impl Resolver for Fixed {
     fn node(&self) -> NodeFacts {
         let ips = vec![IpAddr::from(NODE_IP)];
         NodeFacts { name: NODE.to_owned(), ips, ..NodeFacts::default() }
+    }
+
+    async fn appeared(&self, _reference: &Reference) {
+        std::future::pending::<()>().await;
     }
 }

@@ -123,6 +123,13 @@ impl Authority {
         self.issue(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// The same, but its time was over long ago.
+    pub(super) fn expired_client(&self, user: &str) -> Result<Certificate> {
+        let mut params = params(user);
+        params.not_after = date_time_ymd(2021, 1, 1);
+        self.issue(params, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
     /// A serving certificate for host names and IP addresses.
     pub(super) fn serving(&self, common_name: &str, names: &[String]) -> Result<Certificate> {
         let mut with_names = CertificateParams::new(names).map_err(Error::Certificate)?;

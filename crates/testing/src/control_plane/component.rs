@@ -14,7 +14,7 @@ use super::kubeconfig;
 use super::process::{Launch, Process};
 
 /// How often to ask a component whether it is ready.
-const READY_POLL: Duration = Duration::from_millis(50);
+pub(super) const READY_POLL: Duration = Duration::from_millis(50);
 /// One question must not take long: a component that hangs is not ready.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often to try again, and after which time, when a component must have a port that is taken.

@@ -50,6 +50,11 @@ impl ControlPlane {
         self.pki.cluster.client(user, groups)
     }
 
+    /// A client certificate of the cluster's authority that nobody may accept any more.
+    pub fn expired_client_certificate(&self, user: &str) -> Result<Certificate> {
+        self.pki.cluster.expired_client(user)
+    }
+
     /// A serving certificate for these host names and IP addresses, of the authority by which the API server
     /// verifies kubelets.
     pub fn serving_certificate(&self, common_name: &str, names: &[&str]) -> Result<Certificate> {

@@ -12,6 +12,11 @@ const NAME: &str = "virtual-kubelet";
 
 /// A kubeconfig with everything embedded. JSON, which every reader of YAML reads.
 pub(super) fn kubeconfig(url: &str, ca_pem: &str, identity: &Certificate) -> String {
+    with_user(url, ca_pem, &user(identity))
+}
+
+/// The same for any kind of user.
+pub(super) fn with_user(url: &str, ca_pem: &str, user: &Value) -> String {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -20,7 +25,7 @@ pub(super) fn kubeconfig(url: &str, ca_pem: &str, identity: &Certificate) -> Str
             "name": NAME,
             "cluster": { "server": url, "certificate-authority-data": base64(ca_pem) },
         }],
-        "users": [{ "name": NAME, "user": user(identity) }],
+        "users": [{ "name": NAME, "user": user }],
         "contexts": [{ "name": NAME, "context": { "cluster": NAME, "user": NAME } }],
     });
     format!("{config:#}\n")
@@ -28,13 +33,18 @@ pub(super) fn kubeconfig(url: &str, ca_pem: &str, identity: &Certificate) -> Str
 
 /// A client that is not made from a kubeconfig, as that way would take a proxy from the environment.
 pub(super) fn client(url: &str, ca_pem: &str, identity: &Certificate) -> Result<kube::Client> {
+    client_as(url, ca_pem, &user(identity))
+}
+
+/// The same for any kind of user.
+pub(super) fn client_as(url: &str, ca_pem: &str, user: &Value) -> Result<kube::Client> {
     // An error means that the process has chosen a provider already, which is just as good.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let failed = |error: kube::Error| Error::api(format!("make a client for {url}"))(error);
     let url = url.parse::<http::Uri>().map_err(|error| failed(kube::Error::HttpError(error.into())))?;
     let mut config = kube::Config::new(url);
     config.root_cert = Some(vec![der(ca_pem)?]);
-    config.auth_info = serde_json::from_value::<AuthInfo>(user(identity))
+    config.auth_info = serde_json::from_value::<AuthInfo>(user.clone())
         .map_err(|error| failed(kube::Error::SerdeError(error)))?;
     kube::Client::try_from(config).map_err(failed)
 }

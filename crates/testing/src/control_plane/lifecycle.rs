@@ -55,7 +55,9 @@ impl ControlPlane {
         pids.extend(self.api_server.pid().await);
         if let Some(controllers) = &self.controllers {
             pids.extend(controllers.manager.pid().await);
-            pids.extend(controllers.scheduler.pid().await);
+            if let Some(scheduler) = &controllers.scheduler {
+                pids.extend(scheduler.pid().await);
+            }
         }
         pids
     }
@@ -65,7 +67,9 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         if let Some(controllers) = &mut self.controllers {
-            controllers.scheduler.kill_now();
+            if let Some(scheduler) = &mut controllers.scheduler {
+                scheduler.kill_now();
+            }
             controllers.manager.kill_now();
         }
         self.api_server.kill_now();

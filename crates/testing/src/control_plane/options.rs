@@ -16,8 +16,10 @@ rules: [{level: Metadata}]
 /// temporary folder.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whether to start the controller-manager and the scheduler too.
+    /// Whether to start the controller-manager too, and with it the scheduler.
     pub controllers: bool,
+    /// Whether the scheduler comes with the controller-manager.
+    pub scheduler: bool,
     /// Where data, keys and logs are kept; `None` is a temporary folder that is removed at the end. A folder
     /// that was used before continues with the same objects and authorities.
     pub data_dir: Option<PathBuf>,
@@ -48,6 +50,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             controllers: false,
+            scheduler: true,
             data_dir: None,
             programs: None,
             port: None,
@@ -68,5 +71,22 @@ impl Options {
     /// The default with controller-manager and scheduler.
     pub fn with_controllers() -> Self {
         Self { controllers: true, ..Self::default() }
+    }
+
+    /// The default with a controller-manager that approves and signs certificates, furnishes namespaces, and does nothing
+    /// else.
+    pub fn with_signing() -> Self {
+        let controllers = [
+            "certificatesigningrequest-approving-controller",
+            "certificatesigningrequest-signing-controller",
+            "root-ca-certificate-publisher-controller",
+            "serviceaccount-controller",
+        ];
+        Self {
+            controllers: true,
+            scheduler: false,
+            extra_controller_manager_args: vec![format!("--controllers={}", controllers.join(","))],
+            ..Self::default()
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::{ControlPlane, Error, Options};
 
 // Never dropped; the guardian ends them with the process.
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+static SHARED_WITH_SIGNING: OnceCell<ControlPlane> = OnceCell::const_new();
 static SHARED_WITH_CONTROLLERS: OnceCell<ControlPlane> = OnceCell::const_new();
 
 impl ControlPlane {
@@ -19,6 +20,15 @@ impl ControlPlane {
     /// When it cannot be started: a test that needs it fails, and is never skipped.
     pub async fn shared() -> &'static Self {
         shared(&SHARED, Options::default()).await
+    }
+
+    /// As [`shared`](Self::shared), with a controller-manager that signs certificates. It is another control plane.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub async fn shared_with_signing() -> &'static Self {
+        shared(&SHARED_WITH_SIGNING, Options::with_signing()).await
     }
 
     /// As [`shared`](Self::shared), with controller-manager and scheduler. It is another control plane.

@@ -1,15 +1,38 @@
 //! The few commands that the mock's containers know.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
-use super::console::{BrokenPipe, Console, PIPE};
+use super::{
+    console::{BrokenPipe, Console, PIPE},
+    files::Files,
+    tar,
+};
+use crate::inputs::Inputs;
 
 /// What a command can find out about where it runs.
 pub(super) struct Surroundings {
     pub(super) hostname: String,
     pub(super) env: Vec<(String, String)>,
+    /// What was copied into the container.
+    pub(super) files: Files,
+    /// What it sees in its volumes.
+    pub(super) mounts: Mounts,
+}
+
+/// The files that a container sees in its volumes.
+pub(super) struct Mounts {
+    pub(super) inputs: Option<Arc<Inputs>>,
+    pub(super) container: String,
+}
+
+impl Mounts {
+    async fn read(&self, path: &str) -> Option<Bytes> {
+        let inputs = self.inputs.as_ref()?;
+        inputs.file(&self.container, path).await.map(|file| file.content)
+    }
 }
 
 /// The code of a process that nobody reads from (128 + SIGPIPE).
@@ -39,8 +62,25 @@ async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> 
             console.err("nosuchcommand: not found\n").await?;
             return Ok(NOT_FOUND);
         }
-        ["err", text @ ..] => console.err(format!("{}\n", text.join(" "))).await?,
+        ["err", text @ ..] | ["echo", text @ .., ">&2"] => {
+            console.err(format!("{}\n", text.join(" "))).await?;
+        }
         ["cat"] => cat(console).await?,
+        ["cat", path] => match here.files.read(path) {
+            Some(file) => console.out(file).await?,
+            None => match here.mounts.read(path).await {
+                Some(file) => console.out(file).await?,
+                None => return no_such_file(console, "cat", path).await,
+            },
+        },
+        ["test", "-d", path] => return Ok(i32::from(!here.files.is_folder(path))),
+        ["tar", "cf", "-", path] => return pack(path, console, &here.files).await,
+        ["tar", flags @ .., "-xmf", "-"] if flags.iter().all(|flag| flag.starts_with("--")) => {
+            return unpack("/", console, &here.files).await;
+        }
+        ["tar", flags @ .., "-xmf", "-", "-C", folder] if flags.iter().all(|flag| flag.starts_with("--")) => {
+            return unpack(folder, console, &here.files).await;
+        }
         ["env"] => {
             for (name, value) in &here.env {
                 console.out(format!("{name}={value}\n")).await?;
@@ -61,6 +101,7 @@ async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> 
             return Ok(1);
         }
         ["size"] => return size(console).await,
+        ["stty", "size"] => return first_size(console).await,
         ["yes", count] => {
             let mut left: usize = count.parse().unwrap_or(0);
             let block = "y\n".repeat(PIPE / 2);
@@ -124,4 +165,59 @@ async fn size(console: &mut Console) -> Result<i32, BrokenPipe> {
             () = &mut input_ends => return Ok(0),
         }
     }
+}
+
+/// The terminal's size as it is told first, in the words of `stty size`.
+async fn first_size(console: &mut Console) -> Result<i32, BrokenPipe> {
+    let Some(mut resize) = console.resize.take() else {
+        console.err("stty: standard input: not a tty\n").await?;
+        return Ok(1);
+    };
+    match tokio::time::timeout(Duration::from_secs(5), resize.recv()).await {
+        Ok(Some(size)) => console.out(format!("{} {}\n", size.height, size.width)).await?,
+        _ => console.out("0 0\n").await?,
+    }
+    Ok(0)
+}
+
+async fn no_such_file(console: &mut Console, program: &str, path: &str) -> Result<i32, BrokenPipe> {
+    console.err(format!("{program}: {path}: No such file or directory\n")).await?;
+    Ok(1)
+}
+
+/// Writes a file, or a folder with all that is in it, as an archive.
+async fn pack(path: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
+    let found = match files.read(path) {
+        Some(file) => vec![(path.to_owned(), file)],
+        None => files.below(path),
+    };
+    if found.is_empty() {
+        return no_such_file(console, "tar", path).await;
+    }
+    for (name, file) in found {
+        console.out(tar::head(&name, file.len())).await?;
+        console.out(&file).await?;
+        console.out(tar::padding(file.len())).await?;
+    }
+    console.out(tar::end()).await?;
+    Ok(0)
+}
+
+/// Reads an archive and keeps its files below a folder.
+async fn unpack(folder: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
+    let mut archive = BytesMut::new();
+    if let Some(mut stdin) = console.stdin.take() {
+        while stdin.read_buf(&mut archive).await.is_ok_and(|length| length > 0) {}
+    }
+    let Some(unpacked) = tar::unpack(archive.freeze()) else {
+        console.err("tar: this does not look like a tar archive\n").await?;
+        return Ok(2);
+    };
+    for (name, content) in unpacked {
+        if files.write(&format!("{folder}/{name}"), content).is_err() {
+            console.err(format!("tar: {name}: No space left on device\n")).await?;
+            return Ok(2);
+        }
+    }
+    Ok(0)
 }

@@ -6,11 +6,10 @@ use async_trait::async_trait;
 use vk_provider::{
     ContainerRef, Error, Result,
     ability::{Exec, ExecOptions, Started},
-    resolve::Facts,
 };
 
 use super::{
-    command::{self, Surroundings},
+    command::{self, Mounts, Surroundings},
     console::Console,
     ended, running,
 };
@@ -44,8 +43,14 @@ impl Mock {
         }
         let restarts = running(&self.0.link, container).await?.restart_count;
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
-        let env = if wants_env { self.environment(container).await? } else { Vec::new() };
-        let here = Surroundings { hostname: container.pod.name.to_string(), env };
+        let env = if wants_env { self.environment(container, restarts).await? } else { Vec::new() };
+        let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
+        let here = Surroundings {
+            hostname: container.pod.name.to_string(),
+            env,
+            files: self.0.disks.of(container),
+            mounts: Mounts { inputs, container: container.container.clone() },
+        };
         let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {
@@ -55,23 +60,13 @@ impl Mock {
         })))
     }
 
-    /// The container's environment. A real container keeps what it was started with; this is resolved when asked for.
-    async fn environment(&self, container: &ContainerRef) -> Result<Vec<(String, String)>> {
-        let status = self.0.link.status(&container.pod).await?;
-        let pod_ips = status.pod_ip.iter().filter_map(|ip| ip.parse().ok()).collect();
-        let facts = Facts { pod_ips, host_ips: vec![self.0.host_ip] };
-        let bundle = self.0.bundles.lock().get(&container.pod.uid).cloned();
+    /// The environment that the container was started with.
+    async fn environment(&self, container: &ContainerRef, restarts: i32) -> Result<Vec<(String, String)>> {
         let mut env = vec![("HOSTNAME".to_owned(), container.pod.name.to_string())];
-        let Some(bundle) = bundle else { return Ok(env) };
-        if let Ok(inputs) = bundle.resolver.container(&container.container, &facts).await {
-            env.extend(inputs.env);
-        } else {
-            // Without a resolver that can, what the spec says literally.
-            let spec = bundle.pod.spec.as_ref();
-            let containers = spec.into_iter().flat_map(|spec| &spec.containers);
-            let own = containers.filter(|known| known.name == container.container);
-            let literal = own.flat_map(|known| known.env.iter().flatten());
-            env.extend(literal.map(|var| (var.name.clone(), var.value.clone().unwrap_or_default())));
+        let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
+        if let Some(inputs) = inputs {
+            let facts = self.facts(&container.pod).await?;
+            env.extend(inputs.environment(&container.container, restarts, &facts).await?.env);
         }
         Ok(env)
     }

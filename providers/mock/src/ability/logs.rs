@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus};
 use vk_provider::{
     ContainerRef, Error, Result,
-    ability::{LogBody, LogOptions, LogStream, Logs},
+    ability::{LogBody, LogOptions, LogStream, Logs, Output},
     error::Kind,
 };
 
@@ -70,7 +70,10 @@ impl Mock {
             Instance::current(&status)
                 .ok_or_else(|| Error::unavailable(format!("{container} has not started yet")))?
         };
-        let stream: LogStream = if options.follow {
+        let stream: LogStream = if options.output == Output::Stderr {
+            // All its lines are output.
+            stream::empty().boxed()
+        } else if options.follow {
             self.follow(container, instance).map(move |line| line.and_then(stamp)).boxed()
         } else {
             let lines = instance.lines(0, self.0.clock.now());

@@ -1,6 +1,6 @@
-//! Stats: figures that look arbitrary, stay the same for a container, and grow with time where they must.
+//! Stats: figures as the pods are scripted, or else a little for each container; they grow with time where they must.
 
-use std::sync::atomic::Ordering;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -14,31 +14,62 @@ use vk_provider::{
 };
 
 use super::statuses;
-use crate::{clock::between, fault::Call, fnv, mock::Mock, world::Listed};
+use crate::{
+    clock::between,
+    fault::Call,
+    fnv,
+    mock::Mock,
+    world::{Listed, Meter, meter::grown},
+};
 
 const MIB: u64 = 1024 * 1024;
 /// What the node itself uses, in billionths of a core.
 const NODE_CPU: u64 = 50_000_000;
 const NODE_MEMORY: u64 = 200 * MIB;
 
+/// The processor time of a node's pods. That of the node never goes back, though pods with their share of it go away.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    at: Timestamp,
+    gone: u64,
+    there: HashMap<Arc<str>, u64>,
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// The sum for all pods that there were, in nanoseconds, after these were seen.
+    fn count(&mut self, pods: &[Listed], now: Timestamp) -> u64 {
+        // Of two that look at once the older look may come second; what has gone since must not count twice.
+        if now >= self.at {
+            let total = |listed: &Listed| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
+            let there = pods.iter().map(|listed| (Arc::clone(&listed.pod.uid), total(listed))).collect();
+            let before = std::mem::replace(&mut self.there, there);
+            let left = before.iter().filter(|(uid, _)| !self.there.contains_key(*uid));
+            self.gone += left.map(|(_, spent)| spent).sum::<u64>();
+            self.at = now;
+        }
+        self.gone + self.there.values().sum::<u64>()
+    }
+}
+
 #[async_trait]
 impl Stats for Mock {
     async fn summary(&self) -> Result<Summary> {
         let pass = self.0.faults.enter(Call::Stats).await?;
-        let summary = self.0.link.list(&self.0.node).await.map(|pods| self.summarise(&pods));
+        // Before the look, so that the tally can tell which of two looks is the older.
+        let now = self.0.clock.now();
+        let summary = self.0.link.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
         pass.leave(summary)
     }
 }
 
 impl Mock {
-    fn summarise(&self, pods: &[Listed]) -> Summary {
-        let now = self.0.clock.now();
+    fn summarise(&self, pods: &[Listed], now: Timestamp) -> Summary {
+        let spent = grown(NODE_CPU, self.0.opened, now) + self.0.tally.lock().count(pods, now);
         let pods: Vec<PodStats> = pods.iter().filter_map(|listed| pod_stats(listed, now)).collect();
         let sum = |figure: fn(&PodStats) -> Option<u64>| pods.iter().filter_map(figure).sum::<u64>();
         let rate = NODE_CPU + sum(|pod| pod.cpu.as_ref()?.usage_nano_cores);
-        let spent =
-            grown(NODE_CPU, self.0.opened, now) + sum(|pod| pod.cpu.as_ref()?.usage_core_nano_seconds);
-        let spent = self.0.node_cpu.fetch_max(spent, Ordering::Relaxed).max(spent);
         let memory = NODE_MEMORY + sum(|pod| pod.memory.as_ref()?.working_set_bytes);
         let capacity = self.0.capacity.lock().get("memory").copied();
         let capacity = capacity.and_then(|memory| u64::try_from(memory.to_units()).ok());
@@ -61,7 +92,7 @@ impl Mock {
 fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
     let start_time = listed.status.start_time.as_ref()?.0;
     let containers: Vec<ContainerStats> =
-        statuses(&listed.status).filter_map(|status| container_stats(&listed.pod.uid, status, now)).collect();
+        statuses(&listed.status).filter_map(|status| container_stats(listed, status, now)).collect();
     if containers.is_empty() {
         return None;
     }
@@ -76,8 +107,8 @@ fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
             uid: listed.pod.uid.to_string(),
         },
         start_time,
-        // From the pod's start on, and not the sum of its containers, so that a restart does not take it back.
-        cpu: Some(cpu(rate, grown(rate, start_time, now), now)),
+        // With the instances that have ended, so that a restart does not take it back.
+        cpu: Some(cpu(rate, listed.meters.values().map(|meter| meter.total(now)).sum(), now)),
         memory: Some(used(memory, now)),
         network: Some(network(fnv(listed.pod.uid.as_bytes()), start_time, now)),
         ephemeral_storage: Some(files(disk, now)),
@@ -85,26 +116,18 @@ fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
     })
 }
 
-fn container_stats(uid: &str, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
+fn container_stats(listed: &Listed, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
     let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
-    let seed = fnv(format!("{uid}/{}", status.name).as_bytes());
-    // 1 to 50 thousandths of a core, and 8 to 72 MiB.
-    let rate = (seed % 50 + 1) * 1_000_000;
-    let memory = (seed / 64 % 64 + 8) * MIB;
+    let meter: &Meter = listed.meters.get(&status.name)?;
+    let seed = fnv(format!("{}/{}", listed.pod.uid, status.name).as_bytes());
     Some(ContainerStats {
         name: status.name.clone(),
         start_time: started,
-        cpu: Some(cpu(rate, grown(rate, started, now), now)),
-        memory: Some(used(memory, now)),
+        cpu: Some(cpu(meter.usage.cpu, meter.spent(now), now)),
+        memory: Some(used(meter.usage.memory, now)),
         rootfs: Some(files(seed % 16 * MIB, now)),
         logs: Some(files(between(started, now).as_secs() * 32, now)),
     })
-}
-
-/// What was spent since then at this rate a second.
-fn grown(rate: u64, since: Timestamp, now: Timestamp) -> u64 {
-    let spent = between(since, now).as_millis() * u128::from(rate) / 1000;
-    u64::try_from(spent).unwrap_or(u64::MAX)
 }
 
 fn cpu(rate: u64, spent: u64, time: Timestamp) -> CpuStats {

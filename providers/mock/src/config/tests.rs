@@ -42,7 +42,7 @@ fn one_section_serves_all_nodes() {
 cpu: 4
 podCIDR: 10.9.0.0/24
 backend: /run/mock.sock
-life: {startDelay: 1.5s, runFor: 2m, exitCode: 3, stopDelay: 200ms}
+life: {startDelay: 1.5s, runFor: 2m, exitCode: 3, stopDelay: 200ms, cpu: 1.5, memory: 64Mi}
 faults:
   create: {error: Unavailable, message: away, times: 2}
   ping: {hang: true, after: 3}
@@ -53,6 +53,8 @@ faults:
     assert_eq!(settings.life.start_delay, Duration::from_millis(1500));
     assert_eq!(settings.life.run_for, Some(Duration::from_mins(2)));
     assert_eq!(settings.life.exit_code, 3);
+    assert_eq!(settings.life.cpu, Some(Quantity::milli(1500)));
+    assert_eq!(settings.life.memory, Some(Quantity::bytes(64 << 20)));
     assert_eq!(settings.pod_cidr.to_string(), "10.9.0.0/24");
     assert_eq!(settings.backend, Some("/run/mock.sock".into()));
     assert_eq!(settings.faults[&Call::Create], Fault::error(Kind::Unavailable, "away").times(2));
@@ -69,6 +71,8 @@ fn a_mistake_is_invalid_and_named_with_its_place() {
         ("vk-1: {memmory: 1Gi}", &["vk-1", "memmory", "did you mean `memory`?"]),
         ("cpuu: 1", &["cpuu", "did you mean `cpu`?"]),
         ("life: {startDelay: soon}", &["life.startDelay", "soon", "1.5s"]),
+        ("life: {cpu: much}", &["life.cpu", "much", "250m"]),
+        ("life: {memory: [1]}", &["life.memory", "[1]", "not a quantity"]),
         ("life: {startDelai: 1s}", &["startDelai", "did you mean `startDelay`?"]),
         ("faults: {creat: {hang: true}}", &["creat", "did you mean `create`?"]),
         ("faults: {create: {error: Unavailble}}", &["create", "Unavailble", "Unavailable"]),

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 
+use super::meter::Meter;
+
 /// The part that a container has in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -38,6 +40,7 @@ pub(super) struct Container {
     pub(super) restarts: i32,
     /// How the instance before this one ended.
     pub(super) last: Option<Ended>,
+    pub(super) meter: Meter,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +142,7 @@ impl<'a> Spec<'a> {
 
 impl Container {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting { until: None }, restarts: 0, last: None }
+        Self { state: State::Waiting { until: None }, restarts: 0, last: None, meter: Meter::default() }
     }
 
     /// Whether an instance of it has run or runs.
@@ -171,6 +174,7 @@ impl Container {
         match self.state {
             State::Running { since, .. } => {
                 self.state = State::Ended(Ended { started: Some(since), at, code });
+                self.meter.stop(at);
             }
             State::Waiting { .. } => {
                 let never = Ended { started: None, at, code: 137 };

@@ -1,6 +1,6 @@
 //! One pod and its life: what happens to it, in the order of time.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,6 +9,7 @@ use vk_provider::{Error, PodRef, Result};
 use super::{
     Cidr,
     container::{Container, Role, Spec, State},
+    meter::{Meter, Usage},
     request::Desired,
 };
 use crate::{clock::after, life::Life};
@@ -166,6 +167,11 @@ impl Entry {
                 }
             }
         }
+        for (spec, container) in Spec::all(&self.pod).zip(&mut self.containers) {
+            if container.is_running() {
+                container.meter.set(now, Usage::of(&self.life, &self.reference.uid, spec.name));
+            }
+        }
         self.settle(now);
         Ok(())
     }
@@ -269,6 +275,13 @@ impl Entry {
         }
     }
 
+    /// What its containers use, by name.
+    pub(super) fn meters(&self) -> BTreeMap<String, Meter> {
+        let all = Spec::all(&self.pod).zip(&self.containers);
+        let ran = all.filter(|(_, container)| container.has_started());
+        ran.map(|(spec, container)| (spec.name.to_owned(), container.meter)).collect()
+    }
+
     fn start(&mut self, at: Timestamp, index: usize) {
         let Some(spec) = Spec::all(&self.pod).nth(index) else { return };
         let ends = match spec.role {
@@ -276,8 +289,10 @@ impl Entry {
             Role::Regular => self.life.run_for.map(|time| (after(at, time), self.life.exit_code)),
             Role::Sidecar | Role::Ephemeral => None,
         };
+        let usage = Usage::of(&self.life, &self.reference.uid, spec.name);
         let ready_at = after(at, self.life.ready_delay);
         let container = &mut self.containers[index];
+        container.meter.start(at, usage);
         if container.last.is_some() {
             container.restarts = container.restarts.saturating_add(1);
         }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 use vk_provider::PodRef;
 
-use super::Cidr;
+use super::{Cidr, Meter};
 use crate::{duration, life::Life};
 
 /// Something to be done with the pods.
@@ -88,6 +88,9 @@ pub struct Listed {
     pub node: Arc<str>,
     /// Its status now.
     pub status: PodStatus,
+    /// What its containers use, by name; none of those that never ran.
+    #[serde(default)]
+    pub meters: BTreeMap<String, Meter>,
 }
 
 /// A pod that changed since it was last looked at.

@@ -206,4 +206,47 @@ async fn processor_time_grows_and_figures_stay_those_of_their_container() {
     let less = mock.summary().await.unwrap();
     assert_eq!(less.pods.len(), 1);
     assert!(spent(&less).1 >= spent(&after).1, "the node's processor time went back");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(
+        spent(&mock.summary().await.unwrap()).1 > spent(&less).1,
+        "it stands still for the pod that left"
+    );
+}
+
+/// Thousandths of a core, seconds of processor time (as thousandths), and MiB of the container, the pod and the node.
+async fn figures(mock: &Mock) -> [(u64, u64, u64); 3] {
+    let summary = mock.summary().await.unwrap();
+    let [pod] = &summary.pods[..] else { panic!("{summary:?}") };
+    let container = &pod.containers[0];
+    [(&container.cpu, &container.memory), (&pod.cpu, &pod.memory), (&summary.node.cpu, &summary.node.memory)]
+        .map(|(cpu, memory)| {
+            let (cpu, memory) = (cpu.as_ref().unwrap(), memory.as_ref().unwrap());
+            let milli = |nanos: Option<u64>| nanos.unwrap() / 1_000_000;
+            let mebi = memory.working_set_bytes.unwrap() >> 20;
+            (milli(cpu.usage_nano_cores), milli(cpu.usage_core_nano_seconds), mebi)
+        })
+}
+
+#[tokio::test(start_paused = true)]
+async fn usage_follows_its_annotations_and_a_change_counts_from_then_on() {
+    let mock = running(&[("cpu", "250m"), ("memory", "32Mi")]).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    // The node uses 50m and 200Mi itself.
+    assert_eq!(figures(&mock).await, [(250, 1000, 32), (250, 1000, 32), (300, 1200, 232)]);
+    mock.update_pod(bundle(pod("u1", &[("cpu", "2"), ("memory", "1Gi")]))).await.unwrap();
+    assert_eq!(figures(&mock).await, [(2000, 1000, 1024), (2000, 1000, 1024), (2050, 1200, 1224)]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(figures(&mock).await.map(|(_, spent, _)| spent), [7000, 7000, 7350]);
+    mock.update_pod(bundle(pod("u1", &[("cpu", "0")]))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(figures(&mock).await.map(|(_, spent, _)| spent), [7000, 7000, 7600]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_starts_again_counts_from_nothing_and_its_pod_does_not() {
+    let script = [("cpu", "1"), ("run-for", "10s"), ("restart-backoff", "5s")];
+    let mock = running(&script).await;
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    let [container, pod, _] = figures(&mock).await;
+    assert_eq!((container.1, pod.1), (3000, 13_000));
 }

@@ -13,10 +13,12 @@ use k8s_openapi::{
 };
 use vk_provider::{
     Changes, Error, PodBundle, PodChange, PodRef, Provider, Resolver, Result,
-    resolve::{Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Token, TokenRequest},
+    resolve::{
+        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, Token, TokenRequest,
+    },
 };
 
-/// Knows nothing.
+/// Knows nothing: containers start with an empty environment.
 struct Nothing;
 
 fn nothing<T>() -> Result<T> {
@@ -26,7 +28,7 @@ fn nothing<T>() -> Result<T> {
 #[async_trait]
 impl Resolver for Nothing {
     async fn container(&self, _name: &str, _facts: &Facts) -> Result<ContainerInputs> {
-        nothing()
+        Ok(ContainerInputs { env: Vec::new(), command: None, args: None })
     }
 
     fn volume(&self, _name: &str) -> BoxStream<'static, Result<FileSet>> {
@@ -63,6 +65,10 @@ impl Resolver for Nothing {
 
     fn node(&self) -> NodeFacts {
         NodeFacts::default()
+    }
+
+    async fn appeared(&self, _reference: &Reference) {
+        std::future::pending::<()>().await;
     }
 }
 

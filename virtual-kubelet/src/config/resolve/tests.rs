@@ -187,6 +187,27 @@ fn providers_must_be_known_and_their_files_readable() {
 }
 
 #[test]
+fn bootstrapping_gives_the_identity_of_one_node_with_its_rights() {
+    let text = "bootstrapKubeconfig: b\n";
+    assert_eq!(good(text).bootstrap_kubeconfig.as_deref(), Some(Path::new("b")));
+    assert_problem(&format!("{text}nodes: [{{count: 2}}]"), "bootstrapKubeconfig", &["one node", "2"]);
+    assert_problem(&format!("{text}shutdown: {{node: delete}}"), "shutdown.node", &["`leave`"]);
+    assert_problem(&format!("{text}impersonateNodes: on"), "impersonateNodes", &["`auto`"]);
+}
+
+#[test]
+fn nodes_are_impersonated_as_the_words_say() {
+    for (text, expected) in [
+        ("", Impersonation::Auto),
+        ("impersonateNodes: auto", Impersonation::Auto),
+        ("impersonateNodes: on", Impersonation::On),
+        ("impersonateNodes: 'off'", Impersonation::Off),
+    ] {
+        assert_eq!(good(text).impersonate_nodes, expected, "{text}");
+    }
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let found = problems(
         "pingTimeout: 0s\nleaseDuration: 1s\nlabels: {'!': x}\nnodes: [{count: 0}, {name: a, provider: x}]",

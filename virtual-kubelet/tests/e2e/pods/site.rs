@@ -120,7 +120,7 @@ impl<'a> Site<'a> {
         let file = self.folder.path().join("vk.yaml");
         let (name, count, port, life) = (&self.name, self.nodes.len(), self.port, &self.life);
         let mut text = format!(
-            "provider: mock\nmetricsAddr: 'off'\npingInterval: 2s\nlog: {{level: warn}}\nshutdown: {{node: delete}}\n\
+            "provider: mock\nmetricsAddr: 'off'\npingInterval: 2s\nlog: {{level: warn}}\nshutdown: {{node: delete}}\ntls: {{request: false}}\n\
              nodes:\n- {{count: {count}, namePattern: '{name}-{{}}', portBase: {port}, labels: {{site: {name}}}}}\n\
              providerConfig:\n",
         );

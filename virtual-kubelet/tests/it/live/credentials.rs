@@ -108,33 +108,3 @@ async fn a_user_without_rights_waits_for_them_and_says_what_is_missing() {
     answers(port, "/readyz", 200, SOON).await;
     becomes_ready(cluster, "unlawful").await;
 }
-
-#[tokio::test]
-#[ignore = "needs the control plane: make test"]
-async fn the_published_role_is_enough_for_several_nodes() {
-    let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::default() };
-    let cluster = ControlPlane::start(options).await.unwrap();
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac.yaml");
-    let applied = kubectl(&cluster, ["apply", "-f", manifest]).await.unwrap();
-    assert!(applied.success(), "{applied:?}");
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("kubeconfig");
-    let account = "system:serviceaccount:kube-system:virtual-kubelet";
-    cluster.write_kubeconfig(&path, account, &["system:serviceaccounts"]).unwrap();
-    let config = folder.path().join("vk.yaml");
-    let first = ports(2);
-    fs::write(&config, format!("nodes: [{{count: 2, namePattern: 'role-{{}}', portBase: {first}}}]\n"))
-        .unwrap();
-
-    let mut process = run_as(&path, &["--config", config.to_str().unwrap()]).start();
-    for name in ["role-0", "role-1"] {
-        becomes_ready(&cluster, name).await;
-    }
-    let deleted = kubectl(&cluster, ["delete", "node", "role-1"]).await.unwrap();
-    assert!(deleted.success(), "{deleted:?}");
-    becomes_ready(&cluster, "role-1").await;
-    process.stop(Duration::from_secs(10)).await;
-    let audit = fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
-    let refused = |line: &&str| line.contains(account) && line.contains("\"code\":403");
-    assert_eq!(audit.lines().find(refused), None);
-}

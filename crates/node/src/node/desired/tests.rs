@@ -17,6 +17,7 @@ fn base() -> Base {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         taints: Vec::new(),
+        declared_features: BTreeSet::new(),
     }
 }
 

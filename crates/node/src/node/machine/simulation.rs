@@ -61,6 +61,7 @@ fn desired() -> Desired {
         labels: [("team".to_owned(), "a".to_owned())].into(),
         annotations: [("note".to_owned(), "b".to_owned())].into(),
         taints: vec![server::taint("virtual-kubelet.io/provider", "mock")],
+        declared_features: std::collections::BTreeSet::new(),
     };
     let template = NodeTemplate {
         labels: base.labels.clone(),

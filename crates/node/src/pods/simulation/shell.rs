@@ -9,7 +9,11 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;
 use vk_kube::{Error as ApiError, Kind as ApiKind};
-use vk_provider::{PodRef, error::Kind};
+use vk_provider::{
+    PodRef,
+    error::Kind,
+    resolve::{Reference, ReferenceKind},
+};
 use vk_supervisor::Backoff;
 
 use super::{Scheduled, World, server, server::Fate};
@@ -169,6 +173,11 @@ impl World {
                 let tell = Scheduled::Tell(generation, Arc::clone(&pod.uid), Event::Looked(answer));
                 self.later(delay, tell);
             }
+            Action::Await(_) => {
+                // It appears soon, or has been there all the time.
+                let delay = self.delay();
+                self.later(delay, Scheduled::Tell(generation, Arc::clone(&pod.uid), Event::Appeared));
+            }
             Action::Write(write) => self.write(pod, write),
             Action::Announce(..) | Action::Tell(_) => {}
             Action::Admit { pod: desired, before } => {
@@ -207,8 +216,9 @@ impl World {
         self.backend.lifecycle_calls += 1;
         let fails = self.storm() && self.rng.random_bool(0.3);
         let hangs = self.storm() && self.rng.random_bool(0.1);
-        let kinds =
-            [Kind::Unavailable, Kind::Internal, Kind::Throttled { after: Some(Duration::from_secs(2)) }];
+        let missing = Reference::new(ReferenceKind::Secret, "default", "missing");
+        let slow = Kind::Throttled { after: Some(Duration::from_secs(2)) };
+        let kinds = [Kind::Unavailable, Kind::Internal, slow, Kind::Unresolved(missing)];
         let kind = kinds[self.rng.random_range(0..kinds.len())].clone();
         let error = (fails || hangs).then(|| Refusal { message: format!("{kind:?}, as scheduled"), kind });
         let effective = error.is_none() || self.rng.random_bool(0.5);

@@ -65,6 +65,26 @@ fn a_running_report_becomes_a_whole_status() {
 }
 
 #[test]
+fn a_generation_that_the_server_does_not_keep_is_no_reason_to_write() {
+    let said = report(json!({"phase": "Running", "containerStatuses": [running("a"), running("b")]}));
+    let status = compose(&web("Always", json!({})), &said, &around()).status;
+    let mut there = json!(status);
+    there.as_object_mut().expect("an object").remove("observedGeneration");
+    for condition in there["conditions"].as_array_mut().expect("a list") {
+        condition.as_object_mut().expect("an object").remove("observedGeneration");
+    }
+    let changed = |key: &str, value: Value| {
+        let mut there = there.clone();
+        there[key] = value;
+        report(there)
+    };
+    assert!(is_there_without_generation(&status, Some(&report(there.clone()))));
+    assert!(!is_there_without_generation(&status, Some(&changed("observedGeneration", json!(2)))));
+    assert!(!is_there_without_generation(&status, Some(&changed("phase", json!("Pending")))));
+    assert!(!is_there_without_generation(&status, None));
+}
+
+#[test]
 fn composing_again_what_the_server_has_changes_nothing() {
     let said = report(
         json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a"), running("b")]}),

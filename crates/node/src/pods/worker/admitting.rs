@@ -26,7 +26,7 @@ pub(super) enum Admission {
 
 impl Worker {
     /// Whether the pod needs something of the node, now or soon.
-    pub(super) fn claims(&self) -> bool {
+    pub fn claims(&self) -> bool {
         let wanted = !self.is_ending()
             && self.failed.is_none()
             && !self.is_over()
@@ -77,7 +77,7 @@ impl Worker {
             }
             Refused::Hold => {
                 let state = "CreateContainerError".to_owned();
-                self.held = Some(Held { state, reason, message, parked: true });
+                self.held = Some(Held { state, reason: Some(reason), message, parked: true });
             }
         }
     }

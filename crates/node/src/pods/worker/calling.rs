@@ -1,5 +1,7 @@
 //! What becomes of the lifecycle calls.
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use vk_provider::{
     EventKind,
@@ -64,15 +66,10 @@ impl Worker {
                 self.presence = Presence::Present;
                 self.acted_on = None;
                 self.settled = None;
-                let state = if reaction == Reaction::Await {
-                    "CreateContainerConfigError"
-                } else {
-                    "CreateContainerError"
-                };
                 if refusal.kind != Kind::Cancelled {
                     self.held = Some(Held {
-                        state: state.to_owned(),
-                        reason: "ProviderFailed".to_owned(),
+                        state: refusal.state().to_owned(),
+                        reason: (reaction != Reaction::Await).then(|| "ProviderFailed".to_owned()),
                         message: refusal.message.clone(),
                         parked: false,
                     });
@@ -91,6 +88,11 @@ impl Worker {
                 self.life.failed(now.elapsed, refusal.patience(), rng);
             }
         }
+        // Whoever found that an object is missing has told so.
+        if let Kind::Unresolved(reference) = refusal.kind {
+            actions.push(Action::Await(reference));
+            return;
+        }
         // Nobody needs to know of a call that was given up and is made again.
         if first && refusal.kind != Kind::Cancelled {
             let message = format!("cannot {verb} the pod: {}", refusal.message);
@@ -98,7 +100,19 @@ impl Worker {
         }
     }
 
+    /// What was missing is there: no need to wait. If it turns out again and again to be missing all the same, somebody is
+    /// mistaken, and that must not keep us busy.
+    pub(super) fn appeared(&mut self, now: Now) {
+        let wait = match self.recalls {
+            0 => Duration::ZERO,
+            recalls => Duration::from_millis(50) * 2_u32.saturating_pow(recalls.min(10)),
+        };
+        self.recalls = self.recalls.saturating_add(1);
+        self.life.not_before = self.life.not_before.min(now.elapsed + wait);
+    }
+
     fn succeeded(&mut self, now: Now, call: Call, actions: &mut Vec<Action>) {
+        self.recalls = 0;
         match call {
             Call::Create => {
                 self.accepted = true;

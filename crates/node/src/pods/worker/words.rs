@@ -8,6 +8,7 @@ use vk_kube::Error as ApiError;
 use vk_provider::{
     EventKind,
     error::{Kind, Reaction},
+    resolve::Reference,
 };
 
 use crate::pods::{
@@ -40,6 +41,8 @@ pub enum Event {
     Sized(Result<(), Delay>),
     /// The node has more room than before.
     Room,
+    /// An object that the pod needs is there now.
+    Appeared,
     /// A lifecycle call was answered.
     Called(Call, Result<(), Refusal>),
     /// A look at the status was answered.
@@ -108,6 +111,8 @@ pub enum Action {
     },
     /// Drop the lifecycle call under way: the pod shall end, and the call may hang.
     Cancel,
+    /// Wait for an object that the pod needs, and tell by [`Event::Appeared`]. The wait before is over.
+    Await(Reference),
     /// Ask for the status.
     Look,
     /// Write to the API server.
@@ -165,5 +170,15 @@ impl Refusal {
     pub(super) fn patience(&self) -> Option<Duration> {
         let slow = self.kind.reaction() == Reaction::RetrySlowly;
         self.kind.retry_after().or_else(|| slow.then_some(Duration::from_secs(10)))
+    }
+
+    /// What a container that waits because of it is shown with: a volume that cannot be made holds the container back, and a
+    /// reference that leads nowhere is a fault of its configuration.
+    pub(super) fn state(&self) -> &'static str {
+        match &self.kind {
+            Kind::Unresolved(reference) if reference.volume.is_some() => "ContainerCreating",
+            Kind::Unresolved(_) => "CreateContainerConfigError",
+            _ => "CreateContainerError",
+        }
     }
 }

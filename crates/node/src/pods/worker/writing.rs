@@ -56,7 +56,7 @@ impl Worker {
         let there = Digest::of(&pod.status.as_ref().map(status::projection).unwrap_or_default());
         let same = match &self.written {
             Some(written) => written.asked == asked && written.there == there,
-            None => asked == there,
+            None => asked == there || status::is_there_without_generation(&status, pod.status.as_ref()),
         };
         if same && self.annotations.is_empty() && self.labels.is_empty() {
             return None;
@@ -121,12 +121,18 @@ impl Worker {
             return Some(reported.as_ref().clone());
         }
         let held = self.held.as_ref()?;
-        let waiting =
-            |one: &Container| status::fill(&one.name, one.image.as_deref().unwrap_or_default(), &held.state);
+        let waiting = |one: &Container| {
+            let mut one = status::fill(&one.name, one.image.as_deref().unwrap_or_default(), &held.state);
+            if let Some(waiting) = one.state.as_mut().and_then(|state| state.waiting.as_mut()) {
+                // A kubelet says nothing at containers whose volumes are being made.
+                waiting.message = Some(held.message.clone()).filter(|_| held.state != "ContainerCreating");
+            }
+            one
+        };
         Some(PodStatus {
             phase: Some("Pending".to_owned()),
-            reason: Some(held.reason.clone()),
-            message: Some(held.message.clone()),
+            reason: held.reason.clone(),
+            message: held.reason.as_ref().map(|_| held.message.clone()),
             container_statuses: pod.spec.as_ref().map(|spec| spec.containers.iter().map(waiting).collect()),
             ..PodStatus::default()
         })

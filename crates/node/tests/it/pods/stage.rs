@@ -16,7 +16,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use vk_kube::{Client, Fence};
@@ -25,9 +25,9 @@ use vk_node::{
         Controller, Policy,
         watch::{Sights, of_node},
     },
-    resolve::Unresolving,
+    resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{PodRef, Provider, Resolver};
+use vk_provider::{PodRef, Provider};
 use vk_provider_mock::{Host, Mock};
 use vk_supervisor::{Clock, Supervisor, task};
 use vk_testing::{ControlPlane, eventually};
@@ -140,8 +140,18 @@ impl<'a> Stage<'a> {
             client = client.fenced(fence);
         }
         let spy = Arc::new(Spy::new(Arc::new(provider)));
-        let resolver: Arc<dyn Resolver> =
-            Arc::new(Unresolving { node: self.node.clone(), ips: vec![HOST_IP.parse().unwrap()] });
+        let supervisor = Supervisor::new();
+        let sources = Sources {
+            services: Services::new(client.clone(), &supervisor),
+            client: client.clone(),
+            node: self.node.clone(),
+            ips: vec![HOST_IP.parse().unwrap()],
+            facts: setup.facts.clone(),
+            clock: Clock::system(),
+            limits: Limits::default(),
+            watches: Gauge::default(),
+        };
+        let library = Library::new(sources, &supervisor);
         let controller = Controller {
             node: self.node.clone(),
             provider: Arc::clone(&spy) as Arc<dyn Provider>,
@@ -155,10 +165,9 @@ impl<'a> Stage<'a> {
             facts: setup.facts,
             sights: setup.sights.unwrap_or_else(|| of_node(client.clone(), &self.node)),
             client,
-            resolvers: Arc::new(move |_| Arc::clone(&resolver)),
+            library,
             clock: Clock::system(),
         };
-        let supervisor = Supervisor::new();
         let (kill, killed) = oneshot::channel();
         let (end, ended) = watch::channel(false);
         let run = Box::pin(controller.run(supervisor.clone()));

@@ -95,6 +95,8 @@ impl<'a> Stage<'a> {
         self.cluster.write_kubeconfig(&kubeconfig, &user, &["system:nodes"]).unwrap();
         let listen = format!("127.0.0.1:{admin}");
         let mut all = vec!["--leader-elect", "--nodename", &self.name, "--metrics-addr", &listen];
+        // A replica asks for a certificate of its own, whether it leads or not.
+        all.push("--rotate-server-certificates=false");
         all.extend(flags);
         Replica { process: run_as(&kubeconfig, &all).file(&self.file).start(), admin }
     }

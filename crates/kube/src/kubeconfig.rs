@@ -1,0 +1,208 @@
+//! Kubeconfig files, as far as a node that gets its identity from the cluster reads and writes them.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::ByteString;
+use kube::config::{AuthInfo, Cluster};
+use serde_json::json;
+
+use crate::{
+    ConfigError,
+    client::read,
+    csr::{Pair, Store},
+};
+
+/// By what a kubeconfig proves who it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proof {
+    /// There is no such file.
+    Missing,
+    /// By a certificate that can be used.
+    Certificate {
+        /// It, with its key.
+        pair: Box<Pair>,
+        /// The file that holds it, unless it is in the kubeconfig itself.
+        file: Option<PathBuf>,
+    },
+    /// By a certificate that cannot be read, or does not fit its key.
+    Damaged {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// By a token, a password or a program; or by nothing.
+    Other,
+}
+
+/// Reads by what the current context of a kubeconfig proves who it is.
+pub fn proof(path: &Path) -> Result<Proof, ConfigError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Proof::Missing),
+        _ => {}
+    }
+    let (_, user) = current(path)?;
+    let certificate = text(user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
+    let Some(certificate) = certificate else { return Ok(Proof::Other) };
+    let data = user.client_key_data.as_ref().map(secrecy::ExposeSecret::expose_secret);
+    let Some(key) = text(data, user.client_key.as_deref()) else {
+        return Ok(Proof::Damaged { reason: "there is no key beside the certificate".to_owned() });
+    };
+    let pair = certificate.and_then(|certificate| {
+        // One file may hold both.
+        let whole = if certificate.contains("PRIVATE KEY") {
+            certificate
+        } else {
+            format!("{certificate}\n{}", key?)
+        };
+        Pair::from_pem(&whole).map_err(|error| error.to_string())
+    });
+    Ok(match pair {
+        Ok(pair) => Proof::Certificate {
+            pair: Box::new(pair),
+            file: user
+                .client_certificate
+                .filter(|_| user.client_certificate_data.is_none())
+                .map(PathBuf::from),
+        },
+        Err(reason) => Proof::Damaged { reason },
+    })
+}
+
+/// Writes a kubeconfig for the server of another one, which proves who it is by the certificate in a file.
+pub fn write(path: &Path, like: &Path, certificate: &Path) -> Result<(), ConfigError> {
+    // What it names relative to itself is elsewhere for the other one.
+    let like = std::path::absolute(like)
+        .map_err(|reason| ConfigError::Unreadable { path: like.to_owned(), reason })?;
+    let (cluster, _) = current(&like)?;
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "node",
+        "clusters": [{"name": "cluster", "cluster": cluster}],
+        "users": [{"name": "node", "user": {"client-certificate": certificate, "client-key": certificate}}],
+        "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
+    });
+    let unwritable = |reason: String| ConfigError::Unwritable { path: path.to_owned(), reason };
+    Store::new(path).save_text(&format!("{config:#}\n")).map_err(|error| unwritable(error.to_string()))
+}
+
+/// The cluster and the user of the current context, with paths as they are for this process.
+fn current(path: &Path) -> Result<(Cluster, AuthInfo), ConfigError> {
+    let config = read(path)?;
+    let wrong = |reason: String| ConfigError::Malformed { path: path.to_owned(), reason };
+    let name =
+        config.current_context.clone().ok_or_else(|| wrong("there is no current-context".to_owned()))?;
+    let context = config
+        .contexts
+        .iter()
+        .find(|context| context.name == name)
+        .and_then(|context| context.context.clone())
+        .ok_or_else(|| wrong(format!("there is no context {name:?}")))?;
+    let cluster = config
+        .clusters
+        .into_iter()
+        .find(|cluster| cluster.name == context.cluster)
+        .and_then(|cluster| cluster.cluster)
+        .ok_or_else(|| wrong(format!("there is no cluster {:?}", context.cluster)))?;
+    let user = context.user.unwrap_or_default();
+    let user = config.auth_infos.into_iter().find(|info| info.name == user).and_then(|info| info.auth_info);
+    Ok((cluster, user.unwrap_or_default()))
+}
+
+/// What is given in place, else in a file.
+fn text(data: Option<&str>, file: Option<&str>) -> Option<Result<String, String>> {
+    if let Some(data) = data {
+        let decoded = serde_json::from_value::<ByteString>(json!(data)).map_err(|error| error.to_string());
+        return Some(
+            decoded.and_then(|ByteString(bytes)| String::from_utf8(bytes).map_err(|error| error.to_string())),
+        );
+    }
+    let file = file?;
+    Some(fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::KeyPair;
+
+    use super::*;
+
+    fn pair() -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn config(folder: &Path, user: &serde_json::Value) -> PathBuf {
+        let path = folder.join("config");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [
+                {"name": "other", "cluster": {"server": "https://other"}},
+                {"name": "c", "cluster": {"server": "https://here", "certificate-authority": "ca.crt", "tls-server-name": "s"}},
+            ],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_kubeconfig_tells_by_what_it_proves_who_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = pair();
+        let (_, foreign) = pair();
+        let whole = format!("{certificate}{key}");
+        for (name, text) in [("crt", &certificate), ("key", &key), ("pem", &whole), ("foreign", &foreign)] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let data = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+        let told = |user: serde_json::Value| match proof(&config(folder.path(), &user)).unwrap() {
+            Proof::Certificate { file, .. } => format!("certificate {file:?}"),
+            Proof::Damaged { reason } => format!("damaged: {reason}"),
+            other => format!("{other:?}"),
+        };
+        let file = |name: &str| format!("certificate {:?}", Some(folder.path().join(name)));
+        assert_eq!(told(json!({"client-certificate": "pem", "client-key": "pem"})), file("pem"));
+        assert_eq!(told(json!({"client-certificate": "crt", "client-key": "key"})), file("crt"));
+        let both = json!({"client-certificate-data": data(&certificate), "client-key-data": data(&key)});
+        assert_eq!(told(both), "certificate None");
+        assert_eq!(told(json!({"token": "t"})), "Other");
+        assert_eq!(told(json!({})), "Other");
+        for damaged in [
+            json!({"client-certificate": "crt", "client-key": "foreign"}),
+            json!({"client-certificate": "crt", "client-key": "nowhere"}),
+            json!({"client-certificate": "nowhere", "client-key": "nowhere"}),
+            json!({"client-certificate": "crt"}),
+            json!({"client-certificate-data": "!", "client-key-data": "!"}),
+        ] {
+            assert!(told(damaged.clone()).starts_with("damaged: "), "{damaged}");
+        }
+        assert_eq!(proof(&folder.path().join("missing")).unwrap(), Proof::Missing);
+        fs::write(folder.path().join("broken"), "clusters: [").unwrap();
+        assert!(proof(&folder.path().join("broken")).unwrap_err().to_string().contains("broken"));
+    }
+
+    #[test]
+    fn what_is_written_has_the_server_of_the_other_and_a_certificate_in_a_file() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let like = config(folder.path(), &json!({"token": "hush"}));
+        let (certificate, key) = pair();
+        let pem = elsewhere.path().join("node.pem");
+        fs::write(&pem, format!("{certificate}{key}")).unwrap();
+        let path = elsewhere.path().join("deep/er/kubeconfig");
+        write(&path, &like, &pem).unwrap();
+        assert!(matches!(proof(&path).unwrap(), Proof::Certificate { file: Some(file), .. } if file == pem));
+        let (cluster, _) = current(&path).unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://here"));
+        assert_eq!(cluster.tls_server_name.as_deref(), Some("s"));
+        // It was relative to the file in which it stood.
+        assert_eq!(cluster.certificate_authority.as_deref(), folder.path().join("ca.crt").to_str());
+        assert!(!fs::read_to_string(&path).unwrap().contains("hush"));
+        let unwritable = write(Path::new("/proc/no/where"), &like, &pem).unwrap_err().to_string();
+        assert!(unwritable.contains("/proc/no/where"), "{unwritable}");
+    }
+}

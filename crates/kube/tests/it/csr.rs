@@ -1,0 +1,197 @@
+//! Certificates that a real controller manager signs.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::SignedDuration;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Api;
+use tempfile::TempDir;
+use tokio::{sync::watch, task::JoinSet};
+use vk_kube::{
+    Client, Metrics,
+    csr::{Error, Renewer, Standing, Store, Wanted, obtain},
+};
+use vk_supervisor::Clock;
+use vk_testing::{ControlPlane, kubectl};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A renewer that runs, and what it tells.
+struct Kept {
+    standing: watch::Receiver<Standing>,
+    _tasks: JoinSet<()>,
+}
+
+impl Kept {
+    fn start(renewer: Renewer) -> Self {
+        let standing = renewer.standing();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(renewer.run());
+        Self { standing, _tasks: tasks }
+    }
+
+    async fn see(&mut self, what: impl FnMut(&Standing) -> bool) -> Standing {
+        let seen = tokio::time::timeout(SOON, self.standing.wait_for(what)).await;
+        seen.expect("it takes too long").expect("the renewer runs").clone()
+    }
+}
+
+fn client(client: kube::Client) -> Client {
+    Client::fixed(client, Metrics::default())
+}
+
+fn node_client(cluster: &ControlPlane, node: &str) -> Client {
+    client(cluster.node_client(node).unwrap())
+}
+
+fn serving(node: &str, addresses: &[&str]) -> Wanted {
+    Wanted::serving(node, [node.to_owned()], addresses.iter().map(|text| text.parse().unwrap()))
+}
+
+async fn certificate(cluster: &ControlPlane, verb: &str, name: &str) {
+    let done = kubectl(cluster, ["certificate", verb, name]).await.unwrap();
+    assert!(done.success(), "{done:?}");
+}
+
+async fn requests(cluster: &ControlPlane, node: &str) -> Vec<CertificateSigningRequest> {
+    let all = Api::<CertificateSigningRequest>::all(cluster.admin().unwrap());
+    let all = all.list(&kube::api::ListParams::default()).await.unwrap();
+    let user = format!("system:node:{node}");
+    all.items.into_iter().filter(|request| request.spec.username.as_ref() == Some(&user)).collect()
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_serving_certificate_comes_when_somebody_approves_it_and_again_for_another_address() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let folder = TempDir::new().unwrap();
+    let store = Store::new(folder.path().join("serving.pem"));
+    let wanted = watch::Sender::new(serving("serves", &["127.0.0.1"]));
+    let renewer = || {
+        let client = node_client(cluster, "serves");
+        Renewer::new(client, wanted.subscribe(), store.clone(), Clock::system())
+    };
+    let mut kept = Kept::start(renewer());
+    let pending = kept.see(|standing| standing.pending.is_some()).await;
+    assert_eq!(pending.current, None);
+    certificate(cluster, "approve", &pending.pending.unwrap()).await;
+    let first = kept.see(|standing| standing.current.is_some()).await.current.unwrap();
+    assert_eq!(first.lacks(&wanted.borrow()), None);
+
+    wanted.send_replace(serving("serves", &["127.0.0.1", "::1"]));
+    let pending = kept.see(|standing| standing.pending.is_some()).await;
+    assert_eq!(pending.current.as_ref(), Some(&first), "the old one serves meanwhile");
+    // A process that ends and begins again waits for the same request.
+    drop(kept);
+    let mut kept = Kept::start(renewer());
+    let again = kept.see(|standing| standing.pending.is_some()).await;
+    assert_eq!((&again.pending, again.current.as_ref()), (&pending.pending, Some(&first)));
+    assert_eq!(requests(cluster, "serves").await.len(), 2);
+    certificate(cluster, "approve", &pending.pending.unwrap()).await;
+    let second = kept.see(|standing| standing.current.as_ref() != Some(&first)).await.current.unwrap();
+    assert_eq!(second.lacks(&wanted.borrow()), None);
+    assert_eq!(store.load().unwrap(), Some(second));
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn what_is_denied_is_told_and_asked_for_anew() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let folder = TempDir::new().unwrap();
+    let store = Store::new(folder.path().join("serving.pem"));
+    let wanted = watch::Sender::new(serving("unwelcome", &["127.0.0.1"]));
+    let client = node_client(cluster, "unwelcome");
+    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store, Clock::system()));
+    let first = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    certificate(cluster, "deny", &first).await;
+    let denied = kept.see(|standing| standing.trouble.is_some()).await;
+    assert!(
+        denied.trouble.as_ref().unwrap().contains(&format!("{first} was denied: KubectlDeny")),
+        "{denied:?}"
+    );
+    let second = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    assert_ne!(first, second);
+    certificate(cluster, "approve", &second).await;
+    kept.see(|standing| standing.current.is_some() && standing.trouble.is_none()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed_under_a_moved_clock() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let folder = TempDir::new().unwrap();
+    let store = Store::new(folder.path().join("client.pem"));
+    // Its bindings let nodes renew.
+    cluster.bootstrap_token(true).await.unwrap();
+    let ahead = Arc::new(AtomicI64::new(0));
+    let clock = Clock::new({
+        let (ahead, system) = (Arc::clone(&ahead), Clock::system());
+        move || system.now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed))
+    });
+    let lifetime = Some(Duration::from_mins(10));
+    let wanted = watch::Sender::new(Wanted { lifetime, ..Wanted::client("renews") });
+    let client = node_client(cluster, "renews");
+    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock.clone()));
+    let first = kept.see(|standing| standing.current.is_some()).await.current.unwrap();
+    let left = first.not_after().duration_since(clock.now());
+    assert!(left <= SignedDuration::from_mins(10) && left > SignedDuration::from_mins(4), "{left}");
+    assert_eq!(requests(cluster, "renews").await.len(), 1);
+
+    // Nearly at its end: what is issued now is as old by this clock, and not asked for again at once. The renewer rests a
+    // minute after each, so it is another one that has to see the clock.
+    ahead.store((left - SignedDuration::from_secs(20)).as_secs(), Ordering::Relaxed);
+    drop(kept);
+    let client = node_client(cluster, "renews");
+    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock));
+    let second = kept.see(|standing| standing.current.as_ref() != Some(&first)).await.current.unwrap();
+    assert_eq!(store.load().unwrap(), Some(second));
+    assert_eq!(requests(cluster, "renews").await.len(), 2);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn whoever_may_not_watch_requests_reads_them() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let role =
+        ["create", "clusterrole", "asks", "--verb=create,get", "--resource=certificatesigningrequests"];
+    let bind = ["create", "clusterrolebinding", "asks", "--clusterrole=asks", "--user=asker"];
+    for args in [&role[..], &bind[..]] {
+        let done = kubectl(cluster, args).await.unwrap();
+        assert!(done.success(), "{done:?}");
+    }
+    let folder = TempDir::new().unwrap();
+    let store = Store::new(folder.path().join("serving.pem"));
+    let wanted = watch::Sender::new(serving("of-asker", &["127.0.0.1"]));
+    let asker = client(cluster.client_for("asker", &[]).unwrap());
+    let mut kept = Kept::start(Renewer::new(asker, wanted.subscribe(), store, Clock::system()));
+    let name = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    certificate(cluster, "approve", &name).await;
+    kept.see(|standing| standing.current.is_some()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn whoever_may_not_ask_is_told_what_the_api_server_says() {
+    let cluster = ControlPlane::shared_with_signing().await;
+    let folder = TempDir::new().unwrap();
+    let store = Store::new(folder.path().join("client.pem"));
+    let nobody = client(cluster.client_for("nobody", &[]).unwrap());
+    let refused =
+        obtain(&nobody, &Wanted::client("any"), &store, &Clock::system(), |_| {}).await.unwrap_err();
+    assert_eq!(refused.api(), Some(vk_kube::Kind::Forbidden), "{refused}");
+    assert!(refused.to_string().contains("nobody"), "{refused}");
+    // A node may not ask for another one.
+    let node = node_client(cluster, "honest");
+    let refused =
+        obtain(&node, &Wanted::client("other"), &store, &Clock::system(), |_| {}).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Api { error, .. } if error.message.contains("system:node:honest")),
+        "{refused}"
+    );
+}

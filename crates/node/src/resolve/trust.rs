@@ -1,0 +1,32 @@
+//! ClusterTrustBundles, where the API server has them.
+
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
+use vk_kube::{Client, Kind, Objects, Selector};
+use vk_provider::{Error, Result, error};
+
+use super::objects::TrustKey;
+
+/// The certificates of every bundle that is meant, as PEM; none where there is no such bundle, or no such kind.
+pub(super) async fn bundles(client: &Client, key: &TrustKey) -> Result<Vec<String>> {
+    let all = Objects::<ClusterTrustBundle>::cluster(client.clone());
+    let found = match key {
+        TrustKey::Name(name) => all.get(name).await.map(|bundle| vec![bundle]),
+        TrustKey::Signer { selector: None, .. } => Ok(Vec::new()),
+        TrustKey::Signer { signer, selector: Some(labels) } => {
+            let fields = Some(format!("spec.signerName={signer}"));
+            let labels = Some(labels.clone()).filter(|labels| !labels.is_empty());
+            all.list(&Selector { fields, labels }).await.map(|listing| listing.objects)
+        }
+    };
+    match found {
+        Ok(bundles) => Ok(bundles.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()),
+        Err(error) if error.kind == Kind::NotFound => Ok(Vec::new()),
+        Err(error) => {
+            let kind = match error.kind {
+                Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
+                _ => error::Kind::Unavailable,
+            };
+            Err(Error::new(kind, "read ClusterTrustBundles").caused_by(error))
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A certificate that nobody has signed but the node itself: TLS without anybody to vouch for it, until there is a better
+//! one.
+
+use std::{net::IpAddr, sync::Arc};
+
+use jiff::{Timestamp, tz::TimeZone};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType,
+    date_time_ymd,
+};
+use rustls::{
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    sign::CertifiedKey,
+};
+
+use super::{Error, provider};
+
+/// For this node under these addresses, for the years around this time.
+pub fn certificate(node: &str, addresses: &[IpAddr], now: Timestamp) -> Result<Arc<CertifiedKey>, Error> {
+    let mut params = CertificateParams::new(vec![node.to_owned()])?;
+    params.subject_alt_names.extend(addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, node);
+    let year = i32::from(now.to_zoned(TimeZone::UTC).year());
+    params.not_before = date_time_ymd(year - 1, 1, 1);
+    params.not_after = date_time_ymd(year + 10, 1, 1);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    Ok(Arc::new(CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider())?))
+}

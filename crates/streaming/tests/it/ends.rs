@@ -1,0 +1,164 @@
+//! Clients that go away. Whatever they were doing, nothing of their session is left.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+use vk_streaming::{
+    End, Limits,
+    exec::{Protocol, Version},
+};
+
+use crate::{
+    exec::PROTOCOLS,
+    host::{self, ALL, Joined, join},
+    process::{self, Process},
+    raw,
+};
+
+fn spdy(protocol: Protocol) -> String {
+    raw::spdy_request(&host::query(ALL), protocol.name().unwrap())
+}
+
+fn websocket(protocol: Protocol) -> String {
+    raw::websocket_request(&host::query(ALL), protocol.name().unwrap())
+}
+
+fn handshake(protocol: Protocol) -> String {
+    if host::is_spdy(protocol) { spdy(protocol) } else { websocket(protocol) }
+}
+
+/// The process sees that it is alone, and nothing holds the session.
+async fn alone(mut process: Process, what: &str, protocol: Protocol) {
+    assert_eq!(process.sessions.now(), 0, "{what}: {protocol:?}");
+    let mut rest = Vec::new();
+    process.stdin.read_to_end(&mut rest).await.unwrap();
+    let written = process.stdout.as_mut().unwrap().write_all(&[0; 5000]).await;
+    assert!(written.is_err(), "{what}: {protocol:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_right_after_the_upgrade_leaves_nothing() {
+    for protocol in PROTOCOLS {
+        let (mut ours, theirs) = duplex(8 << 10);
+        let (provided, process) = process::session(ALL);
+        let mut host = host::exec_host(theirs, Ok(provided), Limits::default());
+        raw::upgrade(&mut ours, &handshake(protocol)).await;
+        drop(ours);
+        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
+        alone(process, "right after the upgrade", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_in_the_middle_of_a_frame_leaves_nothing() {
+    for protocol in PROTOCOLS {
+        let (mut ours, theirs) = duplex(8 << 10);
+        let (provided, process) = process::session(ALL);
+        let mut host = host::exec_host(theirs, Ok(provided), Limits::default());
+        raw::upgrade(&mut ours, &handshake(protocol)).await;
+        let cut: &[u8] =
+            if host::is_spdy(protocol) { &[0x80, 3, 0, 1, 0, 0, 0, 90, 0] } else { &[0x82, 0x85, 0, 0] };
+        ours.write_all(cut).await.unwrap();
+        drop(ours);
+        let end = host.outcome().await.unwrap().end;
+        assert!(matches!(end, End::ClientGone | End::Protocol(_)), "{protocol:?}: {end:?}");
+        alone(process, "in the middle of a frame", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_while_nothing_happens_leaves_nothing() {
+    for protocol in PROTOCOLS {
+        let Joined { session, process, mut host } = join(protocol, ALL).await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert_eq!(process.sessions.now(), 1, "{protocol:?}");
+        drop(session);
+        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
+        alone(process, "while nothing happens", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_while_it_does_not_read_leaves_nothing() {
+    for protocol in PROTOCOLS {
+        let Joined { session, mut process, mut host } = join(protocol, ALL).await;
+        // Until nothing moves any more: the client's buffers are full.
+        let writing = async {
+            loop {
+                process.print(&[1; 1000]).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+        drop(session);
+        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
+        alone(process, "while it does not read", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_while_the_process_does_not_read_is_found_by_a_ping() {
+    for protocol in PROTOCOLS {
+        let Joined { mut session, process, mut host } = join(protocol, ALL).await;
+        let mut stdin = session.stdin.take().unwrap();
+        let writing = async {
+            loop {
+                stdin.write_all(&[1; 1000]).await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+        drop((session, stdin));
+        let began = tokio::time::Instant::now();
+        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
+        assert!(began.elapsed() <= Duration::from_secs(70), "{protocol:?}: {:?}", began.elapsed());
+        alone(process, "while the process does not read", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_reads_the_end_does_not_hold_the_session() {
+    for protocol in PROTOCOLS {
+        let Joined { session, mut process, mut host } = join(protocol, ALL).await;
+        let writing = async {
+            loop {
+                process.print(&[1; 1000]).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+        process.exit(0);
+        // Output waits for the client, who may take its time.
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(process.sessions.now(), 0, "the process has ended: {protocol:?}");
+        let began = tokio::time::Instant::now();
+        assert_eq!(host.outcome().await.unwrap().end, End::Idle, "{protocol:?}");
+        assert!(began.elapsed() <= Duration::from_hours(5), "{protocol:?}");
+        drop(session);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_server_drops_the_session() {
+    for protocol in PROTOCOLS {
+        let Joined { session, process, host } = join(protocol, ALL).await;
+        drop(host);
+        let report = session.exit.await.unwrap_err().report();
+        assert!(report.contains("the connection to the streaming server was lost"), "{report}");
+        alone(process, "dropped", protocol).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_websocket_client_that_says_good_bye_is_answered() {
+    for protocol in [Protocol::WebSocket(Version::V4), Protocol::WebSocket(Version::V5)] {
+        let (mut ours, theirs) = duplex(8 << 10);
+        let (provided, process) = process::session(ALL);
+        let mut host = host::exec_host(theirs, Ok(provided), Limits::default());
+        raw::upgrade(&mut ours, &websocket(protocol)).await;
+        assert_eq!(raw::read_frame(&mut ours).await.payload, [1], "an empty message on stdout");
+        ours.write_all(&raw::frame(raw::CLOSE, &1000_u16.to_be_bytes())).await.unwrap();
+        let frame = raw::read_frame(&mut ours).await;
+        assert_eq!((frame.opcode, frame.payload), (raw::CLOSE, 1000_u16.to_be_bytes().to_vec()));
+        assert_eq!(ours.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone);
+        alone(process, "good-bye", protocol).await;
+    }
+}

@@ -1,0 +1,199 @@
+//! An HTTP server as the kubelet API will be one: it reads the request, answers, and hands the connection over.
+
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, DuplexStream, duplex},
+    task::JoinSet,
+};
+use vk_provider::{
+    Error, Result,
+    ability::{ExecOptions, Forward, Session},
+};
+use vk_streaming::{
+    Limits, Outcome, Refusal, client, exec, forward,
+    proxy::{self, Upstream},
+};
+
+use crate::{
+    process::{self, Process},
+    raw,
+};
+
+pub(crate) type Io = TokioIo<Upgraded>;
+type Serve = Box<dyn FnOnce(Io) -> BoxFuture<'static, Outcome> + Send>;
+
+pub(crate) const ALL: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
+pub(crate) const TTY: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: false, tty: true };
+
+/// A server with one connection.
+pub(crate) struct Host {
+    tasks: JoinSet<Option<Outcome>>,
+}
+
+impl Host {
+    /// Serves one connection: the first request is answered, and upgraded if it is in order.
+    pub(crate) fn start<IO>(
+        io: IO,
+        answer: impl FnOnce(&http::request::Parts) -> Result<(Response<()>, Serve), Refusal> + Send + 'static,
+    ) -> Self
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(host(io, answer));
+        Self { tasks }
+    }
+
+    /// A server that is there a little later.
+    pub(crate) fn later(starting: impl Future<Output = Self> + Send + 'static) -> Self {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { starting.await.outcome().await });
+        Self { tasks }
+    }
+
+    /// A kubelet whose provider has this address for whoever comes.
+    pub(crate) fn proxy<IO>(io: IO, url: String, limits: Limits) -> Self
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            // The answer must wait for the runtime's, so that the head is read here.
+            let (parts, io) = raw::head(io).await;
+            match proxy::open(&url, &parts, &limits).await.unwrap() {
+                Upstream::Switched { response, io: upstream } => {
+                    let client = raw::answer(io, &response).await;
+                    Some(proxy::splice(client, upstream, &limits).await)
+                }
+                Upstream::Answered(answer) => panic!("{answer:?}"),
+            }
+        });
+        Self { tasks }
+    }
+
+    /// What became of the session; `None` when there was none.
+    pub(crate) async fn outcome(&mut self) -> Option<Outcome> {
+        let ended = tokio::time::timeout(Duration::from_hours(12), self.tasks.join_next());
+        ended.await.expect("the session ends in time").expect("one task").expect("no panic")
+    }
+}
+
+async fn host<IO>(
+    io: IO,
+    answer: impl FnOnce(&http::request::Parts) -> Result<(Response<()>, Serve), Refusal> + Send + 'static,
+) -> Option<Outcome>
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let answer = Mutex::new(Some(answer));
+    let upgrading = Arc::new(Mutex::new(None));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (parts, body) = request.into_parts();
+        let answered = (answer.lock().take().expect("one request"))(&parts);
+        let mut request = Request::from_parts(parts, body);
+        let response = match answered {
+            Ok((response, serve)) => {
+                *upgrading.lock() = Some((hyper::upgrade::on(&mut request), serve));
+                response.map(|()| Full::default())
+            }
+            Err(refusal) => refusal.into_response().map(|text| Full::new(bytes::Bytes::from(text))),
+        };
+        async { Ok::<_, Infallible>(response) }
+    });
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(io), service).with_upgrades().await;
+    let (upgraded, serve) = upgrading.lock().take()?;
+    Some(serve(TokioIo::new(upgraded.await.ok()?)).await)
+}
+
+/// A server that has this session for whoever comes.
+pub(crate) fn exec_host<IO>(io: IO, session: Result<Session>, limits: Limits) -> Host
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    Host::start(io, move |parts| {
+        let request = exec::Request::parse(parts)?;
+        let response = request.switching();
+        let serve: Serve =
+            Box::new(move |io| Box::pin(async move { exec::serve(io, &request, session, &limits).await }));
+        Ok((response, serve))
+    })
+}
+
+/// A server that forwards.
+pub(crate) fn forward_host<IO, D, F>(io: IO, dial: D, limits: Limits) -> Host
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    D: Fn(u16) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Forward>> + Send + 'static,
+{
+    Host::start(io, move |parts| {
+        let request = forward::Request::parse(parts)?;
+        let response = request.switching();
+        let serve: Serve = Box::new(move |io| {
+            Box::pin(
+                async move { forward::serve(io, &request, move |port| Box::pin(dial(port)), &limits).await },
+            )
+        });
+        Ok((response, serve))
+    })
+}
+
+/// The query that asks for these streams.
+pub(crate) fn query(options: ExecOptions) -> String {
+    let flags = [
+        (options.stdin, "input=1"),
+        (options.stdout, "output=1"),
+        (options.stderr, "error=1"),
+        (options.tty, "tty=1"),
+    ];
+    let set: Vec<_> = flags.into_iter().filter_map(|(on, name)| on.then_some(name)).collect();
+    format!("/exec/default/web/app?command=sh&{}", set.join("&"))
+}
+
+/// Whether a protocol is one over SPDY.
+pub(crate) fn is_spdy(protocol: exec::Protocol) -> bool {
+    matches!(protocol, exec::Protocol::Spdy(_))
+}
+
+/// A request of the right kind for a protocol.
+pub(crate) fn request(spdy: bool, path: &str) -> Request<()> {
+    let method = if spdy { "POST" } else { "GET" };
+    Request::builder().method(method).uri(path).header("host", "node").body(()).unwrap()
+}
+
+/// A session that a client of this protocol has, and the process that our server runs for it.
+pub(crate) struct Joined {
+    pub(crate) session: Session,
+    pub(crate) process: Process,
+    pub(crate) host: Host,
+}
+
+/// Client and server over a pipe.
+pub(crate) async fn join(protocol: exec::Protocol, options: ExecOptions) -> Joined {
+    join_with(protocol, options, &Limits::default()).await
+}
+
+pub(crate) async fn join_with(protocol: exec::Protocol, options: ExecOptions, limits: &Limits) -> Joined {
+    let (ours, theirs) = duplex(8 << 10);
+    let (provided, process) = process::session(options);
+    let host = exec_host(theirs, Ok(provided), limits.clone());
+    let session = call(ours, protocol, options).await.expect("the server takes the call");
+    Joined { session, process, host }
+}
+
+/// Calls a server that is at the other end of the pipe.
+pub(crate) async fn call(
+    io: DuplexStream,
+    protocol: exec::Protocol,
+    options: ExecOptions,
+) -> Result<Session, Error> {
+    let request = request(is_spdy(protocol), &query(options));
+    client::exec_over(io, request, &[protocol], &options, &Limits::default()).await
+}

@@ -1,0 +1,147 @@
+//! The serving certificate of a node that was given none: its own at first, and the cluster's as soon as somebody has approved
+//! the request for it.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::watch;
+use tracing::{Instrument as _, error, info, info_span};
+use vk_kube::csr::{Renewer, Standing, Store, Wanted};
+use vk_server::tls::{self, Serving, self_signed};
+use vk_supervisor::Clock;
+
+use super::{Served, Shared, until_stop};
+
+/// Begins with a certificate that the node has signed itself, and asks the cluster for a better one.
+pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, tls::Error> {
+    let clock = Clock::system();
+    let (name, address) = (served.name.to_owned(), served.context.internal_ip);
+    let own = self_signed::certificate(&name, &[address], clock.now())?;
+    let serving = Serving::new(Arc::clone(&own));
+    if !shared.config.tls.request {
+        return Ok(serving);
+    }
+    let (wanted, wishes) = watch::channel(Wanted::serving(&name, [name.clone()], [address]));
+    let store = Store::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
+    let renewer = Renewer::new(shared.client.clone(), wishes, store, clock);
+    let standing = renewer.standing();
+    let (slot, seen) = (serving.clone(), served.seen.clone());
+    let span = info_span!(parent: None, "node", node = %name);
+    let work = async move {
+        tokio::join!(renewer.run(), follow(standing, slot, own), addresses(seen, wanted));
+    };
+    until_stop(&served.supervisor, &format!("serving certificate of {name}"), work.instrument(span));
+    Ok(serving)
+}
+
+/// Shows the cluster's certificate while there is one, and the node's own otherwise.
+async fn follow(
+    mut standing: watch::Receiver<Standing>,
+    serving: Serving,
+    own: Arc<rustls::sign::CertifiedKey>,
+) {
+    let mut shown = None;
+    loop {
+        let current = standing.borrow_and_update().current.clone();
+        let pem = current.as_ref().map(|pair| pair.pem().to_owned());
+        if pem != shown {
+            if let Some(pair) = &current {
+                info!(until = %pair.not_after(), "the kubelet API shows a certificate of the cluster");
+                serving.replace(pair.certified());
+            } else {
+                error!("the certificate of the kubelet API is over: the node shows one of its own");
+                serving.replace(Arc::clone(&own));
+            }
+            shown = pem;
+        }
+        if standing.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The certificate is to be for the addresses that the Node has.
+async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::Sender<Wanted>) {
+    while seen.changed().await.is_ok() {
+        let Some(node) = seen.borrow_and_update().clone() else { continue };
+        let (names, ips) = named(&node);
+        if ips.is_empty() && names.is_empty() {
+            continue;
+        }
+        wanted.send_if_modified(|wanted| {
+            let differs = wanted.names != names || wanted.addresses != ips;
+            if differs {
+                wanted.names.clone_from(&names);
+                wanted.addresses.clone_from(&ips);
+            }
+            differs
+        });
+    }
+}
+
+/// Under which names and addresses a Node is reached.
+fn named(node: &Node) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let (mut names, mut ips) = (BTreeSet::new(), BTreeSet::new());
+    for address in all {
+        match (address.type_.as_str(), address.address.parse::<IpAddr>()) {
+            ("InternalIP" | "ExternalIP", Ok(ip)) => {
+                ips.insert(ip);
+            }
+            ("Hostname" | "InternalDNS" | "ExternalDNS", Err(_)) if !address.address.is_empty() => {
+                names.insert(address.address.clone());
+            }
+            _ => {}
+        }
+    }
+    (names, ips)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(addresses: &[(&str, &str)]) -> Option<Arc<Node>> {
+        let addresses: Vec<_> =
+            addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
+        serde_json::from_value(json!({"metadata": {}, "status": {"addresses": addresses}})).ok().map(Arc::new)
+    }
+
+    #[test]
+    fn a_node_is_reached_by_its_addresses_and_names() {
+        let all = [
+            ("InternalIP", "10.0.0.1"),
+            ("InternalIP", "fd00::1"),
+            ("ExternalIP", "192.0.2.1"),
+            ("Hostname", "vk"),
+            ("ExternalDNS", "vk.example.com"),
+            ("InternalIP", "nonsense"),
+            ("Hostname", ""),
+        ];
+        let (names, ips) = named(&node(&all).unwrap());
+        assert_eq!(Vec::from_iter(names), ["vk", "vk.example.com"]);
+        assert_eq!(ips.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn another_certificate_is_wanted_when_the_addresses_change_and_only_then() {
+        let (seen, sights) = watch::channel(None);
+        let first = Wanted::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
+        let (wanted, mut wishes) = watch::channel(first.clone());
+        let mut following = std::pin::pin!(addresses(sights, wanted));
+        let mut see = async |addresses: &[(&str, &str)]| {
+            seen.send_replace(node(addresses));
+            let step = std::time::Duration::from_millis(50);
+            assert!(tokio::time::timeout(step, &mut following).await.is_err(), "it goes on");
+        };
+        see(&[("InternalIP", "10.0.0.1"), ("Hostname", "vk")]).await;
+        see(&[]).await;
+        assert!(!wishes.has_changed().unwrap());
+        see(&[("InternalIP", "10.0.0.2"), ("Hostname", "vk")]).await;
+        assert!(wishes.has_changed().unwrap());
+        let now = wishes.borrow_and_update().clone();
+        assert!(now.addresses.contains(&"10.0.0.2".parse::<IpAddr>().unwrap()) && now.names == first.names);
+    }
+}
