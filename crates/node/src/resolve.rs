@@ -45,14 +45,31 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 use vk_kube::Client;
-use vk_provider::{PodEvent, Quantity, resolve::NodeFacts};
-use vk_supervisor::{Clock, Supervisor};
+use vk_provider::{PodEvent, Quantity, error, resolve::NodeFacts};
+use vk_supervisor::{Backoff, Clock, Supervisor};
 
 use self::shelf::{Reads, Shelf};
 pub use self::{answers::Answers, catalogue::Services};
 
 /// Events that wait to be written. More are dropped: they are for people.
 const NOTES: usize = 256;
+
+/// Right after a pod was bound, its node may not read what the pod refers to: the authorizer trails the watch by some
+/// milliseconds. So long, a refusal is no news.
+const TRAILING: Duration = Duration::from_secs(5);
+
+/// How a refusal that is no news is waited out.
+fn trailing() -> Backoff {
+    Backoff::new(Duration::from_millis(10), Duration::from_secs(1))
+}
+
+/// What it means for a provider that the API server did not give an object.
+fn unreadable(error: &vk_kube::Error) -> error::Kind {
+    match error.kind {
+        vk_kube::Kind::Forbidden | vk_kube::Kind::Unauthorized => error::Kind::Denied,
+        _ => error::Kind::Unavailable,
+    }
+}
 
 /// How much is watched, and how often the rest is read.
 #[derive(Clone, Debug, PartialEq, Eq)]

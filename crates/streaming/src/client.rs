@@ -5,15 +5,17 @@ mod forward;
 mod handshake;
 mod task;
 
-use http::{Method, Request};
-use tokio::io::{AsyncRead, AsyncWrite};
+use http::Method;
 use vk_provider::{
     Result,
     ability::{ExecOptions, Session},
 };
 
-pub use self::forward::Forwarder;
 pub(crate) use self::handshake::{Switched, connect, switch, uri};
+pub use self::{
+    exec::exec_over,
+    forward::{Forwarder, forward_over},
+};
 use crate::{
     exec::{Protocol, Version},
     forward::Protocol as ForwardProtocol,
@@ -29,40 +31,9 @@ pub async fn exec(url: &str, options: &ExecOptions, limits: &Limits) -> Result<S
     exec_over(io, handshake::request(Method::POST, &uri)?, &protocols, options, limits).await
 }
 
-/// The same over a connection that stands already, in the first of these protocols that the server knows. They must be
-/// all SPDY or all WebSocket: one handshake asks for one of the two. The request has the method (`GET` for WebSocket), the
-/// address with its query, `Host`, and what else the server wants to see; the headers of the upgrade are put in here.
-pub async fn exec_over<IO>(
-    io: IO,
-    request: Request<()>,
-    protocols: &[Protocol],
-    options: &ExecOptions,
-    limits: &Limits,
-) -> Result<Session>
-where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    exec::start(io, request, protocols, options, limits).await
-}
-
 /// Connects to an address that serves port-forwarding, by SPDY.
 pub async fn forward(url: &str, limits: &Limits) -> Result<Forwarder> {
     let uri = handshake::uri(url)?;
     let io = handshake::connect(&uri, limits).await?;
     forward_over(io, handshake::request(Method::POST, &uri)?, ForwardProtocol::Spdy, &[], limits).await
-}
-
-/// The same over a connection that stands already. `ports` are those of the request's query, for the protocols in which
-/// they stand there.
-pub async fn forward_over<IO>(
-    io: IO,
-    request: Request<()>,
-    protocol: ForwardProtocol,
-    ports: &[u16],
-    limits: &Limits,
-) -> Result<Forwarder>
-where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    forward::start(io, request, protocol, ports, limits).await
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tracing::{debug, info, warn};
 use vk_provider::{Error, ObservedPod, PodRef};
 
-use super::{Answer, LOOK_LIMIT, Shell, Slot, caught, surveying::live, worker::Event};
+use super::{Answer, LOOK_LIMIT, Shell, Slot, acting::caught, surveying::live, worker::Event};
 
 impl Shell {
     /// Asks for the provider's pods when it is time.

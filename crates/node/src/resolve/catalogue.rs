@@ -13,9 +13,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use tokio::sync::watch;
-use vk_kube::{Change, Client, Kind, Objects, Selector};
+use vk_kube::{Change, Client, Objects, Selector};
 use vk_provider::{Error, Result, error};
 use vk_supervisor::{Supervisor, task};
+
+use super::unreadable;
 
 /// How long a question waits for the first listing.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -110,10 +112,7 @@ async fn follow(client: Client, sender: watch::Sender<State>) {
                 }
             }
             Change::Trouble(error) => {
-                let kind = match error.kind {
-                    Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
-                    _ => error::Kind::Unavailable,
-                };
+                let kind = unreadable(&error);
                 sender.send_modify(|state| state.trouble = Some((kind, error.message)));
             }
         }

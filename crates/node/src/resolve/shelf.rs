@@ -40,11 +40,19 @@ pub(super) trait Shelved: Object {
     /// Where objects of this kind are.
     fn objects(client: Client, namespace: &str) -> Objects<Self>;
 
-    /// Takes off what nobody needs.
-    fn trim(&mut self);
-
     /// It never changes again.
-    fn is_immutable(&self) -> bool;
+    fn is_immutable(&self) -> bool {
+        false
+    }
+
+    /// Takes off what nobody needs. What kubectl applied last can be as large as the object itself.
+    fn trim(&mut self) {
+        let metadata = self.meta_mut();
+        metadata.managed_fields = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
 }
 
 /// The objects of one kind that pods refer to. Clones are the same shelf.

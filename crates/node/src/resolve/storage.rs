@@ -9,6 +9,8 @@ use vk_provider::{
     resolve::{Claim, Reference, ReferenceKind},
 };
 
+use super::unreadable;
+
 /// Reads a claim and its volume.
 pub(super) async fn claim(client: &Client, namespace: &str, name: &str) -> Result<Claim> {
     let reference = || Reference::new(ReferenceKind::PersistentVolumeClaim, namespace, name);
@@ -41,9 +43,5 @@ pub(super) async fn claim(client: &Client, namespace: &str, name: &str) -> Resul
 }
 
 fn failed(kind: &str, name: &str, error: vk_kube::Error) -> Error {
-    let sort = match error.kind {
-        Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
-        _ => error::Kind::Unavailable,
-    };
-    Error::new(sort, format!("read {kind} {name}")).caused_by(error)
+    Error::new(unreadable(&error), format!("read {kind} {name}")).caused_by(error)
 }

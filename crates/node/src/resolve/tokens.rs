@@ -14,16 +14,14 @@ use vk_provider::{
     Error, PodRef, Result, error,
     resolve::{Reference, ReferenceKind, Token},
 };
-use vk_supervisor::{Backoff, Clock};
+use vk_supervisor::Clock;
 
-use super::objects::TokenKey;
+use super::{TRAILING, objects::TokenKey, trailing, unreadable};
 
 /// No token is used longer, whatever its life: its ServiceAccount may have changed.
 const LONGEST: SignedDuration = SignedDuration::from_hours(24);
 /// How much earlier a token is renewed at most, so that those of many pods spread.
 const JITTER: Duration = Duration::from_secs(10);
-/// A refusal right after the binding is no news: see [`shelf`](super::shelf).
-const TRAILING: Duration = Duration::from_secs(5);
 
 /// The tokens that one pod has got.
 #[derive(Default)]
@@ -109,7 +107,7 @@ pub(super) async fn request(client: &Client, pod: &Pod, key: &TokenKey) -> Resul
         ..Body::default()
     };
     let accounts = Objects::<ServiceAccount>::namespaced(client.clone(), &*reference.namespace);
-    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let mut backoff = trailing();
     let begun = tokio::time::Instant::now();
     let answer: Body = loop {
         let turn = client.turns().acquire_owned().await;
@@ -139,9 +137,8 @@ fn refused(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
             error::Kind::Unresolved(Reference::new(ReferenceKind::ServiceAccount, &*pod.namespace, account))
         }
         Kind::NotFound | Kind::Conflict | Kind::Replaced => error::Kind::NotFound,
-        Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
         Kind::Invalid => error::Kind::Invalid,
-        _ => error::Kind::Unavailable,
+        _ => unreadable(&error),
     };
     Error::new(kind, message).caused_by(error)
 }

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use vk_kube::{Client, Kind, Objects, Selector};
-use vk_provider::{Error, Result, error};
+use vk_provider::{Error, Result};
 
-use super::objects::TrustKey;
+use super::{objects::TrustKey, unreadable};
 
 /// The certificates of every bundle that is meant, as PEM; none where there is no such bundle, or no such kind.
 pub(super) async fn bundles(client: &Client, key: &TrustKey) -> Result<Vec<String>> {
@@ -21,12 +21,6 @@ pub(super) async fn bundles(client: &Client, key: &TrustKey) -> Result<Vec<Strin
     match found {
         Ok(bundles) => Ok(bundles.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()),
         Err(error) if error.kind == Kind::NotFound => Ok(Vec::new()),
-        Err(error) => {
-            let kind = match error.kind {
-                Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
-                _ => error::Kind::Unavailable,
-            };
-            Err(Error::new(kind, "read ClusterTrustBundles").caused_by(error))
-        }
+        Err(error) => Err(Error::new(unreadable(&error), "read ClusterTrustBundles").caused_by(error)),
     }
 }

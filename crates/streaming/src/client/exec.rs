@@ -45,7 +45,10 @@ struct Wires {
     driver: BoxFuture<'static, ()>,
 }
 
-pub(super) async fn start<IO>(
+/// [`exec`](super::exec()) over a connection that stands already, in the first of these protocols that the server knows. They must be
+/// all SPDY or all WebSocket: one handshake asks for one of the two. The request has the method (`GET` for WebSocket), the
+/// address with its query, `Host`, and what else the server wants to see; the headers of the upgrade are put in here.
+pub async fn exec_over<IO>(
     io: IO,
     request: Request<()>,
     protocols: &[Protocol],

@@ -63,7 +63,9 @@ struct Port {
     error: Input,
 }
 
-pub(super) async fn start<IO>(
+/// [`forward`](super::forward()) over a connection that stands already. `ports` are those of the request's query, for the protocols in which
+/// they stand there.
+pub async fn forward_over<IO>(
     io: IO,
     request: Request<()>,
     protocol: Protocol,

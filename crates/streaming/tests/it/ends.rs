@@ -36,6 +36,16 @@ async fn alone(mut process: Process, what: &str, protocol: Protocol) {
     assert!(written.is_err(), "{what}: {protocol:?}");
 }
 
+/// Writes until nothing moves any more: the client's buffers are full.
+async fn print_until_full(process: &mut Process) {
+    let writing = async {
+        loop {
+            process.print(&[1; 1000]).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_right_after_the_upgrade_leaves_nothing() {
     for protocol in PROTOCOLS {
@@ -82,13 +92,7 @@ async fn a_client_that_goes_while_nothing_happens_leaves_nothing() {
 async fn a_client_that_goes_while_it_does_not_read_leaves_nothing() {
     for protocol in PROTOCOLS {
         let Joined { session, mut process, mut host } = join(protocol, ALL).await;
-        // Until nothing moves any more: the client's buffers are full.
-        let writing = async {
-            loop {
-                process.print(&[1; 1000]).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+        print_until_full(&mut process).await;
         drop(session);
         assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
         alone(process, "while it does not read", protocol).await;
@@ -118,12 +122,7 @@ async fn a_client_that_goes_while_the_process_does_not_read_is_found_by_a_ping()
 async fn a_client_that_never_reads_the_end_does_not_hold_the_session() {
     for protocol in PROTOCOLS {
         let Joined { session, mut process, mut host } = join(protocol, ALL).await;
-        let writing = async {
-            loop {
-                process.print(&[1; 1000]).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(1), writing).await.unwrap_err();
+        print_until_full(&mut process).await;
         process.exit(0);
         // Output waits for the client, who may take its time.
         tokio::time::sleep(Duration::from_mins(1)).await;

@@ -1,11 +1,8 @@
 //! The kinds that a shelf can hold.
 
-use k8s_openapi::{
-    api::{
-        core::v1::{ConfigMap, Secret},
-        node::v1::RuntimeClass,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret},
+    node::v1::RuntimeClass,
 };
 use vk_kube::{Client, Objects};
 use vk_provider::resolve::ReferenceKind;
@@ -17,10 +14,6 @@ impl Shelved for ConfigMap {
 
     fn objects(client: Client, namespace: &str) -> Objects<Self> {
         Objects::namespaced(client, namespace)
-    }
-
-    fn trim(&mut self) {
-        trim(&mut self.metadata);
     }
 
     fn is_immutable(&self) -> bool {
@@ -35,10 +28,6 @@ impl Shelved for Secret {
         Objects::namespaced(client, namespace)
     }
 
-    fn trim(&mut self) {
-        trim(&mut self.metadata);
-    }
-
     fn is_immutable(&self) -> bool {
         self.immutable == Some(true)
     }
@@ -49,21 +38,5 @@ impl Shelved for RuntimeClass {
 
     fn objects(client: Client, _namespace: &str) -> Objects<Self> {
         Objects::cluster(client)
-    }
-
-    fn trim(&mut self) {
-        trim(&mut self.metadata);
-    }
-
-    fn is_immutable(&self) -> bool {
-        false
-    }
-}
-
-/// What kubectl applied last can be as large as the object itself.
-fn trim(metadata: &mut ObjectMeta) {
-    metadata.managed_fields = None;
-    if let Some(annotations) = &mut metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
 }

@@ -13,14 +13,14 @@ use tokio::{
 };
 use tracing::debug;
 use vk_kube::{Change, Kind, Objects, Selector};
-use vk_provider::{Result, error};
+use vk_provider::Result;
 use vk_supervisor::Backoff;
 
-use super::{Key, Reads, Shelved, Sight, State};
+use super::{
+    super::{TRAILING, trailing, unreadable},
+    Key, Reads, Shelved, Sight, State,
+};
 
-/// Right after a pod was bound, its node may not read what the pod refers to: the authorizer trails the watch by some
-/// milliseconds. So long, a refusal is no news.
-const TRAILING: Duration = Duration::from_secs(5);
 /// After so many refusals in a row, the watch is not permitted.
 const REFUSALS: u32 = 3;
 
@@ -83,7 +83,7 @@ impl<K: Shelved> Reading<K> {
     /// Reads it once, before it is watched: a watch takes longer to begin.
     async fn first(&mut self) {
         let begun = Instant::now();
-        let mut trailing = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        let mut trailing = trailing();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         loop {
             let Err(error) = self.get().await else { return };
@@ -202,10 +202,7 @@ impl<K: Shelved> Reading<K> {
     /// What is known stays known while it cannot be read.
     fn fail(&self, error: &vk_kube::Error) {
         let Key { namespace, name } = &self.key;
-        let kind = match error.kind {
-            Kind::Forbidden | Kind::Unauthorized => error::Kind::Denied,
-            _ => error::Kind::Unavailable,
-        };
+        let kind = unreadable(error);
         let message = format!("read {:?} {namespace}/{name}: {error}", K::KIND);
         self.sight.send_if_modified(|sight| {
             if matches!(sight.state, State::Unread | State::Failed(..)) {
