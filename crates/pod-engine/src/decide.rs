@@ -1,0 +1,1 @@
+//! What to do next with a pod. Pure: no clock, no I/O.

@@ -1,0 +1,1 @@
+//! Lifecycle hooks: postStart and preStop.

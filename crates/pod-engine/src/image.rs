@@ -1,0 +1,1 @@
+//! Images: policy, credentials, one pull for many, back-off.

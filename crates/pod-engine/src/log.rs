@@ -1,0 +1,1 @@
+//! Container logs: the runtime's format, read with every option.

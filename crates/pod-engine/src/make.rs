@@ -1,0 +1,1 @@
+//! Sandboxes and containers from the specs of pods. Pure.

@@ -1,0 +1,1 @@
+//! The directories of a pod: volumes, hosts file, termination messages.
