@@ -6,7 +6,7 @@
 //!
 //! | module | what it is | touches |
 //! |---|---|---|
-//! | [`backend`], [`snapshot`] | what a runtime does for us, and what it says about one pod | types only |
+//! | [`backend`], [`snapshot`], [`parts`] | what a runtime does for us, and what it says about one pod | types only |
 //! | [`decide`] | what to do next: pod, snapshot, probe verdicts, back-off and clock in; a plan out | nothing |
 //! | [`status`] | the pod's status as a kubelet would write it | nothing |
 //! | [`make`] | sandbox and container as the runtime wants them, from the pod's spec | nothing |
@@ -28,6 +28,7 @@ pub mod hook;
 pub mod image;
 pub mod log;
 pub mod make;
+pub mod parts;
 pub mod probe;
 pub mod settings;
 pub mod snapshot;
