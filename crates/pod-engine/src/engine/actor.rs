@@ -193,7 +193,7 @@ impl Actor {
             Err(error) => {
                 // What is known stays so; it is only asked again.
                 self.slot.view.send_modify(|view| view.trouble = Some(told(&error)));
-                self.slot.touch();
+                self.slot.outdate();
                 Err(error)
             }
         }

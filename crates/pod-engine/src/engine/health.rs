@@ -2,9 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt as _, stream, stream::BoxStream};
+use futures::{StreamExt as _, future::ready, stream, stream::BoxStream};
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{broadcast, watch},
+    time::Instant,
+};
+use tokio_stream::wrappers::BroadcastStream;
 use tracing::{info, warn};
 use vk_provider::{Error, NodeChange, Result};
 
@@ -16,12 +20,17 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// How long the runtime may not have been listed.
 const RELIST_LIMIT: Duration = Duration::from_mins(3);
 
+/// How many events of the node may wait.
+const NEWS: usize = 16;
+
 /// What is known of the runtime.
 #[derive(Debug)]
 pub(super) struct Health {
     /// As it answered last, and what is wrong with it.
     state: watch::Sender<State>,
     listed: Mutex<Instant>,
+    /// What happened to the node; lost where nobody listens.
+    news: broadcast::Sender<NodeChange>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +43,7 @@ struct State {
 
 impl Default for Health {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State::default()), listed: Mutex::new(Instant::now()) }
+        Self { state: watch::Sender::new(State::default()), listed: Mutex::new(Instant::now()), news: broadcast::Sender::new(NEWS) }
     }
 }
 
@@ -89,11 +98,17 @@ impl Health {
 
     /// Tells when something about it is another than before.
     pub(super) fn changes(&self) -> BoxStream<'static, NodeChange> {
-        stream::unfold(self.state.subscribe(), |mut state| async move {
+        let looks = stream::unfold(self.state.subscribe(), |mut state| async move {
             state.changed().await.ok()?;
             Some((NodeChange::Look, state))
-        })
-        .boxed()
+        });
+        let events = BroadcastStream::new(self.news.subscribe()).filter_map(|event| ready(event.ok()));
+        stream::select(looks, events).boxed()
+    }
+
+    /// Tells of something that happened to the node.
+    pub(super) fn tell(&self, change: NodeChange) {
+        let _ = self.news.send(change);
     }
 }
 

@@ -88,6 +88,11 @@ impl Slot {
         self.wake.notify_one();
     }
 
+    /// The same, for whoever looks next.
+    pub(super) fn outdate(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
     /// The runtime told that something happened to it.
     pub(super) fn hint(&self) {
         self.hinted.store(true, Ordering::Release);

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::future::{BoxFuture, join, join_all};
+use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
@@ -224,8 +224,8 @@ impl Ending<'_> {
         let answer = match unfinished {
             // The hook goes on for as long as there is something that it can do.
             Some(hook) => tokio::select! {
-                answer = join(stop, std::future::ready(())) => answer.0,
-                () = async { hook.await; std::future::pending().await } => Ok(()),
+                answer = stop => answer,
+                answer = async { hook.await; std::future::pending().await } => answer,
             },
             None => stop.await,
         };
