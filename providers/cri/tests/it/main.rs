@@ -1,0 +1,9 @@
+//! The provider `cri` from outside: on the wire against a runtime that does what it is told, and live on a real one.
+
+#![allow(clippy::unwrap_used)]
+
+mod doctor;
+mod double;
+mod events;
+mod faults;
+mod wire;
