@@ -92,7 +92,7 @@ impl Factory for CriFactory {
             relist: RELIST,
             resync: RESYNC,
         };
-        let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &Supervisor::new());
+        let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &Supervisor::new())?;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }

@@ -11,7 +11,7 @@ use std::{
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use tokio::{net::UnixListener, sync::mpsc, task::JoinSet};
+use tokio::{net::UnixListener, runtime, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{
     Request, Response, Status,
@@ -64,7 +64,8 @@ pub(crate) enum Speaks {
 pub(crate) struct Double {
     folder: TempDir,
     script: Arc<Mutex<Script>>,
-    tasks: JoinSet<()>,
+    /// A runtime of its own, with which its connections end too.
+    threads: Option<runtime::Runtime>,
 }
 
 impl Double {
@@ -77,7 +78,7 @@ impl Double {
 
     /// One that is not there yet.
     pub(crate) fn absent() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), script: Arc::default(), tasks: JoinSet::new() }
+        Self { folder: tempfile::tempdir().unwrap(), script: Arc::default(), threads: None }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -93,7 +94,11 @@ impl Double {
     }
 
     pub(crate) fn serve(&mut self, speaks: Speaks) {
-        let listener = UnixListener::bind(self.socket()).unwrap();
+        let threads = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = {
+            let _entered = threads.enter();
+            UnixListener::bind(self.socket()).unwrap()
+        };
         let answers = Answers(Arc::clone(&self.script));
         let runtime = RuntimeServiceServer::new(answers.clone()).max_encoding_message_size(32 << 20);
         let mut server = Server::builder();
@@ -105,15 +110,27 @@ impl Double {
             Speaks::Alpha => server.add_service(Alpha(runtime)),
             Speaks::Nothing => server.add_service(ImageServiceServer::new(answers)),
         };
-        self.tasks.spawn(async move {
+        threads.spawn(async move {
             router.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
         });
+        self.threads = Some(threads);
     }
 
     /// Goes away, with everything that was under way.
-    pub(crate) async fn die(&mut self) {
-        self.tasks.shutdown().await;
+    pub(crate) fn die(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
         std::fs::remove_file(self.socket()).unwrap();
+    }
+}
+
+impl Drop for Double {
+    fn drop(&mut self) {
+        // A runtime must not be waited for within another.
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
     }
 }
 

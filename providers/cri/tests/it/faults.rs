@@ -44,7 +44,7 @@ async fn a_runtime_that_was_restarted_is_used_again_by_the_next_call() {
     let mut double = Double::start();
     let cri = Cri::connect(double.socket()).await.unwrap();
     for _ in 0..3 {
-        double.die().await;
+        double.die();
         is_away(&cri.version().await.unwrap_err(), "");
         double.serve(Speaks::V1);
         eventually("the runtime answers again", Duration::from_secs(5), || async { cri.version().await })
@@ -64,7 +64,7 @@ async fn a_call_that_is_under_way_ends_with_the_runtime() {
             double.script().calls.contains(&"PullImage").then_some(()).ok_or("no pull yet")
         })
         .await;
-        double.die().await;
+        double.die();
     });
     is_away(&pulled.unwrap_err(), "error reading from server: EOF");
 }
