@@ -141,7 +141,8 @@ impl Containerd {
             Some(folder) => folder.join("ctr"),
             None => PathBuf::from("ctr"),
         };
-        Command::new(program)
+        // It leaves pipes for containers where only the runtime's own kind looks for them.
+        self.beside(&program)
             .arg("--address")
             .arg(self.socket())
             .args(["--namespace", "k8s.io"])

@@ -122,6 +122,11 @@ impl Image {
         &self.name
     }
 
+    /// For which machines it says to be.
+    pub(super) fn machine(&self) -> &str {
+        &self.architecture
+    }
+
     /// Makes its layers in a folder, where those of others may be already.
     pub(super) fn build(&self, folder: &Path) -> Parts {
         let mut layers = vec![base(folder)];

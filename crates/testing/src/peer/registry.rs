@@ -119,9 +119,19 @@ fn put(store: &Path, work: &Path, image: &Image) {
         .collect();
     let kind = "application/vnd.oci.image.manifest.v1+json";
     let manifest = json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers});
-    let sum = blob(manifest.to_string().as_bytes());
     let manifests = repository.join("_manifests");
-    link(manifests.join("revisions/sha256").join(&sum), &sum);
+    let revision = |value: &serde_json::Value| {
+        let sum = blob(value.to_string().as_bytes());
+        link(manifests.join("revisions/sha256").join(&sum), &sum);
+        sum
+    };
+    let sum = revision(&manifest);
+    // As builders for several machines do it: only there is said of a whole image for which one it is.
+    let kind = "application/vnd.oci.image.index.v1+json";
+    let platform = json!({"architecture": image.machine(), "os": "linux"});
+    let entry = json!({"mediaType": manifest["mediaType"], "digest": format!("sha256:{sum}"),
+        "size": manifest.to_string().len(), "platform": platform});
+    let sum = revision(&json!({"schemaVersion": 2, "mediaType": kind, "manifests": [entry]}));
     link(manifests.join("tags").join(tag).join("current"), &sum);
     link(manifests.join("tags").join(tag).join("index/sha256").join(&sum), &sum);
 }
