@@ -47,9 +47,15 @@ impl Replay {
         all
     }
 
-    fn new(moment: &Moment, before: PodStatus) -> Self {
+    fn new(moment: &Moment, mut before: PodStatus) -> Self {
         let mut pod: Pod = serde_json::from_value(moment.pod.clone()).unwrap();
-        let expected = pod.status.replace(before).unwrap();
+        let expected = pod.status.take().unwrap();
+        if snapshot_ended(moment) {
+            // Its addresses were seen when it had some.
+            before.pod_ip.clone_from(&expected.pod_ip);
+            before.pod_ips.clone_from(&expected.pod_ips);
+        }
+        pod.status = Some(before);
         let mut snapshot: Snapshot = serde_json::from_value(moment.snapshot.clone()).unwrap();
         snapshot.sort();
         let (mut verdicts, mut troubles) = (Verdicts::default(), Troubles::new());
@@ -161,6 +167,11 @@ fn judge(pod: &Pod, container: &ContainerStatus, verdicts: &mut Verdicts) {
     }
 }
 
+/// Whether no sandbox is left that could tell an address.
+fn snapshot_ended(moment: &Moment) -> bool {
+    !moment.snapshot["sandboxes"].as_array().into_iter().flatten().any(|sandbox| sandbox["state"] == "Ready")
+}
+
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let lists =
         [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
@@ -179,8 +190,10 @@ fn comparable(status: &PodStatus) -> Value {
 fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|name, value| !value.is_null() && !LEFT_OUT.contains(&name.as_str()));
             fields.values_mut().for_each(strip);
+            // The API server shows what is not there as nothing, or as an empty object.
+            let empty = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+            fields.retain(|name, value| !empty(value) && !LEFT_OUT.contains(&name.as_str()));
         }
         Value::Array(elements) => elements.iter_mut().for_each(strip),
         _ => {}
