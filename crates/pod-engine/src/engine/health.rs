@@ -53,11 +53,6 @@ impl Health {
         self.state.borrow().runtime.clone()
     }
 
-    /// The runtime's name, for container ids.
-    pub(super) fn name(&self) -> String {
-        self.state.borrow().runtime.as_ref().map_or_else(String::new, |runtime| runtime.name.clone())
-    }
-
     /// The runtime was listed.
     pub(super) fn listed(&self) {
         *self.listed.lock() = Instant::now();

@@ -135,10 +135,10 @@ impl Actor {
             self.failed(name, "CreateContainerConfigError", &error)
         })?;
         let with = volume::With {
-            images: &ground.images,
+            images: Some(&ground.images),
             recursive_read_only: self.recursive_read_only(ground.runtime),
         };
-        let mounts = self.volumes.mounts(ground.pod, &part.container, &inputs.env, &with).await;
+        let mounts = self.volumes.mounts(&part.container, &inputs.env, &with).await;
         let mounts = mounts.map_err(|trouble| self.refused(name, trouble))?;
         let settings = &self.shared.settings;
         let attempt = start
