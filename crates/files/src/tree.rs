@@ -192,7 +192,8 @@ impl Gift<'_> {
     }
 
     fn one(&self, file: &OwnedFd) -> bool {
-        let given = fs::chownat(file, c"", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH).is_ok();
+        let given =
+            fs::chownat(file, c"", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH).is_ok();
         let Ok(stat) = fs::fstat(file) else { return false };
         let enters = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => return given,
