@@ -88,15 +88,18 @@ pub fn status(situation: &Situation<'_>) -> PodStatus {
         status.reason = old.reason.clone().or_else(|| there(|status| &status.reason));
         status.message = old.message.clone().or_else(|| there(|status| &status.message));
     }
-    let ended = has_ended(&old) || there.is_some_and(has_ended);
-    if let Some(failed) = situation.failed.filter(|_| !ended) {
+    let ended = |failed: &Trouble| {
+        let otherwise = has_ended(&old) && old.reason.as_ref() != Some(&failed.reason);
+        otherwise || there.is_some_and(has_ended)
+    };
+    if let Some(failed) = situation.failed.filter(|failed| !ended(failed)) {
         status.phase = Some("Failed".to_owned());
         status.reason = Some(failed.reason.clone());
         status.message = Some(failed.message.clone());
     }
 
     probed::compose(situation, &mut status);
-    conditions::compose(situation, &mut status);
+    conditions::compose(situation, &old, &mut status);
     status.observed_generation = pod.metadata.generation.max(old.observed_generation);
     if !containers::may_follow(pod, &old, &status) {
         // The API server would refuse it, and a kubelet does not even try.

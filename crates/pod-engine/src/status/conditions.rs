@@ -20,7 +20,7 @@ pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 pub(super) const SCHEDULED: &str = "PodScheduled";
 
 /// Puts in the conditions, in the kubelet's order.
-pub(super) fn compose(situation: &Situation<'_>, status: &mut PodStatus) {
+pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut PodStatus) {
     let pod = situation.pod;
     let statuses: Vec<ContainerStatus> = [&status.init_container_statuses, &status.container_statuses]
         .into_iter()
@@ -32,7 +32,7 @@ pub(super) fn compose(situation: &Situation<'_>, status: &mut PodStatus) {
     let containers = containers_ready(pod, &statuses, phase);
     let conditions = [
         condition(READY_TO_START, !needs_sandbox(pod, situation.snapshot)),
-        initialized(pod, &statuses, phase),
+        initialized(pod, old, &statuses, phase),
         ready(pod, &containers),
         containers,
         condition(SCHEDULED, true),
@@ -54,7 +54,7 @@ fn needs_sandbox(pod: &Pod, snapshot: &Snapshot) -> bool {
     })
 }
 
-fn initialized(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> PodCondition {
+fn initialized(pod: &Pod, old: &PodStatus, statuses: &[ContainerStatus], phase: &str) -> PodCondition {
     if phase == "Succeeded" {
         return PodCondition { reason: Some("PodCompleted".to_owned()), ..condition(INITIALIZED, true) };
     }
@@ -64,6 +64,10 @@ fn initialized(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> PodCondi
     };
     // Once a regular container has run, a sidecar that is restarted does not matter any more.
     if parts(pod).any(|part| part.role == Role::Regular && has_run(&part.container.name)) {
+        return condition(INITIALIZED, true);
+    }
+    // And what was initialised once stays so, also in a new sandbox.
+    if old.conditions.iter().flatten().any(|one| one.type_ == INITIALIZED && one.status == "True") {
         return condition(INITIALIZED, true);
     }
     let incomplete = names(pod, |role, name| {
