@@ -285,4 +285,4 @@ fn ports(spec: &PodSpec) -> Vec<PortMapping> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
