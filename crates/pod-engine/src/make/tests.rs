@@ -14,7 +14,9 @@ use crate::{
 /// A pod in the default namespace with this spec.
 pub(crate) fn pod(spec: Value) -> Pod {
     let meta = json!({ "name": "web", "namespace": "team", "uid": "u-1", "labels": { "app": "web" } });
-    serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+    let mut pod = json!({ "metadata": meta });
+    pod["spec"] = spec;
+    serde_json::from_value(pod).unwrap()
 }
 
 pub(crate) fn settings() -> Settings {
@@ -128,7 +130,7 @@ impl Around {
 }
 
 fn one(container: Value) -> Pod {
-    pod(json!({ "containers": [container] }))
+    pod(json!({ "containers": Value::Array(vec![container]) }))
 }
 
 #[test]

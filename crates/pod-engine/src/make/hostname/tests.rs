@@ -14,25 +14,23 @@ fn named(name: &str, mut spec: Value) -> Pod {
 fn a_host_is_named_by_the_spec_or_the_pod_and_never_too_long() {
     let long = "a".repeat(70);
     let dashed = format!("{}-.-{}", "b".repeat(61), "c".repeat(10));
-    for (pod, name, domain) in [
-        (named("web", json!({})), "web".to_owned(), ""),
-        (named("web", json!({ "hostname": "" })), "web".to_owned(), ""),
-        (named("web", json!({ "hostname": "me" })), "me".to_owned(), ""),
+    for (pod_name, spec, name, domain) in [
+        ("web", json!({}), "web".to_owned(), ""),
+        ("web", json!({ "hostname": "" }), "web".to_owned(), ""),
+        ("web", json!({ "hostname": "me" }), "me".to_owned(), ""),
+        ("web", json!({ "hostname": "me", "subdomain": "s" }), "me".to_owned(), "s.team.svc.cluster.local"),
+        ("web", json!({ "subdomain": "s" }), "web".to_owned(), "s.team.svc.cluster.local"),
+        (&long, json!({}), "a".repeat(63), ""),
+        (&dashed, json!({}), "b".repeat(61), ""),
         (
-            named("web", json!({ "hostname": "me", "subdomain": "s" })),
-            "me".to_owned(),
-            "s.team.svc.cluster.local",
-        ),
-        (named("web", json!({ "subdomain": "s" })), "web".to_owned(), "s.team.svc.cluster.local"),
-        (named(&long, json!({})), "a".repeat(63), ""),
-        (named(&dashed, json!({})), "b".repeat(61), ""),
-        (
-            named("web", json!({ "hostnameOverride": "a.example.com", "hostname": "me", "subdomain": "s" })),
+            "web",
+            json!({ "hostnameOverride": "a.example.com", "hostname": "me", "subdomain": "s" }),
             "a.example.com".to_owned(),
             "",
         ),
     ] {
-        assert_eq!(hostname(&pod, "cluster.local").unwrap(), (name, domain.to_owned()));
+        let found = hostname(&named(pod_name, spec), "cluster.local").unwrap();
+        assert_eq!(found, (name, domain.to_owned()));
     }
 }
 

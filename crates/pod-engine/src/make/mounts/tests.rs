@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn mount(more: Value) -> VolumeMount {
+fn mount(more: &Value) -> VolumeMount {
     let mut mount = json!({ "name": "v", "mountPath": "/m" });
     mount.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     serde_json::from_value(mount).unwrap()
@@ -17,7 +17,7 @@ fn propagation_is_private_unless_it_is_asked_for() {
         (json!({ "mountPropagation": "Bidirectional" }), Ok(Propagation::Bidirectional)),
         (json!({ "mountPropagation": "Odd" }), Err("invalid MountPropagation mode: \"Odd\"".to_owned())),
     ] {
-        assert_eq!(propagation(&mount(mode.clone())), expected, "{mode}");
+        assert_eq!(propagation(&mount(&mode)), expected, "{mode}");
     }
 }
 
@@ -59,10 +59,6 @@ fn recursive_read_only_is_refused_where_it_cannot_be() {
             Err("unknown recursive read-only mode \"Odd\""),
         ),
     ] {
-        assert_eq!(
-            recursive(&mount(fields.clone()), handler),
-            expected.map_err(ToOwned::to_owned),
-            "{fields}"
-        );
+        assert_eq!(recursive(&mount(&fields), handler), expected.map_err(ToOwned::to_owned), "{fields}");
     }
 }

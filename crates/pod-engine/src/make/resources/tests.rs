@@ -102,7 +102,8 @@ fn what_a_pod_asks_for_as_a_whole_is_divided_among_its_containers() {
 }
 
 fn made(container: Value, whole: Option<Value>, machine: &Machine) -> Resources {
-    let mut spec = json!({ "containers": [{ "name": "c", "resources": container }] });
+    let mut spec = json!({ "containers": [{ "name": "c" }] });
+    spec["containers"][0]["resources"] = container;
     if let Some(whole) = whole {
         spec["resources"] = whole;
     }
