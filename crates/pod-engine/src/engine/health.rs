@@ -43,7 +43,11 @@ struct State {
 
 impl Default for Health {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State::default()), listed: Mutex::new(Instant::now()), news: broadcast::Sender::new(NEWS) }
+        Self {
+            state: watch::Sender::new(State::default()),
+            listed: Mutex::new(Instant::now()),
+            news: broadcast::Sender::new(NEWS),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::json;
 use vk_pod_engine::{fake::Call, snapshot::label};
-use vk_provider::Provider;
+use vk_provider::{PodRef, Provider};
 
 use crate::support::{FOREVER, World, container, is_running, one, pod, waiting};
 
@@ -33,6 +33,49 @@ async fn the_next_process_lists_and_adopts_without_a_restart() {
         assert_eq!(one(&after, name).restart_count, 0);
     }
     assert_eq!(calls.map(|call| world.runtime.count(call)), counts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_it_is_adopted_a_pod_is_shown_as_the_process_before_showed_it() {
+    let mut world = World::new();
+    let mut app = container("app", FOREVER);
+    app["readinessProbe"] = json!({ "exec": { "command": ["test", "-f", "/ready"] }, "periodSeconds": 1 });
+    world.runtime.touch("app", "/ready");
+    let wanted = pod("a", json!({ "initContainers": [container("setup", "sleep 1")], "containers": [app] }));
+    let made = world.create(&wanted).await;
+    let before = world.until(&made, "it is ready", |status| one(status, "app").ready).await;
+    let ended = pod("b", json!({ "restartPolicy": "Never", "containers": [container("app", "sleep 1")] }));
+    let ended = world.create(&ended).await;
+    let over = world.until(&ended, "it ends", |status| status.phase.as_deref() == Some("Succeeded")).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    world.close();
+    world.open();
+    let listed = world.engine().pods().await.unwrap();
+    let status = |pod: &PodRef| &listed.iter().find(|observed| observed.pod == *pod).unwrap().status;
+    assert_eq!(status(&made).init_container_statuses, before.init_container_statuses);
+    assert_eq!(status(&made).container_statuses, before.container_statuses);
+    assert_eq!(status(&made).phase, before.phase);
+    assert_eq!(status(&ended).phase, over.phase);
+    assert_eq!(status(&ended).container_statuses, over.container_statuses);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_found_by_its_marks_where_nothing_else_is_left() {
+    let mut world = World::new();
+    let wanted = pod("a", json!({ "containers": [container("app", FOREVER)] }));
+    let made = world.create(&wanted).await;
+    let before = world.running(&made).await;
+    world.close();
+    std::fs::remove_dir_all(world.folder.path().join("root")).unwrap();
+    world.open();
+    let listed = world.engine().pods().await.unwrap();
+    assert_eq!(listed[0].pod, made);
+    assert_eq!(one(&listed[0].status, "app").container_id, one(&before, "app").container_id);
+    world.create(&wanted).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    let after = world.status(&made).await;
+    assert_eq!(one(&after, "app").container_id, one(&before, "app").container_id);
+    assert_eq!(one(&after, "app").restart_count, 0);
 }
 
 #[tokio::test(start_paused = true)]

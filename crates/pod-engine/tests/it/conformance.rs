@@ -62,7 +62,7 @@ impl Subject for Fake {
     }
 
     fn limit(&self) -> Duration {
-        Duration::from_secs(60)
+        Duration::from_mins(1)
     }
 
     fn port(&self) -> Option<u16> {

@@ -102,7 +102,8 @@ async fn a_process_that_is_killed_anywhere_is_continued_by_the_next() {
         world.open();
         world.create(&wanted).await;
         world.until(&made, &format!("the pod runs after step {step}"), settled).await;
-        let mut names: Vec<String> = world.runtime.running(&made.uid).into_iter().map(|one| one.name).collect();
+        let mut names: Vec<String> =
+            world.runtime.running(&made.uid).into_iter().map(|one| one.name).collect();
         names.sort();
         assert_eq!(names, ["app", "other", "proxy"], "after step {step}");
         assert_eq!(world.runtime.violations(), Vec::<String>::new(), "after step {step}");

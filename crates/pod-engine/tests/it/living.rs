@@ -48,7 +48,8 @@ async fn a_container_that_crashes_is_restarted_at_once_and_then_with_back_off() 
     for (gap, backoff) in gaps.iter().zip([0, 10, 20, 40]) {
         assert!((backoff + 1..=backoff + 3).contains(gap), "gaps of {gaps:?} s");
     }
-    let status = world.until(&made, "back-off shows", |status| waiting(one(status, "app")) == "CrashLoopBackOff");
+    let status =
+        world.until(&made, "back-off shows", |status| waiting(one(status, "app")) == "CrashLoopBackOff");
     let status = status.await;
     let app = one(&status, "app");
     let last = app.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
@@ -100,7 +101,8 @@ async fn a_failed_init_container_fails_a_pod_that_is_never_restarted() {
             }),
         ))
         .await;
-    let status = world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
+    let status =
+        world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
     assert_eq!(exit_code(one(&status, "one")), Some(9));
     assert_eq!(waiting(one(&status, "app")), "PodInitializing");
     world.eventually("the sandbox is stopped", || world.runtime.count(Call::StopSandbox) > 0).await;
@@ -123,7 +125,8 @@ async fn a_sidecar_runs_beside_the_others_and_ends_after_them() {
         .await;
     let status = world.running(&made).await;
     assert!(one(&status, "proxy").state.as_ref().unwrap().running.is_some());
-    let status = world.until(&made, "the pod ends", |status| status.phase.as_deref() == Some("Succeeded")).await;
+    let status =
+        world.until(&made, "the pod ends", |status| status.phase.as_deref() == Some("Succeeded")).await;
     assert_eq!(exit_code(one(&status, "app")), Some(0));
     assert!(exit_code(one(&status, "proxy")).is_some());
     assert_eq!(world.runtime.running(&made.uid), []);
@@ -139,8 +142,9 @@ async fn an_image_that_cannot_be_pulled_is_tried_again_with_back_off() {
     app["image"] = json!("none:1");
     let made = world.create(&pod("a", json!({ "containers": [app] }))).await;
     world.until(&made, "the error shows", |status| waiting(one(status, "app")) == "ErrImagePull").await;
-    let status =
-        world.until(&made, "back-off shows", |status| waiting(one(status, "app")) == "ImagePullBackOff").await;
+    let status = world
+        .until(&made, "back-off shows", |status| waiting(one(status, "app")) == "ImagePullBackOff")
+        .await;
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     world.runtime.pulls("none:1", Pull::After(Duration::from_secs(3)));
     world.runtime.pulls("docker.io/library/none:1", Pull::After(Duration::from_secs(3)));
@@ -172,8 +176,7 @@ async fn a_failing_liveness_probe_restarts_the_container() {
     let made = world.create(&pod("a", json!({ "containers": [app] }))).await;
     let first = world.running(&made).await;
     world.runtime.untouch("app", "/alive");
-    let second =
-        world.until(&made, "it is restarted", |status| one(status, "app").restart_count > 0).await;
+    let second = world.until(&made, "it is restarted", |status| one(status, "app").restart_count > 0).await;
     assert_ne!(one(&first, "app").container_id, one(&second, "app").container_id);
     assert!(world.count(&made, "Unhealthy") > 0 && world.count(&made, "Killing") > 0);
     assert_eq!(world.runtime.violations(), Vec::<String>::new());
@@ -183,7 +186,8 @@ async fn a_failing_liveness_probe_restarts_the_container() {
 async fn readiness_follows_its_probe() {
     let world = World::new();
     let mut app = container("app", FOREVER);
-    app["readinessProbe"] = json!({ "exec": { "command": ["test", "-f", "/ready"] }, "periodSeconds": 1, "failureThreshold": 1 });
+    app["readinessProbe"] =
+        json!({ "exec": { "command": ["test", "-f", "/ready"] }, "periodSeconds": 1, "failureThreshold": 1 });
     let made = world.create(&pod("a", json!({ "containers": [app] }))).await;
     let status = world.running(&made).await;
     assert!(!one(&status, "app").ready);
@@ -202,7 +206,8 @@ async fn a_termination_message_is_read() {
             json!({ "restartPolicy": "Never", "containers": [container("app", "sleep 1; message all is lost; exit 4")] }),
         ))
         .await;
-    let status = world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
+    let status =
+        world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
     let ended = one(&status, "app").state.clone().unwrap().terminated.unwrap();
     assert_eq!((ended.exit_code, ended.message.as_deref()), (4, Some("all is lost")));
 }
@@ -305,4 +310,47 @@ async fn with_events_an_end_is_seen_at_once_and_the_runtime_listed_seldomer() {
     world.runtime.finish(&made.uid, "app", 1);
     world.until(&made, "the restart shows", |status| one(status, "app").restart_count == 1).await;
     assert!(ended.elapsed() < Duration::from_millis(500), "{:?}", ended.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_kubelet_refuses_fails_and_nothing_is_made_of_it() {
+    let world = World::new();
+    let wanted = pod(
+        "a",
+        json!({
+            "containers": [container("app", FOREVER)],
+            "securityContext": { "sysctls": [{ "name": "kernel.msgmax", "value": "1" }] },
+        }),
+    );
+    let made = world.create(&wanted).await;
+    let status = world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
+    assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
+    assert!(status.message.unwrap().starts_with("Pod was rejected: "));
+    assert_eq!(world.count(&made, "SysctlForbidden"), 1);
+    assert_eq!(world.runtime.count(Call::RunSandbox), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_cannot_be_made_holds_the_pod_back_and_is_told() {
+    let world = World::new();
+    let wanted = pod(
+        "a",
+        json!({
+            "containers": [{
+                "name": "app", "image": "busybox:1.37", "command": ["sh", "-c", FOREVER],
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            }],
+            "volumes": [{ "name": "data", "hostPath": { "path": "/no/such/place", "type": "Directory" } }],
+        }),
+    );
+    let made = world.create(&wanted).await;
+    world.eventually("it is told", || world.count(&made, "FailedMount") > 1).await;
+    let status = world.status(&made).await;
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(waiting(one(&status, "app")), "ContainerCreating");
+    assert_eq!(world.runtime.count(Call::RunSandbox), 0);
+    // Later and later, and not at every look.
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let told = world.count(&made, "FailedMount");
+    assert!(told < 20, "{told} times");
 }

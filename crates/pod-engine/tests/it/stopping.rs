@@ -33,7 +33,7 @@ async fn a_deleted_pod_ends_and_later_nothing_of_it_is_left() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     for folder in ["root/pods", "logs"] {
-        let left = std::fs::read_dir(world.folder.path().join(folder)).map_or(0, |entries| entries.count());
+        let left = std::fs::read_dir(world.folder.path().join(folder)).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{folder}");
     }
 }
@@ -157,7 +157,9 @@ async fn a_leftover_is_stopped_by_its_marks_alone() {
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].pod, made);
     world.engine().delete_pod(&made, None, Duration::from_secs(20)).await.unwrap();
-    world.eventually("the hook that the runtime remembers runs", || world.runtime.count(Call::Run) == 1).await;
+    world
+        .eventually("the hook that the runtime remembers runs", || world.runtime.count(Call::Run) == 1)
+        .await;
     world.over(&made).await;
     world
         .eventually("nothing is left", || {

@@ -115,7 +115,12 @@ impl World {
     }
 
     /// Waits until the status is as wanted.
-    pub(crate) async fn until(&self, pod: &PodRef, what: &str, wanted: impl Fn(&PodStatus) -> bool) -> PodStatus {
+    pub(crate) async fn until(
+        &self,
+        pod: &PodRef,
+        what: &str,
+        wanted: impl Fn(&PodStatus) -> bool,
+    ) -> PodStatus {
         let begun = tokio::time::Instant::now();
         loop {
             let answer = self.engine().pod_status(pod).await;
@@ -128,7 +133,7 @@ impl World {
     }
 
     pub(crate) async fn running(&self, pod: &PodRef) -> PodStatus {
-        self.until(pod, "the pod runs", |status| is_running(status)).await
+        self.until(pod, "the pod runs", is_running).await
     }
 
     /// Waits until nothing of a pod runs.
@@ -313,6 +318,6 @@ impl Resolver for Plain {
     }
 
     async fn appeared(&self, _reference: &Reference) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
