@@ -1,6 +1,6 @@
 //! One pass over a pod that shall run, in the order of a kubelet: status, volumes, what must stop, sandbox, what must start.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;

@@ -27,7 +27,9 @@ async fn log(world: &World, pod: &PodRef, previous: bool) -> Result<String> {
 #[tokio::test(start_paused = true)]
 async fn the_log_of_the_instance_and_of_the_one_before_can_be_read() {
     let world = World::new();
-    let made = world.create(&pod("a", json!({ "containers": [container("app", "echo one; sleep 2; echo two; exit 1")] }))).await;
+    let made = world
+        .create(&pod("a", json!({ "containers": [container("app", "echo one; sleep 2; echo two; exit 1")] })))
+        .await;
     world.running(&made).await;
     assert_eq!(log(&world, &made, false).await.unwrap(), "one\n");
     assert_eq!(*log(&world, &made, true).await.unwrap_err().kind(), Kind::NotFound);
@@ -49,10 +51,14 @@ async fn what_does_not_run_cannot_be_entered_and_says_so() {
     assert_eq!(*error.kind(), Kind::Unavailable);
     assert!(error.message().contains("not running"), "{error}");
     assert_eq!(*world.engine().start(&none, &words, &ALL).await.unwrap_err().kind(), Kind::NotFound);
-    assert_eq!(*world.engine().attach(&app, &ALL).await.unwrap_err().kind(), Kind::Unavailable);
+    assert_eq!(*Attach::attach(world.engine(), &app, &ALL).await.unwrap_err().kind(), Kind::Unavailable);
     assert_eq!(*log(&world, &waits, false).await.unwrap_err().kind(), Kind::Unavailable);
     assert_eq!(*world.engine().dial(&waits, 80).await.unwrap_err().kind(), Kind::Unavailable);
-    assert_eq!(world.runtime.count(Call::Exec) + world.runtime.count(Call::Attach), 0, "the runtime is not asked");
+    assert_eq!(
+        world.runtime.count(Call::Exec) + world.runtime.count(Call::Attach),
+        0,
+        "the runtime is not asked"
+    );
     let stranger = PodRef::new("default", "nobody", "uid-nobody");
     assert_eq!(*world.engine().dial(&stranger, 80).await.unwrap_err().kind(), Kind::NotFound);
 }

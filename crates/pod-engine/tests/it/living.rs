@@ -323,7 +323,8 @@ async fn a_pod_that_a_kubelet_refuses_fails_and_nothing_is_made_of_it() {
         }),
     );
     let made = world.create(&wanted).await;
-    let status = world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
+    let status =
+        world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
     assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
     assert!(status.message.unwrap().starts_with("Pod was rejected: "));
     assert_eq!(world.count(&made, "SysctlForbidden"), 1);
