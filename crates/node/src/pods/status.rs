@@ -74,6 +74,12 @@ pub fn is_terminal(phase: Option<&str>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether a report is whole: one that tells even the class of service is a kubelet's, or made as one makes it, and nothing is filled
+/// in.
+fn is_whole(reported: &PodStatus) -> bool {
+    reported.qos_class.as_deref().is_some_and(|class| !class.is_empty())
+}
+
 /// Whether the pod has reached its end, by what the API server has.
 pub fn has_ended(pod: &Pod) -> bool {
     is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
@@ -104,6 +110,10 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     let start = there.start_time.clone().or_else(reported_start);
     status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(around.now))));
     status.observed_generation = around.generation.or(there.observed_generation);
+    // Of the pod as a whole, where the provider knows it.
+    status.resources = reported.resources.clone().or_else(|| there.resources.clone());
+    status.allocated_resources =
+        reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
     conditions::compose(pod, &there, reported, around, &mut status);
     Composed { status, refused }
 }
@@ -123,6 +133,12 @@ fn phase(
         return before.to_owned();
     }
     let back = rank(&wanted) < rank(before) || (is_terminal(Some(before)) && wanted != before);
+    if (before, wanted.as_str()) == ("Running", "Pending")
+        && is_whole(reported)
+        && containers::is_initializing(pod, now)
+    {
+        return wanted;
+    }
     if back {
         refused.push(format!("phase {wanted} after {before}"));
         return before.to_owned();
@@ -197,6 +213,8 @@ pub fn projection(status: &PodStatus) -> Value {
         "podIPs": status.pod_ips,
         "startTime": status.start_time,
         "observedGeneration": status.observed_generation,
+        "resources": status.resources,
+        "allocatedResources": status.allocated_resources,
         "containers": status.container_statuses,
         "init": status.init_container_statuses,
         "ephemeral": status.ephemeral_container_statuses,
@@ -206,14 +224,20 @@ pub fn projection(status: &PodStatus) -> Value {
     value
 }
 
-/// Whether this status is there already but for the generation, which the API server of Kubernetes 1.33 does not keep: by itself it is no
-/// reason to write about every pod at every start.
-pub(crate) fn is_there_without_generation(status: &PodStatus, there: Option<&PodStatus>) -> bool {
-    let Some(there) = there.filter(|there| there.observed_generation.is_none()) else { return false };
+/// Whether this status is there already but for what older API servers do not keep: the generation (before Kubernetes 1.34), and what the
+/// pod has as a whole (before 1.36). By itself that is no reason to write about every pod at every start.
+pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) -> bool {
+    let Some(there) = there else { return false };
     let mut status = status.clone();
-    status.observed_generation = None;
-    for condition in status.conditions.iter_mut().flatten() {
-        condition.observed_generation = None;
+    if there.observed_generation.is_none() {
+        status.observed_generation = None;
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.observed_generation = None;
+        }
+    }
+    if there.resources.is_none() && there.allocated_resources.is_none() {
+        status.resources = None;
+        status.allocated_resources = None;
     }
     projection(&status) == projection(there)
 }
@@ -247,6 +271,21 @@ pub fn patch(uid: &str, status: &PodStatus, there: Option<&PodStatus>, published
         let mut items = vec![json!({"$patch": "replace"})];
         items.extend(list.take().and_then(|list| list.as_array().cloned()).unwrap_or_default());
         body.insert(field.to_owned(), Value::Array(items));
+    }
+    // Conditions merge by type, so the same holds inside of each.
+    for condition in body.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        for field in ["reason", "message"] {
+            if condition.get(field).is_none() {
+                condition[field] = Value::Null;
+            }
+        }
+    }
+    // What is no longer among the amounts must go.
+    let has_amounts = |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
+    for field in ["resources", "allocatedResources"].into_iter().filter(|_| there.is_some_and(has_amounts)) {
+        if let Some(amounts) = body.get_mut(field).and_then(Value::as_object_mut) {
+            amounts.insert("$patch".to_owned(), json!("replace"));
+        }
     }
     for kind in conditions::outdated(status, there) {
         let conditions = body.entry("conditions").or_insert_with(|| json!([]));

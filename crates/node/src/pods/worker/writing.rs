@@ -56,7 +56,7 @@ impl Worker {
         let there = Digest::of(&pod.status.as_ref().map(status::projection).unwrap_or_default());
         let same = match &self.written {
             Some(written) => written.asked == asked && written.there == there,
-            None => asked == there || status::is_there_without_generation(&status, pod.status.as_ref()),
+            None => asked == there || status::is_there_as_kept(&status, pod.status.as_ref()),
         };
         if same && self.annotations.is_empty() && self.labels.is_empty() {
             return None;
