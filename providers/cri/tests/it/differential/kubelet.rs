@@ -13,7 +13,7 @@ const RECORD: &str = "VK_RECORD";
 /// Recordings hold the addresses of the machine, so it is always the same one.
 const MACHINE: u8 = 210;
 /// Pods that run at once.
-const AT_ONCE: usize = 24;
+const AT_ONCE: usize = 16;
 
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-cri"]
