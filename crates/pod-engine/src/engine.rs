@@ -9,6 +9,7 @@ mod actor;
 mod garbage;
 mod health;
 mod meter;
+mod note;
 mod outbox;
 mod relist;
 mod shared;

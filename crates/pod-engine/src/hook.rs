@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The limit for commands that have none: long, and short enough to be counted in nanoseconds by everybody.
-pub const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub const NO_LIMIT: Duration = Duration::from_hours(365 * 24);
 
 /// Why a container waits whose postStart hook has failed.
 pub const POST_START_ERROR: &str = "PostStartHookError";

@@ -54,7 +54,9 @@ impl Policy {
 }
 
 /// The event of a container that cannot be started for want of its image: a kubelet says the reason there, and the message only in
-/// the status.
+/// the status; about an image that is there and cannot be looked at, the message.
 pub fn failed_event(trouble: &Trouble) -> (EventKind, &'static str, String) {
-    (EventKind::Warning, "Failed", format!("Error: {}", trouble.reason))
+    let said =
+        if trouble.reason == "CreateContainerConfigError" { &trouble.message } else { &trouble.reason };
+    (EventKind::Warning, "Failed", format!("Error: {said}"))
 }

@@ -3,6 +3,7 @@
 //! Everything here is computed from what is handed in. What has to be read from this machine is read once by [`Machine::detect`],
 //! and for each sandbox by [`host_dns`], as a kubelet does.
 
+mod admission;
 mod dns;
 mod hostname;
 mod hosts;
@@ -22,6 +23,7 @@ use k8s_openapi::api::{
 use vk_provider::{Error, EventKind, PodRef, Result, resolve::ContainerInputs};
 
 pub use self::{
+    admission::admit,
     dns::host_dns,
     hostname::hostname,
     hosts::{hosts, mounts_hosts},
@@ -121,7 +123,7 @@ pub fn sandbox(order: &SandboxOrder<'_>, tell: Tell<'_>) -> Result<SandboxConfig
         labels: labels::of_sandbox(pod, &reference, settings),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         cgroup_parent: cgroup_parent(pod, &reference, settings),
-        sysctls: sysctls.map(|sysctl| (sysctl.name.clone(), sysctl.value.clone())).collect(),
+        sysctls: sysctls.map(|sysctl| (admission::dotted(&sysctl.name), sysctl.value.clone())).collect(),
         security: security::of_sandbox(pod, spec, namespaces)?,
         overhead: resources::overhead(spec, machine),
         resources: Some(resources::of_sandbox(spec, machine)),
@@ -285,4 +287,4 @@ fn ports(spec: &PodSpec) -> Vec<PortMapping> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -30,4 +30,4 @@ pub use self::{
 pub type Tell = Arc<dyn Fn(PodEvent) + Send + Sync>;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

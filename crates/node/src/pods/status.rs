@@ -281,7 +281,8 @@ pub fn patch(uid: &str, status: &PodStatus, there: Option<&PodStatus>, published
         }
     }
     // What is no longer among the amounts must go.
-    for field in ["resources", "allocatedResources"] {
+    let has_amounts = |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
+    for field in ["resources", "allocatedResources"].into_iter().filter(|_| there.is_some_and(has_amounts)) {
         if let Some(amounts) = body.get_mut(field).and_then(Value::as_object_mut) {
             amounts.insert("$patch".to_owned(), json!("replace"));
         }

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use vk_provider::{
     ContainerRef, Error, PodRef, Result,
     ability::{
-        Attach, AttachOptions, Exec, ExecOptions, Forward, LogBody, LogOptions, Logs, PortForward, Started, Stats,
-        Summary,
+        Attach, AttachOptions, Exec, ExecOptions, Forward, LogBody, LogOptions, Logs, PortForward, Started,
+        Stats, Summary,
     },
     error::Kind,
 };
@@ -63,13 +63,16 @@ impl Logs for Engine {
         let name = (&container.container, &container.pod.name);
         let wanted = if options.previous {
             started.nth(1).ok_or_else(|| {
-                let text = format!("previous terminated container {:?} in pod {:?} not found", name.0, name.1);
+                let text =
+                    format!("previous terminated container {:?} in pod {:?} not found", name.0, name.1);
                 Error::not_found(text)
             })?
         } else {
             started.next().ok_or_else(|| {
-                let text =
-                    format!("container {:?} in pod {:?} is waiting to start: ContainerCreating", name.0, name.1);
+                let text = format!(
+                    "container {:?} in pod {:?} is waiting to start: ContainerCreating",
+                    name.0, name.1
+                );
                 Error::unavailable(text)
             })?
         };
@@ -109,7 +112,9 @@ impl PortForward for Engine {
         let (_, view) = self.view(pod).await?;
         let ready = view.snapshot.sandboxes.iter().find(|sandbox| sandbox.state == SandboxState::Ready);
         let Some(sandbox) = ready else {
-            return Err(Error::unavailable(format!("forward port {port}: pod {pod} has no sandbox that is ready")));
+            return Err(Error::unavailable(format!(
+                "forward port {port}: pod {pod} has no sandbox that is ready"
+            )));
         };
         self.shared.backend.port_forward(&sandbox.id, port).await
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rand::RngExt as _;
 use tokio::time::Instant;
 use tracing::{debug, warn};
-use vk_provider::{PodBundle, Resolver, Result, error::Kind, resolve::Reference};
+use vk_provider::{Error, PodBundle, Resolver, Result, error::Kind, resolve::Reference};
 use vk_supervisor::Backoff;
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
     decide::Backoffs,
     probe::Probes,
     snapshot::{Container, ContainerState, Sandbox, Snapshot},
-    status::{self, Troubles},
+    status::{self, Trouble, Troubles},
     volume::{Volumes, message},
 };
 
@@ -44,6 +44,12 @@ pub(super) struct Actor {
     pub(super) status: Option<PodStatus>,
     /// The pod was looked at with its spec.
     pub(super) adopted: bool,
+    /// The pod as an earlier process noted it, while nobody has asked for it.
+    stray: Option<Arc<Pod>>,
+    /// The status that is noted for the next process.
+    pub(super) noted: Option<Arc<PodStatus>>,
+    /// Why the pod must fail before anything is made of it.
+    pub(super) failed: Option<Trouble>,
     /// Volumes could not be made.
     pub(super) unmounted: bool,
     pub(super) mounting: Backoff,
@@ -100,6 +106,9 @@ impl Actor {
             troubles: Troubles::new(),
             status: None,
             adopted: false,
+            stray: None,
+            noted: None,
+            failed: None,
             unmounted: false,
             mounting: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
             awaiting: None,
@@ -154,22 +163,34 @@ impl Actor {
         let bundle = self.slot.bundle.lock().clone();
         match (order, bundle) {
             (Some(order), bundle) => self.stop(order, bundle.as_ref()).await,
-            (None, Some(bundle)) => self.sync(&bundle).await,
-            (None, None) => Ok(self.observe()),
+            (None, Some(bundle)) => {
+                let next = self.sync(&bundle).await;
+                self.note(&bundle.pod).await;
+                next
+            }
+            (None, None) => Ok(self.observe().await),
         }
     }
 
     /// Looks at a pod that nobody has asked for.
-    fn observe(&mut self) -> Next {
+    async fn observe(&mut self) -> Next {
         if self.snapshot.sandboxes.is_empty() && self.snapshot.containers.is_empty() {
             if self.shared.release(&self.slot, false) {
                 return Next::Done;
             }
             return Next::In(Duration::ZERO);
         }
-        let pod = stray::pod(&self.slot.pod, &self.snapshot);
+        let pod = self.stray().await;
         self.publish(&pod, false);
         Next::In(self.resync())
+    }
+
+    /// The pod as far as it is known without the core: as an earlier process noted it, or by the marks on its containers.
+    pub(super) async fn stray(&mut self) -> Arc<Pod> {
+        if self.stray.is_none() {
+            self.stray = self.noted_pod().await.map(Arc::new);
+        }
+        self.stray.clone().unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)))
     }
 
     /// When to look without a reason.
@@ -179,10 +200,14 @@ impl Actor {
 
     /// Asks the runtime about the pod. Only what changed is asked in full.
     pub(super) async fn refresh(&mut self) -> Result<()> {
-        let answer = self.snapshot_now().await;
+        let answer = match self.runtime().await {
+            Ok(_) => self.snapshot_now().await,
+            Err(error) => Err(error),
+        };
         match answer {
             Ok(snapshot) => {
                 let snapshot = Arc::new(snapshot);
+                self.stopped.lock().retain(&snapshot);
                 self.snapshot = Arc::clone(&snapshot);
                 self.slot.view.send_modify(|view| {
                     view.snapshot = snapshot;
@@ -197,6 +222,19 @@ impl Actor {
                 Err(error)
             }
         }
+    }
+
+    /// The runtime as it answered last; it is asked where it has not been yet, because its name is part of every container's id.
+    pub(super) async fn runtime(&self) -> Result<Arc<Runtime>> {
+        if self.shared.health.runtime().is_none() {
+            // That it is not well shows where it matters.
+            let _ = self.shared.health.ask(&self.shared).await;
+        }
+        let missing = || {
+            let pod = &self.slot.pod;
+            Error::unavailable(format!("look at pod {pod}: the container runtime has not answered yet"))
+        };
+        self.shared.health.runtime().ok_or_else(missing)
     }
 
     async fn snapshot_now(&self) -> Result<Snapshot> {
@@ -244,7 +282,7 @@ impl Actor {
             node_ips: &shared.settings.node_ips,
             runtime: &runtime.name,
             recursive_read_only: self.recursive_read_only(&runtime),
-            failed: None,
+            failed: self.failed.as_ref(),
             over,
             since: Some(shared.since),
             now: shared.clock.now(),
@@ -272,6 +310,17 @@ impl Actor {
     }
 }
 
+// === impl Stopped ===
+
+impl Stopped {
+    /// Forgets containers that are no more.
+    fn retain(&mut self, snapshot: &Snapshot) {
+        let there = |id: &String| snapshot.container(id).is_some();
+        self.told.retain(there);
+        self.hooked.retain(there);
+    }
+}
+
 /// What an object is, or `None` where it has gone meanwhile.
 fn there<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
@@ -290,11 +339,7 @@ async fn appeared(awaiting: Option<&(Arc<dyn Resolver>, Reference)>) {
 
 /// The pod with the status that was computed last, which those who decide go by.
 pub(super) fn with_status(bundle: &PodBundle, status: &PodStatus) -> Pod {
-    Pod {
-        metadata: bundle.pod.metadata.clone(),
-        spec: bundle.pod.spec.clone(),
-        status: Some(status.clone()),
-    }
+    Pod { metadata: bundle.pod.metadata.clone(), spec: bundle.pod.spec.clone(), status: Some(status.clone()) }
 }
 
 /// Says that something could not be done, where nothing else comes of it.

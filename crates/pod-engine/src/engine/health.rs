@@ -43,7 +43,11 @@ struct State {
 
 impl Default for Health {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State::default()), listed: Mutex::new(Instant::now()), news: broadcast::Sender::new(NEWS) }
+        Self {
+            state: watch::Sender::new(State::default()),
+            listed: Mutex::new(Instant::now()),
+            news: broadcast::Sender::new(NEWS),
+        }
     }
 }
 
@@ -51,11 +55,6 @@ impl Health {
     /// The runtime as it answered last.
     pub(super) fn runtime(&self) -> Option<Arc<Runtime>> {
         self.state.borrow().runtime.clone()
-    }
-
-    /// The runtime's name, for container ids.
-    pub(super) fn name(&self) -> String {
-        self.state.borrow().runtime.as_ref().map_or_else(String::new, |runtime| runtime.name.clone())
     }
 
     /// The runtime was listed.

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use vk_provider::{
     Result,
     ability::{
-        ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference,
-        PodStats, Summary,
+        ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
+        PodReference, PodStats, Summary,
     },
 };
 
@@ -193,7 +193,8 @@ fn busy(stat: &str) -> Option<u64> {
     let first = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = first.split_whitespace().map_while(|word| word.parse().ok()).collect();
     // user, nice, system, idle, iowait, irq, softirq, steal
-    let busy: u64 = ticks.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).map(|(_, one)| one).sum();
+    let busy: u64 =
+        ticks.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).map(|(_, one)| one).sum();
     (ticks.len() >= 4).then_some(busy.saturating_mul(NANOS / TICKS))
 }
 
@@ -272,7 +273,9 @@ mod tests {
         let memory = meminfo(text, time).unwrap();
         assert_eq!(memory.working_set_bytes, Some(600 * 1024));
         assert_eq!(memory.usage_bytes, Some(900 * 1024));
-        let found = devices("Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11\n  eth0: 10 1 2 0 0 0 0 0 20 1 3 0\n");
+        let found = devices(
+            "Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11\n  eth0: 10 1 2 0 0 0 0 0 20 1 3 0\n",
+        );
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].received_bytes, found[0].sent_bytes, found[0].send_errors), (10, 20, 3));
     }

@@ -50,7 +50,10 @@ async fn list(shared: &Arc<Shared>, flowing: &AtomicBool) {
             }
             Err(error) => {
                 if !away {
-                    warn!(error = told(&error), "cannot list the container runtime: pods are kept as they were");
+                    warn!(
+                        error = told(&error),
+                        "cannot list the container runtime: pods are kept as they were"
+                    );
                     away = true;
                 }
             }
@@ -75,5 +78,5 @@ async fn listen(shared: &Arc<Shared>, flowing: &AtomicBool) {
         }
         tokio::time::sleep(AGAIN).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

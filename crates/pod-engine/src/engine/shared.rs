@@ -154,9 +154,9 @@ impl Shared {
             brief.containers.push((entry.id, entry.state));
         }
         if only.is_none() {
-            let known = self.slots();
-            for slot in known.into_iter().filter(|slot| !there.contains_key(&slot.pod.uid)) {
-                there.insert(Arc::clone(&slot.pod.uid), (slot.pod.clone(), Brief::default()));
+            for slot in self.slots() {
+                let uid = Arc::clone(&slot.pod.uid);
+                there.entry(uid).or_insert_with(|| (slot.pod.clone(), Brief::default()));
             }
         }
         let mut missed = false;

@@ -11,7 +11,6 @@ use crate::{
     decide::{self, Start, Why},
     hook, image, log, make,
     parts::{self, Part, Role},
-    snapshot::ContainerState,
     status::Trouble,
     volume,
 };
@@ -106,8 +105,8 @@ impl Actor {
         let Some(part) = parts::part(ground.pod, name) else {
             return Err(trouble("CreateContainerConfigError", &format!("no container {name:?} in the pod")));
         };
-        let mounts = part.container.volume_mounts.iter().flatten();
-        if let Some(missing) = mounts.filter_map(|mount| ground.missing.get(&mount.name)).next() {
+        let mut mounts = part.container.volume_mounts.iter().flatten();
+        if let Some(missing) = mounts.find_map(|mount| ground.missing.get(&mount.name)) {
             return Err(missing.clone());
         }
         let id = self.create(ground, start, &part).await?;
@@ -135,21 +134,19 @@ impl Actor {
             self.failed(name, "CreateContainerConfigError", &error)
         })?;
         let with = volume::With {
-            images: &ground.images,
+            images: Some(&ground.images),
             recursive_read_only: self.recursive_read_only(ground.runtime),
         };
-        let mounts = self.volumes.mounts(ground.pod, &part.container, &inputs.env, &with).await;
+        let mounts = self.volumes.mounts(&part.container, &inputs.env, &with).await;
         let mounts = mounts.map_err(|trouble| self.refused(name, trouble))?;
         let settings = &self.shared.settings;
-        let attempt = start
-            .restart_count(|| log::directory::next_attempt(&settings.log_root, &self.slot.pod, name));
+        let attempt =
+            start.restart_count(|| log::directory::next_attempt(&settings.log_root, &self.slot.pod, name));
         let files = self.files(ground, part, &facts.pod_ips);
         let (hosts_file, termination_file) =
             files.await.map_err(|error| self.failed(name, "CreateContainerConfigError", &error))?;
-        let target = part.target.and_then(|target| {
-            let newest = self.snapshot.newest(target)?;
-            (newest.state == ContainerState::Running).then(|| newest.id.clone())
-        });
+        // In whichever state: that it has ended is for the runtime to say.
+        let target = part.target.and_then(|target| Some(self.snapshot.newest(target)?.id.clone()));
         let config = make::container(&make::ContainerOrder {
             pod: ground.pod,
             part,
@@ -235,7 +232,11 @@ impl Actor {
         let Err(failure) = hook::post_start(&self.shared.prober, &call).await else { return Ok(()) };
         let message = "FailedPostStartHook".to_owned();
         if let Err(error) = self.stop_one(ground.pod, &call.id, message, Why::PostStart).await {
-            super::actor::complain(&self.slot.pod, "cannot stop a container whose postStart hook failed", &error);
+            super::actor::complain(
+                &self.slot.pod,
+                "cannot stop a container whose postStart hook failed",
+                &error,
+            );
         }
         Err(trouble(hook::POST_START_ERROR, &failure.message))
     }

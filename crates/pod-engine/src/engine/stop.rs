@@ -1,6 +1,6 @@
 //! How a pod ends: its containers in their order and with their grace, its sandboxes, its volumes; and how what is left is removed.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,6 @@ use super::{
     actor::{Actor, Next, Stopped, complain},
     shared::Shared,
     slot::{Order, Slot},
-    stray,
 };
 use crate::{
     backend::told,
@@ -38,7 +37,10 @@ impl Actor {
             };
         }
         let last_known = order.last_known.clone().or_else(|| bundle.map(|bundle| Arc::clone(&bundle.pod)));
-        let shown = last_known.clone().unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)));
+        let shown = match &last_known {
+            Some(pod) => Arc::clone(pod),
+            None => self.stray().await,
+        };
         if !self.over {
             self.publish(&shown, false);
         }
@@ -50,7 +52,12 @@ impl Actor {
     }
 
     /// Stops whatever runs, and shows the pod's end. `remaining`: what a deletion leaves of its grace.
-    pub(super) async fn end(&mut self, pod: Option<&Pod>, shown: &Pod, remaining: Option<Duration>) -> Result<()> {
+    pub(super) async fn end(
+        &mut self,
+        pod: Option<&Pod>,
+        shown: &Pod,
+        remaining: Option<Duration>,
+    ) -> Result<()> {
         let stopped = self.stop_all(pod, shown, remaining).await;
         if let Err(error) = stopped {
             let message = format!("error killing pod: {}", told(&error));
@@ -203,7 +210,7 @@ impl Ending<'_> {
                 pod: self.slot.pod.clone(),
                 container: spec,
                 id: container.id.clone(),
-                ip: self.snapshot.sandboxes.first().and_then(|sandbox| sandbox.ips.first().copied()),
+                ip: self.address(),
                 tell: self.shared.teller(),
             };
             let ran = hook::pre_stop(&self.shared.prober, &call, grace).await;
@@ -230,6 +237,13 @@ impl Ending<'_> {
             None => stop.await,
         };
         gone(answer)
+    }
+
+    /// The pod's address: the node's with the host's network.
+    fn address(&self) -> Option<IpAddr> {
+        let sandbox = self.snapshot.sandboxes.first()?;
+        let ips = if sandbox.host_network { &self.shared.settings.node_ips } else { &sandbox.ips };
+        ips.first().copied()
     }
 
     /// The spec of a container that has a preStop hook: the pod's, or as the runtime remembers it.

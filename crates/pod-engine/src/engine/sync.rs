@@ -1,6 +1,6 @@
 //! One pass over a pod that shall run, in the order of a kubelet: status, volumes, what must stop, sandbox, what must start.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;
@@ -16,6 +16,7 @@ use crate::{
     decide::{self, Garbage, Plan, SandboxPlan},
     make,
     snapshot::SandboxState,
+    status::Trouble,
 };
 
 /// How soon a pod that waits for the runtime's network is looked at again.
@@ -35,6 +36,7 @@ impl Actor {
         if !self.adopted {
             let now = self.now();
             self.backoffs.adopt(&bundle.pod, &self.snapshot, now);
+            self.admit(&bundle.pod);
             self.adopted = true;
         }
         if self.over {
@@ -86,6 +88,18 @@ impl Actor {
         Ok(Next::In(self.wait(&plan, outcome)))
     }
 
+    /// Refuses a pod of which nothing was made yet, where a kubelet would.
+    fn admit(&mut self, pod: &Pod) {
+        let ended = pod.status.as_ref().is_some_and(is_final);
+        if ended || !self.snapshot.sandboxes.is_empty() {
+            return;
+        }
+        if let Err(Trouble { reason, message }) = make::admit(pod, &self.shared.machine) {
+            self.tell(EventKind::Warning, &reason, message.clone());
+            self.failed = Some(Trouble { reason, message: format!("Pod was rejected: {message}") });
+        }
+    }
+
     /// A pod that has ended by itself stays so: only what came late is stopped.
     async fn stay_over(&mut self, bundle: &PodBundle) -> Result<Next> {
         if self.snapshot.is_live() {
@@ -95,19 +109,6 @@ impl Actor {
         self.publish(&bundle.pod, true);
         self.collect().await;
         Ok(Next::In(self.resync()))
-    }
-
-    /// The runtime as it answered last; it is asked where it has not been yet.
-    async fn runtime(&self) -> Result<Arc<Runtime>> {
-        if self.shared.health.runtime().is_none() {
-            // That it is not well shows below, where it matters.
-            let _ = self.shared.health.ask(&self.shared).await;
-        }
-        let missing = || {
-            let pod = &self.slot.pod;
-            Error::unavailable(format!("start pod {pod}: the container runtime has not answered yet"))
-        };
-        self.shared.health.runtime().ok_or_else(missing)
     }
 
     /// Tells the status, and lets the probes follow it.
@@ -158,13 +159,11 @@ impl Actor {
         if sandbox.is_none() || !plan.start.is_empty() {
             let config = self.sandbox_config(bundle, runtime, attempt).await;
             let config = config.inspect_err(|error| self.tell_sandbox_failure(error))?;
-            let sandbox = match sandbox {
-                Some(id) => id,
-                None => {
-                    let id = self.run_sandbox(bundle, &config).await?;
-                    outcome.did = true;
-                    id
-                }
+            let sandbox = if let Some(id) = sandbox {
+                id
+            } else {
+                outcome.did = true;
+                self.run_sandbox(bundle, &config).await?
             };
             let started = self.start_all(bundle, pod, runtime, &sandbox, &config, &plan.start).await;
             outcome.did |= started.did;

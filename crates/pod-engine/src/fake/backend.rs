@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     backend::{
-        self, Condition, ContainerBackend, ContainerConfig, ContainerEntry, ContainerUsage, CpuUsage, FsUsage,
-        Handler, Image, Listing, MemoryUsage, PodUsage, Ran, SandboxConfig, SandboxEntry,
+        self, Condition, ContainerBackend, ContainerConfig, ContainerEntry, ContainerUsage, CpuUsage,
+        FsUsage, Handler, Image, Listing, MemoryUsage, PodUsage, Ran, SandboxConfig, SandboxEntry,
     },
     snapshot::{Container, ContainerState, Sandbox, SandboxState},
 };
@@ -141,7 +141,10 @@ impl ContainerBackend for Runtime {
             let machine = this.0.machine.lock();
             let known = machine.sandboxes.get(id);
             let missing = || {
-                error(Kind::NotFound, &format!("an error occurred when try to find sandbox \"{id}\": not found"))
+                error(
+                    Kind::NotFound,
+                    &format!("an error occurred when try to find sandbox \"{id}\": not found"),
+                )
             };
             known.map(|known| known.sandbox.clone()).ok_or_else(missing)
         })
@@ -263,7 +266,7 @@ impl ContainerBackend for Runtime {
     async fn exec(&self, container: &str, command: &[String], options: &ExecOptions) -> Result<Started> {
         self.call(Call::Exec, async |this| {
             let outcome = this.command(container, command)?.outcome();
-            Ok(Started::Session(session(outcome, options)))
+            Ok(Started::Session(session(outcome, *options)))
         })
         .await
     }
@@ -271,7 +274,7 @@ impl ContainerBackend for Runtime {
     async fn attach(&self, container: &str, options: &AttachOptions) -> Result<Started> {
         self.call(Call::Attach, async |this| {
             this.0.machine.lock().running(container, this.0.clock.now())?;
-            Ok(Started::Session(silent(options)))
+            Ok(Started::Session(silent(*options)))
         })
         .await
     }
@@ -309,7 +312,8 @@ impl ContainerBackend for Runtime {
     }
 
     async fn images(&self) -> Result<Vec<Image>> {
-        self.call(Call::Images, async |this| Ok(this.0.machine.lock().images.values().cloned().collect())).await
+        self.call(Call::Images, async |this| Ok(this.0.machine.lock().images.values().cloned().collect()))
+            .await
     }
 
     async fn pull(

@@ -71,7 +71,10 @@ impl Machine {
             return Err(error(Kind::Internal, &text));
         }
         if self.no_network && config.security.namespaces.network != Share::Node {
-            return Err(error(Kind::Internal, "failed to setup network for sandbox: cni plugin not initialized"));
+            return Err(error(
+                Kind::Internal,
+                "failed to setup network for sandbox: cni plugin not initialized",
+            ));
         }
         let id = self.id();
         let host_network = config.security.namespaces.network == Share::Node;
@@ -95,11 +98,8 @@ impl Machine {
     pub(super) fn foreign(&mut self, labels: BTreeMap<String, String>, now: Timestamp) -> String {
         let id = self.id();
         let part = |key: &str| labels.get(key).cloned().unwrap_or_default();
-        let pod = vk_provider::PodRef::new(
-            part(label::POD_NAMESPACE),
-            part(label::POD_NAME),
-            part(label::POD_UID),
-        );
+        let pod =
+            vk_provider::PodRef::new(part(label::POD_NAMESPACE), part(label::POD_NAME), part(label::POD_UID));
         let sandbox = Sandbox {
             id: id.clone(),
             attempt: 0,
@@ -136,7 +136,10 @@ impl Machine {
     ) -> Result<String> {
         let ready = self.sandboxes.get(sandbox).is_some_and(|it| it.sandbox.state == SandboxState::Ready);
         if !ready {
-            return Err(error(Kind::NotFound, &format!("failed to find sandbox id \"{sandbox}\": not found")));
+            return Err(error(
+                Kind::NotFound,
+                &format!("failed to find sandbox id \"{sandbox}\": not found"),
+            ));
         }
         let same = |it: &&Process| {
             it.container.sandbox == sandbox
@@ -346,7 +349,10 @@ impl Machine {
     }
 
     pub(super) fn image(&mut self, name: &str) {
-        let id = format!("sha256:{:064x}", name.bytes().fold(7_u128, |sum, byte| sum * 31 % (1 << 100) + u128::from(byte)));
+        let id = format!(
+            "sha256:{:064x}",
+            name.bytes().fold(7_u128, |sum, byte| sum * 31 % (1 << 100) + u128::from(byte))
+        );
         let bare = name.rsplit_once('@').map_or(name, |(bare, _)| bare);
         let path = bare.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(bare, |(path, _)| path);
         let image = Image {
@@ -399,7 +405,7 @@ impl Process {
         self.container.state = ContainerState::Exited;
         self.container.finished = Some(at);
         self.container.exit_code = if ran { code } else { KILLED };
-        self.container.reason = why.to_owned();
+        why.clone_into(&mut self.container.reason);
     }
 
     /// Writes into the files what it has written until now.
@@ -436,6 +442,7 @@ pub(super) fn later(time: Timestamp, delay: Duration) -> Timestamp {
 
 /// The answer of a runtime that is not there.
 pub(super) fn refused() -> Error {
-    let text = "connection error: desc = \"transport: Error while dialing: dial unix: connect: connection refused\"";
+    let text =
+        "connection error: desc = \"transport: Error while dialing: dial unix: connect: connection refused\"";
     error(Kind::Unavailable, text)
 }

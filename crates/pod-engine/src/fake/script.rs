@@ -133,9 +133,7 @@ impl Script {
 
 fn sleep(time: Option<&str>) -> Step {
     let seconds = time.and_then(|time| time.parse::<f64>().ok());
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .map_or(Step::Forever, Step::Sleep)
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map_or(Step::Forever, Step::Sleep)
 }
 
 fn trap(rest: &str) -> Option<i32> {

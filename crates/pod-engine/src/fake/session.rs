@@ -42,7 +42,7 @@ impl Command {
             copies: false,
         };
         match words.as_slice() {
-            ["env"] => done(0, self.env.iter().map(|(name, value)| format!("{name}={value}\n")).collect()),
+            ["env"] => done(0, lines(self.env.iter().map(|(name, value)| format!("{name}={value}")))),
             ["cat"] => Outcome { copies: true, ..done(0, String::new()) },
             ["test", "-f", _] => done(i32::from(!self.file_there), String::new()),
             ["true"] => done(0, String::new()),
@@ -53,15 +53,25 @@ impl Command {
                 };
                 let end = script.end();
                 let takes = end.map_or(Duration::MAX, |end| end.after);
-                let lines = script.lines(takes).into_iter().map(|(_, text)| format!("{text}\n")).collect();
-                Outcome { takes, ..done(end.map_or(KILLED, |end| end.code), lines) }
+                let output = lines(script.lines(takes).into_iter().map(|(_, text)| text.to_owned()));
+                Outcome { takes, ..done(end.map_or(KILLED, |end| end.code), output) }
             }
         }
     }
 }
 
+/// Each with its end.
+fn lines(all: impl Iterator<Item = String>) -> String {
+    let mut text = String::new();
+    for line in all {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
 /// Serves a command on streams.
-pub(super) fn session(outcome: Outcome, options: &ExecOptions) -> Session {
+pub(super) fn session(outcome: Outcome, options: ExecOptions) -> Session {
     let (stdin, mut input) = duplex(BUFFER);
     let (mut output, stdout) = duplex(BUFFER);
     let (errors, stderr) = duplex(BUFFER);
@@ -92,7 +102,7 @@ pub(super) fn session(outcome: Outcome, options: &ExecOptions) -> Session {
 }
 
 /// Streams to a process that says nothing.
-pub(super) fn silent(options: &ExecOptions) -> Session {
+pub(super) fn silent(options: ExecOptions) -> Session {
     let outcome = Outcome { takes: Duration::MAX, code: 0, output: Vec::new(), copies: false };
     session(outcome, options)
 }

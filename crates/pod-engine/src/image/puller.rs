@@ -208,11 +208,8 @@ impl Puller {
                 tell(EventKind::Normal, "Pulled", message);
                 self.backoffs.lock().forget_old(Instant::now());
                 intent.pulled(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
-                let found = pulled.image.clone().map_err(|why| {
-                    let message = format!("Failed to inspect image {written:?}: {why}");
-                    tell(EventKind::Warning, "InspectFailed", message.clone());
-                    trouble("ImageInspectError", message)
-                })?;
+                // A kubelet asks for the image's user when it makes the container. It is not guessed.
+                let found = pulled.image.clone().map_err(|why| trouble("CreateContainerConfigError", why))?;
                 let image_ref = pulled.image_ref.clone();
                 let image = found.unwrap_or_else(|| Image { id: image_ref.clone(), ..Image::default() });
                 Ok(Ready { image_ref, image })
@@ -250,7 +247,7 @@ impl Puller {
             };
             let began = Instant::now();
             let (image_ref, hash) = attempt(&*backend, &image, &credentials, &sandbox).await?;
-            let image = backend.image(&image, "").await.map_err(|error| told(&error));
+            let image = backend.image(&image, "").await.map_err(|error| error.message().to_owned());
             Ok(Arc::new(Pulled { image_ref, image, took: began.elapsed(), hash }))
         };
         let flight = flight.boxed().shared();
@@ -349,5 +346,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
+#[cfg(test)]
+mod double;
 #[cfg(test)]
 mod tests;

@@ -18,9 +18,8 @@ pub async fn host_dns(settings: &Settings) -> Result<Dns> {
     if path.as_os_str().is_empty() {
         return Ok(Dns::default());
     }
-    let content = tokio::fs::read(path)
-        .await
-        .map_err(|error| Error::internal(format!("open {}: {error}", path.display())).caused_by(error))?;
+    let content = tokio::fs::read(path).await;
+    let content = content.map_err(|error| Error::internal(format!("open {}: {error}", path.display())))?;
     parse(&String::from_utf8_lossy(&content)).map_err(|why| {
         Error::invalid(format!("Encountered error while parsing resolv conf file. Error: {why}"))
     })

@@ -11,6 +11,8 @@ pub struct Machine {
     pub unified: bool,
     /// Whether swap can be limited. Containers get none.
     pub swap: bool,
+    /// Whether the kernel enforces AppArmor profiles.
+    pub apparmor: bool,
     /// Paths that containers cannot see, beside those that no machine shows them.
     pub masked_paths: Vec<String>,
 }
@@ -29,6 +31,7 @@ impl Machine {
         } else {
             cgroups.join("memory/memory.memsw.limit_in_bytes").exists()
         };
+        let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
         let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         let throttles = cpus(possible.trim())
             .into_iter()
@@ -41,6 +44,7 @@ impl Machine {
             huge_pages,
             unified,
             swap,
+            apparmor: Path::new("/sys/kernel/security/apparmor").exists() && enabled.starts_with('Y'),
             masked_paths: throttles.filter(|path| Path::new(path).exists()).collect(),
         }
     }

@@ -92,7 +92,7 @@ pub(super) fn of_container(order: &ContainerOrder<'_>, namespaces: Namespaces) -
         },
         selinux: own.se_linux_options.as_ref().or(shared.se_linux_options.as_ref()).map(selinux),
         seccomp: seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), settings)?,
-        apparmor: apparmor(pod, container, shared)?,
+        apparmor: apparmor(pod, container)?,
         masked_paths,
         read_only_paths,
     })
@@ -168,7 +168,7 @@ fn seccomp(profile: Option<&SeccompProfile>, settings: &Settings) -> Result<Secc
 }
 
 /// The container's field, then the annotation for the container, then the pod's field.
-fn apparmor(pod: &Pod, container: &Container, shared: &PodSecurityContext) -> Result<Option<String>, String> {
+pub(super) fn apparmor(pod: &Pod, container: &Container) -> Result<Option<String>, String> {
     let noted = || {
         let notes = pod.metadata.annotations.as_ref()?;
         let value = notes.get(&format!("{APPARMOR}{}", container.name))?;
@@ -183,7 +183,8 @@ fn apparmor(pod: &Pod, container: &Container, shared: &PodSecurityContext) -> Re
     if let Some(noted) = noted() {
         return Ok(Some(noted));
     }
-    shared.app_armor_profile.as_ref().map(notation).transpose()
+    let shared = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    shared.and_then(|context| context.app_armor_profile.as_ref()).map(notation).transpose()
 }
 
 fn notation(profile: &AppArmorProfile) -> Result<String, String> {

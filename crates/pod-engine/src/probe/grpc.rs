@@ -68,15 +68,16 @@ struct Failed {
 }
 
 impl Failed {
-    fn unavailable(error: impl ToString) -> Self {
-        Self { code: 14, message: format!("connection error: {}", error.to_string()) }
+    fn unavailable(error: &hyper::Error) -> Self {
+        Self { code: 14, message: format!("connection error: {error}") }
     }
 }
 
 async fn check(stream: Watched, address: &str, service: &str, limit: Duration) -> Result<u64, Failed> {
     let (executor, more) = Beside::new();
-    let (mut sender, connection) =
-        http2::handshake(executor, TokioIo::new(stream)).await.map_err(Failed::unavailable)?;
+    let (mut sender, connection) = http2::handshake(executor, TokioIo::new(stream))
+        .await
+        .map_err(|error| Failed::unavailable(&error))?;
     let connection = async move {
         // What broke is told to whoever waits for the answer.
         let _broken = connection.await;
@@ -85,7 +86,7 @@ async fn check(stream: Watched, address: &str, service: &str, limit: Duration) -
     let request =
         request(address, service, limit).map_err(|error| Failed { code: 13, message: error.to_string() })?;
     beside(&mut driver, async {
-        let response = sender.send_request(request).await.map_err(Failed::unavailable)?;
+        let response = sender.send_request(request).await.map_err(|error| Failed::unavailable(&error))?;
         let (head, mut body) = response.into_parts();
         if head.status != StatusCode::OK {
             return Err(not_grpc(head.status));
@@ -93,7 +94,7 @@ async fn check(stream: Watched, address: &str, service: &str, limit: Duration) -
         ended(&head.headers).unwrap_or(Ok(()))?;
         let mut data = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            match frame.map_err(Failed::unavailable)?.into_data() {
+            match frame.map_err(|error| Failed::unavailable(&error))?.into_data() {
                 Ok(more) if data.len() + more.len() <= MOST_ANSWER => data.extend_from_slice(&more),
                 Ok(_) => return Err(Failed { code: 8, message: "the answer is too large".to_owned() }),
                 Err(frame) => {

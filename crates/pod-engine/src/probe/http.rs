@@ -52,6 +52,8 @@ pub(crate) struct Get {
     /// In place of the URL's host.
     host: Option<HeaderValue>,
     headers: HeaderMap,
+    /// Why it cannot be sent. Found out when it is, as by a kubelet, for which this is a failure of the probe.
+    wrong: Option<String>,
 }
 
 /// An answer whose body is yet to be read.
@@ -82,12 +84,18 @@ impl Get {
         let url =
             Url::new(&scheme.to_ascii_lowercase(), host, port, action.path.as_deref().unwrap_or_default());
         let mut headers = HeaderMap::new();
+        let mut wrong = None;
         for header in action.http_headers.iter().flatten() {
-            let name = HeaderName::from_bytes(header.name.as_bytes())
-                .map_err(|_| format!("net/http: invalid header field name {:?}", header.name))?;
-            let value = HeaderValue::from_bytes(header.value.as_bytes())
-                .map_err(|_| format!("net/http: invalid header field value for {:?}", header.name))?;
-            headers.append(name, value);
+            match (
+                HeaderName::from_bytes(header.name.as_bytes()),
+                HeaderValue::from_bytes(header.value.as_bytes()),
+            ) {
+                (Ok(name), Ok(value)) => _ = headers.append(name, value),
+                (Err(_), _) => wrong = Some(format!("net/http: invalid header field name {:?}", header.name)),
+                (_, Err(_)) => {
+                    wrong = Some(format!("net/http: invalid header field value for {:?}", header.name));
+                }
+            }
         }
         let host = headers.remove(HOST).filter(|host| !host.is_empty());
         if !headers.contains_key(USER_AGENT) {
@@ -100,7 +108,7 @@ impl Get {
             Some(true) => _ = headers.remove(ACCEPT),
             Some(false) => {}
         }
-        Ok(Self { url, host, headers })
+        Ok(Self { url, host, headers, wrong })
     }
 
     /// The host and port that are asked.
@@ -111,9 +119,25 @@ impl Get {
     /// The same without TLS, and without what must not be sent without it.
     pub(crate) fn without_tls(&self) -> Self {
         let mut plain = self.clone();
-        plain.url.scheme = "http".to_owned();
+        "http".clone_into(&mut plain.url.scheme);
         plain.headers.remove(http::header::AUTHORIZATION);
         plain
+    }
+
+    /// All headers in the order in which a kubelet writes them.
+    fn in_order(&self) -> HeaderMap {
+        let mut ordered = HeaderMap::new();
+        let host = self.host.clone().or_else(|| HeaderValue::try_from(self.url.authority()).ok());
+        ordered.extend(host.map(|host| (HOST, host)));
+        let mut names: Vec<&HeaderName> = self.headers.keys().collect();
+        names.sort_by_key(|name| (*name != USER_AGENT, name.as_str()));
+        for name in names {
+            for value in self.headers.get_all(name) {
+                ordered.append(name, value.clone());
+            }
+        }
+        ordered.append(CONNECTION, HeaderValue::from_static("close"));
+        ordered
     }
 
     /// Goes where a redirect points.
@@ -212,6 +236,9 @@ impl Web {
     }
 
     async fn send(&self, get: &Get) -> Result<Answer, String> {
+        if let Some(wrong) = &get.wrong {
+            return Err(wrong.clone());
+        }
         let secure = match get.url.scheme.as_str() {
             "http" => false,
             "https" => true,
@@ -220,11 +247,8 @@ impl Web {
         let stream = dial::connect(&get.url.host, get.url.port).await?;
         let ends = stream.local_addr().and_then(|here| Ok((here, stream.peer_addr()?)));
         let (stream, first) = Watched::new(stream);
-        let answered = if secure {
-            self.send_secure(get, stream, &first).await
-        } else {
-            one(get, stream).await.map_err(Broken::Http)
-        };
+        let answered =
+            if secure { self.send_secure(get, stream, &first).await } else { one(get, stream).await };
         answered.map_err(|broken| broken.said(ends.ok()))
     }
 
@@ -235,7 +259,7 @@ impl Web {
             if first.is_plain_http() { Broken::Said(PLAIN.to_owned()) } else { Broken::Tls(error) }
         })?;
         let second = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if second { two(get, stream).await } else { one(get, stream).await.map_err(Broken::Http) }
+        if second { two(get, stream).await } else { one(get, stream).await }
     }
 }
 
@@ -311,25 +335,23 @@ impl Broken {
 }
 
 /// HTTP/1.1.
-async fn one<S>(get: &Get, stream: S) -> Result<Answer, hyper::Error>
+async fn one<S>(get: &Get, stream: S) -> Result<Answer, Broken>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) =
-        conn::http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) = conn::http1::Builder::new()
+        .title_case_headers(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(Broken::Http)?;
     let mut request = Request::new(Empty::new());
-    *request.headers_mut() = get.headers.clone();
-    let host = get.host.clone().or_else(|| HeaderValue::try_from(get.url.authority()).ok());
-    if let Some(host) = host {
-        request.headers_mut().insert(HOST, host);
-    }
-    request.headers_mut().append(CONNECTION, HeaderValue::from_static("close"));
-    *request.uri_mut() = get.url.target();
+    *request.headers_mut() = get.in_order();
+    *request.uri_mut() = get.url.target().map_err(Broken::Said)?;
     let mut driver: Driver = Some(Box::pin(async move {
         // What broke is told to whoever waits for the answer.
         let _broken = connection.await;
     }));
-    let response = beside(&mut driver, sender.send_request(request)).await?;
+    let response = beside(&mut driver, sender.send_request(request)).await.map_err(Broken::Http)?;
     Ok(Answer { response, driver, _sender: Sender::One(sender) })
 }
 

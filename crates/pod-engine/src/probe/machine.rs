@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Probe;
 
 use super::verdict::{Kind, Verdict, Verdicts};
 
 /// A container that ran for so long before we did was there before us: its verdicts are not begun anew, because a restart of ours
 /// must not make a ready pod unready.
-const BEFORE_US: Duration = Duration::from_secs(10);
+const BEFORE_US: SignedDuration = SignedDuration::from_secs(10);
 
 /// One probe's memory.
 #[derive(Clone, Debug)]
@@ -148,10 +148,8 @@ impl Machine {
 
     /// The first verdict on a new container.
     fn begin(&self, target: &Target, moment: &Moment<'_>, verdicts: &mut Verdicts) -> bool {
-        let before_us = target
-            .running
-            .is_some_and(|since| moment.agent_started.duration_since(since).unsigned_abs() > BEFORE_US)
-            && target.running.is_some_and(|since| since < moment.agent_started);
+        let before_us =
+            target.running.is_some_and(|since| moment.agent_started.duration_since(since) > BEFORE_US);
         if !before_us {
             return self.set(initial(self.kind), verdicts);
         }

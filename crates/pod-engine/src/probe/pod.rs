@@ -27,14 +27,14 @@ use crate::{
 
 /// The probes of a pod. When this is dropped they end, also one that is just being made.
 pub struct Probes {
-    shared: Arc<Shared>,
-    inner: Mutex<Inner>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
-struct Inner {
-    workers: BTreeMap<(String, Kind), Arc<Worker>>,
-    tasks: JoinSet<()>,
+pub(super) struct Inner {
+    pub(super) workers: BTreeMap<(String, Kind), Arc<Worker>>,
+    pub(super) tasks: JoinSet<()>,
 }
 
 /// What the pod's tasks share.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "e2e")]
+mod differential;
 mod doctor;
 mod double;
 mod events;

@@ -63,13 +63,13 @@ impl Url {
         if self.shown {
             whole
         } else {
-            whole.rsplit_once(':').map_or(whole.clone(), |(host, _)| host.to_owned())
+            whole.rsplit_once(':').map_or_else(|| whole.clone(), |(host, _)| host.to_owned())
         }
     }
 
     /// What stands in the first line of a request.
-    pub(super) fn target(&self) -> Uri {
-        Uri::from(self.path_and_query())
+    pub(super) fn target(&self) -> Result<Uri, String> {
+        self.path_and_query().map(Uri::from)
     }
 
     /// What HTTP/2 wants to know, with another host where one is given.
@@ -77,15 +77,14 @@ impl Url {
         Uri::builder()
             .scheme(self.scheme.as_str())
             .authority(host.unwrap_or_else(|| self.authority()))
-            .path_and_query(self.path_and_query())
+            .path_and_query(self.path_and_query()?)
             .build()
             .map_err(|error| error.to_string())
     }
 
-    fn path_and_query(&self) -> PathAndQuery {
+    fn path_and_query(&self) -> Result<PathAndQuery, String> {
         let whole = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
-        // Escaped when it was made, so this does not fail.
-        PathAndQuery::try_from(whole).unwrap_or_else(|_| PathAndQuery::from_static("/"))
+        PathAndQuery::try_from(whole).map_err(|error| format!("invalid path: {error}"))
     }
 }
 
@@ -173,7 +172,22 @@ fn without_dots(whole: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_path_is_given_can_be_asked_for_and_whatever_reference_is_answered_can_be_followed(
+            path in any::<String>(), reference in any::<String>(),
+        ) {
+            let url = Url::new("http", "pod", 80, &path);
+            prop_assert!(url.target().is_ok(), "{url}");
+            if let Ok((next, _)) = url.join(&reference) {
+                prop_assert!(next.target().is_ok(), "{next}");
+            }
+        }
+    }
 
     #[test]
     fn a_url_is_written_as_the_kubelet_writes_it() {
@@ -196,7 +210,7 @@ mod tests {
         for (scheme, host, path, wanted, target) in cases {
             let url = Url::new(scheme, host, 93, path);
             assert_eq!(url.to_string(), wanted, "{path}");
-            assert_eq!(url.target().to_string(), target, "{path}");
+            assert_eq!(url.target().unwrap().to_string(), target, "{path}");
         }
     }
 
