@@ -11,11 +11,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::Value;
-use vk_pod_engine::{
-    ContainerBackend as _, Snapshot,
-    snapshot::label,
-    volume::message,
-};
+use vk_pod_engine::{ContainerBackend as _, Snapshot, snapshot::label, volume::message};
 use vk_provider_cri::Cri;
 use vk_supervisor::Clock;
 use vk_testing::{
@@ -120,7 +116,9 @@ impl Scene {
         eventually("the node is Ready", SOON, || async {
             let node = nodes.get(NODE).await.map_err(|error| error.to_string())?;
             let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let ready = conditions
+                .into_iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
             if ready { Ok(node) } else { Err(format!("{:?}", node.status)) }
         })
         .await
