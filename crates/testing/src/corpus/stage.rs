@@ -177,15 +177,12 @@ impl Play<'_> {
         let end = Instant::now() + Duration::from_secs(checkpoint.within);
         // The last one at which the status said what the runtime had: it may come late after what it tells.
         let mut good = None::<Moment>;
-        loop {
-            if let Err(error) = self.arrive(checkpoint, end).await {
-                return good.filter(|moment| untold(checkpoint, moment).is_none()).ok_or(error);
-            }
+        while good.is_none() {
+            self.arrive(checkpoint, end).await?;
             loop {
                 let moment = self.moment(checkpoint).await?;
-                match &mut good {
-                    Some(good) if !moment.is_consistent() => good.events = moment.events,
-                    good => *good = Some(moment),
+                if moment.is_consistent() {
+                    good = Some(moment);
                 }
                 // A change within a second: the state was on its way.
                 let changed = timeout(SETTLED, self.follow.change()).await.is_ok();
@@ -193,17 +190,22 @@ impl Play<'_> {
                     break;
                 }
             }
-            match good.as_ref().and_then(|moment| untold(checkpoint, moment)) {
-                Some(reason) if Instant::now() > end => {
-                    return Err(format!("{}: {}: no event {reason}", self.case.name, checkpoint.reach));
-                }
-                Some(_) => {}
-                None => match good.take() {
-                    Some(moment) if moment.is_consistent() || Instant::now() > end => return Ok(moment),
-                    moment => good = moment,
-                },
+            if Instant::now() > end {
+                break;
             }
         }
+        let Some(mut moment) = good else {
+            return Err(format!("{}: {}: seen only in between", self.case.name, checkpoint.reach));
+        };
+        // What people are told may come later still.
+        while let Some(reason) = untold(checkpoint, &moment) {
+            if Instant::now() > end {
+                return Err(format!("{}: {}: no event {reason}", self.case.name, checkpoint.reach));
+            }
+            tokio::time::sleep(AGAIN).await;
+            moment.events = self.events().await?;
+        }
+        Ok(moment)
     }
 
     /// Waits for a checkpoint, and until it is as recorded. Returns in what it is not.
