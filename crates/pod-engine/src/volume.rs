@@ -1,1 +1,401 @@
-//! The directories of a pod: volumes, hosts file, termination messages.
+//! The directories of a pod: its volumes, `/etc/hosts`, termination messages.
+//!
+//! | kind | what it is here |
+//! |---|---|
+//! | `emptyDir` | a directory; with `medium: Memory` a tmpfs as large as a kubelet makes it; huge pages. `sizeLimit` on disk is not enforced: a kubelet does it by eviction |
+//! | `configMap`, `secret`, `projected`, `downwardAPI` | files from the [`Resolver`](vk_provider::resolve::Resolver), all but the first in memory, changed as one while the pod lives |
+//! | `hostPath` | the path, checked or made by its type |
+//! | `persistentVolumeClaim`, `ephemeral` | the path, where the volume is a `hostPath` or `local` one |
+//! | `image` | nothing on this machine: the runtime mounts it ([`images`]) |
+//! | all else, and `volumeDevices` | an error that names the volume and its kind |
+//!
+//! Like a kubelet we make only what a container mounts. Everything can be made again, by this process or the one after it, and is
+//! left as it is where it is there. Nothing here needs rights to mount but what is mounted: memory volumes of users, and `subPath`.
+
+mod empty;
+mod files;
+mod host;
+pub mod message;
+mod mounts;
+mod nested;
+mod place;
+mod size;
+mod source;
+mod sub_path;
+mod system;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures::future;
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
+use parking_lot::Mutex;
+use tokio::{sync::watch, task::JoinSet};
+use vk_files::{Root, Writer};
+use vk_provider::{Error, PodBundle, Result, quantity::Quantity};
+use vk_supervisor::Clock;
+
+pub(crate) use self::system::{quoted, words};
+use self::{
+    empty::{Empty, Medium},
+    files::Standing,
+    host::Local,
+    source::Source,
+};
+pub use self::{
+    mounts::With,
+    place::Place,
+    source::{ImageVolume, images},
+};
+use crate::{backend::Mount, status::Trouble};
+
+const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+const LOCAL: &str = "kubernetes.io~local-volume";
+
+/// The volumes of one pod. Dropping it ends their updates and nothing else: what is on the disk is there for the next one.
+#[derive(Debug)]
+pub struct Volumes {
+    shared: Arc<Shared>,
+    /// Who writes the files that change.
+    writers: Mutex<JoinSet<()>>,
+    /// One at a time makes volumes.
+    making: tokio::sync::Mutex<()>,
+    /// What `ready` has seen.
+    seen: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    place: Place,
+    uid: Box<str>,
+    clock: Clock,
+    known: Mutex<BTreeMap<String, Known>>,
+    /// Counts what has happened to volumes.
+    turns: watch::Sender<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    placed: Placed,
+    is_empty_dir: bool,
+    standing: Standing,
+    /// Whether it never had files, and none will come: it is to be tried anew when somebody asks again.
+    is_given_up: bool,
+}
+
+/// A volume on this machine.
+#[derive(Clone, Debug)]
+struct Placed {
+    /// Where it is; `None` for an image.
+    path: Option<PathBuf>,
+    /// Whether nobody may write it.
+    read_only: bool,
+    /// Whether it is ours, so that its labels may be changed.
+    managed: bool,
+}
+
+/// A volume that could not be made.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its name.
+    pub volume: String,
+    /// Why.
+    pub error: Error,
+    /// Whether the resolver has sent the event already.
+    pub told: bool,
+}
+
+impl Failure {
+    /// The message of the event `FailedMount`, in a kubelet's words.
+    pub fn message(&self) -> String {
+        format!("MountVolume.SetUp failed for volume {:?} : {}", self.volume, self.error.report())
+    }
+}
+
+impl Volumes {
+    /// The volumes of the pod with this UID. Nothing is made yet.
+    pub fn new(place: &Place, uid: &str, clock: Clock) -> Self {
+        let (turns, _) = watch::channel(0);
+        let shared = Shared { place: place.clone(), uid: uid.into(), clock, known: Mutex::default(), turns };
+        Self {
+            shared: Arc::new(shared),
+            writers: Mutex::default(),
+            making: tokio::sync::Mutex::default(),
+            seen: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes all volumes that containers of the pod mount and that are not made yet, and tells which cannot be had now. Cheap where
+    /// all is there. What fails may be tried again at any time; [`changed`](Self::changed) tells when it is worth it.
+    pub async fn ready(&self, bundle: &PodBundle) -> Result<(), Vec<Failure>> {
+        let _one = self.making.lock().await;
+        let mut turns = self.shared.turns.subscribe();
+        let wanted: Vec<&Volume> = source::mounted(&bundle.pod).collect();
+        let shared = Arc::clone(&self.shared);
+        let base = blocking(move || shared.place.make_pod(&shared.uid)).await;
+        if let Err(error) = base {
+            let (kind, message) = (error.kind().clone(), error.report());
+            let failure = |volume: &&Volume| Failure {
+                volume: volume.name.clone(),
+                error: Error::new(kind.clone(), message.clone()),
+                told: false,
+            };
+            return Err(wanted.iter().map(failure).collect());
+        }
+        let missing = wanted.iter().filter(|volume| !self.is_there(&volume.name));
+        let made = future::join_all(missing.map(|volume| self.make(volume, bundle))).await;
+        let mut failures: Vec<Failure> = made.into_iter().flatten().collect();
+        // Those with files stand where their writers say, as soon as they say anything.
+        loop {
+            let turn = *turns.borrow_and_update();
+            let known = self.shared.known.lock().clone();
+            let standings =
+                || wanted.iter().filter_map(|volume| Some((volume, &known.get(&volume.name)?.standing)));
+            if standings().any(|(_, standing)| matches!(standing, Standing::Pending)) {
+                // The sender is ours, so there is no error.
+                let _ = turns.changed().await;
+                continue;
+            }
+            failures.extend(standings().filter_map(|(volume, standing)| match standing {
+                Standing::Failed { kind, message, told } => Some(Failure {
+                    volume: volume.name.clone(),
+                    error: Error::new(kind.clone(), message.clone()),
+                    told: *told,
+                }),
+                _ => None,
+            }));
+            self.seen.store(turn, Ordering::Relaxed);
+            break;
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+
+    /// Resolves when [`ready`](Self::ready) may answer otherwise than it did last, because a file volume has changed its standing.
+    pub async fn changed(&self) {
+        let mut turns = self.shared.turns.subscribe();
+        // The sender is ours, so there is no error.
+        let _ = turns.wait_for(|turn| *turn != self.seen.load(Ordering::Relaxed)).await;
+    }
+
+    /// Where the pod's empty directories are, by the volume's name: for [`Facts::volumes`](vk_provider::resolve::Facts::volumes).
+    pub fn facts(&self) -> BTreeMap<String, PathBuf> {
+        let known = self.shared.known.lock();
+        let empty = known.iter().filter(|(_, known)| known.is_empty_dir);
+        empty.filter_map(|(name, known)| Some((name.clone(), known.placed.path.clone()?))).collect()
+    }
+
+    /// What a container's `volumeMounts` are on this machine, in their order. `env` is what the container starts with. What cannot be
+    /// had is a `CreateContainerConfigError`, in a kubelet's words.
+    pub async fn mounts(
+        &self,
+        container: &Container,
+        env: &[(String, String)],
+        with: &With<'_>,
+    ) -> Result<Vec<Mount>, Trouble> {
+        if let Some(device) = container.volume_devices.iter().flatten().next() {
+            let (volume, container) = (&device.name, &container.name);
+            let message = format!("cannot find volume {volume:?} to pass into container {container:?}");
+            return Err(mounts::trouble(message));
+        }
+        let placed = {
+            let known = self.shared.known.lock();
+            let ready = known.iter().filter(|(_, known)| matches!(known.standing, Standing::Ready));
+            ready.map(|(name, known)| (name.clone(), known.placed.clone())).collect()
+        };
+        let Shared { place, uid, .. } = &*self.shared;
+        let wanted = mounts::wanted(place, uid, &placed, container, env, with).map_err(mounts::trouble)?;
+        let name = container.name.clone();
+        let made = tokio::task::spawn_blocking(move || mounts::make(wanted, &name)).await;
+        made.map_err(|error| mounts::trouble(format!("mount volumes: {error}")))?
+    }
+
+    /// Ends the updates, and removes everything of the pod: see [`Place::tear_down`].
+    pub async fn tear_down(&self) -> Result<()> {
+        let _one = self.making.lock().await;
+        let mut writers = std::mem::take(&mut *self.writers.lock());
+        writers.shutdown().await;
+        self.shared.known.lock().clear();
+        self.shared.place.tear_down(&self.shared.uid).await
+    }
+
+    /// Whether nothing is to be made: it stands, or somebody is at it.
+    fn is_there(&self, volume: &str) -> bool {
+        self.shared.known.lock().get(volume).is_some_and(|known| !known.is_given_up)
+    }
+
+    async fn make(&self, volume: &Volume, bundle: &PodBundle) -> Option<Failure> {
+        let made = match source::block_device(&bundle.pod, &volume.name) {
+            Some(error) => Err(error),
+            None => self.try_make(volume, bundle).await,
+        };
+        let error = made.err()?;
+        Some(Failure { volume: volume.name.clone(), error, told: false })
+    }
+
+    async fn try_make(&self, volume: &Volume, bundle: &PodBundle) -> Result<()> {
+        if !system::is_name(&volume.name) {
+            return Err(Error::invalid(format!("volume {:?}: this cannot be a name", volume.name)));
+        }
+        let source = Source::of(volume, &bundle.pod)?;
+        let is_empty_dir = matches!(source, Source::Empty(_));
+        let placed = match source {
+            Source::Empty(source) => {
+                let empty = self.empty_dir(volume, &source, bundle)?;
+                let path = Some(empty.path.clone());
+                blocking(move || empty.make()).await?;
+                Placed { path, read_only: false, managed: true }
+            }
+            Source::Host(source) => {
+                let path = blocking(move || host::check(&source)).await?;
+                Placed { path: Some(path), read_only: false, managed: false }
+            }
+            Source::Files { kind, memory } => return self.start_files(volume, kind, memory, bundle).await,
+            Source::Claim { name, read_only } => self.claimed(volume, &name, read_only, bundle).await?,
+            Source::Image => Placed { path: None, read_only: true, managed: false },
+        };
+        let known = Known { placed, is_empty_dir, standing: Standing::Ready, is_given_up: false };
+        self.shared.known.lock().insert(volume.name.clone(), known);
+        Ok(())
+    }
+
+    fn empty_dir(&self, volume: &Volume, source: &EmptyDirVolumeSource, bundle: &PodBundle) -> Result<Empty> {
+        let medium = match source.medium.as_deref().unwrap_or_default() {
+            "" => Medium::Disk,
+            "Memory" => Medium::Memory { size: memory_size(bundle, Some(source)), needed: true },
+            medium if medium == "HugePages" || medium.starts_with("HugePages-") => {
+                Medium::HugePages(size::huge_page(&bundle.pod, medium).map_err(Error::invalid)?)
+            }
+            other => return Err(Error::invalid(format!("unknown storage medium {other:?}"))),
+        };
+        let Shared { place, uid, .. } = &*self.shared;
+        Ok(Empty {
+            path: place.volume(uid, EMPTY_DIR, &volume.name),
+            mark: place.mark(uid, EMPTY_DIR, &volume.name),
+            medium,
+            group: group(&bundle.pod),
+        })
+    }
+
+    /// A volume of files: its directory, and a task that writes what comes. How it stands the task tells.
+    async fn start_files(
+        &self,
+        volume: &Volume,
+        kind: &'static str,
+        memory: bool,
+        bundle: &PodBundle,
+    ) -> Result<()> {
+        let Shared { place, uid, clock, .. } = &*self.shared;
+        let medium = if memory {
+            Medium::Memory { size: memory_size(bundle, None), needed: false }
+        } else {
+            Medium::Disk
+        };
+        let group = group(&bundle.pod);
+        let path = place.volume(uid, kind, &volume.name);
+        let empty = Empty { path: path.clone(), mark: place.mark(uid, kind, &volume.name), medium, group };
+        let points = nested::mount_points(&bundle.pod, &volume.name)?;
+        let opened = path.clone();
+        let writer = blocking(move || {
+            let failed = |error| Error::internal("make a volume of files").caused_by(error);
+            empty.make()?;
+            let root = Root::open(&opened).map_err(failed)?;
+            for point in points {
+                root.create_dirs(&point, 0o755).map_err(failed)?;
+            }
+            Ok(Writer::open(&opened).map_err(failed)?.group(group))
+        })
+        .await?;
+        let placed = Placed { path: Some(path), read_only: true, managed: true };
+        let known = Known { placed, is_empty_dir: false, standing: Standing::Pending, is_given_up: false };
+        self.shared.known.lock().insert(volume.name.clone(), known);
+        let (shared, name) = (Arc::clone(&self.shared), volume.name.clone());
+        let (sets, clock) = (bundle.resolver.volume(&name), clock.clone());
+        self.writers.lock().spawn(async move {
+            files::follow(sets, writer, clock, |standing| shared.stands(&name, standing)).await;
+            shared.ended(&name);
+        });
+        Ok(())
+    }
+
+    async fn claimed(
+        &self,
+        volume: &Volume,
+        claim: &str,
+        read_only: bool,
+        bundle: &PodBundle,
+    ) -> Result<Placed> {
+        let claim = bundle.resolver.claim(claim).await?;
+        let spec = claim.volume.spec.clone().unwrap_or_default();
+        if let Some(mode) = spec.volume_mode.as_deref().filter(|mode| *mode != "Filesystem") {
+            let message =
+                format!("volume {} has volumeMode {mode}, but is specified in volumeMounts", volume.name);
+            return Err(Error::unsupported(message));
+        }
+        if let Some(source) = spec.host_path {
+            let path = blocking(move || host::check(&source)).await?;
+            return Ok(Placed { path: Some(path), read_only, managed: false });
+        }
+        let Some(source) = spec.local else { return Err(source::unsupported(&claim.volume)) };
+        let Shared { place, uid, .. } = &*self.shared;
+        let security = bundle.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        let policy = security.and_then(|security| security.fs_group_change_policy.as_deref());
+        let local = Local {
+            source,
+            name: claim.volume.metadata.name.clone().unwrap_or_default(),
+            mark: place.mark(uid, LOCAL, &volume.name),
+            read_only,
+            group: group(&bundle.pod),
+            only_on_mismatch: policy == Some("OnRootMismatch"),
+        };
+        let path = blocking(move || local.make()).await?;
+        Ok(Placed { path: Some(path), read_only, managed: true })
+    }
+}
+
+impl Shared {
+    fn stands(&self, volume: &str, standing: Standing) {
+        if let Some(known) = self.known.lock().get_mut(volume) {
+            known.standing = standing;
+        }
+        self.turns.send_modify(|turn| *turn += 1);
+    }
+
+    /// No more files come.
+    fn ended(&self, volume: &str) {
+        let mut all = self.known.lock();
+        let Some(known) = all.get_mut(volume) else { return };
+        known.is_given_up = !matches!(known.standing, Standing::Ready);
+        if !matches!(known.standing, Standing::Pending) {
+            return;
+        }
+        let error = Error::not_found("the pod's references are not resolved any more");
+        known.standing = Standing::failed(&error, false);
+        drop(all);
+        self.turns.send_modify(|turn| *turn += 1);
+    }
+}
+
+/// The pod's `fsGroup`.
+fn group(pod: &Pod) -> Option<u32> {
+    let group = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+    u32::try_from(group).ok()
+}
+
+fn memory_size(bundle: &PodBundle, source: Option<&EmptyDirVolumeSource>) -> Option<u64> {
+    let allocatable = bundle.resolver.node().allocatable.get("memory").copied().map(Quantity::to_units);
+    size::memory(&bundle.pod, source, allocatable)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::internal("work on the file system").caused_by(error))?
+}
+
+#[cfg(test)]
+mod tests;
