@@ -16,7 +16,7 @@ mod step;
 
 pub use self::{
     case::Case,
-    normal::differences,
+    normal::{compare, differences},
     predicate::holds,
     recording::{Moment, Recording},
     stage::{Look, NODE, Stage, Words},

@@ -1,1 +1,5 @@
 //! The engine on a fake runtime, and against what a real kubelet did.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+mod kubelet;

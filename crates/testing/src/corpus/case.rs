@@ -37,6 +37,7 @@ impl Case {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let text = words.iter().fold(text, |text, (word, meaning)| text.replace(word, meaning));
+        let text = text.replace("{pod}", &name);
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
             .unwrap_or_else(|error| panic!("{} is no YAML: {error}", file.display()));
         let (mut objects, mut pod, mut steps) = (Vec::new(), None, None);

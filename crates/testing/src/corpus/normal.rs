@@ -19,7 +19,7 @@ pub fn differences(recorded: &Moment, seen: &Moment) -> Vec<String> {
     if recorded.gone != seen.gone {
         found.push(format!("gone: {} and not {}", seen.gone, recorded.gone));
     }
-    compare("status", &status(recorded), &status(seen), &mut found);
+    found.extend(compare("status", &status(recorded), &status(seen)));
     let (there, here): (BTreeSet<&String>, BTreeSet<&String>) =
         (recorded.events.keys().collect(), seen.events.keys().collect());
     if there != here {
@@ -30,12 +30,11 @@ pub fn differences(recorded: &Moment, seen: &Moment) -> Vec<String> {
             more.collect::<Vec<_>>()
         ));
     }
-    compare("logs", &logs(recorded), &logs(seen), &mut found);
+    found.extend(compare("logs", &logs(recorded), &logs(seen)));
     found
 }
 
-/// The messages of events that differ, where the reasons are the same: for people, not compared.
-pub(super) fn logs(moment: &Moment) -> Value {
+fn logs(moment: &Moment) -> Value {
     let words = words(moment);
     moment.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &words)))).collect()
 }
@@ -112,20 +111,27 @@ fn without_sums(text: &str) -> String {
     out
 }
 
-fn compare(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) {
+/// In what one value is not as another, each with the path to it.
+pub fn compare(path: &str, recorded: &Value, seen: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    descend(path, recorded, seen, &mut found);
+    found
+}
+
+fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) {
     match (recorded, seen) {
         (Value::Object(there), Value::Object(here)) => {
             let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
             for name in names {
                 let side = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
-                compare(&format!("{path}.{name}"), &side(there), &side(here), found);
+                descend(&format!("{path}.{name}"), &side(there), &side(here), found);
             }
         }
         (Value::Array(there), Value::Array(here)) if there.len() == here.len() => {
             for (number, (there, here)) in there.iter().zip(here).enumerate() {
                 let name = ["name", "type"].iter().find_map(|key| there.get(*key)?.as_str());
                 let name = name.map_or_else(|| number.to_string(), str::to_owned);
-                compare(&format!("{path}[{name}]"), there, here, found);
+                descend(&format!("{path}[{name}]"), there, here, found);
             }
         }
         (there, here) if there != here => found.push(format!("{path}: {here} and not {there}")),

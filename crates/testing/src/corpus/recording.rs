@@ -55,21 +55,19 @@ impl Recording {
         serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
-    /// Writes it, with texts that differ from run to run replaced.
-    pub fn save(&self, folder: &Path, case: &str, words: &[(String, &str)]) {
+    /// Writes it.
+    pub fn save(&self, folder: &Path, case: &str) {
         crate::peer::make_folder(folder);
         let text = serde_json::to_string_pretty(self).expect("strings and numbers");
-        let text = words.iter().fold(text, |text, (from, to)| text.replace(from, to));
         crate::peer::write(&folder.join(format!("{case}.json")), format!("{text}\n"));
     }
 
-    /// The names of what is recorded in a folder.
-    pub fn names(folder: &Path) -> Vec<String> {
+    /// The names in a folder, without their ending.
+    pub fn names(folder: &Path, ending: &str) -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let mut names: Vec<String> = entries
-            .flatten()
-            .map(|entry| entry.path().file_stem().unwrap_or_default().to_string_lossy().into_owned())
-            .collect();
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> =
+            names.filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();
         names.sort();
         names
     }

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams},
@@ -33,9 +34,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 const LONGEST_LOG: usize = 4096;
 
 /// Says what the runtime has of a pod, by its UID.
-pub type Look<'a> = dyn Fn(String) -> BoxFuture<'a, Value> + Send + Sync + 'a;
-/// The time. A parameter, as everywhere.
-pub type Now<'a> = dyn Fn() -> Timestamp + Send + Sync + 'a;
+pub type Look = Arc<dyn Fn(String) -> BoxFuture<'static, Value> + Send + Sync>;
 /// What differs from run to run, with what stands for it.
 pub type Words = Vec<(String, &'static str)>;
 
@@ -46,9 +45,9 @@ pub struct Stage<'a> {
     /// Who asks it.
     pub client: Client,
     /// Who asks the runtime.
-    pub look: &'a Look<'a>,
+    pub look: Look,
     /// What time it is.
-    pub now: &'a Now<'a>,
+    pub now: fn() -> Timestamp,
     /// Texts to replace in everything seen.
     pub words: Words,
 }
@@ -63,9 +62,9 @@ struct Play<'a> {
 
 // === impl Stage ===
 
-impl<'a> Stage<'a> {
+impl Stage<'_> {
     /// Runs a case to its end and writes down what it showed. The error says which step was not reached, and what was there instead.
-    pub async fn record(&'a self, case: &'a Case) -> Result<Vec<Moment>, String> {
+    pub async fn record(&self, case: &Case) -> Result<Vec<Moment>, String> {
         let mut play = self.begin(case).await?;
         let mut moments = Vec::new();
         for step in &case.steps {
@@ -79,7 +78,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs a case, and says at which checkpoints it was not as it is recorded, and how.
-    pub async fn compare(&'a self, case: &'a Case, recorded: &Recording) -> Vec<String> {
+    pub async fn compare(&self, case: &Case, recorded: &Recording) -> Vec<String> {
         let mut found = Vec::new();
         let mut moments = recorded.moments.iter();
         let mut play = match self.begin(case).await {
@@ -108,7 +107,7 @@ impl<'a> Stage<'a> {
         found
     }
 
-    async fn begin(&'a self, case: &'a Case) -> Result<Play<'a>, String> {
+    async fn begin<'a>(&'a self, case: &'a Case) -> Result<Play<'a>, String> {
         let namespace = self.cluster.namespace("case").await.map_err(|error| error.to_string())?;
         let namespace = namespace.name().to_owned();
         for (resource, object) in &case.objects {
@@ -130,12 +129,35 @@ impl<'a> Stage<'a> {
         object: &DynamicObject,
     ) -> Result<(), String> {
         let created = self.objects(namespace, resource).create(&PostParams::default(), object).await;
+        if resource.kind == "PersistentVolumeClaim"
+            && let Ok(claim) = &created
+        {
+            return self.bind(namespace, claim).await.map_err(|error| format!("cannot bind: {error}"));
+        }
         match created {
             // Objects of the cluster are there once for all.
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
             Err(error) => Err(format!("{} is refused: {error}", resource.kind)),
             Ok(_) => Ok(()),
         }
+    }
+
+    /// Does for a claim and its volume what a controller does.
+    async fn bind(&self, namespace: &str, claim: &DynamicObject) -> kube::Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let (name, uid) = (claim.metadata.name.as_deref().unwrap_or_default(), &claim.metadata.uid);
+        let volume = claim.data["spec"]["volumeName"].as_str().unwrap_or_default();
+        let params = PatchParams::default();
+        let reference =
+            json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
+        volumes.patch(volume, &params, &Patch::Merge(json!({"spec": {"claimRef": reference}}))).await?;
+        let bound = json!({"status": {"phase": "Bound"}});
+        volumes.patch_status(volume, &params, &Patch::Merge(&bound)).await?;
+        // As large as was asked for, or the node would let it grow.
+        let capacity = &claim.data["spec"]["resources"]["requests"];
+        let bound = json!({"status": {"phase": "Bound", "capacity": capacity}});
+        claims.patch_status(name, &params, &Patch::Merge(&bound)).await.map(drop)
     }
 
     fn objects(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
@@ -210,7 +232,15 @@ impl Play<'_> {
         let missing = self.missing(checkpoint).unwrap_or_default();
         let events = self.events().await.unwrap_or_default();
         let status = &self.follow.pod()["status"];
-        Err(format!("{name}: {reach}: not reached: {missing}; events: {events:?}; status: {status}"))
+        let states: Vec<String> = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+            .into_iter()
+            .flat_map(|list| status[list].as_array().into_iter().flatten())
+            .map(|container| {
+                format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
+            })
+            .collect();
+        let states = states.join(", ");
+        Err(format!("{name}: {reach}: not reached: {missing}; containers: {states}; events: {events:?}"))
     }
 
     async fn until(&mut self, checkpoint: &Checkpoint) {
