@@ -7,6 +7,7 @@ mod adopting;
 mod away;
 mod conformance;
 mod faults;
+mod kubelet;
 mod living;
 mod many;
 mod stopping;

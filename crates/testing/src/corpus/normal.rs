@@ -1,0 +1,169 @@
+//! What two runs have in common.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::Moment;
+
+/// Fields that hold a time.
+const TIMES: [&str; 6] =
+    ["startedAt", "finishedAt", "startTime", "lastTransitionTime", "lastProbeTime", "creationTimestamp"];
+/// Fields that hold an address.
+const ADDRESSES: [&str; 3] = ["podIP", "hostIP", "ip"];
+
+/// In what a moment is not as the one that was recorded; empty when they are the same but for ids, times, addresses, names of
+/// namespaces and sums.
+pub fn differences(recorded: &Moment, seen: &Moment) -> Vec<String> {
+    let mut found = Vec::new();
+    if recorded.gone != seen.gone {
+        found.push(format!("gone: {} and not {}", seen.gone, recorded.gone));
+    }
+    found.extend(compare("status", &status(recorded), &status(seen)));
+    let (there, here): (BTreeSet<&String>, BTreeSet<&String>) =
+        (recorded.events.keys().collect(), seen.events.keys().collect());
+    if there != here {
+        let (missing, more) = (there.difference(&here), here.difference(&there));
+        found.push(format!(
+            "events: missing {:?}, more {:?}",
+            missing.collect::<Vec<_>>(),
+            more.collect::<Vec<_>>()
+        ));
+    }
+    found.extend(compare("logs", &logs(recorded), &logs(seen)));
+    found
+}
+
+fn logs(moment: &Moment) -> Value {
+    let words = words(moment);
+    moment.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &words)))).collect()
+}
+
+fn status(moment: &Moment) -> Value {
+    let words = words(moment);
+    let mut status = moment.pod["status"].clone();
+    strip("status", &mut status, &words);
+    // Whoever wrote a condition last does not matter.
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.sort_by_key(|condition| condition["type"].to_string());
+    }
+    status
+}
+
+/// What stands for what in a pod's texts.
+fn words(moment: &Moment) -> Vec<(String, &'static str)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (metadata, status) = (&moment.pod["metadata"], &moment.pod["status"]);
+    let mut words = vec![(text(&metadata["uid"]), "{uid}"), (text(&metadata["namespace"]), "{namespace}")];
+    for (list, word) in [("podIPs", "{pod IP}"), ("hostIPs", "{host IP}")] {
+        for address in status[list].as_array().into_iter().flatten() {
+            words.push((text(&address["ip"]), word));
+        }
+    }
+    words.retain(|(text, _)| !text.is_empty());
+    // Of two addresses that begin alike the longer one first.
+    words.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+    words
+}
+
+fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
+    match value {
+        Value::Object(fields) => {
+            // Nothing and null are the same.
+            fields.retain(|_, value| !value.is_null());
+            for (name, value) in fields.iter_mut() {
+                strip(name, value, words);
+            }
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(|element| strip(key, element, words)),
+        Value::String(text) => {
+            if TIMES.contains(&key) {
+                "{time}".clone_into(text);
+            } else if ADDRESSES.contains(&key) {
+                "{address}".clone_into(text);
+            } else {
+                *text = replace(text, words);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn replace(text: &str, words: &[(String, &'static str)]) -> String {
+    let text = words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+    without_sums(&text)
+}
+
+/// Ids and digests are 64 hexadecimal digits.
+fn without_sums(text: &str) -> String {
+    let mut out = String::new();
+    let mut run = String::new();
+    for letter in text.chars().chain([' ']) {
+        if matches!(letter, '0'..='9' | 'a'..='f') {
+            run.push(letter);
+            continue;
+        }
+        out.push_str(if run.len() == 64 { "{sum}" } else { &run });
+        run.clear();
+        out.push(letter);
+    }
+    out.pop();
+    out
+}
+
+/// In what one value is not as another, each with the path to it.
+pub fn compare(path: &str, recorded: &Value, seen: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    descend(path, recorded, seen, &mut found);
+    found
+}
+
+fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) {
+    match (recorded, seen) {
+        (Value::Object(there), Value::Object(here)) => {
+            let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+            for name in names {
+                let side = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                descend(&format!("{path}.{name}"), &side(there), &side(here), found);
+            }
+        }
+        (Value::Array(there), Value::Array(here)) if there.len() == here.len() => {
+            for (number, (there, here)) in there.iter().zip(here).enumerate() {
+                let name = ["name", "type"].iter().find_map(|key| there.get(*key)?.as_str());
+                let name = name.map_or_else(|| number.to_string(), str::to_owned);
+                descend(&format!("{path}[{name}]"), there, here, found);
+            }
+        }
+        (there, here) if there != here => found.push(format!("{path}: {here} and not {there}")),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(uid: &str, ip: &str, message: &str) -> Moment {
+        let pod = json!({
+            "metadata": {"uid": uid, "namespace": "case-1"},
+            "status": {"podIPs": [{"ip": ip}], "startTime": uid, "message": message},
+        });
+        Moment { pod, ..Moment::default() }
+    }
+
+    #[test]
+    fn what_differs_from_run_to_run_is_no_difference() {
+        let sum = "0123456789abcdef".repeat(4);
+        let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
+        let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
+        assert_eq!(differences(&one, &other), Vec::<String>::new());
+    }
+
+    #[test]
+    fn everything_else_is() {
+        let (one, mut other) = (moment("u", "10.1.0.1", "a"), moment("u", "10.1.0.1", "b"));
+        other.events.insert("Killing".to_owned(), BTreeSet::new());
+        let found = differences(&one, &other);
+        assert_eq!(found, [r#"status.message: "b" and not "a""#, r#"events: missing [], more ["Killing"]"#]);
+    }
+}
