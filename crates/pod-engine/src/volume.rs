@@ -137,20 +137,9 @@ impl Volumes {
         let _one = self.making.lock().await;
         let mut turns = self.shared.turns.subscribe();
         let wanted: Vec<&Volume> = source::mounted(&bundle.pod).collect();
-        let shared = Arc::clone(&self.shared);
-        let base = blocking(move || shared.place.make_pod(&shared.uid)).await;
-        if let Err(error) = base {
-            let (kind, message) = (error.kind().clone(), error.report());
-            let failure = |volume: &&Volume| Failure {
-                volume: volume.name.clone(),
-                error: Error::new(kind.clone(), message.clone()),
-                told: false,
-            };
-            return Err(wanted.iter().map(failure).collect());
-        }
-        let missing = wanted.iter().filter(|volume| !self.is_there(&volume.name));
-        let made = future::join_all(missing.map(|volume| self.make(volume, bundle))).await;
-        let mut failures: Vec<Failure> = made.into_iter().flatten().collect();
+        let missing: Vec<&Volume> =
+            wanted.iter().copied().filter(|volume| !self.is_there(&volume.name)).collect();
+        let mut failures = self.make_all(&missing, bundle).await;
         // Those with files stand where their writers say, as soon as they say anything.
         loop {
             let turn = *turns.borrow_and_update();
@@ -227,6 +216,21 @@ impl Volumes {
     /// Whether nothing is to be made: it stands, or somebody is at it.
     fn is_there(&self, volume: &str) -> bool {
         self.shared.known.lock().get(volume).is_some_and(|known| !known.is_given_up)
+    }
+
+    async fn make_all(&self, missing: &[&Volume], bundle: &PodBundle) -> Vec<Failure> {
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        let shared = Arc::clone(&self.shared);
+        if let Err(error) = blocking(move || shared.place.make_pod(&shared.uid)).await {
+            let again = || Error::new(error.kind().clone(), error.report());
+            let failure =
+                |volume: &&Volume| Failure { volume: volume.name.clone(), error: again(), told: false };
+            return missing.iter().map(failure).collect();
+        }
+        let made = future::join_all(missing.iter().map(|volume| self.make(volume, bundle))).await;
+        made.into_iter().flatten().collect()
     }
 
     async fn make(&self, volume: &Volume, bundle: &PodBundle) -> Option<Failure> {
