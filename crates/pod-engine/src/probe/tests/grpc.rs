@@ -84,6 +84,10 @@ async fn a_call_that_is_not_answered_in_time_is_told_otherwise_than_a_connection
         ))
     };
     assert_eq!(probe(&server, "", second).await, not_connected(server.address));
+    for says in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let server = Server::raw(says, true).await;
+        assert_eq!(probe(&server, "", second).await, not_connected(server.address));
+    }
     let nobody = Server::nobody().await;
     let outcome = grpc::probe("127.0.0.1", nobody.port(), "", second).await;
     assert_eq!(outcome, not_connected(nobody));
