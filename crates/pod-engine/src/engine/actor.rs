@@ -13,7 +13,7 @@ use vk_supervisor::Backoff;
 
 use super::{
     shared::Shared,
-    slot::{Order, Slot},
+    slot::{Brief, Order, Slot},
     stray,
 };
 use crate::{
@@ -240,6 +240,8 @@ impl Actor {
     async fn snapshot_now(&self) -> Result<Snapshot> {
         let backend = &self.shared.backend;
         let listing = backend.list(&self.shared.mark_of(&self.slot.pod)).await?;
+        // What is known from here on is what the next list is compared with.
+        *self.slot.listed.lock() = Brief::of(&listing);
         let mut snapshot = Snapshot::default();
         for entry in listing.sandboxes {
             let same = |known: &&Sandbox| {
