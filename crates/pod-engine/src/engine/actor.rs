@@ -30,6 +30,9 @@ pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How soon a runtime that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How many passes may follow each other without a pause: more than a pod with many init containers needs.
+const AT_ONCE: u32 = 100;
+
 /// A pod's actor.
 pub(super) struct Actor {
     pub(super) shared: Arc<Shared>,
@@ -123,6 +126,7 @@ impl Actor {
         let mut orders = slot.stop.subscribe();
         let mut verdicts = self.probes.changes();
         let mut wait = Duration::ZERO;
+        let mut at_once = 0;
         loop {
             tokio::select! {
                 biased;
@@ -153,6 +157,11 @@ impl Actor {
                     if known { AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5)) } else { ASK_AGAIN }
                 }
             };
+            // What has always something to do does not get anywhere: others shall have their turn.
+            at_once = if wait.is_zero() { at_once + 1 } else { 0 };
+            if at_once > AT_ONCE {
+                wait = ASK_AGAIN;
+            }
         }
     }
 
