@@ -132,12 +132,16 @@ impl Provider for Engine {
         let missing = || Error::not_found(format!("delete pod {pod}: nothing of it runs on this node"));
         let slot = self.shared.find(pod).await?.ok_or_else(missing)?;
         let by = Instant::now() + grace;
-        slot.stop.send_modify(|order| {
-            let earlier = order.take();
-            let last_known = last_known.or_else(|| earlier.as_ref()?.last_known.clone());
-            // Somebody who is in a hurry makes a grace shorter; nobody makes it longer.
-            let by = earlier.map_or(by, |earlier| earlier.by.min(by));
-            *order = Some(Order { by, last_known });
+        slot.stop.send_if_modified(|order| {
+            let Some(order) = order else {
+                *order = Some(Order { by, last_known });
+                return true;
+            };
+            // Somebody who is in a hurry makes a grace shorter; nobody makes it longer. What says nothing new disturbs nobody.
+            let news = by < order.by || (order.last_known.is_none() && last_known.is_some());
+            order.by = order.by.min(by);
+            order.last_known = last_known.or_else(|| order.last_known.take());
+            news
         });
         Ok(())
     }

@@ -182,6 +182,11 @@ impl Runtime {
         self.0.machine.lock().no_network = !ready;
     }
 
+    /// The next sandbox comes so much later, also when nobody waits for it any more.
+    pub fn late_sandbox(&self, delay: Duration) {
+        self.0.machine.lock().late = Some(delay);
+    }
+
     /// Ends a running container with this code, as if its process had chosen to.
     pub fn finish(&self, uid: &str, name: &str, code: i32) {
         let now = self.0.clock.now();
@@ -210,7 +215,10 @@ impl Runtime {
 
     /// The ids of all sandboxes that there are.
     pub fn sandboxes(&self) -> Vec<String> {
-        self.0.machine.lock().sandboxes.keys().cloned().collect()
+        let now = self.0.clock.now();
+        let mut machine = self.0.machine.lock();
+        machine.settle(now);
+        machine.sandboxes.keys().cloned().collect()
     }
 
     /// The images that are there.

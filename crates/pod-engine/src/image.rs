@@ -2,7 +2,7 @@
 //!
 //! One [`Puller`] serves all pods. It decides by the pull policy whether there is anything to do, tries the pod's credentials, lets
 //! the same pull serve everybody who waits for it, and waits longer after each failure. An image that was pulled with one pod's
-//! credentials is no gift to other pods: who pulled what with which credentials is [written down](records), and a pod whose
+//! credentials is no gift to other pods: who pulled what with which credentials is written down, and a pod whose
 //! credentials are others has to show that they fit.
 
 mod backoff;

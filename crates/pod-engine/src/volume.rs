@@ -15,6 +15,7 @@
 mod empty;
 mod files;
 mod host;
+mod making;
 pub mod message;
 mod mounts;
 mod nested;
@@ -33,30 +34,20 @@ use std::{
     },
 };
 
-use futures::future;
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
-use parking_lot::Mutex;
+use k8s_openapi::api::core::v1::{Container, Volume};
+use parking_lot::{Mutex, RwLock};
 use tokio::{sync::watch, task::JoinSet};
-use vk_files::{Root, Writer};
-use vk_provider::{Error, PodBundle, Result, quantity::Quantity};
+use vk_provider::{Error, PodBundle, Result};
 use vk_supervisor::Clock;
 
+use self::files::Standing;
 pub(crate) use self::system::{quoted, words};
-use self::{
-    empty::{Empty, Medium},
-    files::Standing,
-    host::Local,
-    source::Source,
-};
 pub use self::{
     mounts::With,
     place::Place,
     source::{ImageVolume, images},
 };
 use crate::{backend::Mount, status::Trouble};
-
-const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
-const LOCAL: &str = "kubernetes.io~local-volume";
 
 /// The volumes of one pod. Dropping it ends their updates and nothing else: what is on the disk is there for the next one.
 #[derive(Debug)]
@@ -78,6 +69,8 @@ struct Shared {
     known: Mutex<BTreeMap<String, Known>>,
     /// Counts what has happened to volumes.
     turns: watch::Sender<u64>,
+    /// Held while files are written: a write that has begun goes to its end, whatever becomes of who waits for it.
+    writing: Arc<RwLock<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,7 +115,14 @@ impl Volumes {
     /// The volumes of the pod with this UID. Nothing is made yet.
     pub fn new(place: &Place, uid: &str, clock: Clock) -> Self {
         let (turns, _) = watch::channel(0);
-        let shared = Shared { place: place.clone(), uid: uid.into(), clock, known: Mutex::default(), turns };
+        let shared = Shared {
+            place: place.clone(),
+            uid: uid.into(),
+            clock,
+            known: Mutex::default(),
+            turns,
+            writing: Arc::default(),
+        };
         Self {
             shared: Arc::new(shared),
             writers: Mutex::default(),
@@ -137,20 +137,9 @@ impl Volumes {
         let _one = self.making.lock().await;
         let mut turns = self.shared.turns.subscribe();
         let wanted: Vec<&Volume> = source::mounted(&bundle.pod).collect();
-        let shared = Arc::clone(&self.shared);
-        let base = blocking(move || shared.place.make_pod(&shared.uid)).await;
-        if let Err(error) = base {
-            let (kind, message) = (error.kind().clone(), error.report());
-            let failure = |volume: &&Volume| Failure {
-                volume: volume.name.clone(),
-                error: Error::new(kind.clone(), message.clone()),
-                told: false,
-            };
-            return Err(wanted.iter().map(failure).collect());
-        }
-        let missing = wanted.iter().filter(|volume| !self.is_there(&volume.name));
-        let made = future::join_all(missing.map(|volume| self.make(volume, bundle))).await;
-        let mut failures: Vec<Failure> = made.into_iter().flatten().collect();
+        let missing: Vec<&Volume> =
+            wanted.iter().copied().filter(|volume| !self.is_there(&volume.name)).collect();
+        let mut failures = self.make_all(&missing, bundle).await;
         // Those with files stand where their writers say, as soon as they say anything.
         loop {
             let turn = *turns.borrow_and_update();
@@ -220,141 +209,14 @@ impl Volumes {
         let _one = self.making.lock().await;
         let mut writers = std::mem::take(&mut *self.writers.lock());
         writers.shutdown().await;
-        self.shared.known.lock().clear();
-        self.shared.place.tear_down(&self.shared.uid).await
-    }
-
-    /// Whether nothing is to be made: it stands, or somebody is at it.
-    fn is_there(&self, volume: &str) -> bool {
-        self.shared.known.lock().get(volume).is_some_and(|known| !known.is_given_up)
-    }
-
-    async fn make(&self, volume: &Volume, bundle: &PodBundle) -> Option<Failure> {
-        let made = match source::block_device(&bundle.pod, &volume.name) {
-            Some(error) => Err(error),
-            None => self.try_make(volume, bundle).await,
-        };
-        let error = made.err()?;
-        Some(Failure { volume: volume.name.clone(), error, told: false })
-    }
-
-    async fn try_make(&self, volume: &Volume, bundle: &PodBundle) -> Result<()> {
-        if !system::is_name(&volume.name) {
-            return Err(Error::invalid(format!("volume {:?}: this cannot be a name", volume.name)));
-        }
-        let source = Source::of(volume, &bundle.pod)?;
-        let is_empty_dir = matches!(source, Source::Empty(_));
-        let placed = match source {
-            Source::Empty(source) => {
-                let empty = self.empty_dir(volume, &source, bundle)?;
-                let path = Some(empty.path.clone());
-                blocking(move || empty.make()).await?;
-                Placed { path, read_only: false, managed: true }
-            }
-            Source::Host(source) => {
-                let path = blocking(move || host::check(&source)).await?;
-                Placed { path: Some(path), read_only: false, managed: false }
-            }
-            Source::Files { kind, memory } => return self.start_files(volume, kind, memory, bundle).await,
-            Source::Claim { name, read_only } => self.claimed(volume, &name, read_only, bundle).await?,
-            Source::Image => Placed { path: None, read_only: true, managed: false },
-        };
-        let known = Known { placed, is_empty_dir, standing: Standing::Ready, is_given_up: false };
-        self.shared.known.lock().insert(volume.name.clone(), known);
-        Ok(())
-    }
-
-    fn empty_dir(&self, volume: &Volume, source: &EmptyDirVolumeSource, bundle: &PodBundle) -> Result<Empty> {
-        let medium = match source.medium.as_deref().unwrap_or_default() {
-            "" => Medium::Disk,
-            "Memory" => Medium::Memory { size: memory_size(bundle, Some(source)), needed: true },
-            medium if medium == "HugePages" || medium.starts_with("HugePages-") => {
-                Medium::HugePages(size::huge_page(&bundle.pod, medium).map_err(Error::invalid)?)
-            }
-            other => return Err(Error::invalid(format!("unknown storage medium {other:?}"))),
-        };
-        let Shared { place, uid, .. } = &*self.shared;
-        Ok(Empty {
-            path: place.volume(uid, EMPTY_DIR, &volume.name),
-            mark: place.mark(uid, EMPTY_DIR, &volume.name),
-            medium,
-            group: group(&bundle.pod),
-        })
-    }
-
-    /// A volume of files: its directory, and a task that writes what comes. How it stands the task tells.
-    async fn start_files(
-        &self,
-        volume: &Volume,
-        kind: &'static str,
-        memory: bool,
-        bundle: &PodBundle,
-    ) -> Result<()> {
-        let Shared { place, uid, clock, .. } = &*self.shared;
-        let medium = if memory {
-            Medium::Memory { size: memory_size(bundle, None), needed: false }
-        } else {
-            Medium::Disk
-        };
-        let group = group(&bundle.pod);
-        let path = place.volume(uid, kind, &volume.name);
-        let empty = Empty { path: path.clone(), mark: place.mark(uid, kind, &volume.name), medium, group };
-        let points = nested::mount_points(&bundle.pod, &volume.name)?;
-        let opened = path.clone();
-        let writer = blocking(move || {
-            let failed = |error| Error::internal("make a volume of files").caused_by(error);
-            empty.make()?;
-            let root = Root::open(&opened).map_err(failed)?;
-            for point in points {
-                root.create_dirs(&point, 0o755).map_err(failed)?;
-            }
-            Ok(Writer::open(&opened).map_err(failed)?.group(group))
+        let writing = Arc::clone(&self.shared.writing);
+        blocking(move || {
+            drop(writing.write());
+            Ok(())
         })
         .await?;
-        let placed = Placed { path: Some(path), read_only: true, managed: true };
-        let known = Known { placed, is_empty_dir: false, standing: Standing::Pending, is_given_up: false };
-        self.shared.known.lock().insert(volume.name.clone(), known);
-        let (shared, name) = (Arc::clone(&self.shared), volume.name.clone());
-        let (sets, clock) = (bundle.resolver.volume(&name), clock.clone());
-        self.writers.lock().spawn(async move {
-            files::follow(sets, writer, clock, |standing| shared.stands(&name, standing)).await;
-            shared.ended(&name);
-        });
-        Ok(())
-    }
-
-    async fn claimed(
-        &self,
-        volume: &Volume,
-        claim: &str,
-        read_only: bool,
-        bundle: &PodBundle,
-    ) -> Result<Placed> {
-        let claim = bundle.resolver.claim(claim).await?;
-        let spec = claim.volume.spec.clone().unwrap_or_default();
-        if let Some(mode) = spec.volume_mode.as_deref().filter(|mode| *mode != "Filesystem") {
-            let message =
-                format!("volume {} has volumeMode {mode}, but is specified in volumeMounts", volume.name);
-            return Err(Error::unsupported(message));
-        }
-        if let Some(source) = spec.host_path {
-            let path = blocking(move || host::check(&source)).await?;
-            return Ok(Placed { path: Some(path), read_only, managed: false });
-        }
-        let Some(source) = spec.local else { return Err(source::unsupported(&claim.volume)) };
-        let Shared { place, uid, .. } = &*self.shared;
-        let security = bundle.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
-        let policy = security.and_then(|security| security.fs_group_change_policy.as_deref());
-        let local = Local {
-            source,
-            name: claim.volume.metadata.name.clone().unwrap_or_default(),
-            mark: place.mark(uid, LOCAL, &volume.name),
-            read_only,
-            group: group(&bundle.pod),
-            only_on_mismatch: policy == Some("OnRootMismatch"),
-        };
-        let path = blocking(move || local.make()).await?;
-        Ok(Placed { path: Some(path), read_only, managed: true })
+        self.shared.known.lock().clear();
+        self.shared.place.tear_down(&self.shared.uid).await
     }
 }
 
@@ -379,17 +241,6 @@ impl Shared {
         drop(all);
         self.turns.send_modify(|turn| *turn += 1);
     }
-}
-
-/// The pod's `fsGroup`.
-fn group(pod: &Pod) -> Option<u32> {
-    let group = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
-    u32::try_from(group).ok()
-}
-
-fn memory_size(bundle: &PodBundle, source: Option<&EmptyDirVolumeSource>) -> Option<u64> {
-    let allocatable = bundle.resolver.node().allocatable.get("memory").copied().map(Quantity::to_units);
-    size::memory(&bundle.pod, source, allocatable)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

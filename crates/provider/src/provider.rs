@@ -65,7 +65,8 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// `NotFound` means for certain that nothing of this pod runs; a backend that cannot tell answers `Unavailable`.
     /// Reports container states, the `ContainersReady` condition, IPs and phase; the core computes `Ready` from the
-    /// readiness gates and keeps the other conditions.
+    /// readiness gates and keeps the other conditions. A report with a `qosClass` counts as a whole one, made as a kubelet makes it:
+    /// the core then fills in nothing that is not told.
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus>;
 
     /// Every pod that the backend runs for this node: the truth after a restart, and compared with the API server from

@@ -37,7 +37,7 @@ const LARGEST_ANSWER: usize = 16 << 20;
 /// The version that kubelets ask with. Runtimes answer with their own and compare nothing.
 const ASKED_VERSION: &str = "0.1.0";
 /// The longest limit that is told to the runtime: the header has room for eight digits.
-const LONGEST_TOLD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const LONGEST_TOLD: Duration = Duration::from_hours(30 * 24);
 
 /// How long calls may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Limits {
 impl Default for Limits {
     /// A kubelet's.
     fn default() -> Self {
-        Self { call: Duration::from_secs(120), pull: None }
+        Self { call: Duration::from_mins(2), pull: None }
     }
 }
 

@@ -7,7 +7,7 @@ mod sandbox;
 mod security;
 mod usage;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use jiff::Timestamp;
 use vk_pod_engine::snapshot::label;
@@ -83,7 +83,8 @@ pub(crate) fn quoted(text: &str) -> String {
             '\t' => quoted.push_str("\\t"),
             '\u{b}' => quoted.push_str("\\v"),
             other if (other as u32) < 0x20 || other as u32 == 0x7f => {
-                quoted.push_str(&format!("\\x{:02x}", other as u32));
+                // Writing to a string cannot fail.
+                let _ = write!(quoted, "\\x{:02x}", other as u32);
             }
             other => quoted.push(other),
         }

@@ -95,7 +95,7 @@ async fn runtime(socket: &Path, node: &str) -> (Peer, Vec<Finding>) {
             findings.push(condition("pod network", &runtime.network, remedy));
         }
         Err(error) => {
-            findings.push(Finding::error("runtime ready", error.message(), "see the runtime's log"))
+            findings.push(Finding::error("runtime ready", error.message(), "see the runtime's log"));
         }
     }
     peer.config = cri.shown_config().await;

@@ -64,7 +64,7 @@ impl Factory for CriFactory {
                 return Err(Error::invalid(error.message().to_owned()));
             }
             Err(error) => {
-                tracing::warn!(error = error.message(), "the container runtime does not answer yet")
+                tracing::warn!(error = error.message(), "the container runtime does not answer yet");
             }
         }
         let root = root(&settings, &context);

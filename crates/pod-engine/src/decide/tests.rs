@@ -3,6 +3,7 @@
 mod backoffs;
 mod garbage;
 mod inits;
+mod kubelet;
 mod regular;
 mod stops;
 

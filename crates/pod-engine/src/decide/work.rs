@@ -261,11 +261,8 @@ impl<'a> Work<'a> {
                 Some((delay, crash.finished.checked_add(delay).unwrap_or(Timestamp::MAX)))
             });
             if let Some((delay, until)) = wait {
+                // Nothing has to be held behind it: a plain init container is always the last to be started.
                 plan.held.push(held(pod, name, delay, until));
-                // Nothing begins before a plain init container that waits.
-                if role == Role::Init {
-                    break;
-                }
                 continue;
             }
             let restarts = snapshot.newest(&name).map(|record| record.restart_count().saturating_add(1));

@@ -13,7 +13,7 @@ use vk_supervisor::Backoff;
 
 use super::{
     shared::Shared,
-    slot::{Order, Slot},
+    slot::{Brief, Order, Slot},
     stray,
 };
 use crate::{
@@ -29,6 +29,9 @@ use crate::{
 pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How soon a runtime that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How many passes may follow each other without a pause: more than a pod with many init containers needs.
+const AT_ONCE: u32 = 100;
 
 /// A pod's actor.
 pub(super) struct Actor {
@@ -123,6 +126,7 @@ impl Actor {
         let mut orders = slot.stop.subscribe();
         let mut verdicts = self.probes.changes();
         let mut wait = Duration::ZERO;
+        let mut at_once = 0;
         loop {
             tokio::select! {
                 biased;
@@ -153,6 +157,11 @@ impl Actor {
                     if known { AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5)) } else { ASK_AGAIN }
                 }
             };
+            // What has always something to do does not get anywhere: others shall have their turn.
+            at_once = if wait.is_zero() { at_once + 1 } else { 0 };
+            if at_once > AT_ONCE {
+                wait = ASK_AGAIN;
+            }
         }
     }
 
@@ -240,6 +249,8 @@ impl Actor {
     async fn snapshot_now(&self) -> Result<Snapshot> {
         let backend = &self.shared.backend;
         let listing = backend.list(&self.shared.mark_of(&self.slot.pod)).await?;
+        // What is known from here on is what the next list is compared with.
+        *self.slot.listed.lock() = Brief::of(&listing);
         let mut snapshot = Snapshot::default();
         for entry in listing.sandboxes {
             let same = |known: &&Sandbox| {

@@ -13,7 +13,10 @@ use tokio::{
 };
 use vk_provider::{PodBundle, PodRef};
 
-use crate::snapshot::{ContainerState, SandboxState, Snapshot};
+use crate::{
+    backend::Listing,
+    snapshot::{ContainerState, SandboxState, Snapshot},
+};
 
 /// A pod that somebody wants, or of which the runtime has something.
 pub(super) struct Slot {
@@ -125,6 +128,16 @@ impl Slot {
 // === impl Brief ===
 
 impl Brief {
+    /// The list of one pod.
+    pub(super) fn of(listing: &Listing) -> Self {
+        let mut brief = Self {
+            sandboxes: listing.sandboxes.iter().map(|entry| (entry.id.clone(), entry.state)).collect(),
+            containers: listing.containers.iter().map(|entry| (entry.id.clone(), entry.state)).collect(),
+        };
+        brief.sort();
+        brief
+    }
+
     pub(super) fn sort(&mut self) {
         self.sandboxes.sort_by(|one, other| one.0.cmp(&other.0));
         self.containers.sort_by(|one, other| one.0.cmp(&other.0));

@@ -108,6 +108,12 @@ impl ContainerBackend for Runtime {
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<String> {
         self.call(Call::RunSandbox, async |this| {
+            let late = this.0.machine.lock().late.take();
+            if let Some(delay) = late {
+                this.0.machine.lock().postpone(config, delay, this.0.clock.now());
+                tokio::time::sleep(delay).await;
+                return Err(error(Kind::Unavailable, "context deadline exceeded"));
+            }
             let id = this.0.machine.lock().run_sandbox(config, this.0.clock.now())?;
             this.tell_of_sandbox(&id);
             Ok(id)

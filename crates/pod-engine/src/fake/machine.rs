@@ -30,6 +30,10 @@ pub(super) struct Machine {
     pub(super) down: bool,
     pub(super) no_network: bool,
     pub(super) violations: Vec<String>,
+    /// How late the next sandbox comes.
+    pub(super) late: Option<Duration>,
+    /// Sandboxes that come at these times.
+    coming: Vec<(Timestamp, SandboxConfig)>,
     made: u32,
 }
 
@@ -317,8 +321,21 @@ impl Machine {
         Err(error(Kind::Internal, &format!("container {id} is not running")))
     }
 
+    /// Lets a sandbox come later. The time at which it does.
+    pub(super) fn postpone(&mut self, config: &SandboxConfig, delay: Duration, now: Timestamp) -> Timestamp {
+        let at = later(now, delay);
+        self.coming.push((at, config.clone()));
+        at
+    }
+
     /// Lets happen what is due.
     pub(super) fn settle(&mut self, now: Timestamp) {
+        let (due, coming): (Vec<_>, Vec<_>) = self.coming.drain(..).partition(|(at, _)| *at <= now);
+        self.coming = coming;
+        for (at, config) in due {
+            // One that cannot be made is of no interest to anybody.
+            let _ = self.run_sandbox(&config, at);
+        }
         for process in self.containers.values_mut() {
             process.settle(now);
         }

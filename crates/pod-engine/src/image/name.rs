@@ -35,6 +35,24 @@ pub(super) fn parse(image: &str) -> Result<Name<'_>, String> {
             "invalid reference format: repository name ({prefix}{remote}) must be lowercase"
         ));
     }
+    let Some(name) = split(image) else {
+        let lower = image.to_lowercase();
+        let wrong = if split(&lower).is_some() {
+            "repository name must be lowercase"
+        } else {
+            "invalid reference format"
+        };
+        return Err(wrong.to_owned());
+    };
+    if split_domain(name.bare).1.len() > 255 {
+        return Err("repository name must not be more than 255 characters".to_owned());
+    }
+    name.digest.map_or(Ok(()), check_digest)?;
+    Ok(name)
+}
+
+/// The parts of a name, where all of them can be what they are.
+fn split(image: &str) -> Option<Name<'_>> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),
@@ -46,21 +64,16 @@ pub(super) fn parse(image: &str) -> Result<Name<'_>, String> {
     };
     let (domain, path) = split_domain(bare);
     let sound = (is_domain(domain) && is_path(path)) || is_path(bare);
-    if !sound || !tag.is_none_or(is_tag) || !digest.is_none_or(is_digest) {
-        return Err("invalid reference format".to_owned());
-    }
-    if path.len() > 255 {
-        return Err("repository name must not be more than 255 characters".to_owned());
-    }
-    digest.map_or(Ok(()), check_digest)?;
-    Ok(Name { bare, tag, digest })
+    (sound && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)).then_some(Name { bare, tag, digest })
 }
 
 const DOCKER: &str = "docker.io";
+const DOCKER_ONCE: &str = "index.docker.io";
 
 /// The registry and the rest. The first part is a registry only where it cannot be anything else.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
+        Some((DOCKER_ONCE, rest)) => (DOCKER, rest),
         Some((first, rest))
             if first == "localhost"
                 || first.contains(['.', ':'])
@@ -129,6 +142,9 @@ fn check_digest(digest: &str) -> Result<(), String> {
         "sha256" => 64,
         "sha384" => 96,
         "sha512" => 128,
+        other if other.bytes().any(|byte| byte.is_ascii_uppercase()) => {
+            return Err("invalid checksum digest format".to_owned());
+        }
         _ => return Err("unsupported digest algorithm".to_owned()),
     };
     if encoded.len() != length {

@@ -171,8 +171,8 @@ proptest! {
 fn the_end_of_a_log_stands_in_for_a_message() {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("0.log");
-    let lines: String = (0..100).map(|n| format!("2026-11-15T16:30:00Z stdout F line {n}\n")).collect();
-    std::fs::write(&path, lines).expect("a file");
+    let lines: Vec<String> = (0..100).map(|n| format!("2026-11-15T16:30:00Z stdout F line {n}\n")).collect();
+    std::fs::write(&path, lines.concat()).expect("a file");
     let text = |lines, bytes| String::from_utf8(tail(&path, lines, bytes).expect("a tail")).expect("text");
     assert_eq!(text(2, 2048), "line 98\nline 99\n");
     assert_eq!(text(80, 10), "8\nline 99\n");

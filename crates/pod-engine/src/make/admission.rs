@@ -68,7 +68,12 @@ fn check_apparmor(pod: &Pod, machine: &Machine) -> Result<(), String> {
     let profiles: Result<Vec<_>, String> =
         parts::parts(pod).map(|part| security::apparmor(pod, &part.container)).collect();
     let profiles: Vec<String> = profiles?.into_iter().flatten().collect();
-    if !machine.apparmor && profiles.iter().any(|profile| profile != "unconfined") {
+    // What the pod says counts also where every container says something else.
+    let shared =
+        pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.app_armor_profile.as_ref());
+    let required = shared.is_some_and(|profile| profile.type_ != "Unconfined")
+        || profiles.iter().any(|profile| profile != "unconfined");
+    if required && !machine.apparmor {
         return Err("AppArmor is not enabled on the host".to_owned());
     }
     if profiles

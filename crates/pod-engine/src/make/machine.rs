@@ -88,6 +88,14 @@ mod tests {
     }
 
     #[test]
+    fn this_machine_shows_only_what_is_there() {
+        let machine = Machine::detect();
+        assert!(machine.masked_paths.iter().all(|path| Path::new(path).is_dir()), "{machine:?}");
+        assert!(machine.huge_pages.iter().all(|size| size.ends_with('B')), "{machine:?}");
+        assert_eq!(machine.huge_pages.is_empty(), !Path::new("/sys/kernel/mm/hugepages").exists());
+    }
+
+    #[test]
     fn processors_are_read_from_ranges() {
         assert_eq!(cpus("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(cpus("0"), [0]);

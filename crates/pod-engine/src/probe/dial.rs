@@ -31,7 +31,7 @@ pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, String> 
         if error.raw_os_error().is_some() {
             format!("dial tcp {address}: connect: {}", said(&error))
         } else {
-            format!("dial tcp: lookup {host}: {error}")
+            format!("dial tcp: lookup {host}: no such host")
         }
     })
 }
@@ -104,16 +104,23 @@ pub(super) struct Beside(mpsc::UnboundedSender<BoxFuture<'static, ()>>);
 // === impl First ===
 
 impl First {
-    const KEPT: usize = 5;
+    const KEPT: usize = 128;
 
-    /// Whether the peer has sent anything.
-    pub(super) fn any(&self) -> bool {
-        !self.0.lock().is_empty()
+    /// Whether the peer speaks HTTP/2: then it begins with its settings.
+    pub(super) fn is_http2(&self) -> bool {
+        self.0.lock().get(3) == Some(&4)
     }
 
     /// Whether the peer speaks HTTP without TLS.
     pub(super) fn is_plain_http(&self) -> bool {
-        self.0.lock().as_slice() == b"HTTP/"
+        self.0.lock().starts_with(b"HTTP/")
+    }
+
+    /// The first line.
+    pub(super) fn line(&self) -> String {
+        let kept = self.0.lock();
+        let line = kept.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        String::from_utf8_lossy(line.trim_ascii_end()).into_owned()
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, limit: Duration)
                 let (stream, first) = Watched::new(stream);
                 *seen.lock() = first.clone();
                 let answer = check(stream, &address, service, limit).await;
-                // A server that hangs up before it has said anything is not connected yet.
-                if first.any() {
+                // Who does not speak HTTP/2 yet is waited for, as for one who does not listen yet.
+                if first.is_http2() {
                     return answer;
                 }
             }
@@ -53,7 +53,7 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, limit: Duration)
         Ok(Err(Failed { code, message })) => {
             format!("error: health rpc probe failed: rpc error: code = {} desc = {message}", code_name(code))
         }
-        Err(_) if seen.lock().any() => format!("timeout: health rpc did not complete within {within}"),
+        Err(_) if seen.lock().is_http2() => format!("timeout: health rpc did not complete within {within}"),
         Err(_) => format!(
             "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
         ),

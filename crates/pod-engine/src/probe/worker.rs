@@ -73,7 +73,7 @@ impl Worker {
 
     /// One turn.
     async fn turn(&self, machine: &mut Machine, probe: &Probe, shared: &Shared) -> Step {
-        let (step, ip) = {
+        let (step, changed, ip) = {
             let mut state = shared.state.lock();
             let state = &mut *state;
             let moment = Moment {
@@ -85,9 +85,10 @@ impl Worker {
             };
             let (step, changed) = machine.look(&moment, &mut state.verdicts);
             self.resting.store(step == Step::Rest, Relaxed);
-            shared.changed(changed);
-            (step, state.ip.clone())
+            (step, changed, state.ip.clone())
         };
+        // Told without the lock: whoever hears of it looks at the verdicts.
+        shared.changed(changed);
         let (Step::Probe, Some(id)) = (step, machine.container()) else { return step };
         let subject = Subject { pod: &shared.pod, container: &self.container, id, ip: ip.as_deref() };
         // Boxed: a task that waits for its turn, as nearly all do, is small.
@@ -96,9 +97,10 @@ impl Worker {
         if let Some(success) = success {
             let mut state = shared.state.lock();
             // After the last word nothing more is said.
-            if !state.stopping || self.outlasts {
-                shared.changed(machine.heard(success, &mut state.verdicts));
-            }
+            let counts = !state.stopping || self.outlasts;
+            let changed = counts && machine.heard(success, &mut state.verdicts);
+            drop(state);
+            shared.changed(changed);
         }
         step
     }

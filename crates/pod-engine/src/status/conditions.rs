@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 
-use super::{Situation, find};
+use super::{Situation, find, restart};
 use crate::{
-    parts::{Role, parts},
+    parts::{Part, Role, parts},
     snapshot::{SandboxState, Snapshot},
 };
 
@@ -18,6 +18,9 @@ pub(super) const READY: &str = "Ready";
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 /// The pod has a node.
 pub(super) const SCHEDULED: &str = "PodScheduled";
+
+/// All containers are being restarted, because one of them ended in a way that asks for it.
+pub(super) const RESTARTING: &str = "AllContainersRestarting";
 
 /// Puts in the conditions, in the kubelet's order.
 pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut PodStatus) {
@@ -39,7 +42,11 @@ pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut P
     ];
     let generation = pod.metadata.generation;
     let seen = |condition| PodCondition { observed_generation: generation, ..condition };
-    status.conditions = Some(conditions.into_iter().map(seen).collect());
+    let mut conditions: Vec<PodCondition> = conditions.into_iter().map(seen).collect();
+    if restart::may_restart(pod) {
+        conditions.push(restarting(situation, old, phase));
+    }
+    status.conditions = Some(conditions);
 }
 
 /// Whether the pod has no sandbox in which its containers can run.
@@ -83,6 +90,23 @@ fn initialized(pod: &Pod, old: &PodStatus, statuses: &[ContainerStatus], phase: 
         reason: Some("ContainersNotInitialized".to_owned()),
         message: Some(format!("containers with incomplete status: [{incomplete}]")),
         ..condition(INITIALIZED, false)
+    }
+}
+
+fn restarting(situation: &Situation<'_>, old: &PodStatus, phase: &str) -> PodCondition {
+    let (pod, snapshot) = (situation.pod, situation.snapshot);
+    if let Some(over) = over(RESTARTING, phase) {
+        return over;
+    }
+    let is_there = |part: Part<'_>| snapshot.newest(&part.container.name).is_some();
+    let is_left = parts(pod).filter(|part| part.role != Role::Ephemeral).any(is_there);
+    if !is_left || !restart::is_restarting(pod, snapshot, old) {
+        return condition(RESTARTING, false);
+    }
+    PodCondition {
+        reason: Some("RestartAllContainersStarted".to_owned()),
+        message: Some("container exited with restart policy rule".to_owned()),
+        ..condition(RESTARTING, true)
     }
 }
 

@@ -8,8 +8,13 @@ use k8s_openapi::api::core::v1::{
     VolumeMountStatus,
 };
 
-use super::{Situation, find, restart::restarts, whole};
+use super::{
+    Situation, find,
+    restart::{self, RESTARTING_ALL},
+    whole,
+};
 use crate::{
+    decide::should_restart,
     parts::{Part, Role, parts},
     snapshot::{self, Container},
 };
@@ -22,10 +27,11 @@ pub(super) const NOT_LOCATED: &str = "The container could not be located when th
 
 /// Puts in the statuses of all containers, sorted: by name, init containers in the order of the spec.
 pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut PodStatus) {
+    let restarting = restart::is_restarting(situation.pod, situation.snapshot, old);
     let list = |old: &Option<Vec<ContainerStatus>>, wanted: fn(Role) -> bool| {
         let old = old.as_deref().unwrap_or_default();
         let own = parts(situation.pod).filter(|part| wanted(part.role));
-        own.map(|part| one(situation, &part, find(old, &part.container.name))).collect::<Vec<_>>()
+        own.map(|part| one(situation, &part, find(old, &part.container.name), restarting)).collect::<Vec<_>>()
     };
     let inits = list(&old.init_container_statuses, |role| matches!(role, Role::Init | Role::Sidecar));
     let mut regular = list(&old.container_statuses, |role| role == Role::Regular);
@@ -38,16 +44,21 @@ pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut P
     status.ephemeral_container_statuses = filled(ephemeral);
 }
 
-fn one(situation: &Situation<'_>, part: &Part<'_>, old: Option<&ContainerStatus>) -> ContainerStatus {
+fn one(
+    situation: &Situation<'_>,
+    part: &Part<'_>,
+    old: Option<&ContainerStatus>,
+    restarting: bool,
+) -> ContainerStatus {
     let spec = part.container.as_ref();
     let mut records = situation.snapshot.containers.iter().filter(|container| container.name == spec.name);
     let newest = records.next();
     let mut status = match newest {
-        None => unrecorded(situation, spec, old),
+        None => unrecorded(situation, spec, old, restarting),
         Some(newest) => {
-            let mut status = recorded(situation, spec, newest, old);
+            let mut status = recorded(situation, spec, newest, old, restarting);
             if let Some(earlier) = records.next() {
-                status.last_state = Some(state(situation, earlier, old));
+                status.last_state = Some(state(situation, earlier, old, restarting));
             }
             status
         }
@@ -57,7 +68,16 @@ fn one(situation: &Situation<'_>, part: &Part<'_>, old: Option<&ContainerStatus>
 }
 
 /// A container of which the runtime has nothing: it waits for its start, or it is gone.
-fn unrecorded(situation: &Situation<'_>, spec: &Spec, old: Option<&ContainerStatus>) -> ContainerStatus {
+fn unrecorded(
+    situation: &Situation<'_>,
+    spec: &Spec,
+    old: Option<&ContainerStatus>,
+    restarting: bool,
+) -> ContainerStatus {
+    let waits = |old: &ContainerStatus| old.state.as_ref().is_some_and(|state| state.waiting.is_some());
+    if let Some(old) = old.filter(|old| restarting && !waits(old)) {
+        return removed(situation, spec, old);
+    }
     if let Some(old) = old.filter(|old| ended(old.state.as_ref()).is_some()) {
         return old.clone();
     }
@@ -77,11 +97,30 @@ fn unrecorded(situation: &Situation<'_>, spec: &Spec, old: Option<&ContainerStat
         // It must not look as if it had never run: the pod would be Pending again.
         let message =
             "The container could not be located when the pod was deleted.  The container used to be Running";
-        status.last_state = Some(lost(message));
+        status.last_state = Some(lost(STATUS_UNKNOWN, message));
         if situation.pod.metadata.deletion_timestamp.is_none() {
             status.restart_count += 1;
         }
     }
+    status
+}
+
+/// A container that was taken away because the whole pod is restarted.
+fn removed(situation: &Situation<'_>, spec: &Spec, old: &ContainerStatus) -> ContainerStatus {
+    let message = "The container is removed because RestartAllContainers in place";
+    let mut status = if ended(old.state.as_ref()).is_some() {
+        old.clone()
+    } else {
+        ContainerStatus {
+            name: spec.name.clone(),
+            image: spec.image.clone().unwrap_or_default(),
+            volume_mounts: mounts(situation, spec),
+            ..ContainerStatus::default()
+        }
+    };
+    status.state = Some(waiting(Some(RESTARTING_ALL), Some(message)));
+    status.last_state = Some(lost(RESTARTING_ALL, message));
+    status.restart_count = old.restart_count.saturating_add(1);
     status
 }
 
@@ -91,10 +130,11 @@ fn recorded(
     spec: &Spec,
     record: &Container,
     old: Option<&ContainerStatus>,
+    restarting: bool,
 ) -> ContainerStatus {
     let id = situation.id(&record.id);
     let count = i32::try_from(record.restart_count()).unwrap_or(i32::MAX);
-    let state = state(situation, record, old);
+    let state = state(situation, record, old, restarting);
     let mut status = ContainerStatus {
         name: record.name.clone(),
         image: record.image.clone(),
@@ -127,7 +167,12 @@ fn recorded(
     status
 }
 
-fn state(situation: &Situation<'_>, record: &Container, old: Option<&ContainerStatus>) -> ContainerState {
+fn state(
+    situation: &Situation<'_>,
+    record: &Container,
+    old: Option<&ContainerStatus>,
+    restarting: bool,
+) -> ContainerState {
     let ran = old.is_some_and(|old| old.state.as_ref().is_some_and(|state| state.running.is_some()));
     // Also what was never started has a time of start: the beginning of time.
     let time = |time: Option<Timestamp>| Some(whole(time.unwrap_or(Timestamp::UNIX_EPOCH)));
@@ -149,7 +194,9 @@ fn state(situation: &Situation<'_>, record: &Container, old: Option<&ContainerSt
             };
             ContainerState { terminated: Some(ended), ..ContainerState::default() }
         }
-        snapshot::ContainerState::Unknown if ran => lost(NOT_LOCATED),
+        snapshot::ContainerState::Unknown if ran => {
+            lost(if restarting { RESTARTING_ALL } else { STATUS_UNKNOWN }, NOT_LOCATED)
+        }
         snapshot::ContainerState::Unknown | snapshot::ContainerState::Created => waiting(None, None),
     }
 }
@@ -184,7 +231,7 @@ fn wait(
         && newest.is_none_or(|record| match record.state {
             snapshot::ContainerState::Running => false,
             snapshot::ContainerState::Created | snapshot::ContainerState::Unknown => true,
-            snapshot::ContainerState::Exited => restarts(pod, &part.container, record.exit_code),
+            snapshot::ContainerState::Exited => should_restart(pod, &part.container, record.exit_code),
         });
     let Some(trouble) = situation.troubles.get(&part.container.name).filter(|_| starts) else { return };
     if ended(status.state.as_ref()).is_some() {
@@ -204,23 +251,24 @@ fn is_initialized(situation: &Situation<'_>) -> bool {
 /// Whether these statuses may come after those: what has ended for good does not come back.
 pub(super) fn may_follow(pod: &Pod, old: &PodStatus, new: &PodStatus) -> bool {
     let Some(spec) = &pod.spec else { return true };
-    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") {
+    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") || restart::may_restart(pod) {
         return true;
     }
     let inits = spec.init_containers.as_deref().unwrap_or_default();
-    let good =
-        |containers: &[Spec], old: &Option<Vec<ContainerStatus>>, new: &Option<Vec<ContainerStatus>>| {
-            old.iter().flatten().all(|old| {
-                let container = containers.iter().find(|container| container.name == old.name);
-                let Some((code, container)) =
-                    ended(old.state.as_ref()).map(|ended| ended.exit_code).zip(container)
-                else {
-                    return true;
-                };
-                let now = find(new.as_deref().unwrap_or_default(), &old.name);
-                restarts(pod, container, code) || now.is_none_or(|now| ended(now.state.as_ref()).is_some())
-            })
-        };
+    let good = |containers: &[Spec],
+                old: &Option<Vec<ContainerStatus>>,
+                new: &Option<Vec<ContainerStatus>>| {
+        old.iter().flatten().all(|old| {
+            let container = containers.iter().find(|container| container.name == old.name);
+            let Some((code, container)) =
+                ended(old.state.as_ref()).map(|ended| ended.exit_code).zip(container)
+            else {
+                return true;
+            };
+            let now = find(new.as_deref().unwrap_or_default(), &old.name);
+            should_restart(pod, container, code) || now.is_none_or(|now| ended(now.state.as_ref()).is_some())
+        })
+    };
     good(&spec.containers, &old.container_statuses, &new.container_statuses)
         && good(inits, &old.init_container_statuses, &new.init_container_statuses)
 }
@@ -259,10 +307,10 @@ fn user(user: &snapshot::User) -> ContainerUser {
 }
 
 /// Ended in a way that nobody saw.
-pub(super) fn lost(message: &str) -> ContainerState {
+pub(super) fn lost(reason: &str, message: &str) -> ContainerState {
     let ended = ContainerStateTerminated {
         exit_code: 137,
-        reason: Some(STATUS_UNKNOWN.to_owned()),
+        reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         ..ContainerStateTerminated::default()
     };

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus
 
 use super::{
     conditions::{CONTAINERS_READY, READY, over},
-    containers::{NOT_LOCATED, ended, lost},
+    containers::{NOT_LOCATED, STATUS_UNKNOWN, ended, lost},
     has_ended, whole,
 };
 use crate::parts::{Role, is_sidecar, parts};
@@ -32,7 +32,7 @@ pub fn settled(pod: &Pod, status: &PodStatus) -> PodStatus {
 
 fn end(status: &mut ContainerStatus) {
     if ended(status.state.as_ref()).is_none() {
-        status.state = Some(lost(NOT_LOCATED));
+        status.state = Some(lost(STATUS_UNKNOWN, NOT_LOCATED));
     }
 }
 

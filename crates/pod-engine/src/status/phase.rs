@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 
-use super::{find, restart::restarts};
-use crate::parts::is_sidecar;
+use super::{find, restart::RESTARTING_ALL};
+use crate::{decide::should_restart, parts::is_sidecar};
 
 /// How many of the containers are where.
 #[derive(Default)]
@@ -57,7 +57,8 @@ fn count(pod: &Pod, status: &PodStatus) -> Counts {
         }
         match status.map(standing) {
             Some(Standing::Ended(0) | Standing::Again(0)) => {}
-            Some(Standing::Ended(code) | Standing::Again(code)) if restarts(pod, container, code) => {}
+            Some(Standing::Ended(code) | Standing::Again(code))
+                if should_restart(pod, container, code) || status.is_some_and(restarts_with_all) => {}
             Some(Standing::Ended(_) | Standing::Again(_)) => counts.failed_init += 1,
             _ => counts.pending_init += 1,
         }
@@ -70,7 +71,8 @@ fn count(pod: &Pod, status: &PodStatus) -> Counts {
             Standing::Unknown => counts.unknown += 1,
             stopped @ (Standing::Ended(code) | Standing::Again(code)) => {
                 counts.stopped += 1;
-                counts.finished += u32::from(!restarts(pod, container, code));
+                let again = should_restart(pod, container, code) || status.is_some_and(restarts_with_all);
+                counts.finished += u32::from(!again);
                 counts.succeeded += u32::from(stopped == Standing::Ended(0));
             }
         }
@@ -100,6 +102,13 @@ impl Counts {
             Some(Standing::Ended(_) | Standing::Again(_)) => {}
         }
     }
+}
+
+/// Whether it was ended because the whole pod is restarted.
+fn restarts_with_all(status: &ContainerStatus) -> bool {
+    let state = status.state.as_ref().filter(|state| state.waiting.is_none()).or(status.last_state.as_ref());
+    let ended = state.and_then(|state| state.terminated.as_ref());
+    ended.is_some_and(|ended| ended.reason.as_deref() == Some(RESTARTING_ALL))
 }
 
 /// Where a container stands, as far as the phase is concerned.

@@ -1,8 +1,9 @@
 //! Files that the resolver gives, as they are and as they become.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
+use parking_lot::RwLock;
 use vk_files::Writer;
 use vk_provider::{Error, Result, error::Kind, resolve::FileSet};
 use vk_supervisor::Clock;
@@ -38,6 +39,7 @@ impl Standing {
 pub(super) async fn follow(
     mut sets: BoxStream<'static, Result<FileSet>>,
     writer: Writer,
+    writing: Arc<RwLock<()>>,
     clock: Clock,
     tell: impl Fn(Standing) + Send,
 ) {
@@ -66,11 +68,12 @@ pub(super) async fn follow(
             },
             () = tokio::time::sleep(wait), if unwritten.is_some() => wait = AT_LAST.min(wait * 2),
         }
-        let (Some(set), Some(mut writing)) = (unwritten.take(), writer.take()) else { return };
-        let now = clock.now();
+        let (Some(set), Some(mut busy)) = (unwritten.take(), writer.take()) else { return };
+        let (now, held) = (clock.now(), Arc::clone(&writing));
         let written = tokio::task::spawn_blocking(move || {
-            let written = writing.write(&set, now);
-            (writing, set, written)
+            let _held = held.read();
+            let written = busy.write(&set, now);
+            (busy, set, written)
         });
         // A panic in there is the runtime's end: nothing is left to write with.
         let Ok((back, set, written)) = written.await else { return };

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{
-    EmptyDirVolumeSource, HostPathVolumeSource, PersistentVolume, Pod, PodSpec, Volume,
+use k8s_openapi::{
+    api::core::v1::{
+        EmptyDirVolumeSource, HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec,
+        Volume,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::Serialize;
 use vk_provider::{Error, Result};
@@ -127,6 +131,24 @@ pub(super) fn block_device(pod: &Pod, volume: &str) -> Option<Error> {
         "volume {volume:?} is a block device of container {:?} (volumeDevices), which this node cannot give; mount it as a file system \
          (volumeMounts)",
         part.container.name
+    )))
+}
+
+/// Looks whether a claim was made for this pod, and is not another one that has the name by chance: that may hold anything.
+pub(super) fn check_owner(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<()> {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    if controllers.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
+        return Ok(());
+    }
+    let name = |meta: &ObjectMeta| {
+        let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+        format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+    };
+    Err(Error::internal(format!(
+        "PVC {} was not created for pod {} (pod is not owner)",
+        name(&claim.metadata),
+        name(&pod.metadata)
     )))
 }
 

@@ -59,6 +59,24 @@ async fn after_a_reboot_pods_start_anew_in_new_sandboxes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_somebody_removed_by_hand_is_made_anew() {
+    let world = World::new();
+    let made = world.create(&pod("a", json!({ "containers": [container("app", FOREVER)] }))).await;
+    let before = world.running(&made).await;
+    let backend: &dyn vk_pod_engine::ContainerBackend = &world.runtime;
+    for id in world.runtime.sandboxes() {
+        backend.remove_sandbox(&id).await.unwrap();
+    }
+    let id = one(&before, "app").container_id.clone();
+    let after = world
+        .until(&made, "it runs again", |status| is_running(status) && one(status, "app").container_id != id)
+        .await;
+    // The runtime remembers nothing: the number comes from the log that is left.
+    assert_eq!(one(&after, "app").restart_count, 1);
+    assert_eq!(world.runtime.sandboxes().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_waits_for_the_network_unless_it_uses_the_hosts() {
     let world = World::new();
     world.runtime.network(false);

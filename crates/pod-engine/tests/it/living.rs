@@ -2,13 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
+use tokio::sync::watch;
 use vk_pod_engine::fake::{Call, Events, Pull};
 use vk_provider::{Provider, error::Kind};
 
 use crate::support::{
-    FOREVER, STUBBORN, World, bundle, container, exit_code, is_running, one, pod, statuses, waiting,
+    FOREVER, STUBBORN, World, bundle, container, exit_code, gated, is_running, one, pod, reference, statuses,
+    waiting,
 };
 
 #[tokio::test(start_paused = true)]
@@ -329,6 +331,24 @@ async fn a_pod_that_a_kubelet_refuses_fails_and_nothing_is_made_of_it() {
     assert!(status.message.unwrap().starts_with("Pod was rejected: "));
     assert_eq!(world.count(&made, "SysctlForbidden"), 1);
     assert_eq!(world.runtime.count(Call::RunSandbox), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_needs_something_starts_as_soon_as_it_is_there() {
+    let world = World::new();
+    let wanted = pod("a", json!({ "containers": [container("app", FOREVER)] }));
+    let made = reference(&wanted);
+    let gate = watch::Sender::new(false);
+    world.engine().create_pod(gated(&wanted, &gate)).await.unwrap();
+    let shows = |status: &PodStatus| waiting(one(status, "app")) == "CreateContainerConfigError";
+    let status = world.until(&made, "what is missing shows", shows).await;
+    let state = one(&status, "app").state.clone().unwrap().waiting.unwrap();
+    assert!(state.message.unwrap().contains("settings"));
+    assert!(world.count(&made, "Failed") > 0);
+    let opened = tokio::time::Instant::now();
+    gate.send_replace(true);
+    world.running(&made).await;
+    assert!(opened.elapsed() < Duration::from_millis(200), "{:?}", opened.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

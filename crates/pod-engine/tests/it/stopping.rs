@@ -185,6 +185,22 @@ async fn a_pod_that_still_pulls_is_deleted_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sandbox_that_comes_after_the_pod_was_deleted_is_removed_too() {
+    let world = World::new();
+    world.runtime.late_sandbox(Duration::from_secs(8));
+    let wanted = pod("a", json!({ "containers": [container("app", FOREVER)] }));
+    let made = world.create(&wanted).await;
+    world.eventually("the sandbox is asked for", || world.runtime.count(Call::RunSandbox) == 1).await;
+    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(30)).await.unwrap();
+    world.over(&made).await;
+    assert_eq!(world.runtime.sandboxes().len(), 0);
+    world.eventually("it comes all the same", || world.runtime.sandboxes().len() == 1).await;
+    world.eventually("and is stopped", || world.runtime.count(Call::StopSandbox) > 0).await;
+    world.eventually("and removed", || world.runtime.sandboxes().is_empty()).await;
+    assert_eq!(world.runtime.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_not_there_is_not_found() {
     let world = World::new();
     let stranger = reference(&pod("stranger", json!({ "containers": [container("app", FOREVER)] })));

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use vk_pod_engine::{Settings, engine::Engine, fake::Runtime};
 use vk_provider::{
     Changes, Error, PodBundle, PodChange, PodRef, Provider, Resolver, Result,
@@ -224,7 +224,12 @@ pub(crate) fn reference(pod: &Pod) -> PodRef {
 }
 
 pub(crate) fn bundle(pod: &Arc<Pod>) -> PodBundle {
-    PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod))) }
+    PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod), None)) }
+}
+
+/// A pod whose containers need something that is there when the gate is open.
+pub(crate) fn gated(pod: &Arc<Pod>, gate: &watch::Sender<bool>) -> PodBundle {
+    PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod), Some(gate.subscribe()))) }
 }
 
 pub(crate) fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
@@ -260,8 +265,8 @@ pub(crate) fn exit_code(status: &ContainerStatus) -> Option<i32> {
     Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
 
-/// A resolver for pods that refer to nothing.
-struct Plain(Arc<Pod>);
+/// A resolver for pods that refer to nothing, or to something behind a gate.
+struct Plain(Arc<Pod>, Option<watch::Receiver<bool>>);
 
 fn nothing<T>(kind: ReferenceKind, name: &str) -> Result<T> {
     let reference = Reference::new(kind, "default", name);
@@ -272,6 +277,9 @@ fn nothing<T>(kind: ReferenceKind, name: &str) -> Result<T> {
 #[async_trait]
 impl Resolver for Plain {
     async fn container(&self, name: &str, _facts: &Facts) -> Result<ContainerInputs> {
+        if self.1.as_ref().is_some_and(|gate| !*gate.borrow()) {
+            return nothing(ReferenceKind::ConfigMap, "settings");
+        }
         let part = vk_pod_engine::parts::part(&self.0, name)
             .ok_or_else(|| Error::not_found(format!("no container {name}")))?;
         let env = part.container.env.iter().flatten();
@@ -318,6 +326,9 @@ impl Resolver for Plain {
     }
 
     async fn appeared(&self, _reference: &Reference) {
-        std::future::pending::<()>().await;
+        match self.1.clone() {
+            Some(mut gate) => drop(gate.wait_for(|open| *open).await),
+            None => std::future::pending().await,
+        }
     }
 }

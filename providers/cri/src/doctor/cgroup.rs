@@ -65,7 +65,7 @@ fn driver(peer: &Peer, settings: &Settings, machine: &Machine) -> Option<Finding
         return Some(Finding::error(what, "systemd, which does not run here", remedy));
     }
     if let Some(root) = &settings.cgroup_root
-        && systemd != root.ends_with(".slice")
+        && systemd != root.trim_end_matches('/').strip_suffix(".slice").is_some()
     {
         let found = format!("{name}, and cgroupRoot is {root}");
         let remedy =

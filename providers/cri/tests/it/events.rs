@@ -12,10 +12,10 @@ use crate::double::{Double, Speaks};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn event(uid: &str) -> Result<proto::ContainerEventResponse, Status> {
+fn event(uid: &str) -> proto::ContainerEventResponse {
     let metadata = proto::PodSandboxMetadata { uid: uid.into(), ..Default::default() };
     let status = proto::PodSandboxStatus { metadata: Some(metadata), ..Default::default() };
-    Ok(proto::ContainerEventResponse { pod_sandbox_status: Some(status), ..Default::default() })
+    proto::ContainerEventResponse { pod_sandbox_status: Some(status), ..Default::default() }
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn other_calls_go_on_while_no_event_has_come_yet() {
     assert!(timeout(Duration::from_millis(200), stream.next()).await.is_err(), "not even headers came");
     cri.list(&BTreeMap::new()).await.unwrap();
     send.send(Ok(proto::ContainerEventResponse::default())).await.unwrap();
-    send.send(event("uid-1")).await.unwrap();
+    send.send(Ok(event("uid-1"))).await.unwrap();
     let uid = timeout(SOON, stream.next()).await.unwrap();
     assert_eq!(uid.as_deref(), Some("uid-1"), "and one that names no pod is passed over");
 }
@@ -41,7 +41,7 @@ async fn events_come_again_after_the_runtime_was_restarted() {
     for uid in ["before", "after"] {
         let (send, events) = mpsc::channel(8);
         double.script().events = Some(events);
-        send.send(event(uid)).await.unwrap();
+        send.send(Ok(event(uid))).await.unwrap();
         assert_eq!(timeout(SOON, stream.next()).await.unwrap().as_deref(), Some(uid));
         double.die();
         double.serve(Speaks::V1);

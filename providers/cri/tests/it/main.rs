@@ -8,4 +8,5 @@ mod doctor;
 mod double;
 mod events;
 mod faults;
+mod live;
 mod wire;

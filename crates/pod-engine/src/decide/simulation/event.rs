@@ -13,6 +13,8 @@ pub(super) enum Event {
     Exit(Index, i32),
     /// A probe has a result for one that runs.
     Verdict(Index, Kind, Verdict),
+    /// One that was made, and did not start in time, starts after all.
+    LateStart(Index),
     /// The runtime loses track of one that runs.
     Vanish(Index),
     /// Time passes, in seconds.
@@ -38,6 +40,8 @@ pub(super) enum Event {
 pub(super) enum Fault {
     /// So many stops work.
     StopAfter(usize),
+    /// Nothing can be removed.
+    NoRemoval,
     /// No sandbox can be made.
     NoSandbox,
     /// A sandbox is made, and is not ready.
@@ -53,6 +57,7 @@ pub(super) enum Fault {
 fn faults() -> impl Strategy<Value = Option<Fault>> {
     let fault = prop_oneof![
         (0..3_usize).prop_map(Fault::StopAfter),
+        Just(Fault::NoRemoval),
         Just(Fault::NoSandbox),
         Just(Fault::HalfASandbox),
         (0..3_usize).prop_map(Fault::NoImageFor),
@@ -75,6 +80,7 @@ pub(super) fn events() -> impl Strategy<Value = Event> {
         5 => (0..400_u16).prop_map(Event::Wait),
         2 => Just(Event::Garbage),
         2 => which().prop_map(Event::Vanish),
+        2 => which().prop_map(Event::LateStart),
         1 => Just(Event::SandboxDies),
         1 => which().prop_map(Event::Change),
         1 => Just(Event::Ephemeral),

@@ -133,6 +133,16 @@ impl World {
                     self.verdicts.set(&running[which.index(running.len())], kind, verdict);
                 }
             }
+            Event::LateStart(which) => {
+                let mut created = self.ids(|state| state == ContainerState::Created);
+                let live = |name: &str| {
+                    self.snapshot.containers.iter().any(|other| other.name == name && other.may_run())
+                };
+                created.retain(|id| !live(&self.snapshot.container(id).unwrap().name));
+                if !created.is_empty() {
+                    self.set(&created[which.index(created.len())], ContainerState::Running);
+                }
+            }
             Event::Vanish(which) => {
                 let running = self.ids(|state| state == ContainerState::Running);
                 if !running.is_empty() {
@@ -285,7 +295,7 @@ impl World {
         if anew {
             self.passed.clear();
         }
-        for remove in &plan.remove {
+        for remove in plan.remove.iter().filter(|_| fault != Some(Fault::NoRemoval)) {
             self.remove(&remove.id, remove.keep_log);
         }
         let into = match &plan.sandbox {

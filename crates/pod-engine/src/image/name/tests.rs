@@ -83,3 +83,14 @@ fn an_unwritten_policy_follows_the_tag() {
         assert_eq!(Policy::of(policy, image), expected, "{policy:?} {image}");
     }
 }
+
+/// Names and what the reference parser of registries says about each: an error, or nothing.
+#[test]
+fn names_are_taken_and_refused_as_by_the_reference_parser() {
+    let rows = include_str!("reference.jsonl").lines();
+    let rows: Vec<(String, String)> = rows.map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert!(rows.len() > 100);
+    for (image, wrong) in rows {
+        assert_eq!(parse(&image).err().unwrap_or_default(), wrong, "{image:?}");
+    }
+}

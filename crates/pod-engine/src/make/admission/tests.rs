@@ -39,6 +39,13 @@ fn a_profile_that_the_machine_cannot_enforce_is_refused() {
     assert_eq!(refusal(local.clone(), &with), None);
     assert_eq!(refusal(local.clone(), &without).as_deref(), Some(refused));
     assert_eq!(refusal(spec(json!({ "type": "Unconfined" })), &without), None);
+    let shared = json!({ "securityContext": { "appArmorProfile": { "type": "RuntimeDefault" } } });
+    assert_eq!(refusal(shared.clone(), &with), None);
+    let mut overruled = spec(json!({ "type": "Unconfined" }));
+    overruled["securityContext"] = shared["securityContext"].clone();
+    for spec in [shared, overruled] {
+        assert_eq!(refusal(spec, &without).as_deref(), Some(refused));
+    }
     let empty = "AppArmor: Cannot enforce AppArmor: invalid empty AppArmor profile name";
     assert_eq!(
         refusal(spec(json!({ "type": "Localhost", "localhostProfile": " " })), &with).as_deref(),

@@ -22,6 +22,11 @@ pub(super) struct Url {
 impl Url {
     /// The URL that a probe describes. The path may have a query; were it a URL of its own, its scheme and host would not count.
     pub(super) fn new(scheme: &str, host: &str, port: u16, path: &str) -> Self {
+        if !is_readable(path) {
+            // Nothing in it means anything, then, and all of it is sent.
+            let path = rooted(&path.replace('%', "%25").replace('?', "%3F").replace('#', "%23"));
+            return Self { scheme: scheme.to_owned(), host: host.to_owned(), port, shown: true, path };
+        }
         let path = without_fragment(path);
         let (_, rest) = split(path);
         let path = rest.authority.map_or(path, |_| rest.path);
@@ -41,7 +46,11 @@ impl Url {
             return Ok((Self { scheme, host, port, shown, path: rooted(rest.path) }, relative));
         }
         if !relative {
-            return Err("missing host".to_owned());
+            // As in `mailto:somebody`: another place, wherever that is.
+            return Ok((
+                Self { scheme, host: String::new(), port: 0, shown: false, path: rooted(rest.path) },
+                false,
+            ));
         }
         let (base, _) = self.path.split_once('?').unwrap_or((&self.path, ""));
         let path = if rest.path.is_empty() {
@@ -59,7 +68,7 @@ impl Url {
 
     /// Host and port as they are written.
     pub(super) fn authority(&self) -> String {
-        let whole = super::dial::authority(&self.host, self.port);
+        let whole = super::super::dial::authority(&self.host, self.port);
         if self.shown {
             whole
         } else {
@@ -129,8 +138,16 @@ fn host_and_port(authority: &str) -> Result<(String, Option<u16>), String> {
     };
     let port = port
         .filter(|port| !port.is_empty())
-        .map(|port| port.parse().map_err(|_| format!("invalid port {port:?} after host")));
+        .map(|port| port.parse().map_err(|_| format!("invalid port \":{port}\" after host")));
     Ok((host.to_owned(), port.transpose()?))
+}
+
+/// Whether a path has no control characters, and escapes that are ones.
+fn is_readable(path: &str) -> bool {
+    let path_alone = path.split(['?', '#']).next().unwrap_or_default();
+    let is_escape =
+        |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    !path.bytes().any(|byte| byte.is_ascii_control()) && path_alone.split('%').skip(1).all(is_escape)
 }
 
 fn without_fragment(text: &str) -> &str {
@@ -198,6 +215,8 @@ mod tests {
             ("https", "fd00::1", "/path?bar", "https://[fd00::1]:93/path?bar", "/path?bar"),
             ("http", "localhost", "path", "http://localhost:93/path", "/path"),
             ("http", "localhost", "/a b#c", "http://localhost:93/a%20b", "/a%20b"),
+            ("http", "localhost", "/%zz?a", "http://localhost:93/%25zz%3Fa", "/%25zz%3Fa"),
+            ("http", "localhost", "/%20", "http://localhost:93/%20", "/%20"),
             ("http", "localhost", "http://elsewhere/path", "http://localhost:93/path", "/path"),
             (
                 "http",
@@ -235,6 +254,6 @@ mod tests {
         }
         assert_eq!(here.join("https://pod/").unwrap().0.port, 443);
         assert!(here.join("http://pod:x/").is_err());
-        assert!(here.join("mailto:somebody").is_err());
+        assert_eq!(here.join("mailto:somebody").unwrap().0.host, "");
     }
 }

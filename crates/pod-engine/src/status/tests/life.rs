@@ -270,3 +270,35 @@ fn a_sandbox_that_cannot_be_used_is_none() {
     assert!(!usable(|snapshot| snapshot.sandboxes[0].state = SandboxState::NotReady));
     assert!(!usable(|snapshot| snapshot.sandboxes.push(snapshot.sandboxes[0].clone())));
 }
+
+#[test]
+fn a_container_that_asks_for_it_restarts_the_whole_pod() {
+    let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let spec = json!({"restartPolicy": "Never", "containers": [
+        {"name": "a", "restartPolicy": "Never", "restartPolicyRules": rule}, {"name": "b"}]});
+    let mut scene = scene(spec).sandbox().record("a", Now::Running).record("b", Now::Running);
+    assert_eq!(brief(&scene.step(), "AllContainersRestarting"), ("False", "", ""));
+    scene.turn("a", Now::Exited(42));
+    let told = ("True", "RestartAllContainersStarted", "container exited with restart policy rule");
+    let asked = scene.step();
+    assert_eq!((phase(&asked), brief(&asked, "AllContainersRestarting")), ("Running", told));
+    // They are stopped and taken away.
+    scene.turn("b", Now::Exited(137));
+    assert_eq!(phase(&scene.step()), "Running");
+    scene.snapshot.containers.clear();
+    let empty = scene.step();
+    assert_eq!(phase(&empty), "Running");
+    for name in ["a", "b"] {
+        assert_eq!(state(&empty, name), "waiting RestartingAllContainers", "{name}");
+        assert_eq!(last(&empty, name), "ended 137 RestartingAllContainers", "{name}");
+        assert_eq!(of(&empty, name).restart_count, 1, "{name}");
+    }
+    assert_eq!(brief(&empty, "AllContainersRestarting"), ("False", "", ""));
+    scene.put("a", Now::Running);
+    scene.put("b", Now::Running);
+    let again = scene.step();
+    assert_eq!((phase(&again), of(&again, "a").restart_count), ("Running", 1));
+    scene.turn("a", Now::Exited(0));
+    scene.turn("b", Now::Exited(0));
+    assert_eq!(brief(&scene.step(), "AllContainersRestarting"), ("False", "PodCompleted", ""));
+}

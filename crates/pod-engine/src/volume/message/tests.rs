@@ -49,8 +49,9 @@ impl Ground {
         let place = tempfile::tempdir().expect("a directory");
         let (file, log) = (place.path().join("message"), place.path().join("0.log"));
         fs::write(&file, "").expect("a file");
-        let lines: String = (0..90).map(|n| format!("2026-11-15T16:30:00Z stderr F line {n}\n")).collect();
-        fs::write(&log, lines).expect("a file");
+        let lines: Vec<String> =
+            (0..90).map(|n| format!("2026-11-15T16:30:00Z stderr F line {n}\n")).collect();
+        fs::write(&log, lines.concat()).expect("a file");
         Self { _place: place, file, log }
     }
 
@@ -101,9 +102,8 @@ async fn only_the_end_of_a_large_file_counts() {
     let ground = Ground::new();
     fs::write(&ground.file, format!("{}{}", "x".repeat(100_000), "y".repeat(4096))).expect("written");
     assert_eq!(ground.message("File", |_| {}).await, "y".repeat(4096));
-    let lines: String =
-        (0..80).map(|_| format!("2026-11-15T16:30:00Z stderr F {}\n", "z".repeat(99))).collect();
-    fs::write(&ground.log, lines).expect("written");
+    let line = format!("2026-11-15T16:30:00Z stderr F {}\n", "z".repeat(99));
+    fs::write(&ground.log, line.repeat(80)).expect("written");
     fs::write(&ground.file, "").expect("written");
     assert_eq!(ground.message("FallbackToLogsOnError", |_| {}).await.len(), 2048);
 }

@@ -53,7 +53,7 @@ fn image_volumes_get_what_the_runtime_has_pulled() {
     let made = decide(&json!({ "name": "img", "subPath": "bin" }), &[], &with).expect("a mount").mount;
     assert_eq!((made.image.as_deref(), made.image_sub_path.as_str()), (Some("sha256:1"), "bin"));
     assert!(made.read_only && made.host_path.is_empty());
-    let error = decide(&json!({ "name": "img" }), &[], &With::default()).err().expect("no image");
+    let error = decide(&json!({ "name": "img" }), &[], &With::default()).expect_err("no image");
     assert_eq!(error, "the image of volume \"img\" was not pulled for container \"app\"");
 }
 

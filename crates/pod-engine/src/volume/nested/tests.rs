@@ -13,7 +13,8 @@ fn points(mounts: &[(&str, &str)]) -> Result<Vec<String>> {
 
 #[test]
 fn the_outermost_places_inside_of_a_volume_are_found() {
-    let table: [(&[(&str, &str)], &[&str]); 7] = [
+    type Row = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+    let table: [Row; 7] = [
         (&[("own", "/dir")], &[]),
         (&[("own", "/dir"), ("a", "/dir/nested")], &["nested"]),
         (&[("own", "/dir"), ("a", "/dir/nested/deep"), ("b", "/dir2"), ("c", "/dir")], &["nested/deep"]),

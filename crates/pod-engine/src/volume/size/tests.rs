@@ -4,7 +4,7 @@ use super::*;
 
 const MI: i64 = 1024 * 1024;
 
-fn pod(spec: Value) -> Pod {
+fn pod(spec: &Value) -> Pod {
     serde_json::from_value(json!({ "spec": spec })).expect("a pod")
 }
 
@@ -52,7 +52,7 @@ fn memory_volumes_are_as_large_as_the_least_of_node_pod_and_volume() {
         (json!([container("100Mi")]), json!([sidecar("30Mi"), none]), None, Some(1000), Some(130)),
     ];
     for (containers, inits, limit, node, wanted) in table {
-        let pod = pod(json!({ "containers": containers, "initContainers": inits }));
+        let pod = pod(&json!({ "containers": containers, "initContainers": inits }));
         let limit = limit.map(|limit| ApiQuantity(limit.to_owned()));
         let source = EmptyDirVolumeSource { size_limit: limit, ..EmptyDirVolumeSource::default() };
         let found = memory(&pod, Some(&source), node.map(|node: i64| node * MI));
@@ -64,11 +64,11 @@ fn memory_volumes_are_as_large_as_the_least_of_node_pod_and_volume() {
 fn the_pods_own_limit_counts_before_its_containers_and_overhead_is_added() {
     let whole = json!({ "limits": { "memory": "80Mi" } });
     let overhead = json!({ "memory": "5Mi" });
-    let limited = pod(json!({ "containers": [{ "name": "c" }], "resources": whole, "overhead": overhead }));
+    let limited = pod(&json!({ "containers": [{ "name": "c" }], "resources": whole, "overhead": overhead }));
     assert_eq!(memory(&limited, None, Some(1000 * MI)), Some(85 * 1024 * 1024));
-    let summed = pod(json!({ "containers": [container("10Mi")], "overhead": overhead }));
+    let summed = pod(&json!({ "containers": [container("10Mi")], "overhead": overhead }));
     assert_eq!(memory(&summed, None, Some(1000 * MI)), Some(15 * 1024 * 1024));
-    let unlimited = pod(json!({ "containers": [{ "name": "c" }], "overhead": overhead }));
+    let unlimited = pod(&json!({ "containers": [{ "name": "c" }], "overhead": overhead }));
     assert_eq!(memory(&unlimited, None, Some(1000 * MI)), Some(1000 * 1024 * 1024));
 }
 
@@ -77,7 +77,7 @@ fn huge_pages_have_the_size_that_containers_ask_for() {
     let asking = |sizes: &[&str]| {
         let requests: serde_json::Map<String, Value> =
             sizes.iter().map(|size| (format!("hugepages-{size}"), json!("4Mi"))).collect();
-        pod(json!({ "containers": [{ "name": "c", "resources": { "requests": requests } }] }))
+        pod(&json!({ "containers": [{ "name": "c", "resources": { "requests": requests } }] }))
     };
     assert_eq!(huge_page(&asking(&["2Mi"]), "HugePages"), Ok("2Mi".to_owned()));
     assert_eq!(huge_page(&asking(&["2Mi", "1Gi"]), "HugePages-1Gi"), Ok("1Gi".to_owned()));

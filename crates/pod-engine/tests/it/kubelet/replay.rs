@@ -61,8 +61,11 @@ impl Replay {
         let (mut verdicts, mut troubles) = (Verdicts::default(), Troubles::new());
         for container in containers(&expected) {
             let waiting = container.state.as_ref().and_then(|state| state.waiting.clone());
-            if let Some(waiting) = waiting.filter(|waiting| !BY_ITSELF.contains(&waiting.reason.as_deref().unwrap())) {
-                let (reason, message) = (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default());
+            if let Some(waiting) =
+                waiting.filter(|waiting| !BY_ITSELF.contains(&waiting.reason.as_deref().unwrap()))
+            {
+                let (reason, message) =
+                    (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default());
                 troubles.insert(container.name.clone(), Trouble { reason, message });
             }
             judge(&pod, container, &mut verdicts);
@@ -78,7 +81,8 @@ impl Replay {
     /// Whether the kubelet had nothing to do.
     pub(super) fn rests(&self) -> bool {
         // One that a container config was refused to is tried again and again.
-        !self.passing && self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff")
+        !self.passing
+            && self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff")
             && !self.is_held_before_it_begins()
     }
 
@@ -97,18 +101,15 @@ impl Replay {
 
     /// In what our status is not the kubelet's.
     pub(super) fn differences(&self) -> Vec<String> {
-        let node_ips: Vec<IpAddr> = self
-            .expected
-            .host_ips
-            .iter()
-            .flatten()
-            .map(|address| address.ip.parse().unwrap())
-            .collect();
+        let node_ips: Vec<IpAddr> =
+            self.expected.host_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
         let over = matches!(self.expected.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let failed = self.expected.reason.clone().filter(|_| over).map(|reason| Trouble {
-            reason,
-            message: self.expected.message.clone().unwrap_or_default(),
-        });
+        let failed = self
+            .expected
+            .reason
+            .clone()
+            .filter(|_| over)
+            .map(|reason| Trouble { reason, message: self.expected.message.clone().unwrap_or_default() });
         let situation = status::Situation {
             pod: &self.pod,
             snapshot: &self.snapshot,

@@ -1,0 +1,1 @@
+//! The client on a real containerd.
