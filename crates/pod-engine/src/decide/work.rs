@@ -70,13 +70,8 @@ pub(super) fn in_new_sandbox<'a>(pod: &'a Pod, snapshot: &Snapshot, attempt: u32
         .filter(|container| !(restart::runs_once(pod, container) && has_succeeded(snapshot, &container.name)))
         .map(|container| (Role::Regular, Cow::Borrowed(container)))
         .collect();
-    let initialized = || {
-        regular
-            .iter()
-            .filter_map(|container| snapshot.newest(&container.name))
-            .any(|record| record.state != ContainerState::Unknown)
-    };
-    if start.is_empty() && initialized() {
+    // All have succeeded.
+    if start.is_empty() {
         return None;
     }
     // A new sandbox is a new beginning.
