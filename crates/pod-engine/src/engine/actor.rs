@@ -159,7 +159,8 @@ impl Actor {
                     slot.touch();
                     Ok(Next::In(Duration::ZERO))
                 }
-                next = self.work(order.as_ref()) => next,
+                // Boxed: most pods wait most of the time, and need no room for work then.
+                next = Box::pin(self.work(order.as_ref())) => next,
             };
             wait = match next {
                 Ok(Next::In(wait)) => wait,
