@@ -17,7 +17,11 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Action, Case, Checkpoint, Moment, Recording, Step, case, differences, follow::Follow, holds};
+use super::{
+    Action, Case, Checkpoint, Moment, Recording, Step, case, differences,
+    follow::Follow,
+    holds,
+};
 use crate::{ControlPlane, kubectl};
 
 /// The node that all pods are bound to.
@@ -46,6 +50,8 @@ pub struct Stage<'a> {
     pub now: fn() -> Timestamp,
     /// Texts to replace in everything seen.
     pub words: Words,
+    /// Reasons of events that the kubelet does not have.
+    pub own: &'static [&'static str],
 }
 
 /// One case on the stage.
@@ -85,15 +91,11 @@ impl Stage<'_> {
             let done = match step {
                 Step::Do(action) => play.act(action).await,
                 Step::Reach(checkpoint) => {
-                    let recorded = moments.next().filter(|moment| moment.name == checkpoint.reach);
-                    match recorded {
-                        Some(recorded) => {
-                            play.reach_the_same(checkpoint, recorded).await.map(|differences| {
-                                found.extend(
-                                    differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)),
-                                );
-                            })
-                        }
+                    let moment = moments.next().filter(|moment| moment.name == checkpoint.reach);
+                    match moment {
+                        Some(moment) => play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
+                            found.extend(differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)));
+                        }),
                         None => Err(format!("{}: not recorded", checkpoint.reach)),
                     }
                 }
@@ -149,7 +151,8 @@ impl Stage<'_> {
         let (name, uid) = (claim.metadata.name.as_deref().unwrap_or_default(), &claim.metadata.uid);
         let volume = claim.data["spec"]["volumeName"].as_str().unwrap_or_default();
         let params = PatchParams::default();
-        let reference = json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
+        let reference =
+            json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
         volumes.patch(volume, &params, &Patch::Merge(json!({"spec": {"claimRef": reference}}))).await?;
         let bound = json!({"status": {"phase": "Bound"}});
         volumes.patch_status(volume, &params, &Patch::Merge(&bound)).await?;
@@ -212,13 +215,15 @@ impl Play<'_> {
         &mut self,
         checkpoint: &Checkpoint,
         recorded: &Moment,
+        recording: &Recording,
     ) -> Result<Vec<String>, String> {
+        let last = recording.moments.last().unwrap_or(recorded);
         let end = Instant::now() + Duration::from_secs(checkpoint.within);
         self.arrive(checkpoint, end).await?;
         let mut found;
         loop {
             let moment = self.moment(checkpoint).await?;
-            found = differences(recorded, &moment);
+            found = differences(recorded, last, &moment, self.stage.own);
             if found.is_empty() || Instant::now() > end {
                 return Ok(found);
             }
@@ -241,14 +246,13 @@ impl Play<'_> {
         let missing = self.missing(checkpoint).unwrap_or_default();
         let events = self.events().await.unwrap_or_default();
         let status = &self.follow.pod()["status"];
-        let states: Vec<String> =
-            ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
-                .into_iter()
-                .flat_map(|list| status[list].as_array().into_iter().flatten())
-                .map(|container| {
-                    format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
-                })
-                .collect();
+        let states: Vec<String> = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+            .into_iter()
+            .flat_map(|list| status[list].as_array().into_iter().flatten())
+            .map(|container| {
+                format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
+            })
+            .collect();
         let states = states.join(", ");
         Err(format!("{name}: {reach}: not reached: {missing}; containers: {states}; events: {events:?}"))
     }
