@@ -62,7 +62,9 @@ fn the_status_of_what_the_runtime_had_is_the_one_that_the_kubelet_wrote() {
         for replay in Replay::all(&recording) {
             looked_at += 1;
             let found = replay.differences();
-            wrong.extend(found.into_iter().map(|text| format!("{runtime}: {case}: {}: {text}", replay.name())));
+            wrong.extend(
+                found.into_iter().map(|text| format!("{runtime}: {case}: {}: {text}", replay.name())),
+            );
         }
     }
     assert!(looked_at >= 100, "only {looked_at} moments");
@@ -78,7 +80,9 @@ fn nothing_is_to_be_done_where_the_kubelet_did_nothing() {
         }
         for replay in Replay::all(&recording).into_iter().filter(Replay::rests) {
             let found = replay.demands();
-            wrong.extend(found.into_iter().map(|text| format!("{runtime}: {case}: {}: {text}", replay.name())));
+            wrong.extend(
+                found.into_iter().map(|text| format!("{runtime}: {case}: {}: {text}", replay.name())),
+            );
         }
     }
     assert!(wrong.is_empty(), "{} demands:\n{}", wrong.len(), wrong.join("\n"));
