@@ -2,6 +2,7 @@
 
 mod backend;
 mod events;
+mod inspect;
 mod meter;
 
 use std::{
@@ -61,6 +62,7 @@ impl Default for Limits {
 #[derive(Clone)]
 pub struct Cri {
     socket: PathBuf,
+    channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     limits: Limits,
@@ -90,9 +92,10 @@ impl Cri {
             }),
         );
         let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
-        let images = ImageServiceClient::new(channel).max_decoding_message_size(LARGEST_ANSWER);
+        let images = ImageServiceClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
         Self {
             socket,
+            channel,
             runtime,
             images,
             limits,

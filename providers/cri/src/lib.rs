@@ -6,13 +6,21 @@
 //! The wire is in [`proto`], made from a file of ours that declares what we use.
 
 mod client;
+mod config;
 mod convert;
+pub mod doctor;
+mod factory;
 mod fault;
+mod machine;
+mod node;
 pub mod proto;
 mod socket;
 
 pub use self::{
     client::{Cri, Limits},
+    config::{Reserved, Settings},
+    factory::CriFactory,
     fault::RpcError,
+    machine::Machine,
     socket::{SOCKETS, find},
 };

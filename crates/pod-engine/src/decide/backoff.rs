@@ -99,7 +99,7 @@ impl Backoffs {
 
     /// The wait that a container is in after this end.
     pub(super) fn waiting(&self, crash: &Crash, now: Timestamp) -> Option<Duration> {
-        let entry = self.known(&crash.key, now)?;
+        let entry = self.entries.get(&crash.key)?;
         let delay = SignedDuration::try_from(entry.delay).unwrap_or(SignedDuration::MAX);
         let waits = !entry.is_forgiven(crash.finished) && now.duration_since(crash.finished) < delay;
         waits.then_some(entry.delay)
@@ -109,7 +109,8 @@ impl Backoffs {
     /// the same.
     pub fn begin(&mut self, start: &super::Start, now: Timestamp) {
         let Some(crash) = &start.crash else { return };
-        let delay = match self.known(&crash.key, now) {
+        // A kubelet sweeps all the time: a start that is so long ago, with the wait after it, is forgotten.
+        let delay = match self.entries.get(&crash.key).filter(|entry| !entry.is_forgiven(now)) {
             Some(entry) if !entry.is_forgiven(crash.finished) => self.after(entry.delay),
             _ => self.initial,
         };
@@ -177,10 +178,6 @@ impl Backoffs {
             by_time = self.after(by_time);
         }
         Some(by_count.min(by_time))
-    }
-
-    fn known(&self, key: &Key, now: Timestamp) -> Option<&Entry> {
-        self.entries.get(key).filter(|entry| !entry.is_forgiven(now))
     }
 
     fn after(&self, delay: Duration) -> Duration {

@@ -44,8 +44,8 @@ pub fn garbage(pod_exists: bool, snapshot: &Snapshot, now: Timestamp) -> Garbage
     let newest = snapshot.sandboxes.iter().max_by_key(|sandbox| (sandbox.created, sandbox.attempt));
     for sandbox in &snapshot.sandboxes {
         let active = sandbox.state == SandboxState::Ready || occupied.contains(&sandbox.id);
-        let newest = newest.is_some_and(|newest| newest.id == sandbox.id);
-        if !active && !(pod_exists && newest) {
+        let kept = pod_exists && newest.is_some_and(|newest| newest.id == sandbox.id);
+        if !active && !kept {
             garbage.sandboxes.push(sandbox.id.clone());
         }
     }

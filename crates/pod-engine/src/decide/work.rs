@@ -32,6 +32,10 @@ pub(super) fn in_sandbox<'a>(situation: &Situation<'a>, sandbox: &Sandbox) -> Op
     if let Some(work) = reset(pod, snapshot) {
         return Some(work);
     }
+    // Sidecars are not restarted for a pod whose work is done.
+    if has_ended(pod, snapshot) {
+        return None;
+    }
     let mut work = Work::default();
     for part in parts(pod).filter(|part| part.role == Role::Ephemeral) {
         if snapshot.newest(&part.container.name).is_none() {
@@ -120,6 +124,17 @@ fn reset<'a>(pod: &Pod, snapshot: &Snapshot) -> Option<Work<'a>> {
     });
     let reset = all.iter().map(|record| Remove { id: record.id.clone(), keep_log: true });
     Some(Work { stop: stop.collect(), start: Vec::new(), reset: reset.collect() })
+}
+
+/// Whether all regular containers have ended, and none is started again.
+fn has_ended(pod: &Pod, snapshot: &Snapshot) -> bool {
+    let regular = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    regular.iter().all(|container| {
+        snapshot.newest(&container.name).is_some_and(|record| {
+            record.state == ContainerState::Exited
+                && !restart::should_restart(pod, container, record.exit_code)
+        })
+    })
 }
 
 fn has_succeeded(snapshot: &Snapshot, name: &str) -> bool {

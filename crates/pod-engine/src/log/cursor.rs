@@ -34,10 +34,25 @@ pub(super) struct Cursor {
     format: Option<Format>,
     /// Inside of a line that is too long to be held.
     long: Option<Long>,
-    pub(super) follow: bool,
+    follow: bool,
+    /// How much is read at once, and held at most.
+    sizes: Sizes,
     /// How many lines are to be shown yet, where that is limited.
     lines: Option<u64>,
     show: Show,
+}
+
+/// How much is read at once, and how much of a line is held. Tests make it small.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) block: usize,
+    pub(super) longest: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { block: BLOCK, longest: LONGEST }
+    }
 }
 
 /// What came of a read.
@@ -73,6 +88,15 @@ struct Show {
 impl Cursor {
     /// Opens a file, at the place from which the options want it. The errors are a kubelet's.
     pub(super) fn open(path: &Path, options: &LogOptions, since: Option<Timestamp>) -> Result<Self> {
+        Self::open_with(path, options, since, Sizes::default())
+    }
+
+    pub(super) fn open_with(
+        path: &Path,
+        options: &LogOptions,
+        since: Option<Timestamp>,
+        sizes: Sizes,
+    ) -> Result<Self> {
         // Some runtimes put a link there.
         let real = path.canonicalize().map_err(|error| unresolved(path, &error))?;
         let failed = |what: &str| {
@@ -82,9 +106,8 @@ impl Cursor {
         let mut file = File::open(&real).map_err(failed("open log file"))?;
         let start = match options.tail {
             None => 0,
-            Some(lines) => {
-                start_of_tail(&file, lines).map_err(failed(&format!("tail {lines} lines of log file")))?
-            }
+            Some(lines) => start_of_tail(&file, lines, sizes.block)
+                .map_err(failed(&format!("tail {lines} lines of log file")))?,
         };
         file.seek(SeekFrom::Start(start)).map_err(failed(&format!("seek {start} in log file")))?;
         Ok(Self {
@@ -95,6 +118,7 @@ impl Cursor {
             format: None,
             long: None,
             follow: options.follow,
+            sizes,
             lines: options.tail.filter(|_| !options.follow),
             show: Show {
                 since,
@@ -117,7 +141,7 @@ impl Cursor {
             return Ok(Progress::Over);
         }
         let held = self.held.len();
-        self.held.resize(held + BLOCK, 0);
+        self.held.resize(held + self.sizes.block, 0);
         let read = self.file.read(&mut self.held[held..]);
         self.held.truncate(held + *read.as_ref().unwrap_or(&0));
         let read = match read {
@@ -183,7 +207,7 @@ impl Cursor {
         }
         self.held = held;
         self.held.drain(..start);
-        if self.long.is_some() || self.held.len() >= LONGEST {
+        if self.long.is_some() || self.held.len() >= self.sizes.longest {
             let piece = std::mem::take(&mut self.held);
             if self.show_piece(&piece, out)? {
                 return Ok(Progress::Over);
@@ -284,13 +308,13 @@ impl Show {
 }
 
 /// Where the last lines begin, found from the end. A last line that has no end does not count.
-fn start_of_tail(file: &File, lines: u64) -> io::Result<u64> {
+fn start_of_tail(file: &File, lines: u64, size: usize) -> io::Result<u64> {
     let mut right = file.metadata()?.len();
-    let mut block = vec![0; BLOCK];
+    let mut block = vec![0; size];
     let mut ends = 0;
     while right > 0 {
-        let left = right.saturating_sub(BLOCK as u64);
-        let length = usize::try_from(right - left).unwrap_or(BLOCK);
+        let left = right.saturating_sub(size as u64);
+        let length = usize::try_from(right - left).unwrap_or(size);
         file.read_exact_at(&mut block[..length], left)?;
         for (place, _) in block[..length].iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
             if ends == lines {

@@ -178,7 +178,7 @@ fn offset(zone: &[u8]) -> Option<i32> {
     }
     let [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] = zone else { return None };
     let (hours, minutes) = (number(&[*h1, *h2])?, number(&[*m1, *m2])?);
-    if hours > 24 || minutes > 59 {
+    if hours > 24 || minutes > 60 {
         return None;
     }
     let seconds = i32::try_from(hours * 3600 + minutes * 60).ok()?;

@@ -1,6 +1,6 @@
 //! What probes have found out, for those who decide and those who tell.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// The three kinds of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +29,18 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts(BTreeMap<(String, Kind), Verdict>);
 
+// === impl Kind ===
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+            Self::Startup => "Startup",
+        })
+    }
+}
+
 // === impl Verdicts ===
 
 impl Verdicts {
@@ -40,6 +52,16 @@ impl Verdicts {
     /// Sets a verdict. Tells whether it is another than before.
     pub fn set(&mut self, container: &str, kind: Kind, verdict: Verdict) -> bool {
         self.0.insert((container.to_owned(), kind), verdict) != Some(verdict)
+    }
+
+    /// Forgets one verdict on a container.
+    pub fn remove(&mut self, container: &str, kind: Kind) {
+        self.0.remove(&(container.to_owned(), kind));
+    }
+
+    /// All verdicts: container, kind, verdict.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Kind, Verdict)> {
+        self.0.iter().map(|((container, kind), verdict)| (container.as_str(), *kind, *verdict))
     }
 
     /// Forgets a container.

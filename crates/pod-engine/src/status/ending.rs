@@ -18,7 +18,8 @@ const MESSAGES: usize = 12 * 1024;
 /// what the API server has, as the kubelet does: the last init container may have ended well only because it was stopped.
 pub fn settled(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut settled = status.clone();
-    if is_initialized(pod, pod.status.as_ref().unwrap_or(&PodStatus::default())) {
+    let nothing = PodStatus::default();
+    if is_initialized(pod, pod.status.as_ref().unwrap_or(&nothing)) {
         settled.container_statuses.iter_mut().flatten().for_each(end);
     }
     let inits = settled.init_container_statuses.as_deref_mut().unwrap_or_default();

@@ -20,6 +20,7 @@ pub struct With<'a> {
 }
 
 /// A container's mounts as they are to be made, with everything decided but what needs the file system.
+#[derive(Debug)]
 pub(super) struct Wanted {
     mount: Mount,
     /// A part of the volume at `host_path`, and where it is mounted for the container.

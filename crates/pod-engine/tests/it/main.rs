@@ -2,4 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
+mod abilities;
+mod adopting;
+mod away;
+mod conformance;
+mod faults;
 mod kubelet;
+mod living;
+mod many;
+mod stopping;
+mod support;

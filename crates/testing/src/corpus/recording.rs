@@ -72,3 +72,26 @@ impl Recording {
         names
     }
 }
+
+// === impl Moment ===
+
+impl Moment {
+    /// Whether the status is of the containers that the runtime had, each in the state that it had.
+    pub(super) fn is_consistent(&self) -> bool {
+        let status = &self.pod["status"];
+        ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+            .into_iter()
+            .flat_map(|list| status[list].as_array().into_iter().flatten())
+            .all(|container| self.agrees(container))
+    }
+
+    fn agrees(&self, container: &Value) -> bool {
+        // The newest is the first.
+        let mut there = self.snapshot["containers"].as_array().into_iter().flatten();
+        let there = there.find(|there| there["name"] == container["name"]);
+        let id = container["containerID"].as_str().and_then(|id| id.split_once("://")).map(|(_, id)| id);
+        let Some(there) = there else { return self.gone || id.is_none() };
+        let runs = there["state"] == "Running";
+        id == there["id"].as_str() && runs == container["state"].get("running").is_some()
+    }
+}

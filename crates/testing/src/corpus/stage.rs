@@ -175,25 +175,33 @@ impl Play<'_> {
     /// Waits for a checkpoint, and until nothing changes for a moment.
     async fn reach(&mut self, checkpoint: &Checkpoint) -> Result<Moment, String> {
         let end = Instant::now() + Duration::from_secs(checkpoint.within);
+        // The last one at which the status said what the runtime had: it may come late after what it tells.
+        let mut good = None::<Moment>;
         loop {
-            self.arrive(checkpoint, end).await?;
-            let mut moment = self.moment(checkpoint).await?;
-            // A change within a second: the state was on its way. Where it is not held any more, it was a passing one.
-            while timeout(SETTLED, self.follow.change()).await.is_ok() {
-                if self.missing(checkpoint).is_some() {
+            if let Err(error) = self.arrive(checkpoint, end).await {
+                return good.filter(|moment| untold(checkpoint, moment).is_none()).ok_or(error);
+            }
+            loop {
+                let moment = self.moment(checkpoint).await?;
+                match &mut good {
+                    Some(good) if !moment.is_consistent() => good.events = moment.events,
+                    good => *good = Some(moment),
+                }
+                // A change within a second: the state was on its way.
+                let changed = timeout(SETTLED, self.follow.change()).await.is_ok();
+                if !changed || self.missing(checkpoint).is_some() {
                     break;
                 }
-                moment = self.moment(checkpoint).await?;
             }
-            let last = self.missing(checkpoint).is_none();
-            let moment = if last { self.moment(checkpoint).await? } else { moment };
-            let untold = checkpoint.events.iter().find(|reason| !moment.events.contains_key(*reason));
-            match untold {
-                None => return Ok(moment),
+            match good.as_ref().and_then(|moment| untold(checkpoint, moment)) {
                 Some(reason) if Instant::now() > end => {
                     return Err(format!("{}: {}: no event {reason}", self.case.name, checkpoint.reach));
                 }
                 Some(_) => {}
+                None => match good.take() {
+                    Some(moment) if moment.is_consistent() || Instant::now() > end => return Ok(moment),
+                    moment => good = moment,
+                },
             }
         }
     }
@@ -377,6 +385,11 @@ impl Play<'_> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let _ = pods.delete(&self.case.name, &now).await;
     }
+}
+
+/// What people should have been told, and were not.
+fn untold<'a>(checkpoint: &'a Checkpoint, moment: &Moment) -> Option<&'a String> {
+    checkpoint.events.iter().find(|reason| !moment.events.contains_key(*reason))
 }
 
 fn has_run(container: &Value) -> bool {

@@ -23,7 +23,7 @@ const STAY: &str = "#!/bin/sh\ntrap 'exit 0' TERM INT\nwhile :; do sleep 3600 & 
 /// Does not end when it is asked to.
 const STUBBORN: &str = "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n";
 /// Answers the question of gRPC health probes on port 9000: what `$1` says, where 1 is that it serves.
-const GRPC: &str = "#!/bin/sh\nexport ANSWER=${1:-1}\nexec nc -lk -p 9000 -e /grpc-answer\n";
+const GRPC: &str = "#!/bin/sh\nexport ANSWER=${1:-1}\nexec nc -ll -p 9000 -e /grpc-answer\n";
 const GRPC_ANSWER: &str = include_str!("grpc-answer.sh");
 
 /// An image to make.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{Image, image, make_folder, write};
+use super::{Image, Machine, image, make_folder, write};
 use crate::{Process, eventually};
 
 /// Of [`Registry::USER`] and [`Registry::PASSWORD`], as htpasswd writes it.
@@ -32,8 +32,11 @@ impl Registry {
     /// The user's password.
     pub const PASSWORD: &'static str = "let-me-in";
 
-    /// Starts one that has these images, by their names without what is before the first slash. Its files are in the folder.
-    pub async fn start(folder: &Path, images: &[Image]) -> Self {
+    /// Starts one for a machine, with these images by their names without what is before the first slash. Its files are in the
+    /// machine's folder; its port is the machine's number and 5000.
+    pub async fn start(machine: &Machine, images: &[Image]) -> Self {
+        let folder = &machine.folder().join("registry");
+        let port = 5000 + u16::from(machine.number());
         let store = folder.join("store");
         let work = folder.join("work");
         make_folder(&store);
@@ -43,9 +46,6 @@ impl Registry {
         }
         let accounts = folder.join("accounts");
         write(&accounts, ACCOUNTS);
-        // Nobody else takes the port in the moment between: it is not among those that the kernel gives out next.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let port = port.expect("a free port").port();
         let config = json!({
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": true}},

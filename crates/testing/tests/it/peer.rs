@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use tempfile::tempdir;
 use vk_testing::{
     eventually,
     peer::{Containerd, Image, Machine, Registry, containerd, image::BUSYBOX},
@@ -105,13 +104,13 @@ async fn two_runtimes_live_beside_each_other() {
 #[tokio::test]
 #[ignore = "needs root and containerd: make test"]
 async fn a_registry_gives_images_to_those_who_know_the_password() {
-    let folder = tempdir().unwrap();
+    let machine = Machine::any();
     let images = [
         Image::standard().remove(0).named("vk.test/private:1"),
         Image::new("vk.test/foreign:1").architecture("s390x"),
     ];
-    let registry = Registry::start(folder.path(), &images).await;
-    let containerd = Containerd::start(Machine::any(), containerd::Options::default()).await;
+    let registry = Registry::start(&machine, &images).await;
+    let containerd = Containerd::start(machine, containerd::Options::default()).await;
     let name = format!("{}/private:1", registry.address());
     let user = format!("{}:{}", Registry::USER, Registry::PASSWORD);
     assert!(!containerd.ctr(&["images", "pull", "--plain-http", &name]).status.success());

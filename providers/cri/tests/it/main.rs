@@ -1,5 +1,11 @@
-//! Pods on a real container runtime.
+//! The provider `cri` from outside: on the wire against a runtime that does what it is told, and live on a real one.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "e2e")]
 mod differential;
+mod doctor;
+mod double;
+mod events;
+mod faults;
+mod wire;

@@ -10,7 +10,7 @@ use vk_pod_engine::{
     decide::{self, Backoffs},
     parts::{part, parts},
     probe::{Kind, Verdict, Verdicts},
-    snapshot::{Container, ContainerState, SandboxState},
+    snapshot::{Container, ContainerState, Sandbox, SandboxState},
     status::{self, Trouble, Troubles},
 };
 use vk_testing::corpus::{Moment, Recording, compare};
@@ -178,6 +178,12 @@ impl Replay {
 /// was something; `None` when the runtime has already forgotten what the kubelet tells of.
 fn rewind(snapshot: &mut Snapshot, expected: &PodStatus, before: &PodStatus) -> Option<bool> {
     let id_of = |id: &Option<String>| Some(id.as_deref()?.split_once("://")?.1.to_owned());
+    let is_ready = |sandbox: &Sandbox| sandbox.state == SandboxState::Ready;
+    let mut conditions = expected.conditions.iter().flatten();
+    let had_sandbox = conditions.any(|one| one.type_ == "PodReadyToStartContainers" && one.status == "True");
+    if had_sandbox && !snapshot.sandboxes.iter().any(is_ready) {
+        return None;
+    }
     let length = snapshot.containers.len();
     let mut is_late = false;
     for told in containers(expected) {

@@ -1,8 +1,8 @@
 //! The real kubelet: `make e2e-cri`.
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future, stream};
 use vk_testing::{
-    corpus::{Case, Moment, NODE, Recording},
+    corpus::{NODE, Recording},
     peer::{Kubelet, Machine, kubelet},
 };
 
@@ -13,7 +13,7 @@ const RECORD: &str = "VK_RECORD";
 /// Recordings hold the addresses of the machine, so it is always the same one.
 const MACHINE: u8 = 210;
 /// Pods that run at once.
-const AT_ONCE: usize = 24;
+const AT_ONCE: usize = 16;
 
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-cri"]
@@ -28,26 +28,20 @@ async fn the_real_kubelet_does_what_was_recorded() {
     let folder = &data().join("recorded").join(scene.runtime());
 
     if std::env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
-        let recorded: Vec<(&Case, Result<Vec<Moment>, String>)> = stream::iter(&cases)
+        let wrong: Vec<String> = stream::iter(&cases)
             .map(|case| async move { (case, Box::pin(stage.record(case)).await) })
             .buffer_unordered(AT_ONCE)
-            .inspect(|(case, moments)| println!("{}: {}", case.name, if moments.is_ok() { "recorded" } else { "not reached" }))
+            .filter_map(|(case, moments)| {
+                let recording = moments.map(|moments| Recording {
+                    kubelet: info.kubelet_version.clone(),
+                    runtime: info.container_runtime_version.clone(),
+                    moments,
+                });
+                println!("{}: {}", case.name, if recording.is_ok() { "recorded" } else { "not reached" });
+                future::ready(recording.map(|recording| recording.save(folder, &case.name)).err())
+            })
             .collect()
             .await;
-        let mut wrong = Vec::new();
-        for (case, moments) in recorded {
-            match moments {
-                Ok(moments) => {
-                    let recording = Recording {
-                        kubelet: info.kubelet_version.clone(),
-                        runtime: info.container_runtime_version.clone(),
-                        moments,
-                    };
-                    recording.save(folder, &case.name);
-                }
-                Err(why) => wrong.push(why),
-            }
-        }
         assert!(wrong.is_empty(), "{} cases could not be recorded:\n{}", wrong.len(), wrong.join("\n"));
     } else {
         let found: Vec<String> = stream::iter(&cases)

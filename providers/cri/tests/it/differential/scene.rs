@@ -30,6 +30,8 @@ use vk_testing::{
 const CONTAINERD: &str = "VK_CONTAINERD";
 /// Chooses among the cases: a part of their names.
 const ONLY: &str = "VK_ONLY";
+/// The registry of the machine that recordings are made on: image names count in what makes a container another one.
+const RECORDED_REGISTRY: &str = "127.0.0.1:5210";
 const SOON: Duration = Duration::from_mins(2);
 
 /// Everything but the agent.
@@ -52,7 +54,7 @@ impl Scene {
             images.push(Image::standard().remove(0).named(&name).file("/private", &name));
         }
         images.push(Image::new("vk.test/foreign:1").architecture("s390x"));
-        let registry = Registry::start(&folder.join("registry"), &images).await;
+        let registry = Registry::start(&machine, &images).await;
         let host = folder.join("host");
         std::fs::create_dir_all(host.join("folder")).unwrap();
         std::fs::write(host.join("folder/inside"), "in the folder\n").unwrap();
@@ -98,7 +100,7 @@ impl Scene {
             now: || Clock::system().now(),
             words: vec![
                 (self.folder().display().to_string(), "/peer"),
-                (self.registry.address(), "registry.test"),
+                (self.registry.address(), RECORDED_REGISTRY),
             ],
         }
     }
