@@ -37,10 +37,13 @@ impl Worker {
     /// The status patch that the pod needs, if it needs one.
     fn status_write(&mut self, now: Now, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> Option<Value> {
         let source = self.status_source(pod)?;
+        // A deletion raises the generation too, and has been acted on when nothing of the pod runs.
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let over = deleted && self.reported.as_deref().is_some_and(status::all_ended);
         let around = Surroundings {
             host_ips: self.policy.host_ips.clone(),
             now: now.wall,
-            generation: self.generation,
+            generation: if over { pod.metadata.generation } else { self.generation },
             verdicts: self.size_condition().into_iter().chain(self.update_condition()).collect(),
         };
         let Composed { status, refused } =
