@@ -8,6 +8,7 @@ mod acting;
 pub mod admission;
 mod admitting;
 mod comparing;
+pub mod digest;
 mod events;
 pub mod fingerprint;
 pub mod freshness;

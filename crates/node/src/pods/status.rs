@@ -17,6 +17,8 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value, json};
 
+use super::digest::Digest;
+
 pub use self::{
     conditions::{
         CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
@@ -198,30 +200,21 @@ pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Our part of a pod's status, in the form in which two of them are compared.
-pub fn projection(status: &PodStatus) -> Value {
-    let ours = |condition: &&k8s_openapi::api::core::v1::PodCondition| conditions::is_ours(&condition.type_);
-    let conditions: BTreeMap<&str, Value> =
-        status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), json!(one))).collect();
-    let mut value = json!({
-        "phase": status.phase,
-        "reason": status.reason,
-        "message": status.message,
-        "hostIP": status.host_ip,
-        "hostIPs": status.host_ips,
-        "podIP": status.pod_ip,
-        "podIPs": status.pod_ips,
-        "startTime": status.start_time,
-        "observedGeneration": status.observed_generation,
-        "resources": status.resources,
-        "allocatedResources": status.allocated_resources,
-        "containers": status.container_statuses,
-        "init": status.init_container_statuses,
-        "ephemeral": status.ephemeral_container_statuses,
-        "conditions": conditions,
-    });
-    prune(&mut value);
-    value
+/// Our part of a pod's status, for comparing.
+pub fn digest(status: &PodStatus) -> Digest {
+    let ours = |condition: &&PodCondition| conditions::is_ours(&condition.type_);
+    let conditions: BTreeMap<&str, &PodCondition> =
+        status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), one)).collect();
+    Digest::of(&(
+        (&status.phase, &status.reason, &status.message),
+        (&status.host_ip, &status.host_ips, &status.pod_ip, &status.pod_ips),
+        (&status.start_time, &status.observed_generation),
+        (&status.resources, &status.allocated_resources),
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+        conditions,
+    ))
 }
 
 /// Whether this status is there already but for what older API servers do not keep: the generation (before Kubernetes 1.34), and what the
@@ -239,21 +232,7 @@ pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) ->
         status.resources = None;
         status.allocated_resources = None;
     }
-    projection(&status) == projection(there)
-}
-
-/// Takes out what says nothing: the API server writes out some of it (`lastState: {}`) and not the rest.
-fn prune(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|_, member| {
-                prune(member);
-                !matches!(member, Value::Null) && member.as_object().is_none_or(|inner| !inner.is_empty())
-            });
-        }
-        Value::Array(items) => items.iter_mut().for_each(prune),
-        _ => {}
-    }
+    digest(&status) == digest(there)
 }
 
 /// The strategic patch that brings a status about. Lists that merge by address are replaced whole, because a changed

@@ -172,7 +172,7 @@ impl Replay {
 }
 
 /// How long a container waits after its end, as the status says it: `back-off 20s restarting ...`.
-fn pause(trouble: &Trouble) -> Option<jiff::SignedDuration> {
+fn pause(trouble: &Trouble) -> Option<SignedDuration> {
     trouble.message.strip_prefix("back-off ")?.split(' ').next()?.parse().ok()
 }
 
