@@ -16,8 +16,8 @@
 //! | [`log`] | container logs in the runtime's format, read with every option | the file system |
 //! | [`engine`] | one actor per pod, the relist, adoption, clean-up: the [`Provider`](vk_provider::Provider) | all of it |
 //!
-//! What is left for later, and said so in the documentation: eviction under node pressure, container-level restart rules, log
-//! rotation, in-place resize of running containers.
+//! What is left for later, and said so in the documentation: eviction under node pressure, log rotation, in-place
+//! resize of running containers.
 
 pub mod backend;
 pub mod decide;
