@@ -120,6 +120,20 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     Composed { status, refused }
 }
 
+/// The status of a pod that the node refused on sight: why, and nothing else, as by a kubelet, because there never was anything else.
+pub fn rejected(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+    let start = pod.status.as_ref().and_then(|there| there.start_time.clone());
+    let status = PodStatus {
+        phase: reported.phase.clone(),
+        reason: reported.reason.clone(),
+        message: reported.message.clone(),
+        start_time: Some(start.unwrap_or_else(|| Time(whole_seconds(around.now)))),
+        observed_generation: around.generation,
+        ..PodStatus::default()
+    };
+    Composed { status, refused: Vec::new() }
+}
+
 fn phase(
     pod: &Pod,
     there: &PodStatus,

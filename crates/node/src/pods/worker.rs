@@ -75,6 +75,8 @@ pub struct Worker {
     /// The provider has accepted the pod in this process.
     accepted: bool,
     admission: Admission,
+    /// The node has refused the pod for good.
+    rejected: bool,
     /// Of the pod as it is wanted.
     print: Option<Fingerprint>,
     /// Of the pod with which the last call was made, unless that is to be repeated.
@@ -147,6 +149,7 @@ impl Worker {
             presence: if listed { Presence::Absent } else { Presence::Unknown },
             accepted: false,
             admission: Admission::Open,
+            rejected: false,
             print: None,
             acted_on: None,
             settled: None,

@@ -17,11 +17,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{
-    Action, Case, Checkpoint, Moment, Recording, Step, case, differences,
-    follow::Follow,
-    holds,
-};
+use super::{Action, Case, Checkpoint, Moment, Recording, Step, case, differences, follow::Follow, holds};
 use crate::{ControlPlane, kubectl};
 
 /// The node that all pods are bound to.
@@ -93,9 +89,13 @@ impl Stage<'_> {
                 Step::Reach(checkpoint) => {
                     let moment = moments.next().filter(|moment| moment.name == checkpoint.reach);
                     match moment {
-                        Some(moment) => play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
-                            found.extend(differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)));
-                        }),
+                        Some(moment) => {
+                            play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
+                                found.extend(
+                                    differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)),
+                                );
+                            })
+                        }
                         None => Err(format!("{}: not recorded", checkpoint.reach)),
                     }
                 }
@@ -151,8 +151,7 @@ impl Stage<'_> {
         let (name, uid) = (claim.metadata.name.as_deref().unwrap_or_default(), &claim.metadata.uid);
         let volume = claim.data["spec"]["volumeName"].as_str().unwrap_or_default();
         let params = PatchParams::default();
-        let reference =
-            json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
+        let reference = json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
         volumes.patch(volume, &params, &Patch::Merge(json!({"spec": {"claimRef": reference}}))).await?;
         let bound = json!({"status": {"phase": "Bound"}});
         volumes.patch_status(volume, &params, &Patch::Merge(&bound)).await?;
@@ -246,13 +245,14 @@ impl Play<'_> {
         let missing = self.missing(checkpoint).unwrap_or_default();
         let events = self.events().await.unwrap_or_default();
         let status = &self.follow.pod()["status"];
-        let states: Vec<String> = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
-            .into_iter()
-            .flat_map(|list| status[list].as_array().into_iter().flatten())
-            .map(|container| {
-                format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
-            })
-            .collect();
+        let states: Vec<String> =
+            ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+                .into_iter()
+                .flat_map(|list| status[list].as_array().into_iter().flatten())
+                .map(|container| {
+                    format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
+                })
+                .collect();
         let states = states.join(", ");
         Err(format!("{name}: {reach}: not reached: {missing}; containers: {states}; events: {events:?}"))
     }

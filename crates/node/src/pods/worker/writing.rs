@@ -43,11 +43,14 @@ impl Worker {
         let around = Surroundings {
             host_ips: self.policy.host_ips.clone(),
             now: now.wall,
-            generation: if over { pod.metadata.generation } else { self.generation },
+            generation: if over || self.rejected { pod.metadata.generation } else { self.generation },
             verdicts: self.size_condition().into_iter().chain(self.update_condition()).collect(),
         };
-        let Composed { status, refused } =
-            status::compose(&self.actual(&self.furthest(pod)), &source, &around);
+        let Composed { status, refused } = if self.rejected && !super::has_started(pod) {
+            status::rejected(pod, &source, &around)
+        } else {
+            status::compose(&self.actual(&self.furthest(pod)), &source, &around)
+        };
         if refused != self.refused {
             if !refused.is_empty() {
                 let message = format!("the provider reported {}: not taken over", refused.join("; "));
