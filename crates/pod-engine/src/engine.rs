@@ -8,6 +8,7 @@ mod ability;
 mod actor;
 mod garbage;
 mod health;
+mod listed;
 mod meter;
 mod note;
 mod outbox;
@@ -40,6 +41,11 @@ use crate::{
     backend::{ContainerBackend, Runtime},
     parts,
 };
+
+/// The longest grace that is counted: longer ones are no numbers that anybody means.
+const LONGEST_GRACE: Duration = Duration::from_hours(100 * 365 * 24);
+/// How long a list waits for a pod that is not known yet.
+const KNOWN_WITHIN: Duration = Duration::from_secs(30);
 
 type Describe = Box<dyn Fn(&mut NodeTemplate) + Send + Sync>;
 
@@ -131,15 +137,19 @@ impl Provider for Engine {
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
         let missing = || Error::not_found(format!("delete pod {pod}: nothing of it runs on this node"));
         let slot = self.shared.find(pod).await?.ok_or_else(missing)?;
-        let by = Instant::now() + grace;
+        let by = Instant::now() + grace.min(LONGEST_GRACE);
+        let forget = last_known.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
         slot.stop.send_if_modified(|order| {
             let Some(order) = order else {
-                *order = Some(Order { by, last_known });
+                *order = Some(Order { by, last_known, forget });
                 return true;
             };
             // Somebody who is in a hurry makes a grace shorter; nobody makes it longer. What says nothing new disturbs nobody.
-            let news = by < order.by || (order.last_known.is_none() && last_known.is_some());
+            let news = by < order.by
+                || (forget && !order.forget)
+                || (order.last_known.is_none() && last_known.is_some());
             order.by = order.by.min(by);
+            order.forget |= forget;
             order.last_known = last_known.or_else(|| order.last_known.take());
             news
         });
@@ -163,10 +173,18 @@ impl Provider for Engine {
         })?;
         self.shared.compare(listing, None);
         let slots = self.shared.slots();
-        let views = join_all(slots.iter().map(|slot| slot.known())).await;
+        let views = join_all(slots.iter().map(|slot| async {
+            let known = tokio::time::timeout(KNOWN_WITHIN, slot.known()).await;
+            known.unwrap_or_else(|_| slot.view.borrow().clone())
+        }))
+        .await;
         let mut pods = Vec::with_capacity(slots.len());
         for (slot, view) in slots.iter().zip(views).filter(|(_, view)| !view.gone) {
-            let status = shown(&slot.pod, view)?;
+            // It is there, as the list says. One that cannot be looked at is shown as it was known last, and hides no other.
+            let status = match self.shared.remembered(slot, &view).await {
+                Some(status) => status,
+                None => shown(&slot.pod, view)?,
+            };
             pods.push(ObservedPod {
                 pod: slot.pod.clone(),
                 node: Some(self.shared.settings.node.clone()),

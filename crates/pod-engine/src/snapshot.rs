@@ -178,6 +178,30 @@ impl Snapshot {
     pub fn sort(&mut self) {
         self.sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created)));
         self.containers.sort_by_key(|container| Reverse(container.created));
+        self.sort_each_name();
+    }
+
+    /// Orders the containers of one name among themselves: by their restart counts, because the clock may have been set back between two
+    /// of them; and before all others the one that runs in the pod's sandbox, because whatever comes after a container ends it first.
+    fn sort_each_name(&mut self) {
+        let current = self.sandboxes.first().filter(|sandbox| sandbox.state == SandboxState::Ready);
+        let current = current.map(|sandbox| sandbox.id.clone());
+        let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (place, container) in self.containers.iter().enumerate() {
+            places.entry(container.name.clone()).or_default().push(place);
+        }
+        for places in places.into_values().filter(|places| places.len() > 1) {
+            let mut own: Vec<Container> =
+                places.iter().map(|place| self.containers[*place].clone()).collect();
+            own.sort_by_key(|container| {
+                let runs = container.state == ContainerState::Running
+                    && Some(&container.sandbox) == current.as_ref();
+                Reverse((runs, container.restart_count(), container.created))
+            });
+            for (place, container) in places.into_iter().zip(own) {
+                self.containers[place] = container;
+            }
+        }
     }
 
     /// The newest container of this name, in whichever sandbox.

@@ -168,11 +168,20 @@ impl Volumes {
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
 
+    /// The changes from now on, for [`changed`](Self::changed).
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.turns.subscribe()
+    }
+
     /// Resolves when [`ready`](Self::ready) may answer otherwise than it did last, because a file volume has changed its standing.
-    pub async fn changed(&self) {
-        let mut turns = self.shared.turns.subscribe();
+    /// Once for a change, whether anybody asks `ready` then or not: who cannot ask now shall not be called again and again.
+    pub async fn changed(&self, changes: &mut watch::Receiver<u64>) {
         // The sender is ours, so there is no error.
-        let _ = turns.wait_for(|turn| *turn != self.seen.load(Ordering::Relaxed)).await;
+        while changes.changed().await.is_ok() {
+            if *changes.borrow_and_update() > self.seen.load(Ordering::Relaxed) {
+                return;
+            }
+        }
     }
 
     /// Where the pod's empty directories are, by the volume's name: for [`Facts::volumes`](vk_provider::resolve::Facts::volumes).
@@ -207,7 +216,7 @@ impl Volumes {
         made.map_err(|error| mounts::trouble(error.report()))?
     }
 
-    /// Ends the updates, and removes everything of the pod: see [`Place::tear_down`].
+    /// Ends the updates, and removes the pod's volumes: see [`Place::tear_down_volumes`].
     pub async fn tear_down(&self) -> Result<()> {
         let _one = self.making.lock().await;
         let mut writers = std::mem::take(&mut *self.writers.lock());
@@ -220,7 +229,7 @@ impl Volumes {
             Ok(())
         };
         self.shared.work(begun).await?;
-        self.shared.place.tear_down(&self.shared.uid).await
+        self.shared.place.tear_down_volumes(&self.shared.uid).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tables: a pod and what the runtime says of it, in a few words each, and what is to be done.
 
 mod backoffs;
+mod clocks;
 mod garbage;
 mod inits;
 mod kubelet;
@@ -132,7 +133,8 @@ fn case(policy: &str, inits: &str, regular: &str, records: &str) -> Case {
 impl Case {
     fn record(&mut self, record: &str, sandbox: &str, created: i64) {
         let (name, state) = record.split_once('=').unwrap();
-        let attempt = self.snapshot.newest(name).map_or(0, |before| before.attempt + 1);
+        let before = self.snapshot.containers.iter().filter(|before| before.name == name);
+        let attempt = before.map(|before| before.attempt + 1).max().unwrap_or(0);
         let mut record = container(name, attempt, sandbox, created);
         let (state, code) = state.split_once(':').unwrap_or((state, "0"));
         record.state = match state {

@@ -211,14 +211,16 @@ impl<'a> Work<'a> {
         going.then_some(())
     }
 
-    /// Of each name there is one, and it is in the pod's sandbox.
+    /// Of each name there is one, and it is in the pod's sandbox: one that runs there, where there is any.
     fn duplicates(&mut self, pod: &Pod, snapshot: &Snapshot, sandbox: &Sandbox) {
         for part in parts(pod) {
             let name = &part.container.name;
-            let records = snapshot.containers.iter().filter(|record| record.name == *name).enumerate();
-            for (age, record) in records {
-                let wanted = age == 0 && record.sandbox == sandbox.id;
-                if !wanted && record.may_run() && self.stop.iter().all(|stop| stop.id != record.id) {
+            let records = || snapshot.containers.iter().filter(|record| record.name == *name);
+            let here = |record: &&Container| record.sandbox == sandbox.id;
+            let running = records().filter(here).find(|record| record.state == ContainerState::Running);
+            let wanted = running.or_else(|| records().next().filter(here)).map(|record| &record.id);
+            for record in records().filter(|record| record.may_run() && Some(&record.id) != wanted) {
+                if self.stop.iter().all(|stop| stop.id != record.id) {
                     let (id, name) = (record.id.clone(), name.clone());
                     self.stop.push(Stop { id, message: stopping(&name), name, why: Why::Duplicate });
                 }
@@ -263,7 +265,9 @@ impl<'a> Work<'a> {
                 plan.held.push(held(pod, name, delay, until));
                 continue;
             }
-            let restarts = snapshot.newest(&name).map(|record| record.restart_count().saturating_add(1));
+            // No number is used twice, whichever of them runs.
+            let before = snapshot.containers.iter().filter(|record| record.name == name);
+            let restarts = before.map(|record| record.restart_count().saturating_add(1)).max();
             plan.start.push(Start { name, role, restarts, crash });
         }
         let soonest = plan.held.iter().map(|held| held.until).min();

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
@@ -13,12 +13,13 @@ use vk_provider::{Error, PodBundle, Resolver, Result, error::Kind, resolve::Refe
 use vk_supervisor::Backoff;
 
 use super::{
+    listed,
     shared::Shared,
     slot::{Brief, Order, Slot},
     stray,
 };
 use crate::{
-    backend::{Runtime, told},
+    backend::{ContainerEntry, Runtime, SandboxEntry, told},
     decide::Backoffs,
     probe::Probes,
     snapshot::{Container, ContainerState, Sandbox, Snapshot},
@@ -31,6 +32,9 @@ pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How soon a runtime that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long something may take to say what it is where the list is enough.
+const INSPECTION: Duration = Duration::from_secs(10);
+
 /// How many passes may follow each other without a pause: more than a pod with many init containers needs.
 const AT_ONCE: u32 = 100;
 
@@ -40,6 +44,10 @@ pub(super) struct Actor {
     pub(super) slot: Arc<Slot>,
     /// What the runtime said last.
     pub(super) snapshot: Arc<Snapshot>,
+    /// Ids of what is in the snapshot only because it is listed.
+    partial: HashSet<String>,
+    /// When a runtime is asked again that could not be asked.
+    asking: Backoff,
     pub(super) probes: Probes,
     pub(super) volumes: Volumes,
     pub(super) backoffs: Backoffs,
@@ -71,6 +79,16 @@ pub(super) struct Actor {
 pub(super) struct Stopped {
     pub(super) told: HashSet<String>,
     pub(super) hooked: HashSet<String>,
+}
+
+/// How much must be known of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Everything: containers are started by it.
+    Full,
+    /// What the runtime lists, and more where it can be had: enough to stop a pod, and to show that it is there. One thing that the runtime
+    /// cannot tell about must not keep a pod from being deleted.
+    Listed,
 }
 
 /// What comes after a piece of work.
@@ -116,6 +134,8 @@ impl Actor {
             shared,
             slot,
             snapshot: Arc::default(),
+            partial: HashSet::new(),
+            asking: Backoff::new(ASK_AGAIN, AFTER_FAILURE),
             probes,
             volumes,
             backoffs,
@@ -137,6 +157,7 @@ impl Actor {
     async fn live(mut self) {
         let slot = Arc::clone(&self.slot);
         let mut orders = slot.stop.subscribe();
+        let mut volumes = self.volumes.changes();
         let mut verdicts = self.probes.changes();
         let mut wait = Duration::ZERO;
         let mut at_once = 0;
@@ -146,7 +167,7 @@ impl Actor {
                 Ok(()) = orders.changed() => {}
                 () = slot.woken() => {}
                 Ok(()) = verdicts.changed() => {}
-                () = self.volumes.changed(), if self.unmounted => {}
+                () = self.volumes.changed(&mut volumes), if self.unmounted => {}
                 () = appeared(self.awaiting.as_ref()) => self.awaiting = None,
                 () = tokio::time::sleep(wait) => {}
             }
@@ -168,7 +189,12 @@ impl Actor {
                 Err(error) => {
                     debug!(pod = %slot.pod, error = told(&error), "the pod is looked at again later");
                     let known = slot.view.borrow().trouble.is_none();
-                    if known { AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5)) } else { ASK_AGAIN }
+                    if known {
+                        AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5))
+                    } else {
+                        // All pods are woken when the runtime is back.
+                        self.asking.next(None, &mut rand::rng())
+                    }
                 }
             };
             // What has always something to do does not get anywhere: others shall have their turn.
@@ -180,10 +206,12 @@ impl Actor {
     }
 
     async fn work(&mut self, order: Option<&Order>) -> Result<Next> {
-        if self.slot.take_stale() {
-            self.refresh().await?;
-        }
         let bundle = self.slot.bundle.lock().clone();
+        if self.slot.take_stale() {
+            // Only who starts something must know everything.
+            let depth = if order.is_none() && bundle.is_some() { Depth::Full } else { Depth::Listed };
+            self.refresh(depth).await?;
+        }
         match (order, bundle) {
             (Some(order), bundle) => self.stop(order, bundle.as_ref()).await,
             (None, Some(bundle)) => {
@@ -205,15 +233,21 @@ impl Actor {
         }
         let pod = self.stray().await;
         self.publish(&pod, false);
-        Next::In(self.resync())
+        Next::In(if self.partial.is_empty() { self.resync() } else { AFTER_FAILURE })
     }
 
     /// The pod as far as it is known without the core: as an earlier process noted it, or by the marks on its containers.
     pub(super) async fn stray(&mut self) -> Arc<Pod> {
+        let noted = self.as_noted().await;
+        noted.unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)))
+    }
+
+    /// The pod as an earlier process noted it.
+    pub(super) async fn as_noted(&mut self) -> Option<Arc<Pod>> {
         if self.stray.is_none() {
             self.stray = self.noted_pod().await.map(Arc::new);
         }
-        self.stray.clone().unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)))
+        self.stray.clone()
     }
 
     /// When to look without a reason.
@@ -222,14 +256,20 @@ impl Actor {
     }
 
     /// Asks the runtime about the pod. Only what changed is asked in full.
-    pub(super) async fn refresh(&mut self) -> Result<()> {
+    pub(super) async fn refresh(&mut self, depth: Depth) -> Result<()> {
         let answer = match self.runtime().await {
-            Ok(_) => self.snapshot_now().await,
+            Ok(_) => self.snapshot_now(depth).await,
             Err(error) => Err(error),
         };
         match answer {
-            Ok(snapshot) => {
+            Ok((snapshot, partial)) => {
                 let snapshot = Arc::new(snapshot);
+                self.asking.reset();
+                if !partial.is_empty() {
+                    // It is asked again by whoever looks next.
+                    self.slot.outdate();
+                }
+                self.partial = partial;
                 self.stopped.lock().retain(&snapshot);
                 self.snapshot = Arc::clone(&snapshot);
                 self.slot.view.send_modify(|view| {
@@ -260,37 +300,78 @@ impl Actor {
         self.shared.health.runtime().ok_or_else(missing)
     }
 
-    async fn snapshot_now(&self) -> Result<Snapshot> {
-        let backend = &self.shared.backend;
-        let listing = backend.list(&self.shared.mark_of(&self.slot.pod)).await?;
+    /// The pod as the runtime has it now, and the ids of what is only listed.
+    async fn snapshot_now(&mut self, depth: Depth) -> Result<(Snapshot, HashSet<String>)> {
+        let mark = self.shared.mark_of(&self.slot.pod);
+        let listing = self.shared.backend.list(&mark).await?;
         // What is known from here on is what the next list is compared with.
         *self.slot.listed.lock() = Brief::of(&listing);
-        let mut snapshot = Snapshot::default();
-        for entry in listing.sandboxes {
-            let same = |known: &&Sandbox| {
-                known.id == entry.id
-                    && known.state == entry.state
-                    && (known.host_network || !known.ips.is_empty())
-            };
-            match self.snapshot.sandboxes.iter().find(same) {
-                Some(known) => snapshot.sandboxes.push(known.clone()),
-                None => snapshot.sandboxes.extend(there(backend.sandbox(&entry.id).await)?),
+        let sandboxes =
+            join_all(listing.sandboxes.iter().map(|entry| self.look_at_sandbox(entry, depth))).await;
+        let containers = join_all(listing.containers.iter().map(|entry| self.look_at(entry, depth))).await;
+        let (mut snapshot, mut partial) = (Snapshot::default(), HashSet::new());
+        for (entry, seen) in listing.sandboxes.iter().zip(sandboxes) {
+            match seen {
+                Ok(seen) => snapshot.sandboxes.extend(seen),
+                Err(error) if depth == Depth::Full => return Err(error),
+                Err(error) => {
+                    complain(&self.slot.pod, "cannot inspect a sandbox of the pod", &error);
+                    partial.insert(entry.id.clone());
+                    let known = self.snapshot.sandboxes.iter().find(|known| known.id == entry.id);
+                    snapshot.sandboxes.push(listed::sandbox(known, entry, &mark, self.now()));
+                }
             }
         }
-        for entry in listing.containers {
-            let same = |known: &&Container| known.id == entry.id && known.state == entry.state;
-            if let Some(known) = self.snapshot.containers.iter().find(same) {
-                snapshot.containers.push(known.clone());
-                continue;
+        let wanted = self.slot.bundle.lock().as_ref().map(|bundle| Arc::clone(&bundle.pod));
+        for (entry, seen) in listing.containers.iter().zip(containers) {
+            match seen {
+                Ok(seen) => snapshot.containers.extend(seen),
+                Err(error) if depth == Depth::Full => return Err(error),
+                Err(error) => {
+                    complain(&self.slot.pod, "cannot inspect a container of the pod", &error);
+                    partial.insert(entry.id.clone());
+                    let pod = match &wanted {
+                        Some(pod) => Some(Arc::clone(pod)),
+                        None => self.as_noted().await,
+                    };
+                    let known = self.snapshot.container(&entry.id);
+                    let container = listed::container(known, entry, pod.as_deref(), &mark, self.now());
+                    snapshot.containers.push(container);
+                }
             }
-            let Some(mut container) = there(backend.container(&entry.id).await)? else { continue };
-            if container.state == ContainerState::Exited {
-                message::complete(&mut container).await;
-            }
-            snapshot.containers.push(container);
         }
         snapshot.sort();
-        Ok(snapshot)
+        Ok((snapshot, partial))
+    }
+
+    /// A sandbox in full, or `None` where it has gone meanwhile.
+    async fn look_at_sandbox(&self, entry: &SandboxEntry, depth: Depth) -> Result<Option<Sandbox>> {
+        let same = |known: &&Sandbox| {
+            known.id == entry.id
+                && known.state == entry.state
+                && (known.host_network || !known.ips.is_empty())
+                && !self.partial.contains(&known.id)
+        };
+        match self.snapshot.sandboxes.iter().find(same) {
+            Some(known) => Ok(Some(known.clone())),
+            None => there(in_time(depth, self.shared.backend.sandbox(&entry.id)).await),
+        }
+    }
+
+    /// A container in full, or `None` where it has gone meanwhile.
+    async fn look_at(&self, entry: &ContainerEntry, depth: Depth) -> Result<Option<Container>> {
+        let same = |known: &&Container| {
+            known.id == entry.id && known.state == entry.state && !self.partial.contains(&known.id)
+        };
+        if let Some(known) = self.snapshot.containers.iter().find(same) {
+            return Ok(Some(known.clone()));
+        }
+        let seen = in_time(depth, self.shared.backend.container(&entry.id)).await;
+        let Some(mut container) = there(seen)? else { return Ok(None) };
+        if container.state == ContainerState::Exited {
+            message::complete(&mut container).await;
+        }
+        Ok(Some(container))
     }
 
     /// Computes the status and tells it where it is another. `over`: everything was stopped and nothing starts again.
@@ -349,6 +430,15 @@ impl Stopped {
         self.told.retain(there);
         self.hooked.retain(there);
     }
+}
+
+/// Does not wait long where it needs not to be known.
+async fn in_time<T>(depth: Depth, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    if depth == Depth::Full {
+        return answer.await;
+    }
+    let late = |_| Error::unavailable("inspect an object of the container runtime: it does not answer");
+    tokio::time::timeout(INSPECTION, answer).await.map_err(late)?
 }
 
 /// What an object is, or `None` where it has gone meanwhile.

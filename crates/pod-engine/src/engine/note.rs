@@ -5,17 +5,15 @@ use std::{io, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use tracing::debug;
+use vk_provider::PodRef;
 
 use super::actor::Actor;
+use crate::volume::Place;
 
 /// The file in the pod's directory.
 const FILE: &str = "pod.json";
 
 impl Actor {
-    fn file(&self) -> PathBuf {
-        self.shared.place.pod(&self.slot.pod.uid).join(FILE)
-    }
-
     /// Notes the pod with the status that was told last, where that is another than the one that is noted.
     pub(super) async fn note(&mut self, pod: &Pod) {
         let told = self.slot.view.borrow().status.clone();
@@ -23,7 +21,7 @@ impl Actor {
             return;
         }
         let pod = Pod { status: told.as_deref().cloned(), ..pod.clone() };
-        let file = self.file();
+        let file = file(&self.shared.place, &self.slot.pod);
         let written = tokio::task::spawn_blocking(move || write(&file, &pod)).await;
         match written {
             Ok(Ok(())) => self.noted = told,
@@ -34,10 +32,19 @@ impl Actor {
 
     /// The pod as an earlier process noted it, with its status.
     pub(super) async fn noted_pod(&self) -> Option<Pod> {
-        let text = tokio::fs::read(self.file()).await.ok()?;
-        let pod: Pod = serde_json::from_slice(&text).ok()?;
-        (pod.metadata.uid.as_deref() == Some(&*self.slot.pod.uid)).then_some(pod)
+        read(&self.shared.place, &self.slot.pod).await
     }
+}
+
+/// The pod as an earlier process noted it, with its status.
+pub(super) async fn read(place: &Place, reference: &PodRef) -> Option<Pod> {
+    let text = tokio::fs::read(file(place, reference)).await.ok()?;
+    let pod: Pod = serde_json::from_slice(&text).ok()?;
+    (pod.metadata.uid.as_deref() == Some(&*reference.uid)).then_some(pod)
+}
+
+fn file(place: &Place, reference: &PodRef) -> PathBuf {
+    place.pod(&reference.uid).join(FILE)
 }
 
 /// Written beside and put in place at once. Only for us: a pod's spec may hold what is secret.

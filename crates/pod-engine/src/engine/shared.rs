@@ -9,6 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodStatus;
 use parking_lot::Mutex;
 use vk_provider::{Error, EventKind, PodEvent, PodRef, Result};
 use vk_supervisor::{Clock, Supervisor, task};
@@ -17,8 +18,9 @@ use super::{
     actor,
     health::Health,
     meter::Meter,
+    note,
     outbox::Outbox,
-    slot::{Brief, Slot},
+    slot::{Brief, Slot, View},
 };
 use crate::{
     Settings,
@@ -121,6 +123,16 @@ impl Shared {
         pods.remove(&slot.pod.uid);
         slot.view.send_modify(|view| view.gone = true);
         true
+    }
+
+    /// How a pod was last, of which the runtime has not told this process anything yet though somebody has asked for it.
+    pub(super) async fn remembered(&self, slot: &Slot, view: &View) -> Option<PodStatus> {
+        if view.status.is_some() {
+            return None;
+        }
+        let wanted = slot.bundle.lock().as_ref().map(|bundle| Arc::clone(&bundle.pod))?;
+        let noted = note::read(&self.place, &slot.pod).await.and_then(|pod| pod.status);
+        noted.or_else(|| wanted.status.clone())
     }
 
     /// The slot of a pod, where anything of it may be: `None` is certain.

@@ -42,6 +42,8 @@ pub(super) struct Order {
     pub(super) by: Instant,
     /// The pod as the core saw it last.
     pub(super) last_known: Option<Arc<Pod>>,
+    /// Whether the pod is deleted: what is left of it goes. One that was only stopped, because its time was over, is still asked for.
+    pub(super) forget: bool,
 }
 
 /// What is known of a pod.

@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::Instant};
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{Actor, Next, Stopped, complain, unprobed},
+    actor::{Actor, Depth, Next, Stopped, complain, unprobed},
     shared::Shared,
     slot::{Order, Slot},
 };
@@ -26,7 +26,7 @@ const KEEP: Duration = Duration::from_secs(30);
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Actor {
-    /// Stops a pod that is deleted, and removes later what is left of it.
+    /// Stops a pod, and removes later what is left of it, where it is deleted. One whose time is over stays: people ask how it ended.
     pub(super) async fn stop(&mut self, order: &Order, bundle: Option<&PodBundle>) -> Result<Next> {
         if let Some(forget_at) = self.forget_at
             && !self.snapshot.is_live()
@@ -36,7 +36,17 @@ impl Actor {
                 None => self.forget().await,
             };
         }
+        // Nothing is mounted any more.
+        self.unmounted = false;
+        if !order.forget && self.over && !self.snapshot.is_live() {
+            return Ok(Next::In(self.resync()));
+        }
         let last_known = order.last_known.clone().or_else(|| bundle.map(|bundle| Arc::clone(&bundle.pod)));
+        // The order in which it is stopped is in the pod that an earlier process noted, too, and in no mark.
+        let last_known = match last_known {
+            Some(pod) => Some(pod),
+            None => self.as_noted().await,
+        };
         let shown = match &last_known {
             Some(pod) => Arc::clone(pod),
             None => self.stray().await,
@@ -47,6 +57,9 @@ impl Actor {
         self.probes.stopping();
         let left = order.by.saturating_duration_since(Instant::now()).max(LEAST);
         self.end(last_known.as_deref(), &shown, Some(left)).await?;
+        if !order.forget {
+            return Ok(Next::In(self.resync()));
+        }
         self.forget_at = Some(Instant::now() + KEEP);
         Ok(Next::In(KEEP))
     }
@@ -64,7 +77,9 @@ impl Actor {
             self.tell(EventKind::Warning, "FailedKillPod", message);
             return Err(error);
         }
-        self.refresh().await?;
+        // Nobody waits with a deletion for what the runtime cannot tell.
+        let depth = if remaining.is_some() { Depth::Listed } else { Depth::Full };
+        self.refresh(depth).await?;
         if self.snapshot.is_live() {
             return Err(Error::internal(format!("stop pod {}: something of it still runs", self.slot.pod)));
         }
@@ -74,6 +89,7 @@ impl Actor {
         if let Err(error) = self.volumes.tear_down().await {
             complain(&self.slot.pod, "cannot remove the pod's volumes: trying again later", &error);
         }
+        self.unmounted = false;
         self.over = true;
         self.publish(shown, true);
         Ok(())
@@ -133,7 +149,7 @@ impl Actor {
         for container in &self.snapshot.containers {
             gone(shared.backend.remove_container(&container.id).await)?;
         }
-        self.refresh().await?;
+        self.refresh(Depth::Listed).await?;
         if !self.snapshot.sandboxes.is_empty() || !self.snapshot.containers.is_empty() {
             return Ok(Next::In(Duration::ZERO));
         }

@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{AFTER_FAILURE, Actor, Next, complain, with_status},
+    actor::{AFTER_FAILURE, Actor, Depth, Next, complain, with_status},
     health::network_trouble,
     stop::gone,
 };
@@ -77,7 +77,7 @@ impl Actor {
         });
         let outcome = self.carry_out(bundle, &pod, &runtime, &plan).await?;
         if outcome.did {
-            self.refresh().await?;
+            self.refresh(Depth::Full).await?;
         }
         self.show(bundle);
         if outcome.did && !outcome.failed {
@@ -104,8 +104,9 @@ impl Actor {
     async fn stay_over(&mut self, bundle: &PodBundle) -> Result<Next> {
         if self.snapshot.is_live() {
             self.stop_all(Some(&bundle.pod), &bundle.pod, None).await?;
-            self.refresh().await?;
+            self.refresh(Depth::Full).await?;
         }
+        self.unmounted = false;
         self.publish(&bundle.pod, true);
         self.collect().await;
         Ok(Next::In(self.resync()))
@@ -230,7 +231,7 @@ impl Actor {
             // It may be there all the same.
             self.slot.outdate();
         })?;
-        self.refresh().await?;
+        self.refresh(Depth::Full).await?;
         self.show(bundle);
         Ok(id)
     }

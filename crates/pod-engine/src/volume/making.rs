@@ -133,8 +133,10 @@ impl Volumes {
         let (shared, name) = (Arc::clone(&self.shared), volume.name.clone());
         let (sets, clock, writing) = (bundle.resolver.volume(&name), clock.clone(), Arc::clone(writing));
         self.writers.lock().spawn(async move {
-            files::follow(sets, writer, writing, clock, |standing| shared.stands(&name, standing)).await;
-            shared.ended(&name);
+            // Also a panic is an end, and somebody may wait for it.
+            let ended = Ended { shared, name };
+            let tell = |standing| ended.shared.stands(&ended.name, standing);
+            files::follow(sets, writer, writing, clock, tell).await;
         });
         Ok(())
     }
@@ -174,6 +176,18 @@ impl Volumes {
         };
         let path = self.shared.work(move || local.make()).await?;
         Ok(Placed { path: Some(path), read_only, managed: true })
+    }
+}
+
+/// Tells when it is dropped that no more files come.
+struct Ended {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.shared.ended(&self.name);
     }
 }
 

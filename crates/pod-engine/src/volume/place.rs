@@ -24,6 +24,11 @@ use super::system;
 /// What only we and our group may look into.
 const CLOSED: u32 = 0o750;
 
+/// What goes with the end of a pod, and not only when the pod is forgotten.
+const VOLUMES: &str = "volumes";
+const PLUGINS: &str = "plugins";
+const SUB_PATHS: &str = "volume-subpaths";
+
 /// Where the directories of pods are. It knows nothing but the path: everything else is found on the disk, also by the process that
 /// comes after this one.
 #[derive(Clone, Debug)]
@@ -114,26 +119,34 @@ impl Place {
         done.map_err(|error| Error::internal("tear down volumes").caused_by(error))?
     }
 
+    /// The same for the volumes alone: for a pod that has ended, of which people still ask how. What its containers said at their end
+    /// stays until [`tear_down`](Self::tear_down).
+    pub async fn tear_down_volumes(&self, uid: &str) -> Result<()> {
+        let path = self.checked(uid)?;
+        let done = tokio::task::spawn_blocking(move || tear_down_volumes(&path)).await;
+        done.map_err(|error| Error::internal("tear down volumes").caused_by(error))?
+    }
+
     /// The directory of a volume.
     pub(super) fn volume(&self, uid: &str, kind: &str, name: &str) -> PathBuf {
-        self.pod(uid).join("volumes").join(kind).join(name)
+        self.pod(uid).join(VOLUMES).join(kind).join(name)
     }
 
     /// What tells that a volume was made whole.
     pub(super) fn mark(&self, uid: &str, kind: &str, name: &str) -> PathBuf {
-        self.pod(uid).join("plugins").join(kind).join(name).join("ready")
+        self.pod(uid).join(PLUGINS).join(kind).join(name).join("ready")
     }
 
     /// Where a part of a volume is mounted for a container.
     pub(super) fn sub_path(&self, uid: &str, volume: &str, container: &str, number: usize) -> PathBuf {
-        self.pod(uid).join("volume-subpaths").join(volume).join(container).join(number.to_string())
+        self.pod(uid).join(SUB_PATHS).join(volume).join(container).join(number.to_string())
     }
 
     /// Makes the directory of a pod, where it is not there, and tells where it is without links.
     pub(super) fn make_pod(&self, uid: &str) -> Result<()> {
         let path = self.checked(uid)?;
-        make(&path.join("volumes"))?;
-        make(&path.join("plugins"))
+        make(&path.join(VOLUMES))?;
+        make(&path.join(PLUGINS))
     }
 
     /// A UID becomes part of a path, which is removed some day.
@@ -161,14 +174,36 @@ pub(super) fn put_mark(path: &Path, how: &str) -> Result<()> {
 }
 
 fn tear_down(path: &Path) -> Result<()> {
+    unmounted(path)?.map_or(Ok(()), |real| remove(&real))
+}
+
+fn tear_down_volumes(path: &Path) -> Result<()> {
+    let Some(real) = unmounted(path)? else { return Ok(()) };
+    if !fs::symlink_metadata(&real).is_ok_and(|metadata| metadata.is_dir()) {
+        return remove(&real);
+    }
+    for part in [VOLUMES, PLUGINS, SUB_PATHS] {
+        remove(&real.join(part))?;
+    }
+    // Gone now, unless something is in it that stays.
+    let _ = fs::remove_dir(&real);
+    Ok(())
+}
+
+/// Unmounts what is mounted in a pod's directory, and tells where that is without links.
+fn unmounted(path: &Path) -> Result<Option<PathBuf>> {
     // The table of mounts knows no links; and one in the place of the pod's own directory is not to be followed.
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     let real = match parent.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         real => real.map_err(|error| failed("find", parent, &error))?.join(name),
     };
     system::unmount_below(&real).map_err(|error| failed("unmount volumes below", &real, &error))?;
-    vk_files::tree::remove(&real)
+    Ok(Some(real))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    vk_files::tree::remove(path)
         .map_err(|error| Error::internal("remove the directory of a pod").caused_by(error))
 }
 

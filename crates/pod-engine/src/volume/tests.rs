@@ -193,6 +193,7 @@ async fn files_follow_their_source_as_one_and_keep_what_they_had() {
 async fn what_is_missing_is_told_and_waited_for() {
     let ground = Ground::new();
     let pod = with(json!({ "secret": { "secretName": "s" } }));
+    let mut changes = ground.volumes.changes();
     let script = ground.resolver.volume("data");
     let reference = Reference::new(ReferenceKind::Secret, "default", "s").of_volume("data");
     let missing = Error::new(Kind::Unresolved(reference.clone()), "secret \"s\" not found");
@@ -210,11 +211,16 @@ async fn what_is_missing_is_told_and_waited_for() {
     let trouble = ground.mounts(&pod).await.expect_err("nothing to mount");
     assert_eq!(trouble.reason, "CreateContainerConfigError");
     assert_eq!(trouble.message, "cannot find volume \"data\" to mount into container \"app\"");
-    let changed = ground.volumes.changed();
-    tokio::pin!(changed);
-    assert!(futures::poll!(changed.as_mut()).is_pending(), "nothing has changed");
-    script.send(Ok(set(&[("a", "1")]))).expect("heard");
-    tokio::time::timeout(Duration::from_secs(20), changed).await.expect("a change");
+    {
+        let changed = ground.volumes.changed(&mut changes);
+        tokio::pin!(changed);
+        assert!(futures::poll!(changed.as_mut()).is_pending(), "nothing has changed");
+        script.send(Ok(set(&[("a", "1")]))).expect("heard");
+        tokio::time::timeout(Duration::from_secs(20), changed).await.expect("a change");
+    }
+    // Who does nothing about it is not called again.
+    let again = ground.volumes.changed(&mut changes);
+    assert!(futures::poll!(std::pin::pin!(again)).is_pending(), "called twice for one change");
     ground.ready(&pod).await.expect("ready");
     let path = ground.mounts(&pod).await.expect("mounts").remove(0);
     assert_eq!(read(path.join("a")), "1");
@@ -224,6 +230,7 @@ async fn what_is_missing_is_told_and_waited_for() {
 async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
     let ground = Ground::new();
     let pod = with(json!({ "configMap": { "name": "m" } }));
+    let mut changes = ground.volumes.changes();
     let script = ground.resolver.volume("data");
     script.send(Err(Error::invalid("no"))).expect("heard");
     drop(script);
@@ -239,7 +246,7 @@ async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(ended.load(Ordering::Relaxed), "never asked anew");
-    let changed = ground.volumes.changed();
+    let changed = ground.volumes.changed(&mut changes);
     tokio::pin!(changed);
     assert!(futures::poll!(changed.as_mut()).is_pending(), "a failure that was told is no change");
     let script = ground.resolver.volume("data");
@@ -251,6 +258,35 @@ async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never ready");
+}
+
+#[tokio::test]
+async fn a_source_that_panics_is_a_failure_and_nobody_waits_for_it() {
+    let mut ground = Ground::new();
+    let pod = with(json!({ "configMap": { "name": "m" } }));
+    ground.resolver = Arc::new(Scripted::panicking());
+    let failures = ground.ready(&pod).await.expect_err("nothing came");
+    assert_eq!(failures[0].error.message(), "the pod's references are not resolved any more");
+}
+
+#[tokio::test]
+async fn the_end_of_a_pod_takes_its_volumes_and_leaves_what_its_containers_said() {
+    let ground = Ground::new();
+    let pod = with(json!({ "emptyDir": {} }));
+    ground.ready(&pod).await.expect("ready");
+    let said = ground.place.message_file(UID, "app").expect("a file");
+    fs::write(&said, "bye").expect("written");
+    let hosts = ground.place.write_hosts(UID, "127.0.0.1 localhost").expect("a file");
+    ground.volumes.tear_down().await.expect("removed");
+    assert_eq!((read(&said), hosts.exists()), ("bye".to_owned(), true));
+    let mut left: Vec<_> = fs::read_dir(ground.place.pod(UID))
+        .expect("a directory")
+        .map(|it| it.expect("a name").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["containers", "etc-hosts"]);
+    ground.place.tear_down(UID).await.expect("removed");
+    assert!(!ground.place.pod(UID).exists());
 }
 
 #[tokio::test]
@@ -294,13 +330,14 @@ async fn files_that_cannot_be_written_are_told_and_the_next_ones_count() {
     let ground = Ground::new();
     let pod = with(json!({ "projected": {} }));
     let script = ground.resolver.volume("data");
+    let mut changes = ground.volumes.changes();
     // A file where a directory must be.
     script.send(Ok(set(&[("b", ""), ("b/c", "")]))).expect("heard");
     let failures = ground.ready(&pod).await.expect_err("impossible");
     assert_eq!(failures.len(), 1);
     assert!(failures[0].error.message().starts_with("write the files: create directory "), "{failures:?}");
     assert!(!failures[0].told, "only we know this");
-    let changed = ground.volumes.changed();
+    let changed = ground.volumes.changed(&mut changes);
     script.send(Ok(set(&[("b", "1")]))).expect("heard");
     tokio::time::timeout(Duration::from_secs(20), changed).await.expect("a change");
     ground.ready(&pod).await.expect("ready");

@@ -6,7 +6,7 @@ use serde_json::json;
 use vk_pod_engine::{fake::Call, snapshot::label};
 use vk_provider::{PodRef, Provider};
 
-use crate::support::{FOREVER, World, container, is_running, one, pod, waiting};
+use crate::support::{FOREVER, World, container, deleted, is_running, one, pod, waiting};
 
 #[tokio::test(start_paused = true)]
 async fn the_next_process_lists_and_adopts_without_a_restart() {
@@ -137,7 +137,7 @@ async fn what_is_not_ours_is_never_touched() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     assert_eq!(world.engine().pods().await.unwrap().len(), 1);
-    world.engine().delete_pod(&made, Some(wanted), Duration::ZERO).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::ZERO).await.unwrap();
     world.over(&made).await;
     tokio::time::sleep(Duration::from_mins(30)).await;
     let mut left = world.runtime.sandboxes();

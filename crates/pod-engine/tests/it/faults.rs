@@ -7,7 +7,7 @@ use serde_json::json;
 use vk_pod_engine::fake::{Effect, Fault};
 use vk_provider::{Provider, error::Kind};
 
-use crate::support::{FOREVER, World, container, is_running, one, pod};
+use crate::support::{FOREVER, World, container, deleted, is_running, one, pod};
 
 /// An init container, a sidecar, two regular ones of which one crashes once in a while, a hook.
 fn wanted() -> Arc<Pod> {
@@ -43,7 +43,7 @@ async fn life(number: u64, effect: Effect) -> bool {
     let mut names: Vec<String> = world.runtime.running(&made.uid).into_iter().map(|one| one.name).collect();
     names.sort();
     assert_eq!(names, ["app", "other", "proxy"], "after call {number}: {effect:?}");
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(10)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(10)).await.unwrap();
     world.over(&made).await;
     assert_eq!(world.runtime.running(&made.uid), [], "after call {number}: {effect:?}");
     world

@@ -5,8 +5,11 @@
 mod abilities;
 mod adopting;
 mod away;
+mod blind;
 mod conformance;
+mod ending;
 mod faults;
+mod idling;
 mod kubelet;
 mod living;
 mod many;

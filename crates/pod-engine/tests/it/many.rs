@@ -6,7 +6,7 @@ use serde_json::json;
 use vk_pod_engine::fake::Call;
 use vk_provider::Provider;
 
-use crate::support::{FOREVER, World, container, pod};
+use crate::support::{FOREVER, World, container, deleted, pod};
 
 const MANY: usize = 120;
 
@@ -31,7 +31,7 @@ async fn many_pods_run_and_cost_two_lists_a_second_when_nothing_happens() {
     assert!(after[0].1 - before[0].1 <= 32, "{before:?} {after:?}");
     assert_eq!(before[1..], after[1..], "nothing is asked in full");
     for (pod, wanted) in &made {
-        let wanted = Some(std::sync::Arc::clone(wanted));
+        let wanted = Some(deleted(wanted));
         world.engine().delete_pod(pod, wanted, Duration::from_secs(30)).await.unwrap();
     }
     for (pod, _) in &made {

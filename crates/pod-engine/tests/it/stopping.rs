@@ -1,13 +1,13 @@
 //! How pods are deleted.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 use vk_pod_engine::fake::{Call, Pull};
 use vk_provider::{Provider, error::Kind};
 
-use crate::support::{FOREVER, STUBBORN, World, container, exit_code, one, pod, reference};
+use crate::support::{FOREVER, STUBBORN, World, container, deleted, exit_code, one, pod, reference};
 
 /// How long an end may take beside its grace.
 const SLACK: Duration = Duration::from_secs(2);
@@ -18,7 +18,7 @@ async fn a_deleted_pod_ends_and_later_nothing_of_it_is_left() {
     let wanted = pod("a", json!({ "containers": [container("app", FOREVER)] }));
     let made = world.create(&wanted).await;
     world.running(&made).await;
-    world.engine().delete_pod(&made, Some(Arc::clone(&wanted)), Duration::from_secs(30)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
     let status = world.over(&made).await.expect("the end shows before all is forgotten");
     assert_eq!(exit_code(one(&status, "app")), Some(0));
     assert_eq!(world.count(&made, "Killing"), 1);
@@ -45,7 +45,7 @@ async fn a_pod_that_ignores_the_request_is_killed_when_its_grace_is_over() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(30)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "a delete returns before the end");
     let status = world.over(&made).await.unwrap();
     assert_eq!(exit_code(one(&status, "app")), Some(137));
@@ -60,9 +60,9 @@ async fn a_shortened_grace_hastens_the_end() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(Arc::clone(&wanted)), Duration::from_hours(1)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_hours(1)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    world.engine().delete_pod(&made, Some(Arc::clone(&wanted)), Duration::from_secs(3)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(3)).await.unwrap();
     world.over(&made).await;
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(13) + SLACK, "{took:?}");
@@ -76,9 +76,9 @@ async fn a_longer_grace_does_not_prolong_the_end() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(Arc::clone(&wanted)), Duration::from_secs(5)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(5)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    world.engine().delete_pod(&made, Some(Arc::clone(&wanted)), Duration::from_hours(1)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_hours(1)).await.unwrap();
     world.over(&made).await;
     assert!(begun.elapsed() < Duration::from_secs(6) + SLACK, "{:?}", begun.elapsed());
 }
@@ -92,7 +92,7 @@ async fn a_pre_stop_hook_runs_first_and_its_time_counts() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(10)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(10)).await.unwrap();
     world.eventually("the hook runs", || world.runtime.count(Call::Run) == 1).await;
     assert_eq!(world.runtime.count(Call::StopContainer), 0, "nothing is stopped before the hook has ended");
     world.over(&made).await;
@@ -109,7 +109,7 @@ async fn a_hook_that_takes_too_long_leaves_two_seconds() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(5)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(5)).await.unwrap();
     world.over(&made).await;
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(7) && took < Duration::from_secs(7) + SLACK, "{took:?}");
@@ -133,7 +133,7 @@ async fn sidecars_are_stopped_after_the_others_in_reverse_order() {
     world.runtime.set(|quirks| quirks.stop_takes = Duration::from_secs(2));
     let made = world.create(&wanted).await;
     world.running(&made).await;
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(30)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
     let status = world.over(&made).await.unwrap();
     let finished = |name: &str| {
         let state = one(&status, name).state.clone().unwrap();
@@ -152,6 +152,7 @@ async fn a_leftover_is_stopped_by_its_marks_alone() {
     let made = world.create(&wanted).await;
     world.running(&made).await;
     world.close();
+    std::fs::remove_dir_all(world.folder.path().join("root")).unwrap();
     world.open();
     let listed = world.engine().pods().await.unwrap();
     assert_eq!(listed.len(), 1);
@@ -178,7 +179,7 @@ async fn a_pod_that_still_pulls_is_deleted_at_once() {
     let made = world.create(&wanted).await;
     world.eventually("it pulls", || world.runtime.count(Call::Pull) > 0).await;
     let begun = Instant::now();
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(30)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
     world.over(&made).await;
     assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
     assert_eq!(world.runtime.containers(), []);
@@ -191,7 +192,7 @@ async fn a_sandbox_that_comes_after_the_pod_was_deleted_is_removed_too() {
     let wanted = pod("a", json!({ "containers": [container("app", FOREVER)] }));
     let made = world.create(&wanted).await;
     world.eventually("the sandbox is asked for", || world.runtime.count(Call::RunSandbox) == 1).await;
-    world.engine().delete_pod(&made, Some(wanted), Duration::from_secs(30)).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
     world.over(&made).await;
     assert_eq!(world.runtime.sandboxes().len(), 0);
     world.eventually("it comes all the same", || world.runtime.sandboxes().len() == 1).await;

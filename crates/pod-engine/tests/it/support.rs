@@ -5,9 +5,12 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream, stream::BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, ContainerStatus, Pod, PodStatus, Secret, Service},
-    node::v1::RuntimeClass,
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, ContainerStatus, Pod, PodStatus, Secret, Service},
+        node::v1::RuntimeClass,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -223,6 +226,13 @@ pub(crate) fn reference(pod: &Pod) -> PodRef {
     PodRef::of(pod).unwrap()
 }
 
+/// The pod as the core has it when somebody has deleted it.
+pub(crate) fn deleted(pod: &Pod) -> Arc<Pod> {
+    let mut pod = pod.clone();
+    pod.metadata.deletion_timestamp = Some(Time("2026-01-01T00:00:00Z".parse().unwrap()));
+    Arc::new(pod)
+}
+
 pub(crate) fn bundle(pod: &Arc<Pod>) -> PodBundle {
     PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod), None)) }
 }
@@ -289,8 +299,14 @@ impl Resolver for Plain {
     }
 
     fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>> {
-        let missing = nothing(ReferenceKind::ConfigMap, name);
-        stream::iter([missing]).chain(stream::pending()).boxed()
+        let missing = stream::iter([nothing(ReferenceKind::ConfigMap, name)]);
+        let Some(gate) = self.1.clone() else { return missing.chain(stream::pending()).boxed() };
+        // Each turn of the gate is news, and none is good.
+        let more = stream::unfold((gate, name.to_owned()), |(mut gate, name)| async move {
+            gate.changed().await.ok()?;
+            Some((nothing(ReferenceKind::ConfigMap, &name), (gate, name)))
+        });
+        missing.chain(more).chain(stream::pending()).boxed()
     }
 
     async fn config_map(&self, name: &str) -> Result<Arc<ConfigMap>> {

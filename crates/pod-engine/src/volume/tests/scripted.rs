@@ -25,9 +25,15 @@ type Item = Result<FileSet>;
 pub(super) struct Scripted {
     waiting: Mutex<BTreeMap<String, mpsc::UnboundedReceiver<Item>>>,
     pub(super) claims: Mutex<BTreeMap<String, Claim>>,
+    panics: bool,
 }
 
 impl Scripted {
+    /// One whose streams panic.
+    pub(super) fn panicking() -> Self {
+        Self { panics: true, ..Self::default() }
+    }
+
     /// What the next stream of this volume says. Dropping the sender ends it.
     pub(super) fn volume(&self, name: &str) -> mpsc::UnboundedSender<Item> {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -52,6 +58,9 @@ impl Resolver for Scripted {
     }
 
     fn volume(&self, name: &str) -> BoxStream<'static, Item> {
+        if self.panics {
+            return futures::stream::poll_fn(|_| panic!("this is a test")).boxed();
+        }
         match self.waiting.lock().remove(name) {
             Some(receiver) => futures::stream::unfold(receiver, |mut receiver| async move {
                 Some((receiver.recv().await?, receiver))
