@@ -14,10 +14,12 @@ use crate::parts::{Role, is_sidecar, parts};
 const MESSAGES: usize = 12 * 1024;
 
 /// The status of a pod of which nothing runs any more and nothing will: what was to be there and is not has failed, and the phase is final.
-/// To be asked when everything is stopped, with what [`status`](super::status) says then.
+/// To be asked when everything is stopped, with what [`status`](super::status) says then. Whether regular containers were to run is asked of
+/// what the API server has, as the kubelet does: the last init container may have ended well only because it was stopped.
 pub fn settled(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut settled = status.clone();
-    if is_initialized(pod, status) {
+    let nothing = PodStatus::default();
+    if is_initialized(pod, pod.status.as_ref().unwrap_or(&nothing)) {
         settled.container_statuses.iter_mut().flatten().for_each(end);
     }
     let inits = settled.init_container_statuses.as_deref_mut().unwrap_or_default();

@@ -20,6 +20,9 @@ pub const READY_TO_START: &str = "PodReadyToStartContainers";
 /// The pod has a node. Written where a provider says it, as a kubelet does, and never the reason for a write: it does not change.
 const SCHEDULED: &str = "PodScheduled";
 
+/// All containers are being restarted together. Written where a provider says it.
+const RESTARTING: &str = "AllContainersRestarting";
+
 /// Another size is wanted and cannot be had, or not now.
 pub const RESIZE_PENDING: &str = "PodResizePending";
 /// Another size is being brought about.
@@ -28,8 +31,16 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 pub const UPDATED: &str = "virtual-kubelet.io/Updated";
 
 /// Conditions that we write. A provider may report these, and no others: the rest belongs to other controllers.
-const OURS: [&str; 7] =
-    [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START, RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
+const OURS: [&str; 8] = [
+    INITIALIZED,
+    CONTAINERS_READY,
+    READY,
+    READY_TO_START,
+    RESTARTING,
+    RESIZE_PENDING,
+    RESIZE_IN_PROGRESS,
+    UPDATED,
+];
 
 /// Those among them that are only there while they hold.
 const PASSING: [&str; 3] = [RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
@@ -75,7 +86,7 @@ pub(super) fn compose(
     });
     // In the kubelet's order, which is the order in which they are shown.
     let mut all = vec![to_start, initialized, ready(pod, there, &containers), containers];
-    all.extend(said(SCHEDULED));
+    all.extend([SCHEDULED, RESTARTING].into_iter().filter_map(said));
     // The core knows better what it decided itself, and a pod that has ended does not change any more.
     let verdict = |kind| around.verdicts.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
     all.extend(PASSING.into_iter().filter(|_| !terminal).filter_map(verdict));

@@ -38,10 +38,11 @@ fn what_is_missing_at_the_end_has_failed() {
 fn a_pod_that_never_got_to_its_containers_failed_in_its_initialisation() {
     let mut spec = two("Always");
     spec["initContainers"] = json!([{"name": "x"}, {"name": "y"}, {"name": "z"}]);
-    let pod = scene(spec).pod;
-    let settle = |inits: [Value; 3]| {
+    let mut pod = scene(spec).pod;
+    let mut settle = |inits: [Value; 3]| {
         let status = json!({"phase": "Pending", "initContainerStatuses": inits, "containerStatuses": [waits("a"), waits("b")]});
-        settled(&pod, &parse(status))
+        pod.status = Some(parse(status));
+        settled(&pod, &pod.status.clone().expect("a status"))
     };
     let states = |status: &PodStatus| {
         ["x", "y", "z", "a"].map(|name| state(status, name).split(' ').take(2).collect::<Vec<_>>().join(" "))
@@ -53,8 +54,17 @@ fn a_pod_that_never_got_to_its_containers_failed_in_its_initialisation() {
     );
     let second = settle([ended("x", 0), ended("y", 1), waits("z")]);
     assert_eq!(states(&second), ["ended 0", "ended 1", "waiting PodInitializing", "waiting PodInitializing"]);
+    let stopped = json!({"phase": "Pending", "initContainerStatuses": [ended("x", 0), ended("y", 0), ended("z", 0)],
+        "containerStatuses": [waits("a"), waits("b")]});
     let all = settle([ended("x", 0), ended("y", 0), ended("z", 0)]);
     assert_eq!(states(&all), ["ended 0", "ended 0", "ended 0", "ended 137"], "the regular ones were to run");
+    pod.status = None;
+    let stopped = settled(&pod, &parse(stopped));
+    assert_eq!(
+        states(&stopped)[3],
+        "waiting PodInitializing",
+        "its end was only seen when the pod was stopped"
+    );
 }
 
 #[test]

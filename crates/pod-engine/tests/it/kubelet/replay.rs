@@ -2,27 +2,32 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::{Value, json};
 use vk_pod_engine::{
     Snapshot,
     decide::{self, Backoffs},
-    parts::part,
+    parts::{part, parts},
     probe::{Kind, Verdict, Verdicts},
+    snapshot::{Container, ContainerState, Sandbox, SandboxState},
     status::{self, Trouble, Troubles},
 };
 use vk_testing::corpus::{Moment, Recording, compare};
 
 /// Reasons for waiting that nobody has given: a container waits so by itself.
 const BY_ITSELF: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// When something was written, and what a kubelet reads from control groups.
-const LEFT_OUT: [&str; 4] = ["lastTransitionTime", "lastProbeTime", "startTime", "resources"];
+/// What cgroup v1 answers for a pod without a limit of memory. A kubelet tells it like any other.
+const NO_LIMIT: &str = "9007199254740988Ki";
+/// When something was written.
+const LEFT_OUT: [&str; 3] = ["lastTransitionTime", "lastProbeTime", "startTime"];
 
 /// A moment, with what was before it.
 pub(super) struct Replay {
     name: String,
     passing: bool,
+    /// Whether the runtime was further than the kubelet knew.
+    late: bool,
     /// With the status that it had at the moment before.
     pod: Pod,
     expected: PodStatus,
@@ -40,24 +45,26 @@ impl Replay {
         let mut before = PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() };
         let mut all = Vec::new();
         for moment in recording.moments.iter().filter(|moment| !moment.gone) {
-            let replay = Self::new(moment, before);
-            before = replay.expected.clone();
-            all.push(replay);
+            let (replay, expected) = Self::new(moment, before);
+            before = expected;
+            all.extend(replay);
         }
         all
     }
 
-    fn new(moment: &Moment, mut before: PodStatus) -> Self {
+    /// The moment and what was said then; no moment if the runtime had forgotten already what was told of it.
+    fn new(moment: &Moment, mut before: PodStatus) -> (Option<Self>, PodStatus) {
         let mut pod: Pod = serde_json::from_value(moment.pod.clone()).unwrap();
         let expected = pod.status.take().unwrap();
-        if snapshot_ended(moment) {
-            // Its addresses were seen when it had some.
-            before.pod_ip.clone_from(&expected.pod_ip);
-            before.pod_ips.clone_from(&expected.pod_ips);
-        }
-        pod.status = Some(before);
         let mut snapshot: Snapshot = serde_json::from_value(moment.snapshot.clone()).unwrap();
         snapshot.sort();
+        let Some(late) = rewind(&mut snapshot, &expected, &before) else { return (None, expected) };
+        if !snapshot.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready) {
+            // It had them while its sandbox was there, at no moment of ours.
+            before.pod_ip = before.pod_ip.or_else(|| expected.pod_ip.clone());
+            before.pod_ips = before.pod_ips.or_else(|| expected.pod_ips.clone());
+        }
+        pod.status = Some(before);
         let (mut verdicts, mut troubles) = (Verdicts::default(), Troubles::new());
         for container in containers(&expected) {
             let waiting = container.state.as_ref().and_then(|state| state.waiting.clone());
@@ -71,7 +78,8 @@ impl Replay {
             judge(&pod, container, &mut verdicts);
         }
         let (name, passing) = (moment.name.clone(), moment.passing);
-        Self { name, passing, pod, expected, snapshot, verdicts, troubles, now: moment.now.parse().unwrap() }
+        let (told, now) = (expected.clone(), moment.now.parse().unwrap());
+        (Some(Self { name, passing, late, pod, expected, snapshot, verdicts, troubles, now }), told)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -81,16 +89,24 @@ impl Replay {
     /// Whether the kubelet had nothing to do.
     pub(super) fn rests(&self) -> bool {
         // One that a container config was refused to is tried again and again.
-        !self.passing
-            && self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff")
-            && !self.is_held_before_it_begins()
+        let is_held = self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff");
+        // The registry has another name in the recording, and with it every image another sum.
+        let mut images = parts(&self.pod).filter_map(|part| part.container.image.clone());
+        let is_renamed = images.any(|image| image.starts_with("registry.test/"));
+        let begins = self.is_held_before_it_begins();
+        is_held && !self.passing && !self.late && !self.is_due() && !is_renamed && !begins
     }
 
-    /// Whether a container was to be started at this very moment: that is when the kubelet comes to say that it waits.
-    fn has_waited(&self, name: &str) -> bool {
-        let ended = self.snapshot.newest(name).and_then(|container| container.finished);
-        let pause = self.troubles.get(name).and_then(pause);
-        ended.zip(pause).is_some_and(|(ended, pause)| ended + pause <= self.now)
+    /// Whether the time of a back-off is over.
+    fn is_due(&self) -> bool {
+        containers(&self.expected).any(|told| {
+            let waiting = told.state.as_ref().and_then(|state| state.waiting.as_ref());
+            let words = waiting.and_then(|waiting| waiting.message.as_deref()?.strip_prefix("back-off "));
+            let Some(length) = words.and_then(|words| words.split(' ').next()) else { return false };
+            let length: SignedDuration = length.parse().unwrap();
+            let finished = self.snapshot.newest(&told.name).and_then(|record| record.finished);
+            finished.is_some_and(|finished| finished + length <= self.now)
+        })
     }
 
     /// Whether it waits for volumes or a sandbox.
@@ -150,8 +166,7 @@ impl Replay {
             demands.push("stop all".to_owned());
         }
         demands.extend(plan.stop.iter().map(|stop| format!("stop {}: {}", stop.name, stop.message)));
-        let start = plan.start.iter().filter(|start| !self.has_waited(&start.name));
-        demands.extend(start.map(|start| format!("start {}", start.name)));
+        demands.extend(plan.start.iter().map(|start| format!("start {}", start.name)));
         if let decide::SandboxPlan::Create { attempt, .. } = &plan.sandbox {
             demands.push(format!("create sandbox {attempt}"));
         }
@@ -159,9 +174,44 @@ impl Replay {
     }
 }
 
-/// How long a container waits after its end, as the status says it: `back-off 20s restarting ...`.
-fn pause(trouble: &Trouble) -> Option<jiff::SignedDuration> {
-    trouble.message.strip_prefix("back-off ")?.split(' ').next()?.parse().ok()
+/// Takes back what happened in the runtime after the kubelet had looked: on a busy machine its status is seconds old. Tells whether there
+/// was something; `None` when the runtime has already forgotten what the kubelet tells of.
+fn rewind(snapshot: &mut Snapshot, expected: &PodStatus, before: &PodStatus) -> Option<bool> {
+    let id_of = |id: &Option<String>| Some(id.as_deref()?.split_once("://")?.1.to_owned());
+    let is_ready = |sandbox: &Sandbox| sandbox.state == SandboxState::Ready;
+    let mut conditions = expected.conditions.iter().flatten();
+    let had_sandbox = conditions.any(|one| one.type_ == "PodReadyToStartContainers" && one.status == "True");
+    if had_sandbox && !snapshot.sandboxes.iter().any(is_ready) {
+        return None;
+    }
+    let length = snapshot.containers.len();
+    let mut is_late = false;
+    for told in containers(expected) {
+        let is_of = |record: &Container| record.name == told.name;
+        let Some(id) = id_of(&told.container_id) else {
+            snapshot.containers.retain(|record| !is_of(record));
+            continue;
+        };
+        let last = told.last_state.as_ref().and_then(|state| id_of(&state.terminated.as_ref()?.container_id));
+        let is_known =
+            |id: &String| snapshot.container(id).is_some() || json!(before).to_string().contains(id);
+        if last.is_some_and(|last| !is_known(&last)) || !is_known(&id) {
+            return None;
+        }
+        let mut is_newer = snapshot.container(&id).is_some();
+        snapshot.containers.retain(|record| {
+            is_newer &= !is_of(record) || record.id != id;
+            !is_of(record) || !is_newer
+        });
+        let ran = told.state.as_ref().is_some_and(|state| state.running.is_some());
+        let ended = |record: &&mut Container| record.id == id && record.state == ContainerState::Exited;
+        for record in snapshot.containers.iter_mut().filter(|record| ran && ended(record)) {
+            record.state = ContainerState::Running;
+            record.finished = None;
+            is_late = true;
+        }
+    }
+    Some(is_late || snapshot.containers.len() < length)
 }
 
 /// What probes must have found out, as the status shows it.
@@ -181,11 +231,6 @@ fn judge(pod: &Pod, container: &ContainerStatus, verdicts: &mut Verdicts) {
     }
 }
 
-/// Whether no sandbox is left that could tell an address.
-fn snapshot_ended(moment: &Moment) -> bool {
-    !moment.snapshot["sandboxes"].as_array().into_iter().flatten().any(|sandbox| sandbox["state"] == "Ready")
-}
-
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let lists =
         [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
@@ -194,6 +239,9 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
 
 fn comparable(status: &PodStatus) -> Value {
     let mut value = json!(status);
+    if value.pointer("/resources/limits/memory") == Some(&json!(NO_LIMIT)) {
+        value["resources"]["limits"] = Value::Null;
+    }
     strip(&mut value);
     if let Some(conditions) = value.get_mut("conditions").and_then(Value::as_array_mut) {
         conditions.sort_by_key(|condition| condition["type"].to_string());
@@ -204,10 +252,11 @@ fn comparable(status: &PodStatus) -> Value {
 fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            // The API server writes out an empty last state.
+            let says =
+                |name: &str, value: &Value| !value.is_null() && (name != "lastState" || *value != json!({}));
+            fields.retain(|name, value| says(name, value) && !LEFT_OUT.contains(&name.as_str()));
             fields.values_mut().for_each(strip);
-            // The API server shows what is not there as nothing, or as an empty object.
-            let empty = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
-            fields.retain(|name, value| !empty(value) && !LEFT_OUT.contains(&name.as_str()));
         }
         Value::Array(elements) => elements.iter_mut().for_each(strip),
         _ => {}
