@@ -147,7 +147,8 @@ fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) 
         (Value::Object(there), Value::Object(here)) => {
             let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
             for name in names {
-                let side = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                let side =
+                    |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
                 descend(&format!("{path}.{name}"), &side(there), &side(here), found);
             }
         }

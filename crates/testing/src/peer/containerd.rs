@@ -180,11 +180,7 @@ impl Containerd {
             let output = self.ctr(&["plugins", "ls"]);
             let text = String::from_utf8_lossy(&output.stdout);
             let ready = text.lines().any(|line| line.contains("cri") && line.trim_end().ends_with("ok"));
-            if ready {
-                Ok(())
-            } else {
-                Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-            }
+            if ready { Ok(()) } else { Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))) }
         })
         .await;
     }
