@@ -85,7 +85,7 @@ impl Follow {
             }
         };
         let only = WatchParams::default().fields(&format!("metadata.name={}", self.name));
-        self.changes = self.pods.watch(&only, &version).await.ok().map(|changes| changes.boxed());
+        self.changes = self.pods.watch(&only, &version).await.ok().map(futures::StreamExt::boxed);
     }
 }
 

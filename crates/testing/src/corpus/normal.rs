@@ -95,7 +95,9 @@ fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
             }
             // Nothing is shown in several ways, one of them a limit that is none.
             let nothing = |value: &Value| {
-                value.is_null() || value == UNLIMITED || value.as_object().is_some_and(serde_json::Map::is_empty)
+                value.is_null()
+                    || value == UNLIMITED
+                    || value.as_object().is_some_and(serde_json::Map::is_empty)
             };
             fields.retain(|_, value| !nothing(value));
         }

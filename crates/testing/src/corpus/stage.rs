@@ -18,11 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{
-    Action, Case, Checkpoint, Moment, Recording, Step, case, differences,
-    follow::Follow,
-    holds,
-};
+use super::{Action, Case, Checkpoint, Moment, Recording, Step, case, differences, follow::Follow, holds};
 use crate::{ControlPlane, kubectl};
 
 /// The node that all pods are bound to.
@@ -101,9 +97,13 @@ impl Stage<'_> {
                 Step::Reach(checkpoint) => {
                     let moment = moments.next().filter(|moment| moment.name == checkpoint.reach);
                     match moment {
-                        Some(moment) => play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
-                            found.extend(differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)));
-                        }),
+                        Some(moment) => {
+                            play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
+                                found.extend(
+                                    differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)),
+                                );
+                            })
+                        }
                         None => Err(format!("{}: not recorded", checkpoint.reach)),
                     }
                 }
@@ -159,8 +159,7 @@ impl Stage<'_> {
         let (name, uid) = (claim.metadata.name.as_deref().unwrap_or_default(), &claim.metadata.uid);
         let volume = claim.data["spec"]["volumeName"].as_str().unwrap_or_default();
         let params = PatchParams::default();
-        let reference =
-            json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
+        let reference = json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name, "uid": uid});
         volumes.patch(volume, &params, &Patch::Merge(json!({"spec": {"claimRef": reference}}))).await?;
         let bound = json!({"status": {"phase": "Bound"}});
         volumes.patch_status(volume, &params, &Patch::Merge(&bound)).await?;
@@ -210,8 +209,10 @@ impl Play<'_> {
         // Containers may still be writing.
         while !checkpoint.gone && self.missing(checkpoint).is_none() && Instant::now() < end {
             tokio::time::sleep(SETTLED).await;
-            let before = std::mem::replace(&mut moment.logs, self.replaced(self.logs(&moment.pod).await)?);
-            if before == moment.logs && !talkers(&moment).any(|name| before.get(name).is_none_or(String::is_empty)) {
+            let before = std::mem::replace(&mut moment.logs, self.replaced(&self.logs(&moment.pod).await)?);
+            if before == moment.logs
+                && !talkers(&moment).any(|name| before.get(name).is_none_or(String::is_empty))
+            {
                 break;
             }
         }
@@ -221,7 +222,7 @@ impl Play<'_> {
                 return Err(format!("{}: {}: no event {reason}", self.case.name, checkpoint.reach));
             }
             tokio::time::sleep(AGAIN).await;
-            moment.events = self.replaced(self.events().await?)?;
+            moment.events = self.replaced(&self.events().await?)?;
         }
         Ok(moment)
     }
@@ -262,13 +263,14 @@ impl Play<'_> {
         let missing = self.missing(checkpoint).unwrap_or_default();
         let events = self.events().await.unwrap_or_default();
         let status = &self.follow.pod()["status"];
-        let states: Vec<String> = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
-            .into_iter()
-            .flat_map(|list| status[list].as_array().into_iter().flatten())
-            .map(|container| {
-                format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
-            })
-            .collect();
+        let states: Vec<String> =
+            ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+                .into_iter()
+                .flat_map(|list| status[list].as_array().into_iter().flatten())
+                .map(|container| {
+                    format!("{} #{} {}", container["name"], container["restartCount"], container["state"])
+                })
+                .collect();
         let states = states.join(", ");
         Err(format!("{name}: {reach}: not reached: {missing}; containers: {states}; events: {events:?}"))
     }
@@ -317,12 +319,12 @@ impl Play<'_> {
             logs: if self.follow.gone() { BTreeMap::new() } else { self.logs(&pod).await },
             pod,
         };
-        self.replaced(moment)
+        self.replaced(&moment)
     }
 
     /// With words in place of what differs from run to run.
-    fn replaced<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<T, String> {
-        let text = serde_json::to_string(&value).map_err(|error| error.to_string())?;
+    fn replaced<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, String> {
+        let text = serde_json::to_string(value).map_err(|error| error.to_string())?;
         let text = self.stage.words.iter().fold(text, |text, (from, to)| text.replace(from, to));
         serde_json::from_str(&text).map_err(|error| error.to_string())
     }
@@ -419,7 +421,9 @@ impl Play<'_> {
 fn talkers(moment: &Moment) -> impl Iterator<Item = &str> {
     let spec = &moment.pod["spec"];
     let containers = spec["containers"].as_array().into_iter().flatten();
-    let talks = |container: &&Value| container["command"][2].as_str().is_some_and(|text| text.contains("; exec /stay"));
+    let talks = |container: &&Value| {
+        container["command"][2].as_str().is_some_and(|text| text.contains("; exec /stay"))
+    };
     containers.filter(talks).filter_map(|container| container["name"].as_str())
 }
 
