@@ -47,7 +47,12 @@ impl Follow {
                 std::future::pending::<()>().await;
             }
             let Some(changes) = &mut self.changes else {
+                let before = self.pod.clone();
                 self.begin().await;
+                // What happened before the watch began is not told by it.
+                if self.gone || self.pod != before {
+                    return;
+                }
                 continue;
             };
             match changes.next().await {
