@@ -24,12 +24,14 @@ use vk_testing::{
 const DELIBERATE: [(&str, &str); 0] = [];
 /// What people hear from ours beside what a kubelet tells: what the node does with its provider, and what a pod refers to that is not
 /// there, by name.
-const OWN: [&str; 7] = [
+const OWN: [&str; 9] = [
     "ProviderCreateSuccess",
     "ProviderUpdateSuccess",
     "ProviderDeleteSuccess",
     "MandatoryConfigMapNotFound",
     "OptionalConfigMapNotFound",
+    "MandatorySecretNotFound",
+    "OptionalSecretNotFound",
     "MandatorySecretKeyNotFound",
     "OptionalSecretKeyNotFound",
 ];

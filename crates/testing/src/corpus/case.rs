@@ -57,7 +57,7 @@ impl Case {
         };
         let steps: Vec<Step> = steps;
         assert!(steps.iter().any(|step| matches!(step, Step::Reach(_))), "{}: no checkpoint", file.display());
-        Self { objects, pod, steps, name }
+        Self { name, objects, pod, steps }
     }
 }
 

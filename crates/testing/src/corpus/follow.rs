@@ -47,7 +47,12 @@ impl Follow {
                 std::future::pending::<()>().await;
             }
             let Some(changes) = &mut self.changes else {
+                let before = self.pod.clone();
                 self.begin().await;
+                // What happened before the watch began is not told by it.
+                if self.gone || self.pod != before {
+                    return;
+                }
                 continue;
             };
             match changes.next().await {
@@ -85,7 +90,7 @@ impl Follow {
             }
         };
         let only = WatchParams::default().fields(&format!("metadata.name={}", self.name));
-        self.changes = self.pods.watch(&only, &version).await.ok().map(|changes| changes.boxed());
+        self.changes = self.pods.watch(&only, &version).await.ok().map(futures::StreamExt::boxed);
     }
 }
 

@@ -49,6 +49,10 @@ fn status(moment: &Moment) -> Value {
     let words = words(moment);
     let mut status = moment.pod["status"].clone();
     strip("status", &mut status, &words);
+    // Read from control groups, which go at some time when the pod is over.
+    if let Some(fields) = status.as_object_mut().filter(|status| is_over(status)) {
+        fields.remove("resources");
+    }
     // How many addresses a node has is not the pod's doing.
     let of_the_node = [("hostIPs", true), ("podIPs", moment.pod["spec"]["hostNetwork"] == true)];
     for (list, _) in of_the_node.into_iter().filter(|(_, of_the_node)| *of_the_node) {
@@ -61,6 +65,10 @@ fn status(moment: &Moment) -> Value {
         conditions.sort_by_key(|condition| condition["type"].to_string());
     }
     status
+}
+
+fn is_over(status: &serde_json::Map<String, Value>) -> bool {
+    ["Succeeded", "Failed"].iter().any(|phase| status.get("phase").is_some_and(|there| there == phase))
 }
 
 /// What stands for what in a pod's texts.

@@ -14,6 +14,7 @@ use kube::{
     api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -26,6 +27,8 @@ pub const NODE: &str = "peer";
 const SETTLED: Duration = Duration::from_secs(1);
 /// How often is asked for what nobody tells.
 const AGAIN: Duration = Duration::from_millis(250);
+/// Clients may try again and again what a node cannot answer.
+const LONGEST_REQUEST: Duration = Duration::from_secs(20);
 /// Of what is longer only size and sum are kept.
 const LONGEST_LOG: usize = 4096;
 
@@ -86,6 +89,11 @@ impl Stage<'_> {
         for step in &case.steps {
             let done = match step {
                 Step::Do(action) => play.act(action).await,
+                Step::Reach(checkpoint) if checkpoint.passing => {
+                    moments.next();
+                    let end = Instant::now() + Duration::from_secs(checkpoint.within);
+                    play.arrive(checkpoint, end).await
+                }
                 Step::Reach(checkpoint) => {
                     let moment = moments.next().filter(|moment| moment.name == checkpoint.reach);
                     match moment {
@@ -198,13 +206,23 @@ impl Play<'_> {
         let Some(mut moment) = good else {
             return Err(format!("{}: {}: seen only in between", self.case.name, checkpoint.reach));
         };
+        // Containers may still be writing.
+        while !checkpoint.gone && self.missing(checkpoint).is_none() && Instant::now() < end {
+            tokio::time::sleep(SETTLED).await;
+            let before = std::mem::replace(&mut moment.logs, self.replaced(&self.logs(&moment.pod).await)?);
+            if before == moment.logs
+                && !talkers(&moment).any(|name| before.get(name).is_none_or(String::is_empty))
+            {
+                break;
+            }
+        }
         // What people are told may come later still.
         while let Some(reason) = untold(checkpoint, &moment) {
             if Instant::now() > end {
                 return Err(format!("{}: {}: no event {reason}", self.case.name, checkpoint.reach));
             }
             tokio::time::sleep(AGAIN).await;
-            moment.events = self.events().await?;
+            moment.events = self.replaced(&self.events().await?)?;
         }
         Ok(moment)
     }
@@ -301,7 +319,12 @@ impl Play<'_> {
             logs: if self.follow.gone() { BTreeMap::new() } else { self.logs(&pod).await },
             pod,
         };
-        let text = serde_json::to_string(&moment).map_err(|error| error.to_string())?;
+        self.replaced(&moment)
+    }
+
+    /// With words in place of what differs from run to run.
+    fn replaced<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, String> {
+        let text = serde_json::to_string(value).map_err(|error| error.to_string())?;
         let text = self.stage.words.iter().fold(text, |text, (from, to)| text.replace(from, to));
         serde_json::from_str(&text).map_err(|error| error.to_string())
     }
@@ -327,14 +350,15 @@ impl Play<'_> {
             for container in pod["status"][list].as_array().into_iter().flatten() {
                 let Some(name) = container["name"].as_str().filter(|_| has_run(container)) else { continue };
                 let params = LogParams { container: Some(name.to_owned()), ..LogParams::default() };
-                let text = match pods.logs(&self.case.name, &params).await {
-                    Ok(text) if text.len() > LONGEST_LOG => {
+                let text = match timeout(LONGEST_REQUEST, pods.logs(&self.case.name, &params)).await {
+                    Err(_) => "cannot be read: no answer".to_owned(),
+                    Ok(Ok(text)) if text.len() > LONGEST_LOG => {
                         let sum = crate::peer::image::sha256(text.as_bytes());
                         format!("{} bytes, {}", text.len(), &sum[..16])
                     }
-                    Ok(text) => text,
-                    Err(kube::Error::Api(status)) => format!("cannot be read: {}", status.message),
-                    Err(error) => format!("cannot be read: {error}"),
+                    Ok(Ok(text)) => text,
+                    Ok(Err(kube::Error::Api(status))) => format!("cannot be read: {}", status.message),
+                    Ok(Err(error)) => format!("cannot be read: {error}"),
                 };
                 logs.insert(name.to_owned(), text);
             }
@@ -391,6 +415,16 @@ impl Play<'_> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let _ = pods.delete(&self.case.name, &now).await;
     }
+}
+
+/// Containers of a moment that print something and go on then.
+fn talkers(moment: &Moment) -> impl Iterator<Item = &str> {
+    let spec = &moment.pod["spec"];
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    let talks = |container: &&Value| {
+        container["command"][2].as_str().is_some_and(|text| text.contains("; exec /stay"))
+    };
+    containers.filter(talks).filter_map(|container| container["name"].as_str())
 }
 
 /// What people should have been told, and were not.

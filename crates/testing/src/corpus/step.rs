@@ -30,7 +30,7 @@ pub struct Checkpoint {
     /// Whether the pod must be gone.
     #[serde(default)]
     pub gone: bool,
-    /// Whether the node is about to do something: the pod does not stay as it is.
+    /// Whether the pod does not stay as it is: what there is to see then depends on the moment, and is not compared.
     #[serde(default)]
     pub passing: bool,
 }

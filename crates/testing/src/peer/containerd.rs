@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{Image, Machine, image, make_folder, run, write};
 use crate::{Process, eventually};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// The first process of the namespaces. Programs that think that the machine is theirs shall not write to its folders or kernel
 /// settings. Mounts that kubelet and runtime make must reach each other, and nobody else. It ends when its input does: with us,

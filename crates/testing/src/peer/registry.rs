@@ -88,7 +88,7 @@ impl Registry {
 /// Puts an image where a registry looks for it, in its own order of folders.
 fn put(store: &Path, work: &Path, image: &Image) {
     let parts = image.build(work);
-    let name = image.name().split_once('/').map_or(image.name(), |(_, name)| name);
+    let name = image.name().split_once('/').map_or_else(|| image.name(), |(_, name)| name);
     let (name, tag) = name.split_once(':').unwrap_or((name, "latest"));
     let root = store.join("docker/registry/v2");
     let repository = root.join("repositories").join(name);

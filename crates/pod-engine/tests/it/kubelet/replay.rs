@@ -90,19 +90,23 @@ impl Replay {
     pub(super) fn rests(&self) -> bool {
         // One that a container config was refused to is tried again and again.
         let is_held = self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff");
-        let is_due = self.troubles.keys().any(|name| self.has_waited(name));
         // The registry has another name in the recording, and with it every image another sum.
         let mut images = parts(&self.pod).filter_map(|part| part.container.image.clone());
         let is_renamed = images.any(|image| image.starts_with("registry.test/"));
         let begins = self.is_held_before_it_begins();
-        is_held && !self.passing && !self.late && !is_due && !is_renamed && !begins
+        is_held && !self.passing && !self.late && !self.is_due() && !is_renamed && !begins
     }
 
-    /// Whether a container was to be started at this very moment: that is when the kubelet comes to say that it waits.
-    fn has_waited(&self, name: &str) -> bool {
-        let ended = self.snapshot.newest(name).and_then(|container| container.finished);
-        let pause = self.troubles.get(name).and_then(pause);
-        ended.zip(pause).is_some_and(|(ended, pause)| ended + pause <= self.now)
+    /// Whether the time of a back-off is over.
+    fn is_due(&self) -> bool {
+        containers(&self.expected).any(|told| {
+            let waiting = told.state.as_ref().and_then(|state| state.waiting.as_ref());
+            let words = waiting.and_then(|waiting| waiting.message.as_deref()?.strip_prefix("back-off "));
+            let Some(length) = words.and_then(|words| words.split(' ').next()) else { return false };
+            let length: SignedDuration = length.parse().unwrap();
+            let finished = self.snapshot.newest(&told.name).and_then(|record| record.finished);
+            finished.is_some_and(|finished| finished + length <= self.now)
+        })
     }
 
     /// Whether it waits for volumes or a sandbox.
@@ -162,18 +166,12 @@ impl Replay {
             demands.push("stop all".to_owned());
         }
         demands.extend(plan.stop.iter().map(|stop| format!("stop {}: {}", stop.name, stop.message)));
-        let start = plan.start.iter().filter(|start| !self.has_waited(&start.name));
-        demands.extend(start.map(|start| format!("start {}", start.name)));
+        demands.extend(plan.start.iter().map(|start| format!("start {}", start.name)));
         if let decide::SandboxPlan::Create { attempt, .. } = &plan.sandbox {
             demands.push(format!("create sandbox {attempt}"));
         }
         demands
     }
-}
-
-/// How long a container waits after its end, as the status says it: `back-off 20s restarting ...`.
-fn pause(trouble: &Trouble) -> Option<SignedDuration> {
-    trouble.message.strip_prefix("back-off ")?.split(' ').next()?.parse().ok()
 }
 
 /// Takes back what happened in the runtime after the kubelet had looked: on a busy machine its status is seconds old. Tells whether there
@@ -241,7 +239,9 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
 
 fn comparable(status: &PodStatus) -> Value {
     let mut value = json!(status);
-    if value.pointer("/resources/limits/memory") == Some(&json!(NO_LIMIT)) {
+    // Read from control groups, which go at some time when the pod is over.
+    let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if is_over || value.pointer("/resources/limits/memory") == Some(&json!(NO_LIMIT)) {
         value["resources"]["limits"] = Value::Null;
     }
     strip(&mut value);
