@@ -7,6 +7,7 @@ mod adopting;
 mod away;
 mod conformance;
 mod faults;
+mod garbage;
 mod kubelet;
 mod living;
 mod many;
