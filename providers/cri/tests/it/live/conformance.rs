@@ -59,7 +59,6 @@ async fn the_provider_keeps_the_contract_with_real_containers() {
 }
 
 /// Runs cases as long as there are any, and answers what they found.
-#[expect(clippy::print_stdout, reason = "a long run shows how far it is")]
 async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     let containerd = containerd().await;
     let mut broken = Vec::new();
