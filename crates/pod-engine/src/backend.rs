@@ -7,7 +7,10 @@ mod config;
 mod runtime;
 mod usage;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -28,6 +31,7 @@ pub use self::{
 };
 pub use config::SandboxConfig;
 
+use crate::image::Disk;
 use crate::snapshot::{Container, ContainerState, Sandbox, SandboxState};
 
 /// Runs sandboxes and containers on one machine.
@@ -111,8 +115,17 @@ pub trait ContainerBackend: Send + Sync + 'static {
     /// Removes an image.
     async fn remove_image(&self, image: &str) -> Result<()>;
 
+    /// What names the images of all containers on the runtime, whoever made them and in whichever state they are, and the images that they
+    /// mount as volumes: by ids, names with digests, names with tags, all that the runtime tells. An answer is complete, or an error.
+    async fn used_images(&self) -> Result<BTreeSet<String>>;
+
     /// What the image store takes.
     async fn image_fs(&self) -> Result<Vec<FsUsage>>;
+
+    /// How full the file system is that has this directory of the machine; `None` where nobody can tell.
+    async fn disk(&self, mount_point: &str) -> Option<Disk> {
+        Disk::holding(mount_point).await
+    }
 
     /// What the sandboxes that carry these labels, and their containers, use.
     async fn usage(&self, labels: &BTreeMap<String, String>) -> Result<Vec<PodUsage>>;

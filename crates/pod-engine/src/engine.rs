@@ -199,7 +199,7 @@ impl Provider for Engine {
     }
 
     async fn ping(&self) -> Result<()> {
-        self.shared.health.ask(&self.shared).await
+        self.shared.health.check(&self.shared).await
     }
 
     fn configure_node(&self, node: &mut NodeTemplate) {

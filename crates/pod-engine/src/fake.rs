@@ -200,6 +200,18 @@ impl Runtime {
         self.0.machine.lock().foreign(labels, now)
     }
 
+    /// An image that somebody else has pulled and uses for a container.
+    pub fn foreign_image(&self, image: &str) {
+        let mut machine = self.0.machine.lock();
+        machine.image(image);
+        machine.elsewhere.insert(image.to_owned());
+    }
+
+    /// Fills the disk of images: so many percent.
+    pub fn fill(&self, percent: u8) {
+        self.0.machine.lock().full = percent.min(100);
+    }
+
     /// All containers that there are, oldest first.
     pub fn containers(&self) -> Vec<Seen> {
         let now = self.0.clock.now();

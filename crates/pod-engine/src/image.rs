@@ -14,7 +14,7 @@ mod records;
 use vk_provider::EventKind;
 
 pub use self::{
-    collection::{Census, Collection, Disk, Limits, collection, shortfall},
+    collection::{Census, Collection, Disk, Limits, Used, collection, shortfall},
     name::normalise,
     puller::{Puller, Wanted},
 };

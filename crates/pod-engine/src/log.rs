@@ -7,6 +7,7 @@
 mod cursor;
 pub mod directory;
 mod follow;
+pub mod ledger;
 mod line;
 
 use std::{

@@ -15,7 +15,7 @@ use vk_provider::PodRef;
 
 pub(crate) use self::{
     container::{container, container_config},
-    image::{auth, image},
+    image::{auth, image, image_names},
     runtime::runtime,
     sandbox::{listing, sandbox, sandbox_config},
     usage::{container_stats, fs, pod_stats},

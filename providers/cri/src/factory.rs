@@ -110,6 +110,36 @@ impl Factory for CriFactory {
     }
 }
 
+/// Where the node's files are. Its own: what is found there and belongs to no pod of the node is removed.
 fn root(settings: &Settings, context: &Context) -> PathBuf {
-    settings.root.clone().unwrap_or_else(|| context.state_dir.clone())
+    match &settings.root {
+        Some(root) => root.join(&context.node_name),
+        // This is the node's already.
+        None => context.state_dir.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn two_nodes_never_share_a_directory() {
+        let context = |node: &str| Context {
+            node_name: node.to_owned(),
+            internal_ip: [192, 0, 2, 1].into(),
+            kubelet_port: 10250,
+            operating_system: "linux".to_owned(),
+            cluster_domain: "cluster.local".to_owned(),
+            state_dir: PathBuf::from("/state").join(node),
+        };
+        let read = |config: Value| Settings::read(&Config::Inline(config)).unwrap();
+        let configured = read(json!({ "root": "/data" }));
+        assert_eq!(root(&configured, &context("one")), PathBuf::from("/data/one"));
+        assert_eq!(root(&configured, &context("two")), PathBuf::from("/data/two"));
+        let plain = read(json!({}));
+        assert_eq!(root(&plain, &context("one")), PathBuf::from("/state/one"));
+    }
 }

@@ -1,20 +1,21 @@
 //! What nobody needs any more: directories and logs of pods that are gone, and images.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use vk_provider::{NodeChange, PodRef, Result};
+use vk_provider::{Error, NodeChange, Result};
 
-use super::shared::Shared;
+use super::shared::{Shared, blocking};
 use crate::{
     backend::told,
-    image::{self, Census, Disk, Limits},
-    log,
+    image::{self, Census, Limits, Used},
+    log::ledger::Entry,
+    volume,
 };
 
 /// How often directories are looked through.
@@ -41,10 +42,18 @@ async fn directories(shared: &Arc<Shared>) {
         // Without the runtime's list nobody knows what is whose.
         let Ok(listing) = shared.backend.list(&shared.mark()).await else { continue };
         shared.compare(listing, None);
-        let logs = log::directory::list(&shared.settings.log_root).unwrap_or_default();
-        let folders = shared.place.pods().unwrap_or_default();
-        let logged = logs.iter().map(|pod| pod.uid.to_string());
-        let found: BTreeSet<String> = folders.into_iter().chain(logged).collect();
+        // Only what was noted here: in the directory of logs are others' too.
+        let (place, ledger) = (shared.place.clone(), shared.ledger.clone());
+        let found = blocking(move || Ok::<_, Error>((place.pods()?, ledger.entries()?))).await;
+        let (folders, logs) = match found.flatten() {
+            Ok(found) => found,
+            Err(error) => {
+                warn!(error = told(&error), "cannot look through the directories of pods");
+                continue;
+            }
+        };
+        let found: BTreeSet<String> =
+            folders.into_iter().chain(logs.iter().map(|entry| entry.uid.clone())).collect();
         orphans.retain(|uid, _| found.contains(uid));
         for uid in found {
             if shared.slot(&uid).is_some() {
@@ -55,21 +64,19 @@ async fn directories(shared: &Arc<Shared>) {
             if since.elapsed() < ORPHANED {
                 continue;
             }
-            info!(uid, "removing the directories of a pod that is gone");
-            let of_pod: Vec<&PodRef> = logs.iter().filter(|pod| *pod.uid == *uid).collect();
-            if let Err(error) = remove(shared, &uid, &of_pod).await {
+            debug!(uid, "removing the directories of a pod that is gone");
+            let of_pod: Vec<Entry> = logs.iter().filter(|entry| entry.uid == uid).cloned().collect();
+            if let Err(error) = remove(shared, &uid, of_pod).await {
                 warn!(uid, error = told(&error), "cannot remove the directories of a pod that is gone");
             }
         }
     }
 }
 
-async fn remove(shared: &Shared, uid: &str, logs: &[&PodRef]) -> Result<()> {
+async fn remove(shared: &Shared, uid: &str, logs: Vec<Entry>) -> Result<()> {
     shared.place.tear_down(uid).await?;
-    for pod in logs {
-        log::directory::remove(&shared.settings.log_root, pod).await?;
-    }
-    Ok(())
+    let ledger = shared.ledger.clone();
+    blocking(move || logs.iter().try_for_each(|entry| ledger.strike(entry))).await?
 }
 
 async fn images(shared: &Arc<Shared>) {
@@ -82,14 +89,16 @@ async fn images(shared: &Arc<Shared>) {
     }
 }
 
-/// Removes images that nobody uses, when their disk is nearly full.
+/// Removes images that nobody uses, when their disk is nearly full. Where anything is not known for certain, it removes nothing.
 async fn collect(shared: &Arc<Shared>, census: &mut Census) -> Result<()> {
     let began = shared.clock.now();
     let images = shared.backend.images().await?;
+    shared.puller.prune(&images, began).await;
     let used = used(shared).await?;
     census.look(&images, &used, began);
     let stores = shared.backend.image_fs().await?;
-    let Some(disk) = stores.first().and_then(|store| disk(&store.mount_point)) else { return Ok(()) };
+    let Some(store) = stores.first() else { return Ok(()) };
+    let Some(disk) = shared.backend.disk(&store.mount_point).await else { return Ok(()) };
     let limits = Limits::default();
     let Some(collection) = image::collection(census, &used, disk, &limits, began) else { return Ok(()) };
     let mut freed = 0;
@@ -113,29 +122,16 @@ async fn collect(shared: &Arc<Shared>, census: &mut Census) -> Result<()> {
             message,
         });
     }
-    let left = shared.backend.images().await?;
-    shared.puller.prune(&left, began).await;
     Ok(())
 }
 
-/// The images of all containers on the runtime, whoever started them.
-async fn used(shared: &Shared) -> Result<BTreeSet<String>> {
-    let listing = shared.backend.list(&BTreeMap::new()).await?;
-    let mut used = BTreeSet::new();
-    for entry in listing.containers {
-        if let Ok(container) = shared.backend.container(&entry.id).await {
-            used.extend([container.image_id, container.image_ref, container.image]);
-        }
-    }
-    used.remove("");
-    Ok(used)
-}
-
-/// How full the disk is that has this directory.
-fn disk(mount_point: &str) -> Option<Disk> {
-    let stat = rustix::fs::statvfs(mount_point).ok()?;
-    Some(Disk {
-        capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
-        available: stat.f_bavail.saturating_mul(stat.f_frsize),
-    })
+/// The images of all containers on the runtime, whoever started them, and those that pods of ours mount.
+async fn used(shared: &Shared) -> Result<Used> {
+    let containers = shared.backend.used_images().await?;
+    let slots = shared.slots();
+    let mounted = slots.iter().flat_map(|slot| {
+        let bundle = slot.bundle.lock();
+        bundle.as_ref().map(|bundle| volume::images(&bundle.pod)).unwrap_or_default()
+    });
+    Ok(containers.into_iter().chain(mounted.map(|volume| volume.reference)).collect())
 }

@@ -17,6 +17,8 @@ use crate::backend::{Runtime, told};
 
 /// How often the runtime is asked how it is.
 const PERIOD: Duration = Duration::from_secs(5);
+/// How long an answer says how the runtime is: less than between two pings, so that each finds one that died.
+const FRESH: Duration = Duration::from_secs(3);
 /// How long the runtime may not have been listed.
 const RELIST_LIMIT: Duration = Duration::from_mins(3);
 
@@ -29,6 +31,8 @@ pub(super) struct Health {
     /// As it answered last, and what is wrong with it.
     state: watch::Sender<State>,
     listed: Mutex<Instant>,
+    /// When it was well last, unless something spoke against it since.
+    well: Mutex<Option<Instant>>,
     /// What happened to the node; lost where nobody listens.
     news: broadcast::Sender<NodeChange>,
 }
@@ -46,6 +50,7 @@ impl Default for Health {
         Self {
             state: watch::Sender::new(State::default()),
             listed: Mutex::new(Instant::now()),
+            well: Mutex::default(),
             news: broadcast::Sender::new(NEWS),
         }
     }
@@ -62,8 +67,20 @@ impl Health {
         *self.listed.lock() = Instant::now();
     }
 
+    /// The runtime did not answer somebody: what is known of it is not to be relied on.
+    pub(super) fn doubt(&self) {
+        *self.well.lock() = None;
+    }
+
+    /// What is wrong with the runtime. It is not asked when it was well a moment ago.
+    pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
+        let well = self.well.lock().is_some_and(|well| well.elapsed() < FRESH);
+        if well { Ok(()) } else { self.ask(shared).await }
+    }
+
     /// Asks the runtime, and answers what is wrong.
     pub(super) async fn ask(&self, shared: &Shared) -> Result<()> {
+        let asked = Instant::now();
         let answer = shared.backend.runtime().await;
         let (runtime, mut troubles) = match answer {
             Ok(runtime) => {
@@ -81,6 +98,7 @@ impl Health {
             ));
         }
         let trouble = (!troubles.is_empty()).then(|| troubles.join(", "));
+        *self.well.lock() = trouble.is_none().then_some(asked);
         self.state.send_if_modified(|state| {
             let next = State { runtime: runtime.or_else(|| state.runtime.take()), trouble: trouble.clone() };
             match (&state.trouble, &next.trouble) {

@@ -49,6 +49,7 @@ async fn list(shared: &Arc<Shared>, flowing: &AtomicBool) {
                 }
             }
             Err(error) => {
+                shared.health.doubt();
                 if !away {
                     warn!(
                         error = told(&error),

@@ -26,6 +26,7 @@ use crate::{
     Settings,
     backend::{ContainerBackend, Listing},
     image::Puller,
+    log::ledger::Ledger,
     make::Machine,
     probe::{Prober, Tell},
     snapshot::label,
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) puller: Puller,
     pub(super) prober: Arc<Prober>,
     pub(super) place: Place,
+    pub(super) ledger: Ledger,
     pub(super) machine: Machine,
     pub(super) health: Health,
     pub(super) meter: Meter,
@@ -65,6 +67,7 @@ impl Shared {
             puller: Puller::new(Arc::clone(&backend), &settings, clock.clone()),
             prober: Prober::new(Arc::clone(&backend), clock.clone())?,
             place: Place::new(&settings.root),
+            ledger: Ledger::new(&settings.root),
             machine: Machine::detect(),
             health: Health::default(),
             meter: Meter::new(clock.now()),
@@ -216,4 +219,10 @@ impl Shared {
         let outbox = Arc::clone(&self.outbox);
         Arc::new(move |event| outbox.event(event))
     }
+}
+
+/// Work with files, where it holds nobody up.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::internal("work with files").caused_by(error))
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind, resolve::Facts};
 
-use super::{actor::Actor, sync::Outcome};
+use super::{actor::Actor, shared::blocking, sync::Outcome};
 use crate::{
     backend::{Runtime, SandboxConfig},
     decide::{self, Start, Why},
@@ -140,8 +140,14 @@ impl Actor {
         let mounts = self.volumes.mounts(&part.container, &inputs.env, &with).await;
         let mounts = mounts.map_err(|trouble| self.refused(name, trouble))?;
         let settings = &self.shared.settings;
-        let attempt =
-            start.restart_count(|| log::directory::next_attempt(&settings.log_root, &self.slot.pod, name));
+        let by_logs = match start.restarts {
+            Some(_) => 0,
+            None => self
+                .by_logs(name)
+                .await
+                .map_err(|error| self.failed(name, "CreateContainerConfigError", &error))?,
+        };
+        let attempt = start.restart_count(|| by_logs);
         let files = self.files(ground, part, &facts.pod_ips);
         let (hosts_file, termination_file) =
             files.await.map_err(|error| self.failed(name, "CreateContainerConfigError", &error))?;
@@ -204,21 +210,32 @@ impl Actor {
         part: &Part<'_>,
         pod_ips: &[IpAddr],
     ) -> Result<(Option<PathBuf>, Option<PathBuf>)> {
-        let (settings, pod) = (&self.shared.settings, &self.slot.pod);
+        let settings = &self.shared.settings;
         let mut hosts = None;
         if make::mounts_hosts(ground.pod, pod_ips) {
             // Only with the host's network; a machine without such a file has nothing to copy.
             let host = tokio::fs::read_to_string(&settings.hosts_file).await.unwrap_or_default();
-            let content = make::hosts(ground.pod, &settings.cluster_domain, pod_ips, &host)?;
-            hosts = Some(self.shared.place.write_hosts(&pod.uid, &content)?);
+            hosts = Some(make::hosts(ground.pod, &settings.cluster_domain, pod_ips, &host)?);
         }
-        let path = part.container.termination_message_path.as_deref();
-        let message = match path {
-            Some("") => None,
-            _ => Some(self.shared.place.message_file(&pod.uid, &part.container.name)?),
-        };
-        log::directory::create(&settings.log_root, pod, &part.container.name)?;
-        Ok((hosts, message))
+        let messages = part.container.termination_message_path.as_deref() != Some("");
+        let (place, ledger) = (self.shared.place.clone(), self.shared.ledger.clone());
+        let (pod, name) = (self.slot.pod.clone(), part.container.name.clone());
+        let log_root = settings.log_root.clone();
+        blocking(move || {
+            let hosts = hosts.map(|content| place.write_hosts(&pod.uid, &content)).transpose()?;
+            let message = messages.then(|| place.message_file(&pod.uid, &name)).transpose()?;
+            ledger.enter(&log_root, &pod)?;
+            log::directory::create(&log_root, &pod, &name)?;
+            Ok((hosts, message))
+        })
+        .await?
+    }
+
+    /// The number for a container of which only its logs tell.
+    async fn by_logs(&self, name: &str) -> Result<u32> {
+        let (log_root, pod) = (self.shared.settings.log_root.clone(), self.slot.pod.clone());
+        let name = name.to_owned();
+        blocking(move || log::directory::next_attempt(&log_root, &pod, &name)).await
     }
 
     async fn post_start(&self, ground: &Ground<'_>, part: &Part<'_>, id: String) -> Result<(), Trouble> {

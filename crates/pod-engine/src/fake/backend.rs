@@ -1,6 +1,9 @@
 //! The fake as a backend.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream, stream::BoxStream};
@@ -22,6 +25,7 @@ use crate::{
         self, Condition, ContainerBackend, ContainerConfig, ContainerEntry, ContainerUsage, CpuUsage,
         FsUsage, Handler, Image, Listing, MemoryUsage, PodUsage, Ran, SandboxConfig, SandboxEntry,
     },
+    image::Disk,
     snapshot::{Container, ContainerState, Sandbox, SandboxState},
 };
 
@@ -349,6 +353,25 @@ impl ContainerBackend for Runtime {
             Ok(())
         })
         .await
+    }
+
+    async fn used_images(&self) -> Result<BTreeSet<String>> {
+        self.call(Call::UsedImages, async |this| {
+            let machine = this.0.machine.lock();
+            let mut used = machine.elsewhere.clone();
+            for process in machine.containers.values() {
+                let container = &process.container;
+                used.extend([container.image_ref.clone(), container.image_id.clone()]);
+                used.extend(process.mounted.iter().cloned());
+            }
+            Ok(used)
+        })
+        .await
+    }
+
+    async fn disk(&self, _mount_point: &str) -> Option<Disk> {
+        let full = u64::from(self.0.machine.lock().full);
+        Some(Disk { capacity: 100 << 20, available: (100 - full) << 20 })
     }
 
     async fn image_fs(&self) -> Result<Vec<FsUsage>> {

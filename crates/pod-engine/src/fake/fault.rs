@@ -28,6 +28,7 @@ pub enum Call {
     Images,
     Pull,
     RemoveImage,
+    UsedImages,
     ImageFs,
     Usage,
 }

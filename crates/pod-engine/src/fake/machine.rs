@@ -25,6 +25,10 @@ pub(super) struct Machine {
     pub(super) sandboxes: BTreeMap<String, Room>,
     pub(super) containers: BTreeMap<String, Process>,
     pub(super) images: BTreeMap<String, Image>,
+    /// Images that containers use of which nobody here knows.
+    pub(super) elsewhere: BTreeSet<String>,
+    /// How full the disk of images is, in percent.
+    pub(super) full: u8,
     pub(super) pulls: BTreeMap<String, Pull>,
     pub(super) files: BTreeSet<(String, String)>,
     pub(super) down: bool,
@@ -48,6 +52,8 @@ pub(super) struct Process {
     pub(super) container: Container,
     pub(super) env: Vec<(String, String)>,
     pub(super) uid: String,
+    /// Images that are mounted in it.
+    pub(super) mounted: Vec<String>,
     pub(super) pod: vk_provider::PodRef,
     script: Result<Script, String>,
     termination_file: Option<String>,
@@ -168,7 +174,8 @@ impl Machine {
         }) else {
             return Err(error(Kind::NotFound, &format!("image \"{}\": not found", config.image)));
         };
-        let (image_id, image_ref) = (image.id.clone(), image.digests.first().cloned().unwrap_or_default());
+        // As containerd tells it: by the manifest's digest where it was pulled, and without the id.
+        let image_ref = image.digests.first().unwrap_or(&image.id).clone();
         let command: Vec<String> = config.command.iter().chain(&config.args).cloned().collect();
         let script = Script::read(&command);
         if let (Err(why), true) = (&script, quirks.bad_command_at_create) {
@@ -192,7 +199,7 @@ impl Machine {
             message: String::new(),
             image: config.user_image.clone(),
             image_ref,
-            image_id,
+            image_id: String::new(),
             log_path: format!("{}/{}", whole.log_directory, config.log_path),
             user: None,
             mounts: config
@@ -211,6 +218,7 @@ impl Machine {
             container,
             env: config.env.clone(),
             uid: whole.pod.uid.to_string(),
+            mounted: config.mounts.iter().filter_map(|mount| mount.image.clone()).collect(),
             pod: whole.pod.clone(),
             script,
             termination_file,
@@ -366,14 +374,16 @@ impl Machine {
     }
 
     pub(super) fn image(&mut self, name: &str) {
-        let id = format!(
-            "sha256:{:064x}",
-            name.bytes().fold(7_u128, |sum, byte| sum * 31 % (1 << 100) + u128::from(byte))
-        );
+        let hash = |seed: u128| {
+            let sum = name.bytes().fold(seed, |sum, byte| sum * 31 % (1 << 100) + u128::from(byte));
+            format!("sha256:{sum:064x}")
+        };
+        // The manifest has another hash than the configuration that it names.
+        let (id, manifest) = (hash(7), hash(11));
         let bare = name.rsplit_once('@').map_or(name, |(bare, _)| bare);
         let path = bare.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(bare, |(path, _)| path);
         let image = Image {
-            digests: vec![format!("{path}@{id}")],
+            digests: vec![format!("{path}@{manifest}")],
             id,
             tags: vec![name.to_owned()],
             size: 1 << 20,

@@ -7,6 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 
+use super::name;
 use crate::backend::Image;
 
 /// All images that are there, and since when, and when they were last seen in use.
@@ -19,7 +20,14 @@ struct Entry {
     used: Option<Timestamp>,
     size: u64,
     pinned: bool,
+    /// See [`Used`].
+    keys: BTreeSet<String>,
 }
+
+/// The images that are in use. Runtimes name an image in many ways, by its id, by a name with a tag, by a name with the digest of its
+/// manifest, and not each in every answer: what matches in any way is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used(BTreeSet<String>);
 
 /// The disk that images are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +66,40 @@ impl Default for Limits {
     }
 }
 
+impl Disk {
+    /// The file system that has this directory; `None` where nobody can tell.
+    pub async fn holding(directory: &str) -> Option<Self> {
+        let directory = directory.to_owned();
+        let stat = tokio::task::spawn_blocking(move || rustix::fs::statvfs(directory)).await.ok()?.ok()?;
+        Some(Self {
+            capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
+            available: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
+    }
+}
+
+impl<N: AsRef<str>> FromIterator<N> for Used {
+    fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
+        let names = names.into_iter().filter(|name| !name.as_ref().is_empty());
+        Self(names.map(|name| name::key(name.as_ref())).collect())
+    }
+}
+
+impl Used {
+    fn has(&self, keys: &BTreeSet<String>) -> bool {
+        !self.0.is_disjoint(keys)
+    }
+}
+
 impl Census {
-    /// Takes note of all images there are, and of those that containers use, by id.
-    pub fn look(&mut self, images: &[Image], used: &BTreeSet<String>, now: Timestamp) {
+    /// Takes note of all images there are, and of those that containers use.
+    pub fn look(&mut self, images: &[Image], used: &Used, now: Timestamp) {
         for image in images {
-            let fresh = Entry { found: now, used: None, size: 0, pinned: false };
+            let fresh = Entry { found: now, used: None, size: 0, pinned: false, keys: BTreeSet::new() };
             let entry = self.0.entry(image.id.clone()).or_insert(fresh);
-            if used.contains(&image.id) {
+            let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
+            entry.keys = names.map(|name| name::key(name)).collect();
+            if used.has(&entry.keys) {
                 entry.used = Some(now);
             }
             (entry.size, entry.pinned) = (image.size, image.pinned);
@@ -77,7 +112,7 @@ impl Census {
 /// What to remove now; `None` when the disk has room.
 pub fn collection(
     census: &Census,
-    used: &BTreeSet<String>,
+    used: &Used,
     disk: Disk,
     limits: &Limits,
     now: Timestamp,
@@ -89,7 +124,7 @@ pub fn collection(
     }
     let room = capacity * (100 - u128::from(limits.low.min(100))) / 100;
     let old = |entry: &Entry| now.duration_since(entry.found).unsigned_abs() >= limits.least_age;
-    let free = census.0.iter().filter(|(id, entry)| !used.contains(*id) && !entry.pinned && old(entry));
+    let free = census.0.iter().filter(|(_, entry)| !used.has(&entry.keys) && !entry.pinned && old(entry));
     let mut candidates: Vec<_> = free.collect();
     candidates.sort_by_key(|(_, entry)| (entry.used, entry.found));
     Some(Collection {

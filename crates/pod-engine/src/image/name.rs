@@ -22,6 +22,20 @@ pub fn normalise(image: &str) -> Result<String, String> {
     Ok(if name.tag.is_none() && name.digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
 }
 
+/// What two names of one image have in common: the hash, where there is one, and else the name in full, with registry and tag. Equal for
+/// everything that can be the same, so that who asks whether an image is needed is rather told so once too often.
+pub(super) fn key(image: &str) -> String {
+    let hash = image.rsplit_once('@').map_or(image, |(_, digest)| digest);
+    let hash = hash.strip_prefix("sha256:").unwrap_or(hash);
+    if image.contains('@') || image.starts_with("sha256:") || (hash.len() == 64 && is_hex(hash)) {
+        return hash.to_owned();
+    }
+    let Ok(name) = parse(image) else { return image.to_owned() };
+    let (domain, path) = split_domain(name.bare);
+    let library = if domain == DOCKER && !path.contains('/') { "library/" } else { "" };
+    format!("{domain}/{library}{path}:{}", name.tag.unwrap_or("latest"))
+}
+
 pub(super) fn parse(image: &str) -> Result<Name<'_>, String> {
     if image.len() == 64 && is_hex(image) {
         return Err(format!("invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"));

@@ -154,7 +154,11 @@ impl Puller {
 
     /// Forgets who pulled images that are gone. `began` is when this list was begun: what was pulled since is kept.
     pub async fn prune(&self, images: &[Image], began: Timestamp) {
-        let kept: BTreeSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
+        let kept: BTreeSet<&str> = images
+            .iter()
+            .flat_map(|image| image.digests.iter().chain([&image.id]))
+            .map(String::as_str)
+            .collect();
         self.records.prune(&kept, began).await;
     }
 

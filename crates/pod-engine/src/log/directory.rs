@@ -24,29 +24,6 @@ pub fn create(log_root: &Path, pod: &PodRef, container: &str) -> Result<PathBuf>
     Ok(directory)
 }
 
-/// All pods that have logs.
-pub fn list(log_root: &Path) -> Result<Vec<PodRef>> {
-    let entries = match fs::read_dir(log_root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|error| failed("list log directory", log_root, error))?,
-    };
-    let mut pods = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| failed("list log directory", log_root, error))?;
-        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let name = entry.file_name();
-        // No name of Kubernetes has an underscore in it.
-        let parts: Vec<&str> = name.to_str().unwrap_or_default().split('_').collect();
-        if let ([namespace, name, uid], true) = (parts.as_slice(), is_directory)
-            && ![namespace, name, uid].iter().any(|part| part.is_empty())
-        {
-            pods.push(PodRef { namespace: (*namespace).into(), name: (*name).into(), uid: (*uid).into() });
-        }
-    }
-    pods.sort();
-    Ok(pods)
-}
-
 /// Removes the logs of a pod. Nothing there is fine.
 pub async fn remove(log_root: &Path, pod: &PodRef) -> Result<()> {
     let directory = of_pod(log_root, pod);

@@ -383,18 +383,13 @@ fn pod(name: &str) -> vk_provider::PodRef {
 }
 
 #[tokio::test]
-async fn the_logs_of_pods_are_found_counted_and_removed() {
+async fn the_logs_of_pods_are_counted_and_removed() {
     let place = tempfile::tempdir().expect("a directory");
     let root = place.path().join("pods");
-    assert_eq!(directory::list(&root).expect("nothing"), []);
     assert_eq!(directory::next_attempt(&root, &pod("web"), "app"), 0);
     let app = directory::create(&root, &pod("web"), "app").expect("a directory");
     assert_eq!(app, root.join("shop_web_1-2-3/app"));
     directory::create(&root, &pod("db"), "db").expect("a directory");
-    std::fs::create_dir(root.join("not-ours")).expect("a directory");
-    std::fs::create_dir(root.join("a__b")).expect("a directory");
-    std::fs::write(root.join("a_b_c"), "").expect("a file");
-    assert_eq!(directory::list(&root).expect("pods"), [pod("db"), pod("web")]);
     for (file, wanted) in [
         ("other.log", 0),
         ("0.log", 1),
@@ -412,5 +407,33 @@ async fn the_logs_of_pods_are_found_counted_and_removed() {
     assert_eq!(directory::next_attempt(&root, &pod("web"), "app"), 8);
     directory::remove(&root, &pod("web")).await.expect("removed");
     directory::remove(&root, &pod("web")).await.expect("gone already");
-    assert_eq!(directory::list(&root).expect("pods"), [pod("db")]);
+    assert!(root.join("shop_db_1-2-3/db").is_dir() && !app.exists());
+}
+
+#[test]
+fn only_directories_that_were_noted_are_ever_removed() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (root, logs) = (place.path().join("state"), place.path().join("pods"));
+    let ledger = ledger::Ledger::new(&root);
+    assert_eq!(ledger.entries().expect("nothing"), []);
+    for (name, is_noted) in [("web", true), ("db", false)] {
+        if is_noted {
+            ledger.enter(&logs, &pod(name)).expect("noted");
+        }
+        directory::create(&logs, &pod(name), "app").expect("a directory");
+    }
+    ledger.enter(&logs, &pod("web")).expect("noted already");
+    // What was tampered with is left alone.
+    let notes = root.join("log-directories");
+    std::fs::write(notes.join("shop_evil_1"), place.path().as_os_str().as_encoded_bytes()).expect("a file");
+    std::fs::write(notes.join("shop_db_1-2-3"), "shop_db_1-2-3").expect("a file");
+    let entries = ledger.entries().expect("notes");
+    let found: Vec<_> = entries.iter().map(|entry| (entry.uid.as_str(), entry.directory.clone())).collect();
+    assert_eq!(found, [("1-2-3", directory::of_pod(&logs, &pod("web")))]);
+    ledger.strike(&entries[0]).expect("removed");
+    ledger.strike(&entries[0]).expect("gone already");
+    assert_eq!(ledger.entries().expect("notes"), []);
+    assert!(!logs.join("shop_web_1-2-3").exists() && logs.join("shop_db_1-2-3/app").is_dir());
+    let odd = vk_provider::PodRef::new("shop", "../web", "1");
+    assert!(ledger.enter(&logs, &odd).is_err());
 }

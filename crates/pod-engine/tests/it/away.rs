@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use vk_pod_engine::fake::Call;
 use vk_provider::{Provider, error::Kind};
 
 use crate::support::{FOREVER, World, container, is_running, one, pod};
@@ -90,4 +91,29 @@ async fn a_pod_waits_for_the_network_unless_it_uses_the_hosts() {
     assert_eq!(world.runtime.running(&own.uid), []);
     world.runtime.network(true);
     world.running(&own).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ping_believes_an_answer_that_is_new_and_asks_when_it_is_old_or_in_doubt() {
+    let world = World::new();
+    world.engine().ping().await.unwrap();
+    let asked = || world.runtime.count(Call::Runtime);
+    // The last of the engine's own looks is this long ago.
+    let mut before = asked();
+    while asked() == before {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    before = asked();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.engine().ping().await.unwrap();
+    assert_eq!(asked(), before, "it was asked two seconds ago");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    world.engine().ping().await.unwrap();
+    assert_eq!(asked(), before + 1, "what it said is old");
+    world.runtime.down();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let error = world.engine().ping().await.unwrap_err();
+    assert_eq!(*error.kind(), Kind::Unavailable, "it has not answered the last list");
+    world.runtime.up();
+    world.engine().ping().await.unwrap();
 }

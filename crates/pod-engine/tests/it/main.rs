@@ -9,6 +9,7 @@ mod blind;
 mod conformance;
 mod ending;
 mod faults;
+mod garbage;
 mod idling;
 mod kubelet;
 mod living;

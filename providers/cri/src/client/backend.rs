@@ -1,13 +1,17 @@
 //! The runtime as the engine wants it.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use vk_pod_engine::{
     ContainerBackend,
     backend::{ContainerConfig, FsUsage, Image, Listing, PodUsage, Ran, Runtime, SandboxConfig},
-    snapshot::{Container, Sandbox},
+    snapshot::{Container, Sandbox, label},
 };
 use vk_provider::{
     Error, Result,
@@ -121,9 +125,15 @@ impl ContainerBackend for Cri {
         let containers =
             call!(self, runtime.list_containers(proto::ListContainersRequest { filter: Some(filter) }))?;
         let listing = convert::listing(sandboxes.items, containers.containers);
-        let homes = listing.containers.iter();
-        *self.homes.lock() =
-            homes.map(|container| (container.id.clone(), container.sandbox.clone())).collect();
+        let containers = listing.containers.iter();
+        let found = containers.map(|container| (container.id.clone(), container.sandbox.clone()));
+        let mut homes = self.homes.lock();
+        // The list of one pod says nothing of the others'.
+        if !labels.contains_key(label::POD_UID) {
+            homes.clear();
+        }
+        homes.extend(found);
+        drop(homes);
         Ok(listing)
     }
 
@@ -235,6 +245,24 @@ impl ContainerBackend for Cri {
     async fn remove_image(&self, image: &str) -> Result<()> {
         let spec = proto::ImageSpec { image: image.to_owned(), ..proto::ImageSpec::default() };
         gone_is_done(call!(self, images.remove_image(proto::RemoveImageRequest { image: Some(spec) })))
+    }
+
+    async fn used_images(&self) -> Result<BTreeSet<String>> {
+        let answer = call!(self, runtime.list_containers(proto::ListContainersRequest { filter: None }))?;
+        let mut used = BTreeSet::new();
+        for container in answer.containers {
+            let request = proto::ContainerStatusRequest { container_id: container.id };
+            used.extend([container.image_ref, container.image_id]);
+            used.extend(container.image.map(convert::image_names).into_iter().flatten());
+            // Only this names what is mounted; and what runtimes leave out of the one answer may be in the other.
+            let answer = call!(self, runtime.container_status(request))?;
+            let status = answer.status.ok_or_else(|| fault::nonsense("ContainerStatus", "status"))?;
+            used.extend([status.image_ref, status.image_id]);
+            let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
+            used.extend(status.image.into_iter().chain(mounted).flat_map(convert::image_names));
+        }
+        used.remove("");
+        Ok(used)
     }
 
     async fn image_fs(&self) -> Result<Vec<FsUsage>> {

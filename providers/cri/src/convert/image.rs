@@ -18,6 +18,11 @@ pub(crate) fn image(image: proto::Image) -> Image {
     }
 }
 
+/// All names of an image by which something was started or mounted.
+pub(crate) fn image_names(spec: proto::ImageSpec) -> [String; 3] {
+    [spec.image, spec.user_specified_image, spec.image_ref]
+}
+
 pub(crate) fn auth(credentials: &PullCredentials) -> proto::AuthConfig {
     let mut auth = proto::AuthConfig::default();
     match credentials {

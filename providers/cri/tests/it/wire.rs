@@ -120,6 +120,83 @@ async fn a_container_that_is_not_in_the_last_list_is_looked_up() {
 }
 
 #[tokio::test]
+async fn a_list_of_one_pod_leaves_the_others_known() {
+    let double = Double::start();
+    let cri = open(&double).await;
+    let metadata = Some(proto::ContainerMetadata { name: "main".into(), attempt: 0 });
+    let labels = |uid: &str| -> BTreeMap<String, String> {
+        let all = [(label::POD_NAMESPACE, "ns"), (label::POD_NAME, "pod"), (label::POD_UID, uid)];
+        all.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    };
+    let container = |id: &str, uid: &str| proto::Container {
+        id: id.into(),
+        pod_sandbox_id: format!("sandbox-of-{id}"),
+        metadata: metadata.clone(),
+        labels: labels(uid),
+        ..Default::default()
+    };
+    let node: BTreeMap<_, _> = [(label::NODE.to_owned(), "vk".to_owned())].into();
+    {
+        let mut script = double.script();
+        script.containers = vec![container("a", "1"), container("b", "2")];
+        script.container_status =
+            Some(proto::ContainerStatus { id: "a".into(), metadata: metadata.clone(), ..Default::default() });
+    }
+    cri.list(&node).await.unwrap();
+    double.script().containers = vec![container("b", "2")];
+    cri.list(&labels("2")).await.unwrap();
+    double.script().calls.clear();
+    assert_eq!(cri.container("a").await.unwrap().sandbox, "sandbox-of-a");
+    assert_eq!(double.script().calls, ["ContainerStatus"], "nobody is asked where it is");
+    cri.list(&node).await.unwrap();
+    let error = cri.container("a").await.unwrap_err();
+    assert_eq!(*error.kind(), Kind::NotFound, "what is gone from the whole list is forgotten: {error}");
+}
+
+#[tokio::test]
+async fn images_in_use_are_those_of_everybody_under_all_names_or_an_error() {
+    let double = Double::start();
+    let cri = open(&double).await;
+    let spec = |image: &str| Some(proto::ImageSpec { image: image.into(), ..Default::default() });
+    {
+        let mut script = double.script();
+        // No labels, no metadata: nobody knows whose it is, and it uses its image all the same.
+        script.containers = vec![proto::Container {
+            id: "c".into(),
+            image: spec("sha256:config"),
+            image_ref: "sha256:ref".into(),
+            image_id: "sha256:id".into(),
+            ..Default::default()
+        }];
+        script.container_status = Some(proto::ContainerStatus {
+            id: "c".into(),
+            image: spec("docker.io/library/busybox:1.37"),
+            image_ref: "docker.io/library/busybox@sha256:manifest".into(),
+            mounts: vec![
+                proto::Mount { image: spec("data:1"), ..Default::default() },
+                proto::Mount::default(),
+            ],
+            ..Default::default()
+        });
+    }
+    let used: Vec<String> = cri.used_images().await.unwrap().into_iter().collect();
+    let expected = [
+        "data:1",
+        "docker.io/library/busybox:1.37",
+        "docker.io/library/busybox@sha256:manifest",
+        "sha256:config",
+        "sha256:id",
+        "sha256:ref",
+    ];
+    assert_eq!(used, expected);
+    assert_eq!(double.script().filters, [BTreeMap::new()], "of everybody");
+    for call in ["ContainerStatus", "ListContainers"] {
+        double.script().refusals = [(call, Status::not_found("gone"))].into();
+        cri.used_images().await.unwrap_err();
+    }
+}
+
+#[tokio::test]
 async fn a_list_asks_for_what_carries_the_labels() {
     let double = Double::start();
     let cri = open(&double).await;

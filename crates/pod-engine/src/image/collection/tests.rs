@@ -8,8 +8,8 @@ fn image(id: &str, size: u64) -> Image {
     Image { id: id.to_owned(), size, ..Image::default() }
 }
 
-fn ids(ids: &[&str]) -> BTreeSet<String> {
-    ids.iter().map(|id| (*id).to_owned()).collect()
+fn ids(ids: &[&str]) -> Used {
+    ids.iter().collect()
 }
 
 fn of(census: &Census, used: &[&str], available: u64, now: i64) -> Option<Collection> {
@@ -63,6 +63,44 @@ fn images_in_use_pinned_ones_and_new_ones_stay() {
         at(620),
     );
     assert_eq!(names(&of(&census, &["used"], 100, 620).unwrap()), ["new"]);
+}
+
+#[test]
+fn an_image_is_in_use_by_whichever_name_the_runtime_tells() {
+    let hex = |digit: &str| digit.repeat(64);
+    let (id, digest) = (format!("sha256:{}", hex("a")), format!("sha256:{}", hex("b")));
+    let known = Image {
+        tags: vec![
+            "docker.io/library/busybox:1.37".to_owned(),
+            "registry.example:5000/tools/box:v1".to_owned(),
+        ],
+        digests: vec![format!("docker.io/library/busybox@{digest}")],
+        ..image(&id, 1)
+    };
+    let mut census = Census::default();
+    census.look(&[known], &ids(&[]), at(0));
+    let free = |name: &str| !names(&of(&census, &[name], 100, 600).unwrap()).is_empty();
+    let (bare, full) = (hex("a"), format!("docker.io/library/busybox@{digest}"));
+    let tagged = format!("busybox:1.37@{digest}");
+    let same = [
+        &*id,
+        &*bare,
+        &*digest,
+        &*full,
+        &*tagged,
+        "busybox:1.37",
+        "library/busybox:1.37",
+        "docker.io/busybox:1.37",
+        "index.docker.io/library/busybox:1.37",
+        "registry.example:5000/tools/box:v1",
+    ];
+    for name in same {
+        assert!(!free(name), "{name} is this image");
+    }
+    let other = format!("sha256:{}", hex("c"));
+    for name in ["", "busybox", "busybox:1.36", "tools/box:v1", "registry.example:5000/tools/box", &other] {
+        assert!(free(name), "{name} is another image");
+    }
 }
 
 #[test]

@@ -178,6 +178,9 @@ impl ContainerBackend for Machine {
     async fn remove_image(&self, _: &str) -> Result<()> {
         unused()
     }
+    async fn used_images(&self) -> Result<std::collections::BTreeSet<String>> {
+        unused()
+    }
     async fn image_fs(&self) -> Result<Vec<FsUsage>> {
         unused()
     }

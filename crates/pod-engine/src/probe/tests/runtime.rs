@@ -173,6 +173,9 @@ impl ContainerBackend for Runtime {
     async fn remove_image(&self, _: &str) -> Result<()> {
         cannot()
     }
+    async fn used_images(&self) -> Result<std::collections::BTreeSet<String>> {
+        cannot()
+    }
     async fn image_fs(&self) -> Result<Vec<FsUsage>> {
         cannot()
     }
