@@ -17,7 +17,13 @@ mod registry;
 
 use std::process::{Command, Output};
 
-pub use self::{containerd::Containerd, image::Image, kubelet::Kubelet, machine::Machine, registry::Registry};
+pub use self::{
+    containerd::{Containerd, Resident},
+    image::Image,
+    kubelet::Kubelet,
+    machine::Machine,
+    registry::Registry,
+};
 
 /// Runs a program that must succeed, and returns what it printed.
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
@@ -34,10 +40,9 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
 
 /// Runs a program to its end, however that is.
 pub(crate) fn attempt(program: &str, args: &[&str]) -> Output {
-    Command::new(program)
-        .args(args)
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run {program}: {error}; `make setup` installs what tests need"))
+    Command::new(program).args(args).output().unwrap_or_else(|error| {
+        panic!("cannot run {program}: {error}; `make setup` installs what tests need")
+    })
 }
 
 /// Writes a file whose folder is there.
