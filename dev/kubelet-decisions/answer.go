@@ -44,9 +44,13 @@ func spec(token string) (v1.Container, bool) {
 			c.LivenessProbe = &v1.Probe{}
 		case f == "C":
 			changed = true
-		case strings.HasPrefix(f, "R"):
-			code, _ := strconv.Atoi(f[1:])
-			c.RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{int32(code)}}}}
+		case f == "R42" || f == "A42":
+			action := v1.ContainerRestartRuleActionRestart
+			if f == "A42" {
+				action = v1.ContainerRestartRuleActionRestartAllContainers
+			}
+			codes := &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}
+			c.RestartPolicyRules = []v1.ContainerRestartRule{{Action: action, ExitCodes: codes}}
 		default:
 			panic(f)
 		}
@@ -143,7 +147,7 @@ func Answer(question string) (string, bool) {
 			m.livenessManager.Set(cs.ID, r, pod)
 		}
 	}
-	a := m.computePodActions(context.Background(), pod, status, false)
+	a := m.computePodActions(context.Background(), pod, status, kubecontainer.ShouldAllContainersRestart(pod, status, nil))
 	var words []string
 	if a.KillPod && !a.CreateSandbox {
 		words = append(words, "over")
@@ -162,6 +166,9 @@ func Answer(question string) (string, bool) {
 			}
 			sort.Strings(kills)
 			words = append(words, kills...)
+		}
+		for _, info := range a.ContainersToReset {
+			words = append(words, "reset:"+info.containerID.ID)
 		}
 		for _, i := range a.EphemeralContainersToStart {
 			words = append(words, "start:"+pod.Spec.EphemeralContainers[i].Name)

@@ -34,7 +34,7 @@ func randomCase(chance *rand.Rand) string {
 		own := one(chance, "", "", "", "", "", "/OnFailure", "/Never")
 		token := name + own + flags(chance, false)
 		if own != "" && chance.Float64() < .3 {
-			token += ":R42"
+			token += one(chance, ":R42", ":A42")
 		}
 		inits = append(inits, token)
 	}
@@ -42,7 +42,7 @@ func randomCase(chance *rand.Rand) string {
 		own := one(chance, "", "", "", "", "", "", "/OnFailure", "/Never", "/Always")
 		token := name + own + flags(chance, true)
 		if own != "" && chance.Float64() < .3 {
-			token += ":R42"
+			token += one(chance, ":R42", ":A42")
 		}
 		regular = append(regular, token)
 	}

@@ -62,8 +62,8 @@ impl Engine {
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(backend, settings, clock, supervisor.child())?);
         let spawn = &shared.supervisor;
-        spawn.spawn("relist", Kind::Work, relist::run(Arc::clone(&shared)));
-        spawn.spawn("runtime health", Kind::Work, health::run(Arc::clone(&shared)));
+        spawn.spawn("relist", Kind::Critical, relist::run(Arc::clone(&shared)));
+        spawn.spawn("runtime health", Kind::Critical, health::run(Arc::clone(&shared)));
         spawn.spawn("garbage", Kind::Work, garbage::run(Arc::clone(&shared)));
         Ok(Self { shared, describe: None })
     }

@@ -71,6 +71,8 @@ struct Shared {
     turns: watch::Sender<u64>,
     /// Held while files are written: a write that has begun goes to its end, whatever becomes of who waits for it.
     writing: Arc<RwLock<()>>,
+    /// Held while something is made or mounted, for the same reason: whoever waited may be gone and ask again.
+    at_work: Arc<Mutex<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +124,7 @@ impl Volumes {
             known: Mutex::default(),
             turns,
             writing: Arc::default(),
+            at_work: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -200,27 +203,38 @@ impl Volumes {
         let Shared { place, uid, .. } = &*self.shared;
         let wanted = mounts::wanted(place, uid, &placed, container, env, with).map_err(mounts::trouble)?;
         let name = container.name.clone();
-        let made = tokio::task::spawn_blocking(move || mounts::make(wanted, &name)).await;
-        made.map_err(|error| mounts::trouble(format!("mount volumes: {error}")))?
+        let made = self.shared.work(move || Ok(mounts::make(wanted, &name))).await;
+        made.map_err(|error| mounts::trouble(error.report()))?
     }
 
     /// Ends the updates, and removes everything of the pod: see [`Place::tear_down`].
     pub async fn tear_down(&self) -> Result<()> {
         let _one = self.making.lock().await;
         let mut writers = std::mem::take(&mut *self.writers.lock());
+        self.shared.known.lock().clear();
         writers.shutdown().await;
+        // What has begun goes to its end first.
         let writing = Arc::clone(&self.shared.writing);
-        blocking(move || {
+        let begun = move || {
             drop(writing.write());
             Ok(())
-        })
-        .await?;
-        self.shared.known.lock().clear();
+        };
+        self.shared.work(begun).await?;
         self.shared.place.tear_down(&self.shared.uid).await
     }
 }
 
 impl Shared {
+    /// Works on the disk, where nobody else makes something for this pod meanwhile.
+    async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let at_work = Arc::clone(&self.at_work);
+        blocking(move || {
+            let _held = at_work.lock();
+            work()
+        })
+        .await
+    }
+
     fn stands(&self, volume: &str, standing: Standing) {
         if let Some(known) = self.known.lock().get_mut(volume) {
             known.standing = standing;

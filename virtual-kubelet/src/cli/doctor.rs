@@ -46,8 +46,9 @@ impl Doctor {
             if findings.is_empty() {
                 findings.push(Finding::ok("provider", format!("{} has nothing to look at", node.provider)));
             }
-            let lines: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
-            print(&lines)?;
+            for finding in &findings {
+                print(&format!("{finding}\n"))?;
+            }
             looked += findings.len();
             wrong += findings.iter().filter(|finding| finding.level == Level::Error).count();
         }

@@ -108,7 +108,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn plans_bring_a_pod_through_every_storm(pod in pods(), told: bool, events in prop::collection::vec(events(), 1..60)) {

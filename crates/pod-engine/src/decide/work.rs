@@ -56,6 +56,9 @@ pub(super) fn in_sandbox<'a>(situation: &Situation<'a>, sandbox: &Sandbox) -> Op
 
 /// What there is to do when the pod gets a new sandbox; nothing if it has ended.
 pub(super) fn in_new_sandbox<'a>(pod: &'a Pod, snapshot: &Snapshot, attempt: u32) -> Option<Work<'a>> {
+    if let Some(work) = reset(pod, snapshot) {
+        return Some(Work { stop: Vec::new(), ..work });
+    }
     // Where no container was ever made, nothing has been done yet that must not be done twice.
     if restart::policy(pod) == "Never" && attempt != 0 && !snapshot.containers.is_empty() {
         return None;
@@ -67,13 +70,8 @@ pub(super) fn in_new_sandbox<'a>(pod: &'a Pod, snapshot: &Snapshot, attempt: u32
         .filter(|container| !(restart::runs_once(pod, container) && has_succeeded(snapshot, &container.name)))
         .map(|container| (Role::Regular, Cow::Borrowed(container)))
         .collect();
-    let initialized = || {
-        regular
-            .iter()
-            .filter_map(|container| snapshot.newest(&container.name))
-            .any(|record| record.state != ContainerState::Unknown)
-    };
-    if start.is_empty() && initialized() {
+    // All have succeeded.
+    if start.is_empty() {
         return None;
     }
     // A new sandbox is a new beginning.
@@ -95,7 +93,7 @@ pub(super) fn has_changed(container: &Spec, record: &Container) -> bool {
     noted.is_some_and(|noted| noted != identity::hash(container))
 }
 
-/// All containers go, and everything begins anew in the same sandbox, when one has ended in a way that its rules say so about. Those
+/// All containers go, and everything begins anew, when one has ended in a way that its rules say so about. Those
 /// that said it go last: until then they are the reason to go on.
 fn reset<'a>(pod: &Pod, snapshot: &Snapshot) -> Option<Work<'a>> {
     let said = |container: &Spec, record: &Container| {

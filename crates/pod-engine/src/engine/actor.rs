@@ -1,13 +1,14 @@
 //! The one task that works on a pod: everything for it happens here, one after the other.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use rand::RngExt as _;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 use vk_provider::{Error, PodBundle, Resolver, Result, error::Kind, resolve::Reference};
 use vk_supervisor::Backoff;
 
@@ -85,10 +86,22 @@ pub(super) enum Next {
 /// runtime and on the disk.
 pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
     let supervisor = shared.supervisor.clone();
+    let work = async {
+        loop {
+            let actor = Actor::new(Arc::clone(&shared), Arc::clone(&slot));
+            if AssertUnwindSafe(actor.live()).catch_unwind().await.is_ok() {
+                return;
+            }
+            // All that it needs to know it finds again; a pod that nobody works on would be lost.
+            error!(pod = %slot.pod, "the work on a pod has panicked: it begins anew");
+            slot.outdate();
+            tokio::time::sleep(AFTER_FAILURE).await;
+        }
+    };
     tokio::select! {
         biased;
         () = supervisor.stopping() => {}
-        () = Actor::new(shared, slot).live() => {}
+        () = work => {}
     }
 }
 
@@ -96,7 +109,7 @@ pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
 
 impl Actor {
     fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
-        let probes = Probes::new(Arc::clone(&shared.prober), slot.pod.clone(), shared.teller());
+        let probes = unprobed(&shared, &slot);
         let volumes = Volumes::new(&shared.place, &slot.pod.uid, shared.clock.clone());
         let backoffs = Backoffs::new(shared.settings.max_crash_backoff);
         Self {
@@ -146,7 +159,8 @@ impl Actor {
                     slot.touch();
                     Ok(Next::In(Duration::ZERO))
                 }
-                next = self.work(order.as_ref()) => next,
+                // Boxed: most pods wait most of the time, and need no room for work then.
+                next = Box::pin(self.work(order.as_ref())) => next,
             };
             wait = match next {
                 Ok(Next::In(wait)) => wait,
@@ -319,6 +333,11 @@ impl Actor {
     pub(super) fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
+}
+
+/// The probes of a pod, none of which runs yet.
+pub(super) fn unprobed(shared: &Shared, slot: &Slot) -> Probes {
+    Probes::new(Arc::clone(&shared.prober), slot.pod.clone(), shared.teller())
 }
 
 // === impl Stopped ===

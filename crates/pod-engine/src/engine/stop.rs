@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::Instant};
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{Actor, Next, Stopped, complain},
+    actor::{Actor, Next, Stopped, complain, unprobed},
     shared::Shared,
     slot::{Order, Slot},
 };
@@ -68,6 +68,8 @@ impl Actor {
         if self.snapshot.is_live() {
             return Err(Error::internal(format!("stop pod {}: something of it still runs", self.slot.pod)));
         }
+        // What has ended is not probed any more.
+        self.probes = unprobed(&self.shared, &self.slot);
         // The volumes of a pod are unmounted before anybody hears that it has ended.
         if let Err(error) = self.volumes.tear_down().await {
             complain(&self.slot.pod, "cannot remove the pod's volumes: trying again later", &error);

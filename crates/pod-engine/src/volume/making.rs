@@ -8,7 +8,7 @@ use vk_files::{Root, Writer};
 use vk_provider::{Error, PodBundle, Result, quantity::Quantity};
 
 use super::{
-    Failure, Known, Placed, Shared, Volumes, blocking,
+    Failure, Known, Placed, Shared, Volumes,
     empty::{Empty, Medium},
     files::{self, Standing},
     host::{self, Local},
@@ -33,7 +33,7 @@ impl Volumes {
         // Those that were given up begin anew.
         self.shared.known.lock().retain(|name, _| !missing.iter().any(|volume| volume.name == *name));
         let shared = Arc::clone(&self.shared);
-        if let Err(error) = blocking(move || shared.place.make_pod(&shared.uid)).await {
+        if let Err(error) = self.shared.work(move || shared.place.make_pod(&shared.uid)).await {
             let again = || Error::new(error.kind().clone(), error.report());
             let failure =
                 |volume: &&Volume| Failure { volume: volume.name.clone(), error: again(), told: false };
@@ -62,11 +62,11 @@ impl Volumes {
             Source::Empty(source) => {
                 let empty = self.empty_dir(volume, &source, bundle)?;
                 let path = Some(empty.path.clone());
-                blocking(move || empty.make()).await?;
+                self.shared.work(move || empty.make()).await?;
                 Placed { path, read_only: false, managed: true }
             }
             Source::Host(source) => {
-                let path = blocking(move || host::check(&source)).await?;
+                let path = self.shared.work(move || host::check(&source)).await?;
                 Placed { path: Some(path), read_only: false, managed: false }
             }
             Source::Files { kind, memory } => return self.start_files(volume, kind, memory, bundle).await,
@@ -115,16 +115,18 @@ impl Volumes {
         let empty = Empty { path: path.clone(), mark: place.mark(uid, kind, &volume.name), medium, group };
         let points = nested::mount_points(&bundle.pod, &volume.name)?;
         let opened = path.clone();
-        let writer = blocking(move || {
-            let failed = |error| Error::internal("make a volume of files").caused_by(error);
-            empty.make()?;
-            let root = Root::open(&opened).map_err(failed)?;
-            for point in points {
-                root.create_dirs(&point, 0o755).map_err(failed)?;
-            }
-            Ok(Writer::open(&opened).map_err(failed)?.group(group))
-        })
-        .await?;
+        let writer = self
+            .shared
+            .work(move || {
+                let failed = |error| Error::internal("make a volume of files").caused_by(error);
+                empty.make()?;
+                let root = Root::open(&opened).map_err(failed)?;
+                for point in points {
+                    root.create_dirs(&point, 0o755).map_err(failed)?;
+                }
+                Ok(Writer::open(&opened).map_err(failed)?.group(group))
+            })
+            .await?;
         let placed = Placed { path: Some(path), read_only: true, managed: true };
         let known = Known { placed, is_empty_dir: false, standing: Standing::Pending, is_given_up: false };
         self.shared.known.lock().insert(volume.name.clone(), known);
@@ -155,7 +157,7 @@ impl Volumes {
             return Err(Error::unsupported(message));
         }
         if let Some(source) = spec.host_path {
-            let path = blocking(move || host::check(&source)).await?;
+            let path = self.shared.work(move || host::check(&source)).await?;
             return Ok(Placed { path: Some(path), read_only, managed: false });
         }
         let Some(source) = spec.local else { return Err(source::unsupported(&claim.volume)) };
@@ -170,7 +172,7 @@ impl Volumes {
             group: group(&bundle.pod),
             only_on_mismatch: policy == Some("OnRootMismatch"),
         };
-        let path = blocking(move || local.make()).await?;
+        let path = self.shared.work(move || local.make()).await?;
         Ok(Placed { path: Some(path), read_only, managed: true })
     }
 }

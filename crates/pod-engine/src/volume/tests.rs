@@ -254,6 +254,42 @@ async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
 }
 
 #[tokio::test]
+async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
+    let ground = Ground::new();
+    let pod = pod(
+        &json!([{ "name": "map", "configMap": { "name": "m" } }, { "name": "secret", "secret": { "secretName": "s" } },
+            { "name": "empty", "emptyDir": {} }]),
+        &json!(
+            ["map", "secret", "empty"].map(|name| json!({ "name": name, "mountPath": format!("/{name}") }))
+        ),
+    );
+    let bundle = ground.bundle(pod.clone());
+    for round in 0..50 {
+        // As far as it comes in a moment, which is another each time.
+        let ready = ground.volumes.ready(&bundle);
+        let _ = tokio::time::timeout(Duration::from_micros(round * 20), ready).await;
+    }
+    let scripts = ["map", "secret"].map(|name| ground.resolver.volume(name));
+    for script in &scripts {
+        let _ = script.send(Ok(set(&[("a", "1")])));
+    }
+    // Streams that were opened before there was anything to say are over: they are opened anew.
+    for _ in 0..2000 {
+        if ground.ready(&pod).await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let paths = ground.mounts(&pod).await.expect("mounts");
+    assert_eq!((read(paths[0].join("a")), read(paths[1].join("a"))), ("1".to_owned(), "1".to_owned()));
+    let root = ground.directory.path().canonicalize().expect("a path");
+    let table = system::mounts().expect("a table");
+    assert!(table.iter().filter(|mounted| mounted.point.starts_with(&root)).count() <= 1, "mounted twice");
+    ground.volumes.tear_down().await.expect("removed");
+    assert!(!ground.place.pod(UID).exists());
+}
+
+#[tokio::test]
 async fn files_that_cannot_be_written_are_told_and_the_next_ones_count() {
     let ground = Ground::new();
     let pod = with(json!({ "projected": {} }));

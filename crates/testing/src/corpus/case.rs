@@ -35,7 +35,8 @@ impl Case {
 
     fn read(file: &Path, words: &[(&str, String)]) -> Self {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let text =
+            std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let text = words.iter().fold(text, |text, (word, meaning)| text.replace(word, meaning));
         let text = text.replace("{pod}", &name);
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
@@ -91,9 +92,12 @@ pub(super) fn complete_container(container: &mut Value) {
 pub(super) fn object(mut object: Value) -> (ApiResource, DynamicObject) {
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let (group, version) = match kind.as_str() {
-        "ConfigMap" | "Secret" | "Service" | "ServiceAccount" | "PersistentVolume" | "PersistentVolumeClaim" => {
-            ("", "v1")
-        }
+        "ConfigMap"
+        | "Secret"
+        | "Service"
+        | "ServiceAccount"
+        | "PersistentVolume"
+        | "PersistentVolumeClaim" => ("", "v1"),
         "RuntimeClass" => ("node.k8s.io", "v1"),
         other => panic!("the corpus knows no kind {other}"),
     };
@@ -101,7 +105,11 @@ pub(super) fn object(mut object: Value) -> (ApiResource, DynamicObject) {
         group: group.to_owned(),
         version: version.to_owned(),
         api_version: if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") },
-        plural: if kind == "RuntimeClass" { "runtimeclasses".to_owned() } else { format!("{}s", kind.to_lowercase()) },
+        plural: if kind == "RuntimeClass" {
+            "runtimeclasses".to_owned()
+        } else {
+            format!("{}s", kind.to_lowercase())
+        },
         kind,
     };
     object["apiVersion"] = json!(resource.api_version);

@@ -9,26 +9,32 @@ use super::Moment;
 /// Fields that hold a time.
 const TIMES: [&str; 6] =
     ["startedAt", "finishedAt", "startTime", "lastTransitionTime", "lastProbeTime", "creationTimestamp"];
+/// What a kubelet reads from the control group of a pod without a limit, as soon as it reads it.
+const UNLIMITED: &str = "9007199254740988Ki";
 /// Fields that hold an address.
 const ADDRESSES: [&str; 3] = ["podIP", "hostIP", "ip"];
 
 /// In what a moment is not as the one that was recorded; empty when they are the same but for ids, times, addresses, names of
 /// namespaces and sums.
-pub fn differences(recorded: &Moment, seen: &Moment) -> Vec<String> {
+///
+/// People are told things sooner or later: everything must have been told that was told by then, and nothing that was not told
+/// before the end, except for `own` reasons.
+pub fn differences(recorded: &Moment, end: &Moment, seen: &Moment, own: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     if recorded.gone != seen.gone {
         found.push(format!("gone: {} and not {}", seen.gone, recorded.gone));
     }
     found.extend(compare("status", &status(recorded), &status(seen)));
-    let (there, here): (BTreeSet<&String>, BTreeSet<&String>) =
-        (recorded.events.keys().collect(), seen.events.keys().collect());
-    if there != here {
-        let (missing, more) = (there.difference(&here), here.difference(&there));
-        found.push(format!(
-            "events: missing {:?}, more {:?}",
-            missing.collect::<Vec<_>>(),
-            more.collect::<Vec<_>>()
-        ));
+    let missing: Vec<&String> =
+        recorded.events.keys().filter(|reason| !seen.events.contains_key(*reason)).collect();
+    let more: Vec<&String> = seen
+        .events
+        .keys()
+        .filter(|reason| !recorded.events.contains_key(*reason) && !end.events.contains_key(*reason))
+        .filter(|reason| !own.contains(&reason.as_str()))
+        .collect();
+    if !missing.is_empty() || !more.is_empty() {
+        found.push(format!("events: missing {missing:?}, more {more:?}"));
     }
     found.extend(compare("logs", &logs(recorded), &logs(seen)));
     found
@@ -43,6 +49,13 @@ fn status(moment: &Moment) -> Value {
     let words = words(moment);
     let mut status = moment.pod["status"].clone();
     strip("status", &mut status, &words);
+    // How many addresses a node has is not the pod's doing.
+    let of_the_node = [("hostIPs", true), ("podIPs", moment.pod["spec"]["hostNetwork"] == true)];
+    for (list, _) in of_the_node.into_iter().filter(|(_, of_the_node)| *of_the_node) {
+        if let Some(addresses) = status.get_mut(list).and_then(Value::as_array_mut) {
+            addresses.truncate(1);
+        }
+    }
     // Whoever wrote a condition last does not matter.
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         conditions.sort_by_key(|condition| condition["type"].to_string());
@@ -69,11 +82,14 @@ fn words(moment: &Moment) -> Vec<(String, &'static str)> {
 fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
     match value {
         Value::Object(fields) => {
-            // Nothing and null are the same.
-            fields.retain(|_, value| !value.is_null());
             for (name, value) in fields.iter_mut() {
                 strip(name, value, words);
             }
+            // Nothing is shown in several ways, one of them a limit that is none.
+            let nothing = |value: &Value| {
+                value.is_null() || value == UNLIMITED || value.as_object().is_some_and(serde_json::Map::is_empty)
+            };
+            fields.retain(|_, value| !nothing(value));
         }
         Value::Array(elements) => elements.iter_mut().for_each(|element| strip(key, element, words)),
         Value::String(text) => {
@@ -123,7 +139,8 @@ fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) 
         (Value::Object(there), Value::Object(here)) => {
             let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
             for name in names {
-                let side = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                let side =
+                    |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
                 descend(&format!("{path}.{name}"), &side(there), &side(here), found);
             }
         }
@@ -156,14 +173,16 @@ mod tests {
         let sum = "0123456789abcdef".repeat(4);
         let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
         let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
-        assert_eq!(differences(&one, &other), Vec::<String>::new());
+        assert_eq!(differences(&one, &one, &other, &[]), Vec::<String>::new());
     }
 
     #[test]
     fn everything_else_is() {
         let (one, mut other) = (moment("u", "10.1.0.1", "a"), moment("u", "10.1.0.1", "b"));
         other.events.insert("Killing".to_owned(), BTreeSet::new());
-        let found = differences(&one, &other);
+        let found = differences(&one, &one, &other, &[]);
         assert_eq!(found, [r#"status.message: "b" and not "a""#, r#"events: missing [], more ["Killing"]"#]);
+        assert_eq!(differences(&one, &other, &other, &[]), [r#"status.message: "b" and not "a""#]);
+        assert_eq!(differences(&one, &one, &other, &["Killing"]), [r#"status.message: "b" and not "a""#]);
     }
 }

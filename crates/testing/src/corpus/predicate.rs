@@ -14,9 +14,9 @@ fn at(path: &str, expected: &Value, actual: Option<&Value>) -> Result<(), String
     let actual = actual.unwrap_or(&Value::Null);
     let matches = match expected {
         Value::Object(fields) => {
-            return fields.iter().try_for_each(|(name, expected)| {
-                at(&format!("{path}.{name}"), expected, actual.get(name))
-            });
+            return fields
+                .iter()
+                .try_for_each(|(name, expected)| at(&format!("{path}.{name}"), expected, actual.get(name)));
         }
         Value::Array(elements) => {
             return elements.iter().try_for_each(|expected| {

@@ -64,7 +64,8 @@ impl Recording {
 
     /// The names in a folder, without their ending.
     pub fn names(folder: &Path, ending: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let entries =
+            std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> =
             names.filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();

@@ -86,6 +86,7 @@ impl Scene {
             client: self.cluster.admin().expect("a client"),
             look,
             now,
+            own: &[],
             words: vec![
                 (self.folder().display().to_string(), "/peer"),
                 (self.registry.address(), RECORDED_REGISTRY),

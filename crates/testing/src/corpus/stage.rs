@@ -50,6 +50,8 @@ pub struct Stage<'a> {
     pub now: fn() -> Timestamp,
     /// Texts to replace in everything seen.
     pub words: Words,
+    /// Reasons of events that the kubelet does not have.
+    pub own: &'static [&'static str],
 }
 
 /// One case on the stage.
@@ -89,9 +91,9 @@ impl Stage<'_> {
             let done = match step {
                 Step::Do(action) => play.act(action).await,
                 Step::Reach(checkpoint) => {
-                    let recorded = moments.next().filter(|moment| moment.name == checkpoint.reach);
-                    match recorded {
-                        Some(recorded) => play.reach_the_same(checkpoint, recorded).await.map(|differences| {
+                    let moment = moments.next().filter(|moment| moment.name == checkpoint.reach);
+                    match moment {
+                        Some(moment) => play.reach_the_same(checkpoint, moment, recorded).await.map(|differences| {
                             found.extend(differences.iter().map(|text| format!("{}: {text}", checkpoint.reach)));
                         }),
                         None => Err(format!("{}: not recorded", checkpoint.reach)),
@@ -213,13 +215,15 @@ impl Play<'_> {
         &mut self,
         checkpoint: &Checkpoint,
         recorded: &Moment,
+        recording: &Recording,
     ) -> Result<Vec<String>, String> {
+        let last = recording.moments.last().unwrap_or(recorded);
         let end = Instant::now() + Duration::from_secs(checkpoint.within);
         self.arrive(checkpoint, end).await?;
         let mut found;
         loop {
             let moment = self.moment(checkpoint).await?;
-            found = differences(recorded, &moment);
+            found = differences(recorded, last, &moment, self.stage.own);
             if found.is_empty() || Instant::now() > end {
                 return Ok(found);
             }

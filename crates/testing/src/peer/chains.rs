@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_rule_is_split_as_a_shell_would() {
-        let rule = r#"-A CNI-HOSTPORT-DNAT -m comment --comment "dnat name: \"peer\" id: \"1a\"" -j CNI-DN-1"#;
+        let rule =
+            r#"-A CNI-HOSTPORT-DNAT -m comment --comment "dnat name: \"peer\" id: \"1a\"" -j CNI-DN-1"#;
         let words = words(rule);
         assert_eq!(words[5], r#"dnat name: "peer" id: "1a""#);
         assert_eq!(target(&words), Some("CNI-DN-1"));

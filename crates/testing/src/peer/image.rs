@@ -192,8 +192,9 @@ fn base(folder: &Path) -> PathBuf {
         let mode = std::fs::Permissions::from_mode(0o1777);
         std::fs::set_permissions(root.join("tmp"), mode).expect("a folder of ours");
         let busybox = root.join("bin/busybox");
-        std::fs::copy("/bin/busybox", &busybox)
-            .unwrap_or_else(|error| panic!("cannot copy /bin/busybox (is busybox-static installed?): {error}"));
+        std::fs::copy("/bin/busybox", &busybox).unwrap_or_else(|error| {
+            panic!("cannot copy /bin/busybox (is busybox-static installed?): {error}")
+        });
         let list = Command::new(&busybox).arg("--list").output().expect("busybox runs");
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         for applet in list.lines().filter(|&applet| applet != "busybox") {
@@ -208,10 +209,7 @@ fn pack(folder: &Path) -> PathBuf {
     let layer = folder.with_extension("tar");
     if !layer.exists() {
         let (from, to) = (folder.to_string_lossy(), layer.to_string_lossy());
-        run(
-            "tar",
-            &["--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-C", &*from, "-cf", &*to, "."],
-        );
+        run("tar", &["--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-C", &*from, "-cf", &*to, "."]);
     }
     layer
 }

@@ -8,11 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Containerd,
-    containerd::Resident,
-    write,
-};
+use super::{Containerd, containerd::Resident, write};
 use crate::ControlPlane;
 
 /// Names the program.
@@ -40,7 +36,8 @@ impl Kubelet {
     /// Starts one beside a containerd. It registers its node with the addresses of the machine.
     pub async fn start(containerd: &Containerd, cluster: &ControlPlane, options: &Options) -> Self {
         let program = std::env::var_os(PROGRAM).map(PathBuf::from);
-        let program = program.unwrap_or_else(|| panic!("{PROGRAM} names no kubelet: dev/kubelet/build makes one"));
+        let program =
+            program.unwrap_or_else(|| panic!("{PROGRAM} names no kubelet: dev/kubelet/build makes one"));
         let machine = containerd.machine();
         let folder = machine.folder();
         let node = &options.node;

@@ -24,7 +24,7 @@ const RECORD: &str = "VK_RECORD";
 /// Chooses among the cases: parts of their names.
 const ONLY: &str = "VK_ONLY";
 /// Pods that run at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 12;
 
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-cri"]

@@ -2,8 +2,8 @@
 //!
 //! A line of `kubelet.txt`: the pod's policy; init containers; regular containers; ephemeral containers; the runtime's records, oldest
 //! first; verdicts of probes on the newest record; the sandbox; what the kubelet does. A container is `[+]name[/policy]` with `:S` and
-//! `:L` for a startup and a liveness probe, `:C` for an image that has changed and `:R42` for a rule that restarts it after that exit
-//! code. What a kubelet stops is told with its words and its reason, in the order of the ids.
+//! `:L` for a startup and a liveness probe, `:C` for an image that has changed and `:R42` and `:A42` for a rule that restarts it, or all, after that
+//! exit code. `reset` is what goes before all begins anew. What a kubelet stops is told with its words and its reason, in the order of the ids.
 
 use k8s_openapi::api::core::v1::{Container as Spec, EphemeralContainer, Probe};
 
@@ -77,8 +77,8 @@ fn situation(policy: &str, containers: [&str; 3], records: &str, verdicts: &str,
 
 fn container(token: &str) -> Spec {
     let mut flags = token.split(':');
-    let (name, policy) =
-        flags.next().unwrap().split_once('/').unwrap_or((token.split(':').next().unwrap(), ""));
+    let whole = flags.next().unwrap();
+    let (name, policy) = whole.split_once('/').unwrap_or((whole, ""));
     let mut spec = super::spec(name);
     if !policy.is_empty() {
         spec.restart_policy = Some(policy.to_owned());
@@ -91,9 +91,10 @@ fn container(token: &str) -> Spec {
             "S" => spec.startup_probe = Some(Probe::default()),
             "L" => spec.liveness_probe = Some(Probe::default()),
             "C" => spec.image = Some("registry/image:2".to_owned()),
-            "R42" => {
+            "R42" | "A42" => {
                 let name = spec.name.clone();
-                case = case.rule(&name, "Restart", "In", &[42]);
+                let action = if flag == "R42" { "Restart" } else { "RestartAllContainers" };
+                case = case.rule(&name, action, "In", &[42]);
             }
             other => panic!("{other}"),
         }
@@ -109,6 +110,10 @@ fn says(case: &Case) -> String {
         SandboxPlan::Create { attempt, replaces: Some(id) } => format!("create:{attempt}-for-{id}"),
         SandboxPlan::None => "over".to_owned(),
     }];
+    if plan.remove.iter().any(|remove| remove.keep_log) {
+        words.extend(plan.remove.iter().map(|remove| format!("reset:{}", remove.id)));
+        return words.join(" ");
+    }
     let mut stops: Vec<_> = plan.stop.iter().map(stop).collect();
     stops.sort();
     words.extend(stops);

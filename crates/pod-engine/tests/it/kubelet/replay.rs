@@ -86,6 +86,13 @@ impl Replay {
             && !self.is_held_before_it_begins()
     }
 
+    /// Whether a container was to be started at this very moment: that is when the kubelet comes to say that it waits.
+    fn has_waited(&self, name: &str) -> bool {
+        let ended = self.snapshot.newest(name).and_then(|container| container.finished);
+        let pause = self.troubles.get(name).and_then(pause);
+        ended.zip(pause).is_some_and(|(ended, pause)| ended + pause <= self.now)
+    }
+
     /// Whether it waits for volumes or a sandbox.
     fn is_held_before_it_begins(&self) -> bool {
         self.expected.phase.as_deref() == Some("Pending")
@@ -143,12 +150,18 @@ impl Replay {
             demands.push("stop all".to_owned());
         }
         demands.extend(plan.stop.iter().map(|stop| format!("stop {}: {}", stop.name, stop.message)));
-        demands.extend(plan.start.iter().map(|start| format!("start {}", start.name)));
+        let start = plan.start.iter().filter(|start| !self.has_waited(&start.name));
+        demands.extend(start.map(|start| format!("start {}", start.name)));
         if let decide::SandboxPlan::Create { attempt, .. } = &plan.sandbox {
             demands.push(format!("create sandbox {attempt}"));
         }
         demands
     }
+}
+
+/// How long a container waits after its end, as the status says it: `back-off 20s restarting ...`.
+fn pause(trouble: &Trouble) -> Option<jiff::SignedDuration> {
+    trouble.message.strip_prefix("back-off ")?.split(' ').next()?.parse().ok()
 }
 
 /// What probes must have found out, as the status shows it.
