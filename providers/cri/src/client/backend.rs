@@ -7,7 +7,7 @@ use futures::stream::BoxStream;
 use vk_pod_engine::{
     ContainerBackend,
     backend::{ContainerConfig, FsUsage, Image, Listing, PodUsage, Ran, Runtime, SandboxConfig},
-    snapshot::{Container, Sandbox},
+    snapshot::{Container, Sandbox, label},
 };
 use vk_provider::{
     Error, Result,
@@ -121,9 +121,15 @@ impl ContainerBackend for Cri {
         let containers =
             call!(self, runtime.list_containers(proto::ListContainersRequest { filter: Some(filter) }))?;
         let listing = convert::listing(sandboxes.items, containers.containers);
-        let homes = listing.containers.iter();
-        *self.homes.lock() =
-            homes.map(|container| (container.id.clone(), container.sandbox.clone())).collect();
+        let found =
+            listing.containers.iter().map(|container| (container.id.clone(), container.sandbox.clone()));
+        let mut homes = self.homes.lock();
+        // A list of one pod says nothing of the containers of others, whose actors are at work at the same time.
+        if !labels.contains_key(label::POD_UID) {
+            homes.clear();
+        }
+        homes.extend(found);
+        drop(homes);
         Ok(listing)
     }
 
@@ -271,7 +277,7 @@ impl ContainerBackend for Cri {
 }
 
 impl Cri {
-    /// The sandbox that a container is in. It never moves, so the last list is as good as a new one.
+    /// The sandbox that a container is in. It never moves, so an earlier list is as good as a new one.
     async fn home(&self, container: &str) -> Result<String> {
         if let Some(home) = self.homes.lock().get(container) {
             return Ok(home.clone());

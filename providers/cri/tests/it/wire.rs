@@ -120,6 +120,29 @@ async fn a_container_that_is_not_in_the_last_list_is_looked_up() {
 }
 
 #[tokio::test]
+async fn a_list_of_one_pod_forgets_nothing_of_others_and_a_whole_one_what_is_gone() {
+    let double = Double::start();
+    let cri = open(&double).await;
+    let metadata = Some(proto::ContainerMetadata { name: "main".into(), attempt: 0 });
+    {
+        let mut script = double.script();
+        script.container_status =
+            Some(proto::ContainerStatus { id: "new".into(), metadata, ..Default::default() });
+        script.containers = Vec::new();
+    }
+    cri.create_container("s1", &container_config(), &sandbox_config()).await.unwrap();
+    let node = (label::NODE.to_owned(), "vk".to_owned());
+    let other: BTreeMap<_, _> = [node.clone(), (label::POD_UID.to_owned(), "other".to_owned())].into();
+    cri.list(&other).await.unwrap();
+    double.script().calls.clear();
+    assert_eq!(cri.container("new").await.unwrap().sandbox, "s1");
+    assert_eq!(double.script().calls, ["ContainerStatus"], "known without another question");
+    cri.list(&[node].into()).await.unwrap();
+    let error = cri.container("new").await.unwrap_err();
+    assert_eq!(*error.kind(), Kind::NotFound, "{error}");
+}
+
+#[tokio::test]
 async fn a_list_asks_for_what_carries_the_labels() {
     let double = Double::start();
     let cri = open(&double).await;
