@@ -31,7 +31,8 @@ use vk_testing::{
     peer::{Containerd, Machine, containerd},
 };
 
-use super::{SOON, ready};
+use super::{SOON, becomes, ready, run};
+use crate::Outcome;
 
 /// Names another containerd than that of `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";
@@ -111,6 +112,18 @@ impl Place {
         self.process = Some(Process::spawn(&mut command).unwrap());
     }
 
+    /// What the doctor says, who looks from the same place.
+    fn doctor(&self) -> Outcome {
+        let mut command = self.containerd.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
+        command.args(["doctor", "--provider", "cri", "--nodename", &self.node, "--provider-config"]);
+        let output = command.arg(self.folder().join("provider.json")).output().unwrap();
+        Outcome {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// Kills the command as the kernel does it when memory is short.
     fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
@@ -139,24 +152,41 @@ impl Place {
         Api::namespaced(self.cluster.admin().unwrap(), namespace)
     }
 
+    /// Makes a pod of one container.
+    async fn create(&self, namespace: &str, name: &str, container: &Value) {
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": self.node,
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [container],
+            },
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        self.pods(namespace).create(&PostParams::default(), &pod).await.unwrap();
+    }
+
+    /// How often a pod's container was restarted, once that is often enough.
+    async fn restarts(&self, namespace: &str, name: &str, least: u64) -> u64 {
+        let pods = self.pods(namespace);
+        eventually(&format!("{name} was restarted {least} times"), LATER, || async {
+            let pod = json!(pods.get(name).await.map_err(|error| error.to_string())?);
+            let count = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0);
+            if count >= least { Ok(count) } else { Err(pod["status"].to_string()) }
+        })
+        .await
+    }
+
     /// Makes so many pods with a readiness probe, and waits until they are Ready.
     async fn crowd(&self, namespace: &str, count: usize) -> BTreeMap<String, Value> {
-        let pods = self.pods(namespace);
         for number in 0..count {
-            let pod = json!({
-                "metadata": {"name": format!("pod-{number}")},
-                "spec": {
-                    "nodeName": self.node,
-                    "automountServiceAccountToken": false,
-                    "terminationGracePeriodSeconds": 1,
-                    "tolerations": [{"operator": "Exists"}],
-                    "containers": [{
+            let container = json!({
                         "name": "main", "image": IMAGE, "command": ["/stay"],
-                        "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 5},
-                    }],
-                },
+                        "readinessProbe": {"exec": {"command": ["test", "!", "-e", "/unready"]}, "periodSeconds": 1},
             });
-            pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+            self.create(namespace, &format!("pod-{number}"), &container).await;
         }
         self.all_ready(namespace, count).await
     }
@@ -290,6 +320,9 @@ async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() 
         foreign(&cri, "of-a-kubelet", true, place.folder()).await,
     ];
     let namespace = place.cluster.namespace("cri-killed").await.unwrap().name().to_owned();
+    let loops = place.cluster.namespace("cri-loops").await.unwrap().name().to_owned();
+    place.create(&loops, "looping", &json!({"name": "main", "image": IMAGE, "command": ["false"]})).await;
+    let restarts = place.restarts(&loops, "looping", 1).await;
     let before = place.crowd(&namespace, count).await;
     place.kill();
     place.launch();
@@ -297,6 +330,18 @@ async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() 
     let after = place.all_ready(&namespace, count).await;
     assert_eq!(instances(&after), instances(&before));
     assert!(after.values().all(|status| status["restartCount"] == 0), "{after:?}");
+    // What waited for its next start goes on counting, and probes go on.
+    place.restarts(&loops, "looping", restarts + 1).await;
+    let id = after["pod-0"]["containerID"].as_str().unwrap().trim_start_matches("containerd://");
+    cri.run(id, &["touch", "/unready"].map(str::to_owned), SOON).await.unwrap();
+    let pods = place.pods(&namespace);
+    eventually("the probe has failed", SOON, || async {
+        let pod = json!(pods.get("pod-0").await.map_err(|error| error.to_string())?);
+        let status = &pod["status"]["containerStatuses"][0];
+        if status["ready"] == false { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+    place.remove(&loops).await;
     place.remove(&namespace).await;
     for id in strangers {
         let sandbox = cri.sandbox(&id).await.unwrap();
@@ -315,7 +360,19 @@ async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
     let mut place = Place::start("cri-runtime", &[]).await;
     let namespace = place.cluster.namespace("cri-runtime").await.unwrap().name().to_owned();
     let before = place.crowd(&namespace, 3).await;
+    let healthy = place.doctor();
+    assert_eq!(healthy.code, 0, "{healthy:#?}");
+    for line in [
+        "ok       runtime: containerd ",
+        "ok       pod network: yes",
+        "ok       foreign pods: none, and 3 of this node",
+    ] {
+        assert!(healthy.stdout.contains(line), "{line}: {healthy:#?}");
+    }
     place.containerd.kill();
+    let sick = place.doctor();
+    assert_eq!(sick.code, 1, "{sick:#?}");
+    assert!(sick.stdout.contains("error    runtime: connection error"), "{sick:#?}");
     place.becomes("False", "container runtime").await;
     place.containerd.restart().await;
     place.becomes("True", "").await;
@@ -328,4 +385,33 @@ async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
     let after = place.all_ready(&namespace, 3).await;
     assert_eq!(instances(&after), instances(&before));
     place.remove(&namespace).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_node_without_its_runtime_says_so_and_waits() {
+    let cluster = ControlPlane::shared().await;
+    let command =
+        run(cluster, &["--provider", "cri", "--nodename", "cri-absent", "--provider-config", "cri.yaml"]);
+    command.write("cri.yaml", "socket: /nonexistent/cri.sock\n");
+    let mut process = command.start();
+    let node = becomes(cluster, "cri-absent", "False", "ProviderNotReady", SOON).await;
+    let message = ready(&node)["message"].to_string();
+    for words in ["container runtime is down", "/nonexistent/cri.sock", "no such file or directory"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(node["status"]["capacity"]["pods"], "110");
+    assert!(process.is_running());
+    assert_eq!(process.stop(SOON).await.code, 0);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_provider_configuration_that_is_wrong_ends_the_command() {
+    let cluster = ControlPlane::shared().await;
+    let command =
+        run(cluster, &["--provider", "cri", "--nodename", "cri-wrong", "--provider-config", "cri.yaml"]);
+    command.write("cri.yaml", "maxPods: 0\n");
+    let outcome = command.start().end(SOON).await;
+    outcome.failed(2, &["maxPods", "1 or more"]);
 }

@@ -12,7 +12,6 @@ use std::{
 use async_trait::async_trait;
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use vk_provider::{Context, Provider, Result};
 use vk_testing::conformance::{Case, Subject, Verdict, cases};
 
@@ -64,14 +63,7 @@ async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        let begun = Instant::now();
         let verdict = case.run(Arc::new(Live::new(Place::on(&containerd)))).await;
-        println!(
-            "{:>6.1} s  {}: {}",
-            begun.elapsed().as_secs_f32(),
-            case.name,
-            if matches!(verdict, Verdict::Broken(_)) { "broken" } else { "kept" }
-        );
         if let Verdict::Broken(breach) = verdict {
             broken.push(case.report(&breach));
         }
