@@ -190,7 +190,8 @@ async fn ours(
         "--log-level",
         "warn",
     ]);
-    command.args(["--internal-ip", &address, "--port", "10250"]);
+    // On all addresses of the machine, where a kubelet may have the usual one already.
+    command.args(["--internal-ip", &address, "--port", "11999"]);
     command.arg("--provider-config").arg(file("provider.yaml", &provider.to_string())?);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert-file").arg(file("serving.crt", &serving.cert_pem)?);
