@@ -18,7 +18,11 @@ mod registry;
 use std::process::{Command, Output};
 
 pub use self::{
-    containerd::Containerd, image::Image, kubelet::Kubelet, machine::Machine, registry::Registry,
+    containerd::{Containerd, Resident},
+    image::Image,
+    kubelet::Kubelet,
+    machine::Machine,
+    registry::Registry,
 };
 
 /// Runs a program that must succeed, and returns what it printed.

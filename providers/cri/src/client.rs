@@ -69,7 +69,7 @@ pub struct Cri {
     /// Set once the runtime has said that it has no events.
     silent: Arc<AtomicBool>,
     meter: Arc<Mutex<Meter>>,
-    /// In which sandbox containers are, as the last list said: a container's status does not.
+    /// In which sandbox containers are, as the lists said since the last whole one: a container's status does not.
     homes: Arc<Mutex<HashMap<String, String>>>,
 }
 

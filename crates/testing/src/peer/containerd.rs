@@ -54,9 +54,9 @@ pub struct Containerd {
     machine: Machine,
 }
 
-/// A process in the namespaces.
+/// A process in the namespaces of a runtime, which is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Resident {
+pub struct Resident {
     /// Went in and waits there for what it started.
     _door: Process,
     /// The program itself, as it is numbered out here.
@@ -130,8 +130,13 @@ impl Containerd {
         command
     }
 
+    /// Its process, for those who measure it. There is none while it is killed.
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Resident::id)
+    }
+
     /// Starts such a command, so that its process can be reached.
-    pub(super) async fn start_beside(&self, command: &mut Command) -> Resident {
+    pub async fn start_beside(&self, command: &mut Command) -> Resident {
         Resident::start(command).await
     }
 
@@ -215,7 +220,7 @@ impl Resident {
     }
 
     /// Its process id outside of the namespaces.
-    pub(super) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 }
