@@ -4,6 +4,8 @@
 //! there is to see at each checkpoint is compared with what was recorded of the kubelet (`crates/pod-engine/tests/it/kubelet`): the
 //! status, what containers wrote, and what people were told.
 
+#![allow(clippy::print_stdout, reason = "it takes minutes, and people want to see how far it is")]
+
 use std::{
     fs::File,
     path::{Path, PathBuf},
