@@ -23,15 +23,14 @@ pub(super) fn remove(network: &str) {
                 attempt(program, &["-w", "-t", "nat", "-X", chain]);
             }
         }
-        if !ours.is_empty() {
-            remove_shared(program);
-        }
+        remove_shared(program);
     }
 }
 
 fn remove_shared(program: &str) {
     let rules = saved(program);
-    if rules.iter().any(|rule| is_jump(rule)) {
+    let is_there = rules.iter().any(|rule| rule.starts_with(&format!(":{ENTRY} ")));
+    if !is_there || rules.iter().any(|rule| is_jump(rule)) {
         return;
     }
     for rule in rules.iter().filter(|rule| rule.starts_with("-A") && rule.contains("CNI-HOSTPORT-")) {

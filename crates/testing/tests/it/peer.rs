@@ -62,10 +62,22 @@ async fn nothing_is_left_of_a_runtime_and_of_what_ran_on_it() {
     let seen = containerd.beside(Path::new("cat")).arg(inside.join("file")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&seen.stdout), "seen");
     assert!(traces(&format!("vk-peer-{number}")).len() > 5);
+    // As the plugin for host ports leaves it when pods are killed with their runtime.
+    let rule = |args: &str| {
+        let args = args.split(' ').map(|word| word.replace('_', " "));
+        std::process::Command::new("iptables").args(["-w", "-t", "nat"]).args(args).output().unwrap()
+    };
+    rule("-N CNI-HOSTPORT-DNAT");
+    rule(&format!("-N CNI-DN-{number}"));
+    let comment = format!("dnat_name:_\"vkpeer{number}\"_id:_\"1\"");
+    let jump = rule(&format!("-A CNI-HOSTPORT-DNAT -m comment --comment {comment} -j CNI-DN-{number}"));
+    assert!(jump.status.success(), "{jump:?}");
+    assert!(!traces(&format!("CNI-DN-{number}")).is_empty());
     drop(containerd);
     eventually("nothing is left", SOON, || async {
         let mut left = traces(&format!("vk-peer-{number}"));
         left.extend(traces(&format!("vkpeer{number}")));
+        left.extend(traces(&format!("CNI-DN-{number}")));
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
