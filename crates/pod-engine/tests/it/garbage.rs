@@ -9,7 +9,7 @@ use vk_pod_engine::{
 };
 use vk_provider::{PodRef, Provider, error::Kind};
 
-use crate::support::{FOREVER, World, container, pod};
+use crate::support::{FOREVER, World, container, deleted, pod};
 
 /// The logs of a pod that is somebody else's.
 fn foreign_logs(world: &World) -> std::path::PathBuf {
@@ -42,7 +42,7 @@ async fn logs_of_others_stay_and_ours_go_with_their_pod() {
     tokio::time::sleep(Duration::from_hours(3)).await;
     assert!(foreign.exists(), "a pod that is not ours");
     assert!(ours.exists(), "a pod that runs");
-    world.engine().delete_pod(&made, Some(wanted), Duration::ZERO).await.unwrap();
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::ZERO).await.unwrap();
     world.over(&made).await;
     world.eventually("our logs go", || !ours.exists()).await;
     let notes = world.folder.path().join("root/log-directories");
@@ -92,7 +92,7 @@ async fn images_in_use_by_anybody_stay_when_the_disk_is_full() {
     let gone = pod("b", json!({ "containers": [other] }));
     let wanted = world.create(&gone).await;
     world.running(&wanted).await;
-    world.engine().delete_pod(&wanted, Some(gone), Duration::ZERO).await.unwrap();
+    world.engine().delete_pod(&wanted, Some(deleted(&gone)), Duration::ZERO).await.unwrap();
     world.over(&wanted).await;
     world.runtime.foreign_image("theirs:1");
     looked(&world).await;
