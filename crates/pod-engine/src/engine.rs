@@ -1,7 +1,7 @@
 //! The engine: one actor per pod.
 //!
-//! All work for a pod is done by one task, one thing after the other: [`actor`] says when, [`sync`], [`start`] and [`stop`] say what. The
-//! runtime's list is the truth about what runs, [`relist`] asks for it every second and wakes the actors of those pods that changed. What the
+//! All work for a pod is done by one task, one thing after the other: `actor` says when, `sync`, `start` and `stop` say what. The
+//! runtime's list is the truth about what runs, `relist` asks for it every second and wakes the actors of those pods that changed. What the
 //! engine knows in memory it can find again: in the runtime's labels and annotations, on the disk, and in what the core says.
 
 mod ability;

@@ -214,6 +214,11 @@ impl Snapshot {
         self.containers.iter().find(|container| container.id == id)
     }
 
+    /// Whether the runtime knows nothing of the pod.
+    pub fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
     /// Whether anything of the pod may still run.
     pub fn is_live(&self) -> bool {
         self.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready)

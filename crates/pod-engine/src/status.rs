@@ -194,5 +194,17 @@ fn whole(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
+/// The status of a pod that was refused before anything was made of it.
+pub fn refused(pod: &Pod, status: &PodStatus, why: &Trouble) -> PodStatus {
+    PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(why.reason.clone()),
+        message: Some(why.message.clone()),
+        start_time: status.start_time.clone(),
+        qos_class: Some(qos(pod)),
+        ..PodStatus::default()
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,10 @@ pub fn has_ended(pod: &Pod) -> bool {
 
 /// The status that the pod shall have, from what the provider reports and what the API server has.
 pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+    let says_nothing_else = reported.conditions.is_none() && reported.container_statuses.is_none();
+    if is_whole(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
+        return rejected(pod, reported, around);
+    }
     let there = pod.status.clone().unwrap_or_default();
     let mut refused = Vec::new();
     // A verdict of an earlier process stays, unless the provider knows better.

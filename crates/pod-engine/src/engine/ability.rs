@@ -68,7 +68,13 @@ impl Logs for Engine {
                 Error::not_found(text)
             })?
         } else {
+            let slot = self.shared.find(&container.pod).await?;
             started.next().ok_or_else(|| {
+                if slot.is_some_and(|slot| slot.is_over()) {
+                    // Not "not yet", which clients wait for.
+                    let text = format!("container {:?} in pod {:?} never ran", name.0, name.1);
+                    return Error::not_found(text);
+                }
                 let text = format!(
                     "container {:?} in pod {:?} is waiting to start: ContainerCreating",
                     name.0, name.1

@@ -393,9 +393,19 @@ impl Actor {
             since: Some(shared.since),
             now: shared.clock.now(),
         });
-        let computed = if over { status::settled(pod, &computed) } else { computed };
+        let computed = match &self.failed {
+            // Of what was refused on sight a kubelet says why, and nothing else.
+            Some(why) if self.snapshot.is_empty() => status::refused(pod, &computed, why),
+            _ if over => status::settled(pod, &computed),
+            _ => computed,
+        };
         self.status = Some(computed.clone());
         let before = self.slot.view.borrow().status.clone();
+        // That all containers have ended counts as the end of a pod that is stopped: it is told when sandbox and volumes are gone too.
+        let stopping = !over && before.is_some() && self.slot.stop.borrow().is_some();
+        if stopping && !self.snapshot.containers.iter().any(Container::may_run) {
+            return computed;
+        }
         let live = !over && self.snapshot.is_live();
         let told = status::told(&computed, before.as_deref(), live);
         if before.as_deref() != Some(&told) {

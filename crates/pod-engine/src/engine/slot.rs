@@ -118,6 +118,13 @@ impl Slot {
         self.wake.notified().await;
     }
 
+    /// Whether the pod has ended, by what was told of it.
+    pub(super) fn is_over(&self) -> bool {
+        let view = self.view.borrow();
+        let phase = view.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
     /// Waits until the runtime was asked about the pod, with or without success.
     pub(super) async fn known(&self) -> View {
         let mut view = self.view.subscribe();

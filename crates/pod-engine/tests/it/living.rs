@@ -328,6 +328,11 @@ async fn a_pod_that_a_kubelet_refuses_fails_and_nothing_is_made_of_it() {
     let status =
         world.until(&made, "the pod fails", |status| status.phase.as_deref() == Some("Failed")).await;
     assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
+    assert_eq!(
+        (status.conditions, status.container_statuses),
+        (None, None),
+        "as by a kubelet: why, and nothing else"
+    );
     assert!(status.message.unwrap().starts_with("Pod was rejected: "));
     assert_eq!(world.count(&made, "SysctlForbidden"), 1);
     assert_eq!(world.runtime.count(Call::RunSandbox), 0);

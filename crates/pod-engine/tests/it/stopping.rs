@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use vk_pod_engine::fake::{Call, Pull};
 use vk_provider::{Provider, error::Kind};
 
-use crate::support::{FOREVER, STUBBORN, World, container, deleted, exit_code, one, pod, reference};
+use crate::support::{FOREVER, STUBBORN, World, container, deleted, exit_code, one, pod, reference, waiting};
 
 /// How long an end may take beside its grace.
 const SLACK: Duration = Duration::from_secs(2);
@@ -36,6 +36,20 @@ async fn a_deleted_pod_ends_and_later_nothing_of_it_is_left() {
         let left = std::fs::read_dir(world.folder.path().join(folder)).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{folder}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_nothing_of_it_runs_has_its_last_word_too() {
+    let world = World::new();
+    let wanted = pod("a", json!({ "containers": [container("app", "exit 1")] }));
+    let made = world.create(&wanted).await;
+    let looping = |status: &_| waiting(one(status, "app")) == "CrashLoopBackOff";
+    world.until(&made, "a crash loop", looping).await;
+    world.engine().delete_pod(&made, Some(deleted(&wanted)), Duration::from_secs(30)).await.unwrap();
+    // Whoever hears first that its containers have ended lets it go: then all must have been said.
+    let status = world.over(&made).await.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_ne!(world.runtime.count(Call::StopSandbox), 0, "the sandbox was stopped before");
 }
 
 #[tokio::test(start_paused = true)]

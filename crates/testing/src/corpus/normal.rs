@@ -117,7 +117,14 @@ fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
 
 fn replace(text: &str, words: &[(String, &'static str)]) -> String {
     let text = words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
-    without_sums(&text)
+    without_sums(&without_others(&text))
+}
+
+/// How much of the node other pods have taken: `used: 450, capacity: ...`.
+fn without_others(text: &str) -> String {
+    let Some((before, after)) = text.split_once(", used: ") else { return text.to_owned() };
+    let rest = after.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    format!("{before}, used: {{others}}{rest}")
 }
 
 /// Ids and digests are 64 hexadecimal digits.

@@ -110,6 +110,10 @@ impl Worker {
             let seen = self.reported.as_deref().filter(|reported| status::all_ended(reported)).cloned();
             let unseen = || super::has_started(pod).then(|| status::lost(pod, message));
             let mut status = seen.or_else(unseen).unwrap_or_default();
+            // Why it was not ready before it failed is of no interest any more.
+            if let Some(conditions) = &mut status.conditions {
+                conditions.retain(|condition| condition.type_ != status::CONTAINERS_READY);
+            }
             status.phase = Some("Failed".to_owned());
             status.reason = Some(reason.clone());
             status.message = Some(message.clone());
