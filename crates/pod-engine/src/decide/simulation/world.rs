@@ -247,14 +247,16 @@ impl World {
     }
 
     fn plan(&self) -> Plan {
+        let mut snapshot = self.snapshot.clone();
+        snapshot.sort();
         let plan = plan(&Situation {
             pod: &self.pod,
-            snapshot: &self.snapshot,
+            snapshot: &snapshot,
             verdicts: &self.verdicts,
             backoffs: &self.backoffs,
             now: self.now,
         });
-        check(&self.pod, &self.snapshot, &plan, self.now);
+        check(&self.pod, &snapshot, &plan, self.now);
         let ended = self.over || self.pod.metadata.deletion_timestamp.is_some();
         assert!(!ended || plan.sandbox == SandboxPlan::None, "it has ended: {plan:?}\n{:?}", self.snapshot);
         plan
