@@ -30,8 +30,8 @@ impl Fingerprint {
             spec.and_then(|spec| spec.active_deadline_seconds),
             spec.and_then(|spec| spec.tolerations.as_ref()),
             spec.and_then(|spec| spec.termination_grace_period_seconds),
-            pod.metadata.labels.as_ref().map(news),
-            pod.metadata.annotations.as_ref().map(news),
+            pod.metadata.labels.as_ref().map(news).unwrap_or_default(),
+            pod.metadata.annotations.as_ref().map(news).unwrap_or_default(),
         ));
         Self { size: size(pod), rest }
     }
