@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics bench control-plane clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri bench control-plane clean setup
 
 help: ## Show these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -22,7 +22,8 @@ up: control-plane ## Start a control plane with a virtual node, and stay until C
 	@cargo build --package virtual-kubelet
 	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
 
-test: control-plane ## Run all tests, against a real control plane where they need one
+test: control-plane ## Run all tests, against a real control plane and container runtime where they need one (those as root)
+	@dev/setup tests
 	@cargo test --workspace --no-fail-fast -- --include-ignored 2>&1 | \
 	  awk '{ print; fflush() } /^test result/ { ok += $$4; bad += $$6 } END { printf "\n%d passed, %d failed\n", ok, bad }'
 
@@ -33,7 +34,7 @@ lint: setup ## Check formatting, lints, documentation and the direction of depen
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo test --package virtual-kubelet --test it house -- --quiet
 
-e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics ## Run the long tests of all areas
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri ## Run the long tests of all areas
 
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
@@ -50,10 +51,14 @@ e2e-kubectl: control-plane ## Every verb of kubectl that reaches into pods, by W
 e2e-metrics: control-plane ## metrics-server reads a virtual node; kubectl top; an autoscaler that goes up and down
 	@dev/e2e-metrics
 
-bench: control-plane ## Measure, beside a bare client and the rivals in the same run (ARGS='--only bare,ours' is quick)
+e2e-cri: control-plane ## What the real kubelet does with 128 pods, and that ours does the same, with containerd 1.6 and 2.x (as root; ARGS=--record writes it down)
+	@dev/e2e-cri $(ARGS)
+
+bench: control-plane ## Measure, beside a bare client, the rivals and the real kubelet in the same run (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)
 	@dev/bench pods $(ARGS)
 	@dev/bench exec $(ARGS)
+	@if [ "$$(id -u)" = 0 ]; then dev/bench containers $(ARGS); else echo 'Pods on containers are left out: a kubelet and containerd have to be root' >&2; fi
 	@dev/bench plot
 
 clean: ## Remove what was built here and in the cache

@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -30,6 +30,8 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// A burst of pods on one node.
 pub(crate) struct Burst {
     count: usize,
+    /// What all pods are like.
+    spec: Value,
     pods: Api<Pod>,
     seen: watch::Receiver<Seen>,
     watching: JoinHandle<()>,
@@ -63,10 +65,18 @@ struct Seen {
 }
 
 impl Burst {
-    /// A burst on a node that somebody runs.
+    /// A burst on a node that somebody runs without containers.
     pub(crate) fn new(pods: Api<Pod>, count: usize) -> Self {
+        Self::of(pods, count, json!({"containers": [{"name": "main", "image": "bench"}]}))
+    }
+
+    /// A burst of pods like this.
+    pub(crate) fn of(pods: Api<Pod>, count: usize, mut spec: Value) -> Self {
+        spec["nodeName"] = json!(NODE);
+        spec["automountServiceAccountToken"] = json!(false);
+        spec["enableServiceLinks"] = json!(false);
         let (seen, watching) = observe(pods.clone());
-        Self { count, pods, seen, watching, line: None }
+        Self { count, spec, pods, seen, watching, line: None }
     }
 
     /// A burst with nobody there: the status is written, and the pod removed, by the bare client.
@@ -89,9 +99,10 @@ impl Burst {
         let created: Vec<(String, Instant)> = stream::iter(self.names())
             .map(|name| {
                 let (pods, line) = (self.pods.clone(), self.line.as_ref().map(|(sender, _)| sender.clone()));
+                let pod = json!({"metadata": {"name": name}, "spec": self.spec});
                 async move {
                     let start = Instant::now();
-                    pods.create(&PostParams::default(), &pod(&name)?).await?;
+                    pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
                     if let Some(line) = line {
                         line.send(name.clone()).context("the patching ended")?;
                     }
@@ -112,7 +123,7 @@ impl Burst {
         Ok(Up { all: last - begun, latencies })
     }
 
-    /// Deletes all pods with their grace of 30 seconds, and waits until all are gone.
+    /// Deletes all pods with the grace of their spec, 30 seconds where it has none, and waits until all are gone.
     pub(crate) async fn down(&mut self) -> anyhow::Result<Duration> {
         let (begun, bare) = (Instant::now(), self.line.is_some());
         stream::iter(self.names())
@@ -194,16 +205,4 @@ fn observe(pods: Api<Pod>) -> (watch::Receiver<Seen>, JoinHandle<()>) {
         }
     });
     (seen, task)
-}
-
-fn pod(name: &str) -> anyhow::Result<Pod> {
-    Ok(serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {
-            "nodeName": NODE,
-            "automountServiceAccountToken": false,
-            "enableServiceLinks": false,
-            "containers": [{"name": "main", "image": "bench"}],
-        },
-    }))?)
 }

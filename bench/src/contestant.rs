@@ -43,7 +43,7 @@ const WORKERS: &str = "64";
 pub(crate) enum Contestant {
     /// A client that makes the same writes and nothing else: the API server's own limit
     Bare,
-    /// This project, with the mock provider
+    /// This project, with the mock provider where nothing else is said
     Ours,
     /// The Go original on its nodeutil package, as that comes
     GoAsShipped,
@@ -53,6 +53,8 @@ pub(crate) enum Contestant {
     Kwok,
     /// kwok with more workers
     KwokUnlimited,
+    /// The real kubelet, where containers run
+    Kubelet,
 }
 
 impl Contestant {
@@ -65,13 +67,14 @@ impl Contestant {
             Self::GoUnlimited => "Go original, limits lifted",
             Self::Kwok => "kwok, as shipped",
             Self::KwokUnlimited => "kwok, limits lifted",
+            Self::Kubelet => "kubelet",
         }
     }
 
     /// The rival behind it, as `dev/rivals/build` calls it.
     fn rival(self) -> Option<&'static str> {
         match self {
-            Self::Bare | Self::Ours => None,
+            Self::Bare | Self::Ours | Self::Kubelet => None,
             Self::GoAsShipped | Self::GoUnlimited => Some("virtual-kubelet"),
             Self::Kwok | Self::KwokUnlimited => Some("kwok"),
         }
@@ -102,6 +105,11 @@ impl Field {
     /// Leaves out all but these, where a question is not for the others.
     pub(crate) fn keep(&mut self, these: &[Contestant]) {
         self.only.retain(|contestant| these.contains(contestant));
+    }
+
+    /// Leaves one out, where a question is not for it.
+    pub(crate) fn leave_out(&mut self, contestant: Contestant) {
+        self.only.retain(|other| *other != contestant);
     }
 
     /// Makes everything ready that those who take part need, before the first is measured.
@@ -140,7 +148,8 @@ impl Prepared {
     /// Its version. A rival's program has it in its name.
     pub(crate) fn version(&self, contestant: Contestant) -> Option<String> {
         match contestant {
-            Contestant::Bare => None,
+            // The kubelet's is that of the whole control plane.
+            Contestant::Bare | Contestant::Kubelet => None,
             Contestant::Ours => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
             rival => {
                 let name = self.programs.get(rival.rival()?)?.file_name()?.to_str()?;
@@ -218,9 +227,19 @@ impl Prepared {
         Ok(command)
     }
 
+    /// The command of ours.
+    pub(crate) fn ours(&self) -> &Path {
+        &self.ours
+    }
+
+    /// Where somebody's words go.
+    pub(crate) fn log(&self, who: Contestant, what: &str) -> PathBuf {
+        self.logs.join(format!("{what}-{who:?}.log").to_lowercase())
+    }
+
     /// Starts a command, with what it says in a file of its own.
     pub(crate) fn start(&self, who: Contestant, what: &str, mut command: Command) -> anyhow::Result<Process> {
-        let path = self.logs.join(format!("{what}-{who:?}.log").to_lowercase());
+        let path = self.log(who, what);
         let log = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Process::spawn(&mut command).with_context(|| format!("cannot start {who}"))

@@ -52,8 +52,37 @@ impl Machine {
 
 /// The most memory that a process ever held, in megabytes.
 pub(crate) fn peak_megabytes(pid: u32) -> anyhow::Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    megabytes(&fs::read_to_string(format!("/proc/{pid}/status"))?, "VmHWM")
+}
+
+/// The memory of a process in megabytes, with of each page that it shares with others only its part.
+pub(crate) fn proportional_megabytes(pid: u32) -> anyhow::Result<f64> {
+    megabytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "Pss")
+}
+
+/// The amount behind a name, of which the kernel tells in units of 1,024 bytes.
+fn megabytes(text: &str, name: &str) -> anyhow::Result<f64> {
+    let behind = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
+    let line = text.lines().find(behind).with_context(|| format!("no {name}"))?;
+    let kilobytes: f64 = line[name.len() + 1..].trim().trim_end_matches(" kB").parse()?;
     Ok(kilobytes * 1024.0 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proportional_size_is_the_whole_one_and_none_of_its_parts() {
+        let text = "7f00-7fff ---p 00000000 00:00 0 [rollup]\nRss: 9000 kB\nPss:            1000 kB\nPss_Anon: 500 kB\n";
+        assert!((megabytes(text, "Pss").unwrap() - 1.024).abs() < 1e-9);
+        assert_eq!(megabytes(text, "PssX").unwrap_err().to_string(), "no PssX");
+    }
+
+    #[test]
+    fn this_process_has_no_more_for_itself_than_it_ever_held() {
+        let pid = std::process::id();
+        let own = proportional_megabytes(pid).unwrap();
+        assert!(own > 0.1 && own <= peak_megabytes(pid).unwrap(), "{own}");
+    }
 }

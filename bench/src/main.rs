@@ -1,6 +1,7 @@
 //! What we measure, as ratios to a limit or a peer in the same run. Never asserted in tests: machines differ.
 
 mod burst;
+mod containers;
 mod contestant;
 mod execs;
 mod machine;
@@ -26,6 +27,8 @@ enum What {
     Pods(pods::Pods),
     /// Commands in containers through the API server: bytes per second, the first byte, many at once
     Exec(execs::Execs),
+    /// A burst of pods on a container runtime, beside the real kubelet (as root)
+    Containers(containers::Containers),
     /// Draw what was measured
     Plot(plot::Plot),
     /// The bare client of `nodes`, in a process of its own so that its cost can be told
@@ -42,6 +45,7 @@ async fn main() -> anyhow::Result<()> {
         What::Nodes(nodes) => Box::pin(nodes.measure()).await,
         What::Pods(pods) => Box::pin(pods.measure()).await,
         What::Exec(execs) => Box::pin(execs.measure()).await,
+        What::Containers(containers) => Box::pin(containers.measure()).await,
         What::Plot(plot) => plot.draw(),
         What::BareNodes(bare) => bare.run().await,
         What::BareKubelet(bare) => bare.run().await,

@@ -38,7 +38,9 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) async fn measure(self) -> anyhow::Result<()> {
+    pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
+        // It has nothing to do without containers.
+        self.field.leave_out(Contestant::Kubelet);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(Machine::look()?);
         for &count in &self.count {

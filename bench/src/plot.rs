@@ -57,6 +57,19 @@ impl Plot {
                 nodes.counts().into_iter().filter_map(|count| Panel::of(&nodes, what, count, "nodes")),
             );
         }
+        // Only root has these.
+        let path = self.from.join("containers.json");
+        if path.exists() {
+            let containers = Report::read(&path)?;
+            for what in ["all pods Running", "proportional set size with the pods"] {
+                panels.extend(
+                    containers
+                        .counts()
+                        .into_iter()
+                        .filter_map(|count| Panel::of(&containers, what, count, "containers")),
+                );
+            }
+        }
         fs::write(&self.out, svg(&panels, &pods.machine))
             .with_context(|| format!("cannot write {}", self.out.display()))
     }

@@ -14,6 +14,12 @@ const FAILED: &str = "failed: ";
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
+    /// The container runtime, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runtime: Option<String>,
+    /// Whom all others are compared with.
+    #[serde(default = "bare")]
+    pub(crate) beside: Contestant,
     pub(crate) versions: BTreeMap<Contestant, String>,
     pub(crate) records: Vec<Record>,
 }
@@ -40,7 +46,12 @@ pub(crate) type Figure = (&'static str, f64, &'static str);
 
 impl Report {
     pub(crate) fn new(machine: Machine) -> Self {
-        Self { machine, versions: BTreeMap::new(), records: Vec::new() }
+        Self::beside(machine, Contestant::Bare)
+    }
+
+    /// A report that compares with this one.
+    pub(crate) fn beside(machine: Machine, beside: Contestant) -> Self {
+        Self { machine, runtime: None, beside, versions: BTreeMap::new(), records: Vec::new() }
     }
 
     /// Takes down what one round gave.
@@ -116,7 +127,7 @@ impl Report {
         counts
     }
 
-    /// One table per count: contestants are columns, measures rows; in brackets the ratio to the bare client.
+    /// One table per count: contestants are columns, measures rows; in brackets the ratio to whom they are compared with.
     fn markdown(&self, things: &str) -> String {
         let mut text = self.head();
         for count in self.counts() {
@@ -134,13 +145,13 @@ impl Report {
             let mut rows = vec![vec![format!("{} {things}", thousands(count))]];
             rows[0].extend(columns.iter().map(|contestant| contestant.title().to_owned()));
             for (what, unit) in measures {
-                let bare = self.value(Contestant::Bare, count, what);
+                let beside = self.value(self.beside, count, what);
                 let mut row = vec![format!("{what}, {unit}")];
                 for &contestant in &columns {
-                    row.push(match (self.value(contestant, count, what), bare) {
+                    row.push(match (self.value(contestant, count, what), beside) {
                         (None, _) => String::new(),
-                        (Some(value), Some(bare)) if contestant != Contestant::Bare && bare > 0.0 => {
-                            format!("{} ({:.2})", short(value), value / bare)
+                        (Some(value), Some(other)) if contestant != self.beside && other > 0.0 => {
+                            format!("{} ({:.2})", short(value), value / other)
                         }
                         (Some(value), _) => short(value),
                     });
@@ -163,10 +174,13 @@ impl Report {
         let mut text = format!(
             "{date}, {cores} cores ({processor}), {memory_gb} GB, Kubernetes {kubernetes}, load before the run {load_before}"
         );
+        if let Some(runtime) = &self.runtime {
+            let _ = write!(text, "; {runtime}");
+        }
         for (contestant, version) in &self.versions {
             let _ = write!(text, "; {contestant} {version}");
         }
-        text.push_str(". In brackets: the ratio to the bare client.\n\n");
+        let _ = write!(text, ". In brackets: the ratio to the {}.\n\n", self.beside);
         text
     }
 
@@ -198,6 +212,11 @@ impl Report {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is not a report", path.display()))
     }
+}
+
+/// Reports that do not say it compare with the bare client.
+fn bare() -> Contestant {
+    Contestant::Bare
 }
 
 /// Says how far it is.
@@ -273,6 +292,17 @@ mod tests {
         assert!(table.contains("| to Running, pods/s | 625         | 500 (0.80)             |"), "{table}");
         assert!(table.contains("| idle, MB           |             | 20.0                   |"), "{table}");
         assert!(table.contains("Go original, as shipped: too slow."), "{table}");
+    }
+
+    #[test]
+    fn where_the_kubelet_is_the_measure_the_ratio_is_to_it() {
+        let mut report = Report::beside(report().machine, Contestant::Kubelet);
+        report.runtime = Some("containerd 1.6.20".to_owned());
+        report.add(Contestant::Kubelet, 100, vec![("idle", 60.0, "MB")]);
+        report.add(Contestant::Ours, 100, vec![("idle", 15.0, "MB")]);
+        let table = report.markdown("containers");
+        assert!(table.contains("; containerd 1.6.20. In brackets: the ratio to the kubelet."), "{table}");
+        assert!(table.contains("| idle, MB       | 15.0 (0.25)            | 60.0    |"), "{table}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod completions;
 mod config;
 #[cfg(feature = "dev")]
 mod dev;
+mod doctor;
 mod flags;
 mod output;
 mod providers;
@@ -48,6 +49,8 @@ enum Verb {
     Providers(providers::Providers),
     /// Show, describe or check the configuration
     Config(config::Config),
+    /// Look whether pods could run here, and say what to do where they could not
+    Doctor(doctor::Doctor),
     /// Show which version this is
     Version(version::Version),
     /// Print a script that completes this command in a shell
@@ -79,6 +82,7 @@ impl Cli {
             Some(Verb::Run(verb)) => verb.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
             Some(Verb::Dev(verb)) => verb.execute(self.flags, registry).await,
+            Some(Verb::Doctor(verb)) => verb.execute(self.flags, &registry).await,
             Some(Verb::Config(verb)) => verb.execute(self.flags, &registry),
             Some(Verb::Providers(verb)) => Ok(verb.execute(&registry)?),
             Some(Verb::Version(verb)) => Ok(verb.execute()?),

@@ -16,7 +16,7 @@
 //!
 //! # Features
 //!
-//! One per provider, named as the provider: `mock` (on by default); and `dev` (on by default) for `virtual-kubelet dev`.
+//! One per provider, named as the provider: `cri`, `mock` (on by default); and `dev` (on by default) for `virtual-kubelet dev`.
 
 pub mod cli;
 pub mod config;

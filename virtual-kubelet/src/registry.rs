@@ -21,6 +21,8 @@ impl Registry {
     /// A registry with the providers that are compiled in: one per feature of this crate.
     pub fn with_builtin() -> Self {
         let registry = Self::new();
+        #[cfg(feature = "cri")]
+        let registry = registry.with(vk_provider_cri::CriFactory);
         #[cfg(feature = "mock")]
         let registry = registry.with(vk_provider_mock::MockFactory);
         registry
@@ -78,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "mock")]
+    #[cfg(all(feature = "cri", feature = "mock"))]
     fn the_builtin_providers_are_found_by_name() {
         let registry = Registry::with_builtin();
-        assert_eq!(registry.names(), ["mock"]);
+        assert_eq!(registry.names(), ["cri", "mock"]);
         assert_eq!(registry.get("mock").unwrap().name(), "mock");
         assert!(registry.get("nosuch").is_none());
     }

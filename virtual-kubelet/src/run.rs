@@ -27,6 +27,7 @@ use vk_kube::{Client, Identity, Source, access::Deed};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
+pub(crate) use self::fleet::context;
 use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},

@@ -41,6 +41,12 @@ pub enum Error {
         /// What was wanted.
         wanted: &'static str,
     },
+    /// Something is mounted in the tree, so it is not all of it ours.
+    #[error("{path} has something mounted in it", path = path.display())]
+    Mounted {
+        /// The tree.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("{operation} {path}", path = path.display())]
     System {

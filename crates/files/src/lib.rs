@@ -4,6 +4,7 @@
 //!   files or all of the new ones, in the layout that every program which watches a mounted ConfigMap knows.
 //! * [`Root`] finds, reads and makes things below a directory that a container may write to, and never leaves it: what a
 //!   `subPath` needs, because a container can put a symbolic link in the way at any moment.
+//! * [`tree`] removes a directory that containers have filled, or gives it to a group, and follows no link.
 //!
 //! ```
 //! use vk_files::{Root, Writer};
@@ -32,6 +33,7 @@
 
 pub mod error;
 pub mod root;
+pub mod tree;
 pub mod writer;
 
 pub use self::{

@@ -8,6 +8,7 @@ mod acting;
 pub mod admission;
 mod admitting;
 mod comparing;
+pub mod digest;
 mod events;
 pub mod fingerprint;
 pub mod freshness;
@@ -112,7 +113,7 @@ struct Shell {
     client: Client,
     events: Events,
     /// Reasons of events that the provider tells itself.
-    own_words: HashSet<String>,
+    own_words: telling::OwnWords,
     library: Library,
     /// Waits for objects that pods need.
     waits: JoinSet<Arc<str>>,
@@ -184,7 +185,7 @@ impl Controller {
         let mut notes = self.library.notes();
         let mut shell = Shell {
             events,
-            own_words: HashSet::new(),
+            own_words: telling::OwnWords::default(),
             ledger: Ledger::new(policy.checks, policy.daemon_sets),
             facts: self.facts,
             waiting: BTreeSet::new(),
@@ -329,7 +330,7 @@ impl Shell {
             PodChange::Annotations(pod, annotations) => self.tell(&pod.uid, Event::Annotations(annotations)),
             PodChange::Labels(pod, labels) => self.tell(&pod.uid, Event::Labels(labels)),
             PodChange::Event(event) => {
-                self.own_words.insert(event.reason.clone());
+                self.own_words.heard(&event.reason);
                 self.note(event);
             }
         }

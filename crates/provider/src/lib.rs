@@ -94,6 +94,7 @@
 pub mod ability;
 pub mod config;
 pub mod error;
+pub mod finding;
 pub mod node;
 pub mod pod;
 pub mod provider;
@@ -104,6 +105,7 @@ pub use self::{
     ability::Abilities,
     config::Config,
     error::{Error, Result},
+    finding::Finding,
     node::{NodeChange, NodeTemplate},
     pod::{Changes, ContainerRef, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef},
     provider::{Backend, Context, Factory, NodeEvent, Provider, SingleNode},

@@ -10,6 +10,7 @@ use crate::{
     Result,
     ability::{Abilities, Attach, Exec, Logs, PortForward, Stats},
     config::Config,
+    finding::Finding,
     node::{NodeChange, NodeTemplate},
     pod::{Changes, ObservedPod, PodBundle, PodRef},
 };
@@ -64,7 +65,8 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// `NotFound` means for certain that nothing of this pod runs; a backend that cannot tell answers `Unavailable`.
     /// Reports container states, the `ContainersReady` condition, IPs and phase; the core computes `Ready` from the
-    /// readiness gates and keeps the other conditions.
+    /// readiness gates and keeps the other conditions. A report with a `qosClass` counts as a whole one, made as a kubelet makes it:
+    /// the core then fills in nothing that is not told.
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus>;
 
     /// Every pod that the backend runs for this node: the truth after a restart, and compared with the API server from
@@ -144,6 +146,12 @@ pub trait Factory: Send + Sync + 'static {
     /// Reads the configuration and connects. `Invalid` when the configuration is wrong: the message says where and what
     /// to write instead. `Unavailable` is retried by the caller, `Invalid` ends the process.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>>;
+
+    /// Looks whether the backend could run here, for `virtual-kubelet doctor`: one finding for each thing that was looked at,
+    /// with the remedy for what is wrong. Changes nothing, and ends soon also where nobody answers.
+    async fn examine(&self, _config: Config, _context: Context) -> Vec<Finding> {
+        Vec::new()
+    }
 }
 
 /// An opened backend: one node, many, or nodes that come and go.

@@ -16,13 +16,17 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`peer`] does the same with a container runtime, a kubelet and a registry, and [`corpus`] compares what kubelets do with pods.
+//!
 //! [`conformance!`] holds a provider to the contract with one line, without a control plane: see [`mod@conformance`].
 
 pub mod conformance;
 pub mod control_plane;
+pub mod corpus;
 mod eventually;
 mod kubectl;
 pub mod matrix;
+pub mod peer;
 mod process;
 mod usage;
 

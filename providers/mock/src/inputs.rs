@@ -1,12 +1,12 @@
 //! What the containers of a pod were started with: their environment, and the files of their volumes.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
 use parking_lot::Mutex;
 use vk_provider::{
-    Error, PodBundle, Result,
+    Error, PodBundle, Resolver, Result,
     resolve::{ContainerInputs, Facts, File, FileSet},
 };
 
@@ -15,9 +15,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What one pod was started with.
 pub(crate) struct Inputs {
-    bundle: Mutex<PodBundle>,
+    source: Mutex<Source>,
     starts: Mutex<BTreeMap<String, Start>>,
     mounts: tokio::sync::Mutex<BTreeMap<String, Mount>>,
+}
+
+/// Where it comes from. The pod itself would be many times larger.
+struct Source {
+    resolver: Arc<dyn Resolver>,
+    containers: Box<[Own]>,
+}
+
+/// What is needed of a container's spec.
+struct Own {
+    name: Box<str>,
+    mounts: Box<[VolumeMount]>,
+    /// Whether the environment has the pod's address in it, which is known only when the pod is there.
+    wants_address: bool,
 }
 
 /// One start of a container. Its environment never changes.
@@ -48,26 +62,22 @@ impl Inputs {
             let inputs = bundle.resolver.container(&container.name, &facts).await?;
             starts.insert(container.name.clone(), Start { restarts: 0, inputs });
         }
-        Ok(Self { bundle: Mutex::new(bundle), starts: Mutex::new(starts), mounts: mounts.into() })
+        Ok(Self { source: Mutex::new(bundle.into()), starts: Mutex::new(starts), mounts: mounts.into() })
     }
 
     /// Of a pod that was there already: nobody knows any more what it was started with.
     pub(crate) fn unknown(bundle: PodBundle) -> Self {
-        Self { bundle: Mutex::new(bundle), starts: Mutex::default(), mounts: BTreeMap::new().into() }
+        Self { source: Mutex::new(bundle.into()), starts: Mutex::default(), mounts: BTreeMap::new().into() }
     }
 
     /// The pod has changed.
     pub(crate) fn update(&self, bundle: PodBundle) {
-        *self.bundle.lock() = bundle;
+        *self.source.lock() = bundle.into();
     }
 
-    /// Whether an environment has the pod's address in it, which is known only when the pod is there.
+    /// Whether an environment waits for the pod's address.
     pub(crate) fn wants_address(&self) -> bool {
-        let bundle = self.bundle.lock();
-        containers(&bundle.pod).flat_map(|container| container.env.iter().flatten()).any(|variable| {
-            let field = variable.value_from.as_ref().and_then(|source| source.field_ref.as_ref());
-            field.is_some_and(|field| field.field_path.starts_with("status.podIP"))
-        })
+        self.source.lock().containers.iter().any(|own| own.wants_address)
     }
 
     /// The environment of a container in this life of it.
@@ -92,7 +102,7 @@ impl Inputs {
         restarts: i32,
         facts: &Facts,
     ) -> Result<ContainerInputs> {
-        let resolver = self.bundle.lock().resolver.clone();
+        let resolver = Arc::clone(&self.source.lock().resolver);
         let inputs = resolver.container(container, facts).await?;
         self.starts.lock().insert(container.to_owned(), Start { restarts, inputs: inputs.clone() });
         Ok(inputs)
@@ -100,15 +110,14 @@ impl Inputs {
 
     /// The names of the containers.
     pub(crate) fn containers(&self) -> Vec<String> {
-        containers(&self.bundle.lock().pod).map(|container| container.name.clone()).collect()
+        self.source.lock().containers.iter().map(|own| own.name.to_string()).collect()
     }
 
     /// A file as a container sees it.
     pub(crate) async fn file(&self, container: &str, path: &str) -> Option<File> {
-        let mounts: Vec<VolumeMount> = {
-            let bundle = self.bundle.lock();
-            let own = containers(&bundle.pod).find(|one| one.name == container)?;
-            own.volume_mounts.clone().unwrap_or_default()
+        let mounts = {
+            let source = self.source.lock();
+            source.containers.iter().find(|own| *own.name == *container)?.mounts.clone()
         };
         for mount in mounts {
             let Some(rest) = beneath(&mount.mount_path, path) else { continue };
@@ -124,6 +133,20 @@ impl Inputs {
             }
         }
         None
+    }
+}
+
+impl From<PodBundle> for Source {
+    fn from(bundle: PodBundle) -> Self {
+        let own = |container: &Container| Own {
+            name: container.name.as_str().into(),
+            mounts: container.volume_mounts.clone().unwrap_or_default().into(),
+            wants_address: container.env.iter().flatten().any(|variable| {
+                let field = variable.value_from.as_ref().and_then(|source| source.field_ref.as_ref());
+                field.is_some_and(|field| field.field_path.starts_with("status.podIP"))
+            }),
+        };
+        Self { containers: containers(&bundle.pod).map(own).collect(), resolver: bundle.resolver }
     }
 }
 

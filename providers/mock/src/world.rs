@@ -117,9 +117,7 @@ impl World {
         let pod = reference(&desired)?;
         if let Some(entry) = self.pods.get_mut(&pod.uid) {
             // Adopted: the pod as it is wanted now counts, should it have changed meanwhile.
-            if !Arc::ptr_eq(&entry.pod, &desired.pod) {
-                entry.update(now, desired)?;
-            }
+            entry.update(now, desired)?;
             self.touch(&pod.uid, now);
             return Ok(Reply::Done);
         }

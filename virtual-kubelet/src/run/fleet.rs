@@ -343,7 +343,8 @@ fn settings(config: &Resolved) -> Settings {
     }
 }
 
-fn context(node: &config::Node, detected: IpAddr, state_dir: &std::path::Path) -> Context {
+/// What a provider is told about its node.
+pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::path::Path) -> Context {
     Context {
         node_name: node.name.clone(),
         internal_ip: node.internal_ip.or(node.address).filter(|ip| !ip.is_unspecified()).unwrap_or(detected),

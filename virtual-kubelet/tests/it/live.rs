@@ -11,6 +11,7 @@ mod chronicle;
 mod configuration;
 mod crash;
 mod credentials;
+mod cri;
 mod dev;
 mod fleet;
 mod kubelet;

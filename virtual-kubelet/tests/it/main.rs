@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod config;
+mod differential;
 mod flags;
 mod house;
 mod live;

@@ -16,15 +16,48 @@ fn providers_are_listed_in_a_table() {
         head.starts_with("NAME") && head.contains("DESCRIPTION") && head.ends_with("ABILITIES"),
         "{text}"
     );
+    let cri = lines.next().unwrap();
+    assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
     let mock = lines.next().unwrap();
     assert!(mock.starts_with("mock "), "{text}");
-    assert_eq!(vk(&["providers", "mock"]).run().ok(), text);
+    let one = vk(&["providers", "mock"]).run().ok();
+    assert!(one.contains("mock ") && !one.contains("cri "), "{one}");
 }
 
 #[test]
 fn an_unknown_provider_ends_with_1_as_in_the_go_original() {
-    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: mock"]]);
+    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, mock"]]);
     vk(&["providers", "mocc"]).run().refused(1, &[&["`mocc`", "did you mean `mock`?"]]);
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_what_to_do_and_ends_with_1() {
+    // Without a provider the doctor looks at a runtime of this machine.
+    for provider in [&["--provider", "cri"][..], &[]] {
+        let run = vk(&[&["doctor", "--provider-config", "cri.yaml"][..], provider].concat());
+        run.write("cri.yaml", "socket: /nonexistent/cri.sock\n");
+        let seen = run.run();
+        assert_eq!(seen.code, 1, "{seen:#?}");
+        let line = seen.stdout.lines().find(|line| line.contains("runtime socket: ")).unwrap();
+        assert!(line.starts_with("error ") && line.contains("/nonexistent/cri.sock -> "), "{line}");
+        assert!(seen.stdout.lines().any(|line| line.contains("cgroups: ")), "{seen:#?}");
+        assert!(seen.stderr.starts_with("error: ") && seen.stderr.lines().count() == 1, "{seen:#?}");
+    }
+}
+
+#[test]
+fn the_doctor_finds_mistakes_in_a_providers_configuration() {
+    let run = vk(&["doctor", "--provider", "cri", "--provider-config", "wrong.yaml"]);
+    run.write("wrong.yaml", "sokcet: /x\n");
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "{seen:#?}");
+    assert!(seen.stdout.starts_with("error ") && seen.stdout.contains("did you mean `socket`?"), "{seen:#?}");
+}
+
+#[test]
+fn a_provider_that_has_nothing_to_look_at_is_well() {
+    let text = vk(&["doctor", "--provider", "mock"]).run().ok();
+    assert!(text.starts_with("ok ") && text.contains("mock"), "{text}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Shell {
                 self.announce(pod, None, kind, reason.into_owned(), message);
             }
             Action::Tell(word) => {
-                if !self.own_words.contains(&*word.reason) {
+                if !self.own_words.has(&word.reason) {
                     let reason = word.reason.into_owned();
                     self.announce(pod, Some(word.path), word.kind, reason, word.message);
                 }

@@ -17,6 +17,8 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value, json};
 
+use super::digest::Digest;
+
 pub use self::{
     conditions::{
         CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
@@ -74,6 +76,12 @@ pub fn is_terminal(phase: Option<&str>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether a report is whole: one that tells even the class of service is a kubelet's, or made as one makes it, and nothing is filled
+/// in.
+fn is_whole(reported: &PodStatus) -> bool {
+    reported.qos_class.as_deref().is_some_and(|class| !class.is_empty())
+}
+
 /// Whether the pod has reached its end, by what the API server has.
 pub fn has_ended(pod: &Pod) -> bool {
     is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
@@ -81,6 +89,10 @@ pub fn has_ended(pod: &Pod) -> bool {
 
 /// The status that the pod shall have, from what the provider reports and what the API server has.
 pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+    let says_nothing_else = reported.conditions.is_none() && reported.container_statuses.is_none();
+    if is_whole(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
+        return rejected(pod, reported, around);
+    }
     let there = pod.status.clone().unwrap_or_default();
     let mut refused = Vec::new();
     // A verdict of an earlier process stays, unless the provider knows better.
@@ -104,8 +116,26 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     let start = there.start_time.clone().or_else(reported_start);
     status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(around.now))));
     status.observed_generation = around.generation.or(there.observed_generation);
+    // Of the pod as a whole, where the provider knows it.
+    status.resources = reported.resources.clone().or_else(|| there.resources.clone());
+    status.allocated_resources =
+        reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
     conditions::compose(pod, &there, reported, around, &mut status);
     Composed { status, refused }
+}
+
+/// The status of a pod that the node refused on sight: why, and nothing else, as by a kubelet, because there never was anything else.
+pub fn rejected(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+    let start = pod.status.as_ref().and_then(|there| there.start_time.clone());
+    let status = PodStatus {
+        phase: reported.phase.clone(),
+        reason: reported.reason.clone(),
+        message: reported.message.clone(),
+        start_time: Some(start.unwrap_or_else(|| Time(whole_seconds(around.now)))),
+        observed_generation: around.generation,
+        ..PodStatus::default()
+    };
+    Composed { status, refused: Vec::new() }
 }
 
 fn phase(
@@ -123,6 +153,12 @@ fn phase(
         return before.to_owned();
     }
     let back = rank(&wanted) < rank(before) || (is_terminal(Some(before)) && wanted != before);
+    if (before, wanted.as_str()) == ("Running", "Pending")
+        && is_whole(reported)
+        && containers::is_initializing(pod, now)
+    {
+        return wanted;
+    }
     if back {
         refused.push(format!("phase {wanted} after {before}"));
         return before.to_owned();
@@ -182,54 +218,39 @@ pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Our part of a pod's status, in the form in which two of them are compared.
-pub fn projection(status: &PodStatus) -> Value {
-    let ours = |condition: &&k8s_openapi::api::core::v1::PodCondition| conditions::is_ours(&condition.type_);
-    let conditions: BTreeMap<&str, Value> =
-        status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), json!(one))).collect();
-    let mut value = json!({
-        "phase": status.phase,
-        "reason": status.reason,
-        "message": status.message,
-        "hostIP": status.host_ip,
-        "hostIPs": status.host_ips,
-        "podIP": status.pod_ip,
-        "podIPs": status.pod_ips,
-        "startTime": status.start_time,
-        "observedGeneration": status.observed_generation,
-        "containers": status.container_statuses,
-        "init": status.init_container_statuses,
-        "ephemeral": status.ephemeral_container_statuses,
-        "conditions": conditions,
-    });
-    prune(&mut value);
-    value
+/// Our part of a pod's status, for comparing.
+pub fn digest(status: &PodStatus) -> Digest {
+    let ours = |condition: &&PodCondition| conditions::is_ours(&condition.type_);
+    let conditions: BTreeMap<&str, &PodCondition> =
+        status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), one)).collect();
+    Digest::of(&(
+        (&status.phase, &status.reason, &status.message),
+        (&status.host_ip, &status.host_ips, &status.pod_ip, &status.pod_ips),
+        (&status.start_time, &status.observed_generation),
+        (&status.resources, &status.allocated_resources),
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+        conditions,
+    ))
 }
 
-/// Whether this status is there already but for the generation, which the API server of Kubernetes 1.33 does not keep: by itself it is no
-/// reason to write about every pod at every start.
-pub(crate) fn is_there_without_generation(status: &PodStatus, there: Option<&PodStatus>) -> bool {
-    let Some(there) = there.filter(|there| there.observed_generation.is_none()) else { return false };
+/// Whether this status is there already but for what older API servers do not keep: the generation (before Kubernetes 1.34), and what the
+/// pod has as a whole (before 1.36). By itself that is no reason to write about every pod at every start.
+pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) -> bool {
+    let Some(there) = there else { return false };
     let mut status = status.clone();
-    status.observed_generation = None;
-    for condition in status.conditions.iter_mut().flatten() {
-        condition.observed_generation = None;
-    }
-    projection(&status) == projection(there)
-}
-
-/// Takes out what says nothing: the API server writes out some of it (`lastState: {}`) and not the rest.
-fn prune(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|_, member| {
-                prune(member);
-                !matches!(member, Value::Null) && member.as_object().is_none_or(|inner| !inner.is_empty())
-            });
+    if there.observed_generation.is_none() {
+        status.observed_generation = None;
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.observed_generation = None;
         }
-        Value::Array(items) => items.iter_mut().for_each(prune),
-        _ => {}
     }
+    if there.resources.is_none() && there.allocated_resources.is_none() {
+        status.resources = None;
+        status.allocated_resources = None;
+    }
+    digest(&status) == digest(there)
 }
 
 /// The strategic patch that brings a status about. Lists that merge by address are replaced whole, because a changed
@@ -247,6 +268,21 @@ pub fn patch(uid: &str, status: &PodStatus, there: Option<&PodStatus>, published
         let mut items = vec![json!({"$patch": "replace"})];
         items.extend(list.take().and_then(|list| list.as_array().cloned()).unwrap_or_default());
         body.insert(field.to_owned(), Value::Array(items));
+    }
+    // Conditions merge by type, so the same holds inside of each.
+    for condition in body.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        for field in ["reason", "message"] {
+            if condition.get(field).is_none() {
+                condition[field] = Value::Null;
+            }
+        }
+    }
+    // What is no longer among the amounts must go.
+    let has_amounts = |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
+    for field in ["resources", "allocatedResources"].into_iter().filter(|_| there.is_some_and(has_amounts)) {
+        if let Some(amounts) = body.get_mut(field).and_then(Value::as_object_mut) {
+            amounts.insert("$patch".to_owned(), json!("replace"));
+        }
     }
     for kind in conditions::outdated(status, there) {
         let conditions = body.entry("conditions").or_insert_with(|| json!([]));

@@ -1,7 +1,7 @@
 //! What people know from a kubelet: that a container started, is backing off, is being stopped. Read off the statuses that a
 //! provider reports, for providers that do not tell it themselves.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use vk_provider::EventKind;
@@ -19,6 +19,31 @@ pub struct Word {
     pub reason: Cow<'static, str>,
     /// For people.
     pub message: String,
+}
+
+/// The reasons of events that the provider tells itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnWords(HashSet<String>);
+
+/// Who tells one of these tells the other: the first stop would be told twice, if its event were waited for.
+const PAIR: [&str; 2] = ["Started", "Killing"];
+
+impl OwnWords {
+    /// The provider told an event with this reason.
+    pub fn heard(&mut self, reason: &str) {
+        if self.has(reason) {
+            return;
+        }
+        self.0.insert(reason.to_owned());
+        if PAIR.contains(&reason) {
+            self.0.extend(PAIR.map(str::to_owned));
+        }
+    }
+
+    /// Whether the provider tells events with this reason.
+    pub fn has(&self, reason: &str) -> bool {
+        self.0.contains(reason)
+    }
 }
 
 /// What happened between two statuses.
@@ -114,4 +139,22 @@ fn word(pod: &Pod, list: &str, before: Option<&ContainerStatus>, now: &Container
         }
     };
     Some(Word { path: path(list, name), kind, reason: reason.into(), message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_tells_of_starts_is_known_to_tell_of_stops_before_the_first() {
+        let mut own = OwnWords::default();
+        own.heard("Pulled");
+        assert!(own.has("Pulled") && !own.has("Started") && !own.has("Killing"));
+        own.heard("Started");
+        assert!(own.has("Killing"));
+        assert!(!own.has("BackOff"), "of the rest nothing is known");
+        let mut own = OwnWords::default();
+        own.heard("Killing");
+        assert!(own.has("Started"));
+    }
 }

@@ -57,15 +57,29 @@ pub(super) fn trim(pod: &mut Pod) {
     if let Some(status) = &mut pod.status {
         shrink(status);
     }
+    if let Some(spec) = &mut pod.spec {
+        fit(&mut spec.tolerations);
+        fit(&mut spec.volumes);
+        for projected in spec.volumes.iter_mut().flatten().filter_map(|volume| volume.projected.as_mut()) {
+            fit(&mut projected.sources);
+        }
+        for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            fit(&mut container.env);
+            fit(&mut container.env_from);
+            fit(&mut container.ports);
+            fit(&mut container.volume_mounts);
+        }
+    }
+}
+
+fn fit<T>(list: &mut Option<Vec<T>>) {
+    list.iter_mut().for_each(Vec::shrink_to_fit);
 }
 
 /// Gives back what the lists of a status have too much.
 pub(super) fn shrink(status: &mut PodStatus) {
-    let lists = [
-        &mut status.container_statuses,
-        &mut status.init_container_statuses,
-        &mut status.ephemeral_container_statuses,
-    ];
-    lists.into_iter().flatten().for_each(Vec::shrink_to_fit);
-    status.conditions.iter_mut().for_each(Vec::shrink_to_fit);
+    fit(&mut status.container_statuses);
+    fit(&mut status.init_container_statuses);
+    fit(&mut status.ephemeral_container_statuses);
+    fit(&mut status.conditions);
 }

@@ -27,11 +27,7 @@ use vk_provider::{EventKind, PodRef};
 use vk_supervisor::Backoff;
 
 use self::{admitting::Admission, sizing::Resizing, slot::Slot};
-use super::{
-    fingerprint::{Digest, Fingerprint},
-    missed::Known,
-    status,
-};
+use super::{digest::Digest, fingerprint::Fingerprint, missed::Known, status};
 use crate::now::Now;
 
 pub use self::words::{Action, Call, Event, Policy, Refusal, Write};
@@ -71,12 +67,16 @@ pub struct Worker {
     pod: PodRef,
     policy: Arc<Policy>,
     desired: Option<Arc<Pod>>,
+    /// Of our part of its status, once it was needed.
+    there: Option<Digest>,
     /// The pod as it was last in the API server, for the time after it left.
     last_known: Option<Arc<Pod>>,
     presence: Presence,
     /// The provider has accepted the pod in this process.
     accepted: bool,
     admission: Admission,
+    /// The node has refused the pod for good.
+    rejected: bool,
     /// Of the pod as it is wanted.
     print: Option<Fingerprint>,
     /// Of the pod with which the last call was made, unless that is to be repeated.
@@ -144,10 +144,12 @@ impl Worker {
             pod,
             policy,
             desired: None,
+            there: None,
             last_known: None,
             presence: if listed { Presence::Absent } else { Presence::Unknown },
             accepted: false,
             admission: Admission::Open,
+            rejected: false,
             print: None,
             acted_on: None,
             settled: None,
@@ -304,6 +306,7 @@ impl Worker {
         self.print = Some(print);
         self.expiry = deadline_of(&pod, now);
         self.last_known = Some(Arc::clone(&pod));
+        self.there = None;
         self.desired = Some(pod);
     }
 

@@ -71,6 +71,12 @@ impl Resolver for Fixed {
         let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
         let all = init.chain(spec.into_iter().flat_map(|spec| &spec.containers));
         let found: Option<&Container> = all.into_iter().find(|container| container.name == name);
+        let mut ephemeral = spec.into_iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+        // The suite's ephemeral containers have a command and no variables.
+        if let Some(joins) = ephemeral.find(|container| container.name == name) {
+            let (command, args) = (joins.command.clone(), joins.args.clone());
+            return Ok(ContainerInputs { env: Vec::new(), command, args });
+        }
         let found =
             found.ok_or_else(|| Error::not_found(format!("resolve container {name}: no such one")))?;
         let env: Result<Vec<_>> =

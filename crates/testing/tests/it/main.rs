@@ -5,5 +5,6 @@
 mod conformance;
 mod ending;
 mod identity;
+mod peer;
 mod restart;
 mod start;

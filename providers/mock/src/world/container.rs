@@ -23,13 +23,22 @@ pub(super) enum RestartPolicy {
     Never,
 }
 
+/// What of a pod's spec the world lives by. The spec itself is many times larger, and there may be thousands.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Outline {
+    /// All containers of the pod: init, regular, ephemeral. Only the last group can grow, so an index stays what it is.
+    pub(super) containers: Box<[Spec]>,
+    /// `activeDeadlineSeconds`.
+    pub(super) deadline: Option<i64>,
+}
+
 /// What the pod's spec says about a container.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spec<'a> {
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Spec {
     pub(super) role: Role,
-    pub(super) name: &'a str,
-    pub(super) image: &'a str,
-    pub(super) resources: Option<&'a ResourceRequirements>,
+    pub(super) name: Box<str>,
+    pub(super) image: Box<str>,
+    pub(super) resources: Option<Box<ResourceRequirements>>,
     pub(super) restart: RestartPolicy,
 }
 
@@ -93,17 +102,16 @@ impl RestartPolicy {
     }
 }
 
-// === impl Spec ===
+// === impl Outline ===
 
-impl<'a> Spec<'a> {
-    /// All containers of a pod: init, regular, ephemeral. Only the last group can grow, so an index stays what it is.
-    pub(super) fn all(pod: &'a Pod) -> impl Iterator<Item = Self> {
+impl Outline {
+    pub(super) fn of(pod: &Pod) -> Self {
         let policy = RestartPolicy::of(pod);
         let spec = pod.spec.as_ref();
         let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
         let regular = spec.into_iter().flat_map(|spec| &spec.containers);
         let ephemeral = spec.into_iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
-        let init = init.map(move |container| {
+        let init = init.map(|container| {
             let own = RestartPolicy::named(container.restart_policy.as_deref());
             let (role, restart) = match (own, policy) {
                 (Some(RestartPolicy::Always), _) => (Role::Sidecar, RestartPolicy::Always),
@@ -112,29 +120,47 @@ impl<'a> Spec<'a> {
                 // An init container that has succeeded is done, whatever the pod's policy.
                 (None, _) => (Role::Init, RestartPolicy::OnFailure),
             };
-            Spec {
+            Spec::new(
                 role,
-                name: &container.name,
-                image: container.image.as_deref().unwrap_or_default(),
-                resources: container.resources.as_ref(),
                 restart,
-            }
+                &container.name,
+                container.image.as_deref(),
+                container.resources.as_ref(),
+            )
         });
-        let regular = regular.map(move |container| Spec {
-            role: Role::Regular,
-            name: &container.name,
-            image: container.image.as_deref().unwrap_or_default(),
-            resources: container.resources.as_ref(),
-            restart: RestartPolicy::named(container.restart_policy.as_deref()).unwrap_or(policy),
+        let regular = regular.map(|container| {
+            let restart = RestartPolicy::named(container.restart_policy.as_deref()).unwrap_or(policy);
+            let (image, resources) = (container.image.as_deref(), container.resources.as_ref());
+            Spec::new(Role::Regular, restart, &container.name, image, resources)
         });
-        let ephemeral = ephemeral.map(|container| Spec {
-            role: Role::Ephemeral,
-            name: &container.name,
-            image: container.image.as_deref().unwrap_or_default(),
-            resources: None,
-            restart: RestartPolicy::Never,
+        let ephemeral = ephemeral.map(|container| {
+            let image = container.image.as_deref();
+            Spec::new(Role::Ephemeral, RestartPolicy::Never, &container.name, image, None)
         });
-        init.chain(regular).chain(ephemeral)
+        Self {
+            containers: init.chain(regular).chain(ephemeral).collect(),
+            deadline: spec.and_then(|spec| spec.active_deadline_seconds),
+        }
+    }
+
+    /// How many containers the pod had from the beginning.
+    pub(super) fn lasting(&self) -> usize {
+        self.containers.iter().filter(|spec| spec.role != Role::Ephemeral).count()
+    }
+}
+
+// === impl Spec ===
+
+impl Spec {
+    fn new(
+        role: Role,
+        restart: RestartPolicy,
+        name: &str,
+        image: Option<&str>,
+        resources: Option<&ResourceRequirements>,
+    ) -> Self {
+        let resources = resources.cloned().map(Box::new);
+        Self { role, name: name.into(), image: image.unwrap_or_default().into(), resources, restart }
     }
 }
 

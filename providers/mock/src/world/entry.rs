@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use vk_provider::{Error, PodRef, Result};
 
 use super::{
     Cidr,
-    container::{Container, Role, Spec, State},
+    container::{Container, Outline, Role, State},
     meter::{Meter, Usage},
     request::Desired,
 };
@@ -26,7 +25,7 @@ pub(super) struct Entry {
     pub(super) host_ip: IpAddr,
     /// Its own address and the range of it; `None` on the host's network.
     pub(super) address: Option<(Cidr, IpAddr)>,
-    pub(super) pod: Arc<Pod>,
+    pub(super) outline: Arc<Outline>,
     pub(super) containers: Vec<Container>,
     pub(super) created: Timestamp,
     /// Since when all init containers are done.
@@ -110,13 +109,14 @@ impl Entry {
         desired: Desired,
         address: Option<(Cidr, IpAddr)>,
     ) -> Self {
-        let containers = Spec::all(&desired.pod).map(|_| Container::new()).collect();
+        let outline = Outline::of(&desired.pod);
+        let containers = outline.containers.iter().map(|_| Container::new()).collect();
         let mut entry = Self {
             reference,
             node: desired.node,
             host_ip: desired.host_ip,
             address,
-            pod: desired.pod,
+            outline: Arc::new(outline),
             containers,
             created: now,
             initialized: None,
@@ -135,8 +135,8 @@ impl Entry {
     /// Takes over a changed spec. A container with a new image starts again, as under a kubelet whatever the policy.
     pub(super) fn update(&mut self, now: Timestamp, desired: Desired) -> Result<()> {
         let mut images = Vec::new();
-        let known = Spec::all(&self.pod).filter(|spec| spec.role != Role::Ephemeral).count();
-        for (index, (old, new)) in Spec::all(&self.pod).zip(Spec::all(&desired.pod)).enumerate() {
+        let outline = Outline::of(&desired.pod);
+        for (index, (old, new)) in self.outline.containers.iter().zip(&outline.containers).enumerate() {
             if old.name != new.name {
                 return Err(Error::invalid(format!(
                     "update pod {}: container {} cannot become {}",
@@ -147,17 +147,16 @@ impl Entry {
                 images.push(index);
             }
         }
-        let wanted = Spec::all(&desired.pod);
-        if wanted.filter(|spec| spec.role != Role::Ephemeral).count() != known {
+        if outline.lasting() != self.outline.lasting() {
             return Err(Error::invalid(format!(
                 "update pod {}: containers can be neither added nor removed",
                 self.reference
             )));
         }
-        self.pod = desired.pod;
+        self.outline = Arc::new(outline);
         self.life = desired.life;
         self.host_ip = desired.host_ip;
-        let count = Spec::all(&self.pod).count().max(self.containers.len());
+        let count = self.outline.containers.len().max(self.containers.len());
         self.containers.resize_with(count, Container::new);
         if self.over.is_none() && self.stop.is_none() {
             for index in images {
@@ -167,9 +166,9 @@ impl Entry {
                 }
             }
         }
-        for (spec, container) in Spec::all(&self.pod).zip(&mut self.containers) {
+        for (spec, container) in self.outline.containers.iter().zip(&mut self.containers) {
             if container.is_running() {
-                container.meter.set(now, Usage::of(&self.life, &self.reference.uid, spec.name));
+                container.meter.set(now, Usage::of(&self.life, &self.reference.uid, &spec.name));
             }
         }
         self.settle(now);
@@ -198,7 +197,7 @@ impl Entry {
 
     /// Lets a running container end now.
     pub(super) fn finish(&mut self, now: Timestamp, name: &str, code: i32) -> Result<()> {
-        let index = Spec::all(&self.pod).position(|spec| spec.name == name);
+        let index = self.outline.containers.iter().position(|spec| *spec.name == *name);
         let container = index.and_then(|index| self.containers.get_mut(index)).ok_or_else(|| {
             Error::not_found(format!("finish container {name}: pod {} has none", self.reference))
         })?;
@@ -253,7 +252,7 @@ impl Entry {
         // A pod is not over while something of it still stops.
         let stopping = self.stop.is_some() && self.containers.iter().any(Container::is_running);
         let (mut waiting, mut alive, mut bad) = (false, stopping, false);
-        for (spec, container) in Spec::all(&self.pod).zip(&self.containers) {
+        for (spec, container) in self.outline.containers.iter().zip(&self.containers) {
             match (spec.role, container.ended()) {
                 (Role::Regular, Some(ended)) => {
                     bad |= ended.code != 0;
@@ -277,19 +276,19 @@ impl Entry {
 
     /// What its containers use, by name.
     pub(super) fn meters(&self) -> BTreeMap<String, Meter> {
-        let all = Spec::all(&self.pod).zip(&self.containers);
+        let all = self.outline.containers.iter().zip(&self.containers);
         let ran = all.filter(|(_, container)| container.has_started());
-        ran.map(|(spec, container)| (spec.name.to_owned(), container.meter)).collect()
+        ran.map(|(spec, container)| (spec.name.to_string(), container.meter)).collect()
     }
 
     fn start(&mut self, at: Timestamp, index: usize) {
-        let Some(spec) = Spec::all(&self.pod).nth(index) else { return };
+        let Some(spec) = self.outline.containers.get(index) else { return };
         let ends = match spec.role {
             Role::Init => Some((after(at, self.life.init_run_for), self.life.init_exit_code)),
             Role::Regular => self.life.run_for.map(|time| (after(at, time), self.life.exit_code)),
             Role::Sidecar | Role::Ephemeral => None,
         };
-        let usage = Usage::of(&self.life, &self.reference.uid, spec.name);
+        let usage = Usage::of(&self.life, &self.reference.uid, &spec.name);
         let ready_at = after(at, self.life.ready_delay);
         let container = &mut self.containers[index];
         container.meter.start(at, usage);
@@ -338,7 +337,7 @@ impl Entry {
 
     /// When `activeDeadlineSeconds` fails the pod.
     fn deadline(&self) -> Option<Timestamp> {
-        let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
+        let seconds = self.outline.deadline?;
         let over = self.stop.is_some() || self.over.is_some();
         let seconds = u64::try_from(seconds).ok().filter(|_| !over)?;
         Some(after(self.created, Duration::from_secs(seconds)))
@@ -346,16 +345,16 @@ impl Entry {
 
     /// Decides what follows from what has happened: whose turn it is, who starts again, whether all is over.
     fn settle(&mut self, now: Timestamp) {
-        let pod = Arc::clone(&self.pod);
+        let outline = Arc::clone(&self.outline);
         if self.stop.is_none() && self.over.is_none() && self.failed.is_none() {
-            self.restart_ended(now, &pod);
-            self.start_waiting(now, &pod);
+            self.restart_ended(now, &outline);
+            self.start_waiting(now, &outline);
         }
         let phase = self.phase();
         if phase.is_terminal() {
             self.over = Some(phase);
             // Sidecars and debug containers live no longer than the containers that they are for.
-            for (spec, container) in Spec::all(&pod).zip(&mut self.containers) {
+            for (spec, container) in outline.containers.iter().zip(&mut self.containers) {
                 let alive = match container.state {
                     State::Waiting { until } => until.is_some(),
                     State::Running { .. } => self.stop.is_none(),
@@ -369,7 +368,9 @@ impl Entry {
         if self.stop.is_some() && self.containers.iter().all(|container| container.ended().is_some()) {
             self.forget_at.get_or_insert_with(|| after(now, self.life.keep_ended));
         }
-        let mut counted = Spec::all(&pod)
+        let mut counted = outline
+            .containers
+            .iter()
             .zip(&self.containers)
             .filter(|(spec, _)| matches!(spec.role, Role::Regular | Role::Sidecar));
         let ready = counted.all(|(_, container)| container.is_ready());
@@ -379,8 +380,8 @@ impl Entry {
     }
 
     /// Ended containers that start again after a back-off.
-    fn restart_ended(&mut self, now: Timestamp, pod: &Pod) {
-        for (spec, container) in Spec::all(pod).zip(&mut self.containers) {
+    fn restart_ended(&mut self, now: Timestamp, outline: &Outline) {
+        for (spec, container) in outline.containers.iter().zip(&mut self.containers) {
             if let Some(ended) = container.ended()
                 && spec.restart.restarts(ended.code)
             {
@@ -392,9 +393,9 @@ impl Entry {
     }
 
     /// Waiting containers whose turn has come: init containers one after the other, then all others.
-    fn start_waiting(&mut self, now: Timestamp, pod: &Pod) {
+    fn start_waiting(&mut self, now: Timestamp, outline: &Outline) {
         let start = now.max(after(self.created, self.life.start_delay));
-        for (spec, container) in Spec::all(pod).zip(&mut self.containers) {
+        for (spec, container) in outline.containers.iter().zip(&mut self.containers) {
             let init = matches!(spec.role, Role::Init | Role::Sidecar);
             if !init && self.initialized.is_none() {
                 self.initialized = Some(now);

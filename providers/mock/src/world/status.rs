@@ -19,10 +19,16 @@ use super::{
 /// The status of a pod now.
 pub(super) fn of(entry: &Entry) -> PodStatus {
     let phase = entry.phase();
-    let has_init = Spec::all(&entry.pod).any(|spec| matches!(spec.role, Role::Init | Role::Sidecar));
-    let (mut init, mut regular, mut ephemeral) = (Vec::new(), Vec::new(), Vec::new());
-    for (spec, container) in Spec::all(&entry.pod).zip(&entry.containers) {
-        let status = container_status(entry, &spec, container, has_init);
+    let specs = &entry.outline.containers;
+    let count = |role: Role| specs.iter().filter(|spec| spec.role == role).count();
+    let inits = count(Role::Init) + count(Role::Sidecar);
+    let has_init = inits > 0;
+    // With just the room that they need: a status is kept as long as its pod.
+    let mut init = Vec::with_capacity(inits);
+    let mut regular = Vec::with_capacity(count(Role::Regular));
+    let mut ephemeral = Vec::with_capacity(count(Role::Ephemeral));
+    for (spec, container) in specs.iter().zip(&entry.containers) {
+        let status = container_status(entry, spec, container, has_init);
         match spec.role {
             Role::Init | Role::Sidecar => init.push(status),
             Role::Regular => regular.push(status),
@@ -56,12 +62,7 @@ pub(super) fn of(entry: &Entry) -> PodStatus {
     }
 }
 
-fn container_status(
-    entry: &Entry,
-    spec: &Spec<'_>,
-    container: &Container,
-    has_init: bool,
-) -> ContainerStatus {
+fn container_status(entry: &Entry, spec: &Spec, container: &Container, has_init: bool) -> ContainerStatus {
     let id = |restarts: i32| format!("mock://{}.{}.{restarts}", entry.reference.uid, spec.name);
     let state = match container.state {
         State::Waiting { .. } => ContainerState {
@@ -78,9 +79,9 @@ fn container_status(
     let previous = if container.is_running() { container.restarts - 1 } else { container.restarts };
     let started = container.is_running();
     ContainerStatus {
-        name: spec.name.to_owned(),
-        image: spec.image.to_owned(),
-        image_id: image_id(spec.image),
+        name: spec.name.to_string(),
+        image: spec.image.to_string(),
+        image_id: image_id(&spec.image),
         container_id: container.has_started().then(|| id(container.restarts)),
         state: Some(state),
         last_state: container.last.map(|last| terminated(entry, &last, id(previous.max(0)))),
@@ -90,16 +91,16 @@ fn container_status(
         },
         started: Some(started),
         restart_count: container.restarts,
-        resources: spec.resources.filter(|_| started).cloned(),
-        allocated_resources: spec.resources.and_then(|resources| resources.requests.clone()),
+        resources: spec.resources.as_deref().filter(|_| started).cloned(),
+        allocated_resources: spec.resources.as_ref().and_then(|resources| resources.requests.clone()),
         ..ContainerStatus::default()
     }
 }
 
-fn waiting(entry: &Entry, spec: &Spec<'_>, container: &Container, has_init: bool) -> ContainerStateWaiting {
+fn waiting(entry: &Entry, spec: &Spec, container: &Container, has_init: bool) -> ContainerStateWaiting {
     let (reason, message) = match container.last {
         Some(last) => {
-            let (name, pod) = (spec.name, &entry.reference.name);
+            let (name, pod) = (&spec.name, &entry.reference.name);
             let message =
                 format!("back-off restarting container={name} pod={pod} after exit code {}", last.code);
             ("CrashLoopBackOff", Some(message))
@@ -188,13 +189,15 @@ fn time(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-fn names(entry: &Entry, wanted: impl Fn(&Spec<'_>, &Container) -> bool) -> String {
+fn names(entry: &Entry, wanted: impl Fn(&Spec, &Container) -> bool) -> String {
     let mut names = String::new();
-    for (spec, _) in Spec::all(&entry.pod).zip(&entry.containers).filter(|(spec, c)| wanted(spec, c)) {
+    for (spec, _) in
+        entry.outline.containers.iter().zip(&entry.containers).filter(|(spec, c)| wanted(spec, c))
+    {
         if !names.is_empty() {
             names.push(' ');
         }
-        names.push_str(spec.name);
+        names.push_str(&spec.name);
     }
     names
 }

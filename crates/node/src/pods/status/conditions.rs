@@ -6,7 +6,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{Surroundings, is_terminal, whole_seconds};
+use super::{Surroundings, is_terminal, is_whole, whole_seconds};
 
 /// All init containers have ended well.
 pub const INITIALIZED: &str = "Initialized";
@@ -17,6 +17,12 @@ pub const READY: &str = "Ready";
 /// The sandbox and its network are there.
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 
+/// The pod has a node. Written where a provider says it, as a kubelet does, and never the reason for a write: it does not change.
+const SCHEDULED: &str = "PodScheduled";
+
+/// All containers are being restarted together. Written where a provider says it.
+const RESTARTING: &str = "AllContainersRestarting";
+
 /// Another size is wanted and cannot be had, or not now.
 pub const RESIZE_PENDING: &str = "PodResizePending";
 /// Another size is being brought about.
@@ -25,8 +31,16 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 pub const UPDATED: &str = "virtual-kubelet.io/Updated";
 
 /// Conditions that we write. A provider may report these, and no others: the rest belongs to other controllers.
-const OURS: [&str; 7] =
-    [INITIALIZED, CONTAINERS_READY, READY, READY_TO_START, RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
+const OURS: [&str; 8] = [
+    INITIALIZED,
+    CONTAINERS_READY,
+    READY,
+    READY_TO_START,
+    RESTARTING,
+    RESIZE_PENDING,
+    RESIZE_IN_PROGRESS,
+    UPDATED,
+];
 
 /// Those among them that are only there while they hold.
 const PASSING: [&str; 3] = [RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
@@ -52,22 +66,27 @@ pub(super) fn compose(
     around: &Surroundings,
     status: &mut PodStatus,
 ) {
-    let said =
-        |kind: &str| reported.conditions.iter().flatten().find(|condition| condition.type_ == kind).cloned();
-    let terminal = is_terminal(status.phase.as_deref());
+    let phase = status.phase.clone().unwrap_or_default();
+    let said = |kind: &str| {
+        let mut conditions = reported.conditions.iter().flatten();
+        conditions.find(|condition| condition.type_ == kind && fits(condition, &phase)).cloned()
+    };
+    let terminal = is_terminal(Some(&phase));
     let initialized = said(INITIALIZED).unwrap_or_else(|| initialized(status));
     let containers = if terminal {
-        ended(CONTAINERS_READY, status)
+        // Nothing that has ended is ready; why it was not ready before is for the provider to say.
+        let unready = said(CONTAINERS_READY).filter(|condition| condition.status != "True");
+        unready.filter(|_| is_whole(reported)).unwrap_or_else(|| ended(CONTAINERS_READY, status))
     } else {
         said(CONTAINERS_READY).unwrap_or_else(|| containers_ready(pod, status))
     };
-    let ready = if terminal { ended(READY, status) } else { ready(pod, there, &containers) };
-    let mut all = vec![initialized, containers, ready];
     let to_start = said(READY_TO_START).unwrap_or_else(|| {
         let has_address = status.pod_ip.is_some() && !terminal;
         condition(READY_TO_START, has_address, None, None)
     });
-    all.push(to_start);
+    // In the kubelet's order, which is the order in which they are shown.
+    let mut all = vec![to_start, initialized, ready(pod, there, &containers), containers];
+    all.extend([SCHEDULED, RESTARTING].into_iter().filter_map(said));
     // The core knows better what it decided itself, and a pod that has ended does not change any more.
     let verdict = |kind| around.verdicts.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
     all.extend(PASSING.into_iter().filter(|_| !terminal).filter_map(verdict));
@@ -127,6 +146,15 @@ fn containers_ready(pod: &Pod, status: &PodStatus) -> PodCondition {
     condition(CONTAINERS_READY, holds, (!holds).then_some("ContainersNotReady"), (!holds).then_some(message))
 }
 
+/// Whether a provider's condition can be meant of this phase: the end that it tells of may be another than the one that was decided.
+fn fits(condition: &PodCondition, phase: &str) -> bool {
+    match condition.reason.as_deref() {
+        Some("PodCompleted") => phase != "Failed",
+        Some("PodFailed") => phase != "Succeeded",
+        _ => true,
+    }
+}
+
 /// Ready: the containers, and every readiness gate, which are other controllers' conditions.
 fn ready(pod: &Pod, there: &PodStatus, containers: &PodCondition) -> PodCondition {
     if containers.status != "True" {
@@ -134,22 +162,20 @@ fn ready(pod: &Pod, there: &PodStatus, containers: &PodCondition) -> PodConditio
         return condition(READY, false, reason, containers.message.clone());
     }
     let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_deref()).unwrap_or_default();
-    for gate in gates {
+    let closed = gates.iter().filter_map(|gate| {
         let kind = &gate.condition_type;
-        match there.conditions.iter().flatten().find(|condition| condition.type_ == *kind) {
-            Some(gate) if gate.status == "True" => {}
-            Some(_) => {
-                let message = format!("the status of pod readiness gate {kind:?} is not \"True\"");
-                return condition(READY, false, Some("ReadinessGatesNotReady"), Some(message));
+        let found = there.conditions.iter().flatten().find(|condition| condition.type_ == *kind);
+        match found.map(|condition| condition.status.as_str()) {
+            Some("True") => None,
+            Some(other) => {
+                Some(format!("the status of pod readiness gate {kind:?} is not \"True\", but {other}"))
             }
-            None => {
-                let message =
-                    format!("corresponding condition of pod readiness gate {kind:?} does not exist.");
-                return condition(READY, false, Some("ReadinessGatesNotReady"), Some(message));
-            }
+            None => Some(format!("corresponding condition of pod readiness gate {kind:?} does not exist.")),
         }
-    }
-    condition(READY, true, None, None)
+    });
+    let closed: Vec<String> = closed.collect();
+    let holds = closed.is_empty();
+    condition(READY, holds, (!holds).then_some("ReadinessGatesNotReady"), (!holds).then(|| closed.join(", ")))
 }
 
 /// The time of a condition moves only when its status does.

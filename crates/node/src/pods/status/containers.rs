@@ -48,7 +48,12 @@ pub(super) fn compose(
     let terminal = super::is_terminal(reported.phase.as_deref());
     let why = |why| (!terminal).then_some(why);
     let waiting = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-    let member = |one| Member::of(one, policy);
+    // What a provider that tells everything does not tell is not there.
+    let known = !super::is_whole(reported);
+    let member = |one| {
+        let member = Member::of(one, policy);
+        Member { resources: member.resources.filter(|_| known), ..member }
+    };
     status.container_statuses = list(
         regular.iter().map(member),
         reported.container_statuses.as_deref(),
@@ -75,8 +80,10 @@ pub(super) fn compose(
         why("ContainerCreating"),
         refused,
     );
-    // As the kubelet sorts them: regular ones by name, init containers in the order of the spec.
-    if let Some(list) = &mut status.container_statuses {
+    // As the kubelet sorts them: by name, and init containers in the order of the spec.
+    for list in
+        [&mut status.container_statuses, &mut status.ephemeral_container_statuses].into_iter().flatten()
+    {
         list.sort_by(|a, b| a.name.cmp(&b.name));
     }
 }
@@ -184,6 +191,19 @@ pub fn fill(name: &str, image: &str, reason: &str) -> ContainerStatus {
         }),
         ..ContainerStatus::default()
     }
+}
+
+/// Whether the pod is initialised again, in a new sandbox: the one way back that a kubelet knows.
+pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
+    let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+    let goes_on = |name: &str| {
+        init.iter().any(|one| one.name == name && one.restart_policy.as_deref() == Some("Always"))
+    };
+    status.init_container_statuses.iter().flatten().any(|one| {
+        let state = one.state.clone().unwrap_or_default();
+        let has_started = goes_on(&one.name) && one.started == Some(true);
+        (state.running.is_some() && !has_started) || (state.waiting.is_some() && one.last_state.is_none())
+    })
 }
 
 /// The phase that follows from the containers, for providers that name none.

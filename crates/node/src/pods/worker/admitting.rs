@@ -62,6 +62,7 @@ impl Worker {
             Verdict::Admitted => self.admission = Admission::Given,
             Verdict::Rejected { reason, message, refused } => {
                 self.admission = Admission::Over;
+                self.rejected = refused == Refused::Fail;
                 actions.push(Action::Announce(EventKind::Warning, reason.clone().into(), message.clone()));
                 self.refuse(refused, reason, format!("Pod was rejected: {message}"));
             }

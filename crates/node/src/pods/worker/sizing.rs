@@ -8,7 +8,8 @@ use vk_provider::{EventKind, error::Kind};
 use super::{Action, Call, Presence, Refusal, Worker};
 use crate::pods::{
     admission::{Checks, Delay},
-    fingerprint::{Digest, Fingerprint, containers, size},
+    digest::Digest,
+    fingerprint::{Fingerprint, containers, size},
     status::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
 };
 

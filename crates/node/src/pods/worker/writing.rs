@@ -12,7 +12,7 @@ use super::{Action, Presence, Worker, Write, Written};
 use crate::{
     now::Now,
     pods::{
-        fingerprint::Digest,
+        digest::Digest,
         status::{self, Composed, Published, Surroundings, UPDATED},
     },
 };
@@ -37,14 +37,20 @@ impl Worker {
     /// The status patch that the pod needs, if it needs one.
     fn status_write(&mut self, now: Now, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> Option<Value> {
         let source = self.status_source(pod)?;
+        // A deletion raises the generation too, and has been acted on when nothing of the pod runs.
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let over = deleted && self.reported.as_deref().is_some_and(status::all_ended);
         let around = Surroundings {
             host_ips: self.policy.host_ips.clone(),
             now: now.wall,
-            generation: self.generation,
+            generation: if over || self.rejected { pod.metadata.generation } else { self.generation },
             verdicts: self.size_condition().into_iter().chain(self.update_condition()).collect(),
         };
-        let Composed { status, refused } =
-            status::compose(&self.actual(&self.furthest(pod)), &source, &around);
+        let Composed { status, refused } = if self.rejected && !super::has_started(pod) {
+            status::rejected(pod, &source, &around)
+        } else {
+            status::compose(&self.actual(&self.furthest(pod)), &source, &around)
+        };
         if refused != self.refused {
             if !refused.is_empty() {
                 let message = format!("the provider reported {}: not taken over", refused.join("; "));
@@ -52,11 +58,11 @@ impl Worker {
             }
             self.refused = refused;
         }
-        let asked = Digest::of(&status::projection(&status));
-        let there = Digest::of(&pod.status.as_ref().map(status::projection).unwrap_or_default());
+        let asked = status::digest(&status);
+        let there = *self.there.get_or_insert_with(|| digest_of(pod));
         let same = match &self.written {
             Some(written) => written.asked == asked && written.there == there,
-            None => asked == there || status::is_there_without_generation(&status, pod.status.as_ref()),
+            None => asked == there || status::is_there_as_kept(&status, pod.status.as_ref()),
         };
         if same && self.annotations.is_empty() && self.labels.is_empty() {
             return None;
@@ -104,6 +110,10 @@ impl Worker {
             let seen = self.reported.as_deref().filter(|reported| status::all_ended(reported)).cloned();
             let unseen = || super::has_started(pod).then(|| status::lost(pod, message));
             let mut status = seen.or_else(unseen).unwrap_or_default();
+            // Why it was not ready before it failed is of no interest any more.
+            if let Some(conditions) = &mut status.conditions {
+                conditions.retain(|condition| condition.type_ != status::CONTAINERS_READY);
+            }
             status.phase = Some("Failed".to_owned());
             status.reason = Some(reason.clone());
             status.message = Some(message.clone());
@@ -161,10 +171,7 @@ impl Worker {
                         !done
                     });
                 }
-                let there = pod
-                    .as_ref()
-                    .and_then(|pod| pod.status.as_ref())
-                    .map(|there| Digest::of(&status::projection(there)));
+                let there = pod.as_deref().filter(|pod| pod.status.is_some()).map(digest_of);
                 self.written = asked.zip(there).map(|(asked, there)| Written { asked, there });
                 if let Some(pod) = pod {
                     self.want(now, pod, actions);
@@ -209,6 +216,11 @@ impl Worker {
             },
         }
     }
+}
+
+/// Of our part of the status that the pod has.
+fn digest_of(pod: &Pod) -> Digest {
+    pod.status.as_ref().map_or_else(|| Digest::of(&()), status::digest)
 }
 
 /// Whether the pod is deleted and stays for a finalizer of somebody else.

@@ -1,35 +1,34 @@
 //! The real kubelet, on a containerd of its own, as a node of the test control plane. Needs root: `make e2e-resolve`.
 //!
-//! Both run in PID and mount namespaces of their own, so that whatever they started or mounted ends with them. What they
-//! leave outside of those (a bridge, cgroups, kernel settings) is put back by [`machine`].
+//! Recordings hold the addresses of the machine, so it is always the same one.
 
-mod agent;
-mod image;
-mod machine;
 mod observe;
-mod runtime;
 
 use std::{net::IpAddr, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::Api;
-use vk_testing::eventually;
+use vk_testing::{
+    eventually,
+    peer::{Containerd, Image, Kubelet, Machine, containerd, kubelet},
+};
 
 use super::{
     assert_as_meant,
-    case::{Case, NODE},
+    case::{Case, ENTRY_POINT, IMAGE, NODE},
     ours::Ours,
     recording::{self, Node, Recording},
     stage,
 };
-use agent::Agent;
-use machine::Machine;
-use runtime::Runtime;
-
 /// Pods that are started at once: enough to keep two cores busy.
 const AT_ONCE: usize = 12;
 const SOON: Duration = Duration::from_mins(2);
+
+/// Which machine it is.
+const MACHINE: u8 = 211;
+/// Prints what the container was started with and what it sees, a line for each thing.
+const LOOK: &str = include_str!("peer/look.sh");
 
 /// Set to record, in place of comparing with what was recorded.
 const RECORD: &str = "VK_RECORD";
@@ -37,11 +36,14 @@ const RECORD: &str = "VK_RECORD";
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-resolve"]
 async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
-    let machine = Machine::prepare();
+    let machine = Machine::numbered(MACHINE);
     let cluster = stage::control_plane().await;
     let client = cluster.admin().unwrap();
-    let runtime = Runtime::start(&machine).await;
-    let agent = Agent::start(&machine, &runtime, &cluster);
+    let options = containerd::Options { images: vec![image()], ..containerd::Options::default() };
+    let containerd = Containerd::start(machine, options).await;
+    let options =
+        kubelet::Options { node: NODE.to_owned(), features: stage::FEATURES.map(str::to_owned).to_vec() };
+    let agent = Kubelet::start(&containerd, &cluster, &options).await;
     let node = registered(&client).await;
     println!("{} on {}: {:?}", node.kubelet, node.runtime, node.allocatable);
 
@@ -88,6 +90,15 @@ async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
     let found: Vec<_> = seen.into_iter().map(|(case, _, differences)| (case.name, differences)).collect();
     assert_as_meant(&found);
     println!("ours: {} cases are as the kubelet's", found.len());
+}
+
+/// The image of all pods, which prints what it was started with; `/stay` does not end then.
+fn image() -> Image {
+    Image::new(IMAGE)
+        .entry_point(&[ENTRY_POINT])
+        .file("/look", LOOK)
+        .file(ENTRY_POINT, "#!/bin/sh\n. /look\n")
+        .file("/stay", "#!/bin/sh\n. /look\nexec sleep 2147483647\n")
 }
 
 /// The node, as soon as it is ready.

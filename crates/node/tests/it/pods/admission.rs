@@ -57,6 +57,12 @@ async fn a_pod_for_which_there_is_no_room_fails_with_the_kubelets_reason(who: Wh
     let first = stage.create_running("first", asking("3")).await;
     let second = stage.create("second", asking("2")).await;
     let event = rejected(&stage, &second, "OutOfcpu").await;
+    // As by a kubelet: why, and nothing else.
+    let refused = stage.get("second").await.unwrap();
+    let told = status(&refused);
+    assert_eq!(told.observed_generation, refused.metadata.generation);
+    let more = (&told.host_ip, &told.pod_ip, &told.container_statuses, &told.conditions);
+    assert_eq!(more, (&None, &None, &None, &None));
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     let text = "Node didn't have enough resource: cpu, requested: 2000, used: 3000, capacity: 4000";
     assert_eq!(event.message.as_deref(), Some(text));

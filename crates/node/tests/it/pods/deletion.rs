@@ -9,7 +9,7 @@ use vk_provider_mock::{Call, Fault};
 
 use super::{
     puppet::{Puppet, report},
-    stage::{Setup, Stage, container, message, phase, reference, see_stopped, uid, until},
+    stage::{Setup, Stage, container, message, phase, reference, see_stopped, status, uid, until},
 };
 use crate::harness::{Who, under_both_identities};
 
@@ -172,7 +172,9 @@ async fn a_foreign_finalizer_is_respected() {
     let pod = stage.create_running("web", json!({"metadata": {"finalizers": ["example.com/wait"]}})).await;
     stage.delete("web", Some(30)).await;
     let ended = |pod: &_| container(pod, "main").state.is_some_and(|state| state.terminated.is_some());
-    stage.see("web", "an ended container", ended).await;
+    let over = stage.see("web", "an ended container", ended).await;
+    // A deletion raises the generation, as a kubelet's last word on a pod says too.
+    assert_eq!(status(&over).observed_generation, over.metadata.generation);
     let removal = |count: &u64| *count == 1;
     until("the removal", || run.requests("delete", "pods"), removal).await;
     stage.create_running("other", json!({})).await;

@@ -55,7 +55,15 @@ async fn a_whole_life_is_told(who: Who) {
     let waiting = stage.see("job", "a waiting pod", |pod| status(pod).start_time.is_some()).await;
     assert_eq!(phase(&waiting), "Pending");
     assert!(!holds(&waiting, "Initialized") && !holds(&waiting, "Ready"));
-    stage.see("job", "a running pod", is_running).await;
+    let runs = stage.see("job", "a running pod", is_running).await;
+    for kind in ["Initialized", "ContainersReady", "Ready"] {
+        let condition = condition(&runs, kind).unwrap();
+        assert_eq!(
+            (condition.reason, condition.message),
+            (None, None),
+            "{kind}: the reason went with what it was for"
+        );
+    }
     mock.finish(&reference(&pod), "main", 3).await.unwrap();
     let again = |pod: &_| container(pod, "main").restart_count == 1 && is_running(pod);
     let pod = stage.see("job", "a restarted container", again).await;
@@ -71,6 +79,74 @@ async fn a_whole_life_is_told(who: Who) {
     assert_eq!(run.spy.deletes(uid(&pod)).len(), 1, "the backend may keep nothing of a pod that is gone");
     assert_eq!(mock.creations(uid(&pod)).await.unwrap(), 1);
     assert_eq!(run.refusals(), 0);
+}
+
+/// A provider that does what a kubelet does: what it says of a pod is what the API server has, field by field.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_status_told_as_a_kubelet_tells_it_is_written_as_it_is() {
+    let stage = Stage::admin("whole").await;
+    let puppet = Puppet::new(&stage.node);
+    let run = stage.start(puppet.clone());
+    let pod = stage
+        .create_running("web", json!({"spec": {"readinessGates": [{"conditionType": "lb/open"}]}}))
+        .await;
+    let condition = |kind: &str, status: &str, reason: Option<&str>, message: Option<&str>| json!({"type": kind, "status": status, "reason": reason, "message": message});
+    let unready = Some("containers with unready status: [main]");
+    let crashing = json!({
+        "phase": "Running",
+        "qosClass": "BestEffort",
+        "hostIP": "10.9.0.1", "hostIPs": [{"ip": "10.9.0.1"}], "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}],
+        "resources": {},
+        "conditions": [
+            condition("PodReadyToStartContainers", "True", None, None),
+            condition("Initialized", "True", None, None),
+            condition("Ready", "False", Some("ContainersNotReady"), unready),
+            condition("ContainersReady", "False", Some("ContainersNotReady"), unready),
+            condition("PodScheduled", "True", None, None)],
+        "containerStatuses": [{"name": "main", "image": "example.com/app:1", "imageID": "example.com/app@sha256:abc", "ready": false,
+            "restartCount": 2, "started": false, "containerID": "containerd://2", "resources": {},
+            "user": {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}},
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "containerID": "containerd://2",
+                "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z"}}}],
+    });
+    puppet.set(&reference(&pod), serde_json::from_value(crashing.clone()).unwrap());
+    let seen = stage.see("web", "the back-off", |pod| container(pod, "main").restart_count == 2).await;
+    assert_eq!(told(&seen), crashing);
+
+    // And without what belonged to it when it is over: only the gate is missing.
+    let mut well = crashing;
+    for index in [2, 3] {
+        well["conditions"][index]["status"] = json!("True");
+        for field in ["reason", "message"] {
+            well["conditions"][index][field] = json!(null);
+        }
+    }
+    well["containerStatuses"][0]["state"] = json!({"running": {"startedAt": "2026-01-01T00:01:00Z"}});
+    well["containerStatuses"][0]["ready"] = json!(true);
+    puppet.set(&reference(&pod), serde_json::from_value(well.clone()).unwrap());
+    let seen = stage.see("web", "a good end", |pod| container(pod, "main").ready).await;
+    let gate = "corresponding condition of pod readiness gate \"lb/open\" does not exist.";
+    well["conditions"][2] = condition("Ready", "False", Some("ReadinessGatesNotReady"), Some(gate));
+    assert_eq!(told(&seen), well);
+    assert_eq!(run.refusals(), 0);
+}
+
+/// A pod's status but for the times and generations, with what is not there as null.
+fn told(pod: &k8s_openapi::api::core::v1::Pod) -> serde_json::Value {
+    let mut status = json!(pod.status);
+    let fields = status.as_object_mut().unwrap();
+    fields.remove("observedGeneration");
+    fields.remove("startTime");
+    let conditions = status["conditions"].as_array_mut().unwrap();
+    for condition in conditions.iter_mut() {
+        let short = ["type", "status", "reason", "message"].map(|key| (key, condition[key].clone()));
+        *condition = short.into_iter().collect();
+    }
+    let order = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    conditions.sort_by_key(|condition| order.iter().position(|kind| condition["type"] == **kind));
+    status
 }
 
 #[tokio::test]

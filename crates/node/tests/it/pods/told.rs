@@ -63,15 +63,14 @@ async fn what_the_provider_tells_itself_is_not_told_twice() {
     puppet.push(own(&second));
     stage.see_event(&second, "Started").await;
     stage.delete("second", Some(0)).await;
-    stage.see_event(&second, "Killing").await;
-    let messages: Vec<String> = stage
-        .events(&second)
-        .await
-        .into_iter()
-        .filter(|event| event.reason.as_deref() == Some("Started"))
-        .filter_map(|event| event.message)
-        .collect();
-    assert_eq!(messages, ["here we go"]);
+    stage.see_event(&second, "ProviderDeleteSuccess").await;
+    let events = stage.events(&second).await;
+    let messages = |reason: &str| -> Vec<String> {
+        let of = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
+        of.filter_map(|event| event.message.clone()).collect()
+    };
+    assert_eq!(messages("Started"), ["here we go"]);
+    assert_eq!(messages("Killing"), Vec::<String>::new(), "who tells of starts tells of stops");
 }
 
 #[tokio::test]

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::{Api, Client, api::ListParams};
-use vk_testing::eventually;
+use vk_testing::{
+    eventually,
+    peer::{Kubelet, image::PATH},
+};
 
-use super::{SOON, agent::Agent, image::PATH};
+use super::SOON;
 use crate::kubelet::{
     contents::{Contents, from_base64},
     recording::{Container, File, Recording, Started, Volume, Waiting, Warning, Words},
@@ -19,9 +22,9 @@ const PASSING: [&str; 3] = ["failed to sync", "not registered", "no relationship
 const EARLY: [&str; 2] = ["PodInitializing", "ContainerCreating"];
 
 /// Waits until it is clear what becomes of a pod, and says it.
-pub(super) async fn observe(client: &Client, agent: &Agent, placed: Placed) -> Recording {
+pub(super) async fn observe(client: &Client, agent: &Kubelet, placed: Placed) -> Recording {
     let Placed { pod, mut words } = placed;
-    words.learn(agent.folder(), "{folder}");
+    words.learn(agent.folder().to_str().unwrap(), "{folder}");
     let (namespace, name) = (pod.metadata.namespace.clone().unwrap(), pod.metadata.name.clone().unwrap());
     let uid = pod.metadata.uid.clone().unwrap();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -42,7 +45,7 @@ pub(super) async fn observe(client: &Client, agent: &Agent, placed: Placed) -> R
         }
         let mut printed = BTreeMap::new();
         for container in statuses(&pod) {
-            let text = agent.printed(&namespace, &name, &uid, &container.name);
+            let text = printed_by(agent, &namespace, &name, &uid, &container.name);
             settled(&container, &text, held)?;
             printed.insert(container.name.clone(), text);
         }
@@ -74,6 +77,24 @@ pub(super) async fn observe(client: &Client, agent: &Agent, placed: Placed) -> R
         .map(|warning| Warning { message: told(&words.replace(&warning.message)), ..warning })
         .collect();
     Recording { refused: None, containers, warnings }
+}
+
+/// What a container printed in its first run, as far as it is written.
+fn printed_by(agent: &Kubelet, namespace: &str, pod: &str, uid: &str, container: &str) -> String {
+    let file = agent.logs().join(format!("{namespace}_{pod}_{uid}")).join(container).join("0.log");
+    let Ok(log) = std::fs::read_to_string(file) else { return String::new() };
+    let mut text = String::new();
+    for line in log.lines() {
+        // Time, stream, whether the line is whole or a part of one, text.
+        let mut fields = line.splitn(4, ' ');
+        let (_, stream, part, printed) = (fields.next(), fields.next(), fields.next(), fields.next());
+        assert_eq!(stream, Some("stdout"), "{pod}/{container}: {line}");
+        text.push_str(printed.unwrap_or_default());
+        if part == Some("F") {
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// Whether it is clear what becomes of a container; what is missing otherwise.

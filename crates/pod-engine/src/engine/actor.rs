@@ -1,0 +1,478 @@
+//! The one task that works on a pod: everything for it happens here, one after the other.
+
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{FutureExt as _, future::join_all};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use rand::RngExt as _;
+use tokio::time::Instant;
+use tracing::{debug, error, warn};
+use vk_provider::{Error, PodBundle, Resolver, Result, error::Kind, resolve::Reference};
+use vk_supervisor::Backoff;
+
+use super::{
+    listed,
+    shared::Shared,
+    slot::{Brief, Order, Slot},
+    stray,
+};
+use crate::{
+    backend::{ContainerEntry, Runtime, SandboxEntry, told},
+    decide::Backoffs,
+    probe::Probes,
+    snapshot::{Container, ContainerState, Sandbox, Snapshot},
+    status::{self, Trouble, Troubles},
+    volume::{Volumes, message},
+};
+
+/// How soon a pod is looked at again after something failed, as by a kubelet's pod worker.
+pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How soon a runtime that could not be asked is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long something may take to say what it is where the list is enough.
+const INSPECTION: Duration = Duration::from_secs(10);
+
+/// How many passes may follow each other without a pause: more than a pod with many init containers needs.
+const AT_ONCE: u32 = 100;
+
+/// A pod's actor.
+pub(super) struct Actor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) slot: Arc<Slot>,
+    /// What the runtime said last.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// Ids of what is in the snapshot only because it is listed.
+    partial: HashSet<String>,
+    /// When a runtime is asked again that could not be asked.
+    asking: Backoff,
+    pub(super) probes: Probes,
+    pub(super) volumes: Volumes,
+    pub(super) backoffs: Backoffs,
+    pub(super) troubles: Troubles,
+    /// The status that was computed last.
+    pub(super) status: Option<PodStatus>,
+    /// The pod was looked at with its spec.
+    pub(super) adopted: bool,
+    /// The pod as an earlier process noted it, while nobody has asked for it.
+    stray: Option<Arc<Pod>>,
+    /// The status that is noted for the next process.
+    pub(super) noted: Option<Arc<PodStatus>>,
+    /// Why the pod must fail before anything is made of it.
+    pub(super) failed: Option<Trouble>,
+    /// Volumes could not be made.
+    pub(super) unmounted: bool,
+    pub(super) mounting: Backoff,
+    /// What a container needs and is not there.
+    pub(super) awaiting: Option<(Arc<dyn Resolver>, Reference)>,
+    /// Containers of which was told that they are stopped, and those whose preStop hook had its chance.
+    pub(super) stopped: Arc<Mutex<Stopped>>,
+    /// Everything was stopped and nothing starts again.
+    pub(super) over: bool,
+    /// When what is left of a deleted pod is removed.
+    pub(super) forget_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stopped {
+    pub(super) told: HashSet<String>,
+    pub(super) hooked: HashSet<String>,
+}
+
+/// How much must be known of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Everything: containers are started by it.
+    Full,
+    /// What the runtime lists, and more where it can be had: enough to stop a pod, and to show that it is there. One thing that the runtime
+    /// cannot tell about must not keep a pod from being deleted.
+    Listed,
+}
+
+/// What comes after a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Look again after so long, if nothing happens before.
+    In(Duration),
+    /// All is done: nobody needs the actor any more.
+    Done,
+}
+
+/// Works on a pod until nothing is left to do, or the engine ends. Whatever it does may be dropped at any await: what counts is in the
+/// runtime and on the disk.
+pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
+    let supervisor = shared.supervisor.clone();
+    let work = async {
+        loop {
+            let actor = Actor::new(Arc::clone(&shared), Arc::clone(&slot));
+            if AssertUnwindSafe(actor.live()).catch_unwind().await.is_ok() {
+                return;
+            }
+            // All that it needs to know it finds again; a pod that nobody works on would be lost.
+            error!(pod = %slot.pod, "the work on a pod has panicked: it begins anew");
+            slot.outdate();
+            tokio::time::sleep(AFTER_FAILURE).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = supervisor.stopping() => {}
+        () = work => {}
+    }
+}
+
+// === impl Actor ===
+
+impl Actor {
+    fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
+        let probes = unprobed(&shared, &slot);
+        let volumes = Volumes::new(&shared.place, &slot.pod.uid, shared.clock.clone());
+        let backoffs = Backoffs::new(shared.settings.max_crash_backoff);
+        Self {
+            shared,
+            slot,
+            snapshot: Arc::default(),
+            partial: HashSet::new(),
+            asking: Backoff::new(ASK_AGAIN, AFTER_FAILURE),
+            probes,
+            volumes,
+            backoffs,
+            troubles: Troubles::new(),
+            status: None,
+            adopted: false,
+            stray: None,
+            noted: None,
+            failed: None,
+            unmounted: false,
+            mounting: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
+            awaiting: None,
+            stopped: Arc::default(),
+            over: false,
+            forget_at: None,
+        }
+    }
+
+    async fn live(mut self) {
+        let slot = Arc::clone(&self.slot);
+        let mut orders = slot.stop.subscribe();
+        let mut volumes = self.volumes.changes();
+        let mut verdicts = self.probes.changes();
+        let mut wait = Duration::ZERO;
+        let mut at_once = 0;
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = orders.changed() => {}
+                () = slot.woken() => {}
+                Ok(()) = verdicts.changed() => {}
+                () = self.volumes.changed(&mut volumes), if self.unmounted => {}
+                () = appeared(self.awaiting.as_ref()) => self.awaiting = None,
+                () = tokio::time::sleep(wait) => {}
+            }
+            let order = orders.borrow_and_update().clone();
+            let next = tokio::select! {
+                biased;
+                // Something is to be stopped, or sooner: whatever is under way is dropped.
+                Ok(()) = orders.changed() => {
+                    orders.mark_changed();
+                    slot.touch();
+                    Ok(Next::In(Duration::ZERO))
+                }
+                // Boxed: most pods wait most of the time, and need no room for work then.
+                next = Box::pin(self.work(order.as_ref())) => next,
+            };
+            wait = match next {
+                Ok(Next::In(wait)) => wait,
+                Ok(Next::Done) => return,
+                Err(error) => {
+                    debug!(pod = %slot.pod, error = told(&error), "the pod is looked at again later");
+                    let known = slot.view.borrow().trouble.is_none();
+                    if known {
+                        AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5))
+                    } else {
+                        // All pods are woken when the runtime is back.
+                        self.asking.next(None, &mut rand::rng())
+                    }
+                }
+            };
+            // What has always something to do does not get anywhere: others shall have their turn.
+            at_once = if wait.is_zero() { at_once + 1 } else { 0 };
+            if at_once > AT_ONCE {
+                wait = ASK_AGAIN;
+            }
+        }
+    }
+
+    async fn work(&mut self, order: Option<&Order>) -> Result<Next> {
+        let bundle = self.slot.bundle.lock().clone();
+        if self.slot.take_stale() {
+            // Only who starts something must know everything.
+            let depth = if order.is_none() && bundle.is_some() { Depth::Full } else { Depth::Listed };
+            self.refresh(depth).await?;
+        }
+        match (order, bundle) {
+            (Some(order), bundle) => self.stop(order, bundle.as_ref()).await,
+            (None, Some(bundle)) => {
+                let next = self.sync(&bundle).await;
+                self.note(&bundle.pod).await;
+                next
+            }
+            (None, None) => Ok(self.observe().await),
+        }
+    }
+
+    /// Looks at a pod that nobody has asked for.
+    async fn observe(&mut self) -> Next {
+        if self.snapshot.sandboxes.is_empty() && self.snapshot.containers.is_empty() {
+            if self.shared.release(&self.slot, false) {
+                return Next::Done;
+            }
+            return Next::In(Duration::ZERO);
+        }
+        let pod = self.stray().await;
+        self.publish(&pod, false);
+        Next::In(if self.partial.is_empty() { self.resync() } else { AFTER_FAILURE })
+    }
+
+    /// The pod as far as it is known without the core: as an earlier process noted it, or by the marks on its containers.
+    pub(super) async fn stray(&mut self) -> Arc<Pod> {
+        let noted = self.as_noted().await;
+        noted.unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)))
+    }
+
+    /// The pod as an earlier process noted it.
+    pub(super) async fn as_noted(&mut self) -> Option<Arc<Pod>> {
+        if self.stray.is_none() {
+            self.stray = self.noted_pod().await.map(Arc::new);
+        }
+        self.stray.clone()
+    }
+
+    /// When to look without a reason.
+    pub(super) fn resync(&self) -> Duration {
+        self.shared.settings.resync.mul_f64(rand::rng().random_range(1.0..1.5))
+    }
+
+    /// Asks the runtime about the pod. Only what changed is asked in full.
+    pub(super) async fn refresh(&mut self, depth: Depth) -> Result<()> {
+        let answer = match self.runtime().await {
+            Ok(_) => self.snapshot_now(depth).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok((snapshot, partial)) => {
+                let snapshot = Arc::new(snapshot);
+                self.asking.reset();
+                if !partial.is_empty() {
+                    // It is asked again by whoever looks next.
+                    self.slot.outdate();
+                }
+                self.partial = partial;
+                self.stopped.lock().retain(&snapshot);
+                self.snapshot = Arc::clone(&snapshot);
+                self.slot.view.send_modify(|view| {
+                    view.snapshot = snapshot;
+                    view.trouble = None;
+                });
+                Ok(())
+            }
+            Err(error) => {
+                // What is known stays so; it is only asked again.
+                self.slot.view.send_modify(|view| view.trouble = Some(told(&error)));
+                self.slot.outdate();
+                Err(error)
+            }
+        }
+    }
+
+    /// The runtime as it answered last; it is asked where it has not been yet, because its name is part of every container's id.
+    pub(super) async fn runtime(&self) -> Result<Arc<Runtime>> {
+        if self.shared.health.runtime().is_none() {
+            // That it is not well shows where it matters.
+            let _ = self.shared.health.ask(&self.shared).await;
+        }
+        let missing = || {
+            let pod = &self.slot.pod;
+            Error::unavailable(format!("look at pod {pod}: the container runtime has not answered yet"))
+        };
+        self.shared.health.runtime().ok_or_else(missing)
+    }
+
+    /// The pod as the runtime has it now, and the ids of what is only listed.
+    async fn snapshot_now(&mut self, depth: Depth) -> Result<(Snapshot, HashSet<String>)> {
+        let mark = self.shared.mark_of(&self.slot.pod);
+        let listing = self.shared.backend.list(&mark).await?;
+        // What is known from here on is what the next list is compared with.
+        *self.slot.listed.lock() = Brief::of(&listing);
+        let sandboxes =
+            join_all(listing.sandboxes.iter().map(|entry| self.look_at_sandbox(entry, depth))).await;
+        let containers = join_all(listing.containers.iter().map(|entry| self.look_at(entry, depth))).await;
+        let (mut snapshot, mut partial) = (Snapshot::default(), HashSet::new());
+        for (entry, seen) in listing.sandboxes.iter().zip(sandboxes) {
+            match seen {
+                Ok(seen) => snapshot.sandboxes.extend(seen),
+                Err(error) if depth == Depth::Full => return Err(error),
+                Err(error) => {
+                    complain(&self.slot.pod, "cannot inspect a sandbox of the pod", &error);
+                    partial.insert(entry.id.clone());
+                    let known = self.snapshot.sandboxes.iter().find(|known| known.id == entry.id);
+                    snapshot.sandboxes.push(listed::sandbox(known, entry, &mark, self.now()));
+                }
+            }
+        }
+        let wanted = self.slot.bundle.lock().as_ref().map(|bundle| Arc::clone(&bundle.pod));
+        for (entry, seen) in listing.containers.iter().zip(containers) {
+            match seen {
+                Ok(seen) => snapshot.containers.extend(seen),
+                Err(error) if depth == Depth::Full => return Err(error),
+                Err(error) => {
+                    complain(&self.slot.pod, "cannot inspect a container of the pod", &error);
+                    partial.insert(entry.id.clone());
+                    let pod = match &wanted {
+                        Some(pod) => Some(Arc::clone(pod)),
+                        None => self.as_noted().await,
+                    };
+                    let known = self.snapshot.container(&entry.id);
+                    let container = listed::container(known, entry, pod.as_deref(), &mark, self.now());
+                    snapshot.containers.push(container);
+                }
+            }
+        }
+        snapshot.sort();
+        Ok((snapshot, partial))
+    }
+
+    /// A sandbox in full, or `None` where it has gone meanwhile.
+    async fn look_at_sandbox(&self, entry: &SandboxEntry, depth: Depth) -> Result<Option<Sandbox>> {
+        let same = |known: &&Sandbox| {
+            known.id == entry.id
+                && known.state == entry.state
+                && (known.host_network || !known.ips.is_empty())
+                && !self.partial.contains(&known.id)
+        };
+        match self.snapshot.sandboxes.iter().find(same) {
+            Some(known) => Ok(Some(known.clone())),
+            None => there(in_time(depth, self.shared.backend.sandbox(&entry.id)).await),
+        }
+    }
+
+    /// A container in full, or `None` where it has gone meanwhile.
+    async fn look_at(&self, entry: &ContainerEntry, depth: Depth) -> Result<Option<Container>> {
+        let same = |known: &&Container| {
+            known.id == entry.id && known.state == entry.state && !self.partial.contains(&known.id)
+        };
+        if let Some(known) = self.snapshot.containers.iter().find(same) {
+            return Ok(Some(known.clone()));
+        }
+        let seen = in_time(depth, self.shared.backend.container(&entry.id)).await;
+        let Some(mut container) = there(seen)? else { return Ok(None) };
+        if container.state == ContainerState::Exited {
+            message::complete(&mut container).await;
+        }
+        Ok(Some(container))
+    }
+
+    /// Computes the status and tells it where it is another. `over`: everything was stopped and nothing starts again.
+    pub(super) fn publish(&mut self, pod: &Pod, over: bool) -> PodStatus {
+        let shared = Arc::clone(&self.shared);
+        let runtime = shared.health.runtime().unwrap_or_default();
+        let verdicts = self.probes.verdicts();
+        let computed = status::status(&status::Situation {
+            pod,
+            snapshot: &self.snapshot,
+            verdicts: &verdicts,
+            troubles: &self.troubles,
+            previous: self.status.as_ref(),
+            node_ips: &shared.settings.node_ips,
+            runtime: &runtime.name,
+            recursive_read_only: self.recursive_read_only(&runtime),
+            failed: self.failed.as_ref(),
+            over,
+            since: Some(shared.since),
+            now: shared.clock.now(),
+        });
+        let computed = match &self.failed {
+            // Of what was refused on sight a kubelet says why, and nothing else.
+            Some(why) if self.snapshot.is_empty() => status::refused(pod, &computed, why),
+            _ if over => status::settled(pod, &computed),
+            _ => computed,
+        };
+        self.status = Some(computed.clone());
+        let before = self.slot.view.borrow().status.clone();
+        // That all containers have ended counts as the end of a pod that is stopped: it is told when sandbox and volumes are gone too.
+        let stopping = !over && before.is_some() && self.slot.stop.borrow().is_some();
+        if stopping && !self.snapshot.containers.iter().any(Container::may_run) {
+            return computed;
+        }
+        let live = !over && self.snapshot.is_live();
+        let told = status::told(&computed, before.as_deref(), live);
+        if before.as_deref() != Some(&told) {
+            shared.outbox.status(&self.slot.pod, told.clone());
+            self.slot.view.send_modify(|view| view.status = Some(Arc::new(told)));
+        }
+        computed
+    }
+
+    /// Whether the pod's handler can mount read-only with all below.
+    pub(super) fn recursive_read_only(&self, runtime: &Runtime) -> bool {
+        let handler = self.snapshot.sandboxes.first().map_or("", |sandbox| &sandbox.handler);
+        runtime.handlers.iter().any(|known| known.name == handler && known.recursive_read_only)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+}
+
+/// The probes of a pod, none of which runs yet.
+pub(super) fn unprobed(shared: &Shared, slot: &Slot) -> Probes {
+    Probes::new(Arc::clone(&shared.prober), slot.pod.clone(), shared.teller())
+}
+
+// === impl Stopped ===
+
+impl Stopped {
+    /// Forgets containers that are no more.
+    fn retain(&mut self, snapshot: &Snapshot) {
+        let there = |id: &String| snapshot.container(id).is_some();
+        self.told.retain(there);
+        self.hooked.retain(there);
+    }
+}
+
+/// Does not wait long where it needs not to be known.
+async fn in_time<T>(depth: Depth, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    if depth == Depth::Full {
+        return answer.await;
+    }
+    let late = |_| Error::unavailable("inspect an object of the container runtime: it does not answer");
+    tokio::time::timeout(INSPECTION, answer).await.map_err(late)?
+}
+
+/// What an object is, or `None` where it has gone meanwhile.
+fn there<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if *error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn appeared(awaiting: Option<&(Arc<dyn Resolver>, Reference)>) {
+    match awaiting {
+        Some((resolver, reference)) => resolver.appeared(reference).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The pod with the status that was computed last, which those who decide go by.
+pub(super) fn with_status(bundle: &PodBundle, status: &PodStatus) -> Pod {
+    Pod { metadata: bundle.pod.metadata.clone(), spec: bundle.pod.spec.clone(), status: Some(status.clone()) }
+}
+
+/// Says that something could not be done, where nothing else comes of it.
+pub(super) fn complain(pod: &vk_provider::PodRef, what: &str, error: &vk_provider::Error) {
+    warn!(%pod, error = told(error), "{what}");
+}

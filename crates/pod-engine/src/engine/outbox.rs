@@ -1,0 +1,129 @@
+//! What the core is told: events first, and of each pod the newest status. Nothing here grows beyond the number of pods and a fixed
+//! number of events, however slowly it is read.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use k8s_openapi::api::core::v1::PodStatus;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tracing::debug;
+use vk_provider::{PodChange, PodEvent, PodRef};
+
+/// How many events may wait: a kubelet's event broadcaster keeps as many.
+const EVENTS: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    waiting: Mutex<Waiting>,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<PodEvent>,
+    order: VecDeque<PodRef>,
+    latest: HashMap<Arc<str>, Box<PodStatus>>,
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    /// Tells what happened. Goes out before any status: the core derives events from statuses where the provider does not tell.
+    pub(super) fn event(&self, event: PodEvent) {
+        let mut waiting = self.waiting.lock();
+        if waiting.events.len() == EVENTS
+            && let Some(lost) = waiting.events.pop_front()
+        {
+            debug!(pod = %lost.pod, reason = lost.reason, "too many events at once: one is dropped");
+        }
+        waiting.events.push_back(event);
+        drop(waiting);
+        self.filled.notify_one();
+    }
+
+    /// Tells a status, in place of one that nobody has read yet.
+    pub(super) fn status(&self, pod: &PodRef, status: PodStatus) {
+        let mut waiting = self.waiting.lock();
+        if waiting.latest.insert(Arc::clone(&pod.uid), Box::new(status)).is_none() {
+            waiting.order.push_back(pod.clone());
+        }
+        drop(waiting);
+        self.filled.notify_one();
+    }
+
+    fn pop(&self) -> Option<PodChange> {
+        let mut waiting = self.waiting.lock();
+        if let Some(event) = waiting.events.pop_front() {
+            return Some(PodChange::Event(event));
+        }
+        let pod = waiting.order.pop_front()?;
+        let status = waiting.latest.remove(&pod.uid)?;
+        Some(PodChange::Status(pod, status))
+    }
+
+    /// All that is told, from what waits now on.
+    pub(super) fn changes(self: &Arc<Self>) -> BoxStream<'static, PodChange> {
+        stream::unfold(Arc::clone(self), |this| async move {
+            loop {
+                let filled = this.filled.notified();
+                if let Some(change) = this.pop() {
+                    drop(filled);
+                    return Some((change, this));
+                }
+                filled.await;
+            }
+        })
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vk_provider::EventKind;
+
+    use super::*;
+
+    fn status(phase: &str) -> PodStatus {
+        PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() }
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_gets_events_first_and_the_newest_status_of_each_pod() {
+        let outbox = Arc::new(Outbox::default());
+        let pods = ["a", "b"].map(|name| PodRef::new("default", name, name));
+        outbox.status(&pods[0], status("Pending"));
+        outbox.status(&pods[1], status("Pending"));
+        outbox.status(&pods[0], status("Running"));
+        outbox.event(PodEvent {
+            pod: pods[0].clone(),
+            container: None,
+            kind: EventKind::Normal,
+            reason: "Started".to_owned(),
+            message: String::new(),
+        });
+        let told: Vec<PodChange> = outbox.changes().take(3).collect().await;
+        assert!(matches!(&told[0], PodChange::Event(event) if event.reason == "Started"));
+        assert_eq!(told[1], PodChange::Status(pods[0].clone(), Box::new(status("Running"))));
+        assert_eq!(told[2], PodChange::Status(pods[1].clone(), Box::new(status("Pending"))));
+    }
+
+    #[tokio::test]
+    async fn events_that_nobody_reads_do_not_pile_up() {
+        let outbox = Arc::new(Outbox::default());
+        for number in 0..EVENTS + 5 {
+            outbox.event(PodEvent {
+                pod: PodRef::new("default", "a", "a"),
+                container: None,
+                kind: EventKind::Normal,
+                reason: number.to_string(),
+                message: String::new(),
+            });
+        }
+        assert_eq!(outbox.waiting.lock().events.len(), EVENTS);
+        assert_eq!(outbox.waiting.lock().events[0].reason, "5");
+    }
+}

@@ -1,0 +1,200 @@
+//! What holds in every situation, also in those that nobody thought of.
+
+use proptest::{prelude::*, sample::select};
+
+use super::*;
+use crate::parts::{Role, parts};
+
+const NAMES: [&str; 6] = ["web", "aid", "setup", "proxy", "prepare", "debug"];
+
+fn now() -> impl Strategy<Value = Now> {
+    select(vec![
+        Now::Created,
+        Now::Running,
+        Now::Exited(0),
+        Now::Exited(1),
+        Now::Exited(137),
+        Now::Refused,
+        Now::Unknown,
+    ])
+}
+
+fn spec() -> impl Strategy<Value = Value> {
+    let policy = select(vec!["Always", "OnFailure", "Never"]);
+    (policy, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(policy, two, inits, debug, probed)| {
+        let probe = probed.then(|| json!({"exec": {"command": ["true"]}}));
+        let mut containers = vec![json!({"name": "web", "image": "web", "readinessProbe": probe, "startupProbe": probe})];
+        containers.extend(two.then(|| json!({"name": "aid", "image": "aid"})));
+        let inits = if inits {
+            json!([{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always", "startupProbe": probe}, {"name": "prepare"}])
+        } else {
+            Value::Null
+        };
+        json!({"restartPolicy": policy, "containers": containers, "initContainers": inits,
+               "ephemeralContainers": debug.then(|| json!([{"name": "debug"}]))})
+    })
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Sandbox,
+    SandboxGone,
+    Record(&'static str, Now),
+    Forgotten(&'static str),
+    Trouble(&'static str),
+    TroubleOver(&'static str),
+    Verdict(&'static str, Kind, Verdict),
+    Deleted,
+    Failed,
+    Over,
+    Restarted,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let name = || select(&NAMES[..]);
+    let kind = select(vec![Kind::Liveness, Kind::Readiness, Kind::Startup]);
+    let verdict = select(vec![Verdict::Unknown, Verdict::Success, Verdict::Failure]);
+    prop_oneof![
+        2 => Just(Happening::Sandbox),
+        1 => Just(Happening::SandboxGone),
+        8 => (name(), now()).prop_map(|(name, now)| Happening::Record(name, now)),
+        1 => name().prop_map(Happening::Forgotten),
+        2 => name().prop_map(Happening::Trouble),
+        1 => name().prop_map(Happening::TroubleOver),
+        2 => (name(), kind, verdict).prop_map(|(name, kind, verdict)| Happening::Verdict(name, kind, verdict)),
+        1 => Just(Happening::Deleted),
+        1 => Just(Happening::Failed),
+        1 => Just(Happening::Over),
+        1 => Just(Happening::Restarted),
+    ]
+}
+
+impl Scene {
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Sandbox => self.sandbox_again(),
+            Happening::SandboxGone => self.stop_sandboxes(),
+            Happening::Record(name, now) => self.put(name, now),
+            Happening::Forgotten(name) => self.snapshot.containers.retain(|one| one.name != name),
+            Happening::Trouble(name) => self.trouble_again(name, "CrashLoopBackOff"),
+            Happening::TroubleOver(name) => drop(self.troubles.remove(name)),
+            Happening::Verdict(name, kind, verdict) => {
+                if let Some(id) = self.snapshot.newest(name).map(|one| one.id.clone()) {
+                    self.verdicts.set(&id, kind, verdict);
+                }
+            }
+            Happening::Deleted => self.pod.metadata.deletion_timestamp = Some(whole(self.now)),
+            Happening::Failed => {
+                self.failed = Some(Trouble { reason: "Evicted".to_owned(), message: "no room".to_owned() });
+            }
+            Happening::Over => self.over = true,
+            Happening::Restarted => self.previous = None,
+        }
+        self.now += std::time::Duration::from_millis(700);
+    }
+}
+
+fn count(state: Option<&k8s_openapi::api::core::v1::ContainerState>) -> usize {
+    state.map_or(0, |state| {
+        usize::from(state.running.is_some())
+            + usize::from(state.waiting.is_some())
+            + usize::from(state.terminated.is_some())
+    })
+}
+
+fn names(list: Option<&Vec<ContainerStatus>>) -> Vec<String> {
+    list.into_iter().flatten().map(|one| one.name.clone()).collect()
+}
+
+/// Every container has exactly one status, in the kubelet's order, in exactly one state.
+fn check_containers(pod: &Pod, status: &PodStatus) {
+    let wanted = |role: fn(Role) -> bool| {
+        parts(pod).filter(|part| role(part.role)).map(|part| part.container.name.clone()).collect::<Vec<_>>()
+    };
+    let mut regular = wanted(|role| role == Role::Regular);
+    regular.sort();
+    assert_eq!(names(status.container_statuses.as_ref()), regular);
+    assert_eq!(
+        names(status.init_container_statuses.as_ref()),
+        wanted(|role| matches!(role, Role::Init | Role::Sidecar))
+    );
+    assert_eq!(names(status.ephemeral_container_statuses.as_ref()), wanted(|role| role == Role::Ephemeral));
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    for one in lists.into_iter().flatten().flatten() {
+        assert_eq!(count(one.state.as_ref()), 1, "{}: {:?}", one.name, one.state);
+        assert!(count(one.last_state.as_ref()) <= 1, "{}: {:?}", one.name, one.last_state);
+        let runs = one.state.as_ref().is_some_and(|state| state.running.is_some());
+        assert!(runs || one.started != Some(true), "{} has started and does not run", one.name);
+    }
+}
+
+/// The phase does not contradict the containers, nor the conditions the phase.
+fn check_phase(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) {
+    let regular: Vec<&ContainerStatus> = status.container_statuses.iter().flatten().collect();
+    let ended = |one: &&ContainerStatus| one.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    let runs = |one: &&ContainerStatus| one.state.as_ref().is_some_and(|state| state.running.is_some());
+    let was_final = |status: Option<&PodStatus>| {
+        status.is_some_and(|status| matches!(phase(status), "Succeeded" | "Failed"))
+    };
+    let forced =
+        was_final(before) || was_final(pod.status.as_ref()) || status.reason.as_deref() == Some("Evicted");
+    match phase(status) {
+        "Succeeded" => {
+            let well = |one: &ContainerStatus| short(one.state.as_ref()).starts_with("ended 0");
+            assert!(forced || regular.iter().all(|one| well(one)), "Succeeded: {regular:?}");
+            assert_eq!(brief(status, "ContainersReady").1, "PodCompleted");
+        }
+        "Failed" => {
+            let lost = |one: &ContainerStatus| {
+                let bad = |state: String| state.starts_with("ended") && !state.starts_with("ended 0");
+                bad(short(one.state.as_ref())) || bad(short(one.last_state.as_ref()))
+            };
+            let uninitialized = status.init_container_statuses.iter().flatten().any(lost);
+            assert!(forced || uninitialized || !regular.iter().any(runs), "Failed, and runs: {regular:?}");
+            assert_eq!(brief(status, "ContainersReady").1, "PodFailed");
+        }
+        "Running" => {
+            let has_run = |one: &&ContainerStatus| runs(one) || ended(one) || one.last_state.is_some();
+            assert!(regular.iter().all(has_run), "Running: {regular:?}");
+        }
+        "Pending" => {}
+        other => panic!("{other} is no phase"),
+    }
+    let all_ready = regular.iter().all(|one| one.ready);
+    assert!(all_ready || brief(status, "ContainersReady").0 == "False");
+    assert!(brief(status, "ContainersReady").0 == "True" || brief(status, "Ready").0 == "False");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_status_never_contradicts_itself_or_what_was_said(spec in spec(), story in prop::collection::vec(happening(), 1..40)) {
+        let mut scene = scene(spec);
+        for happening in story {
+            let before = scene.previous.clone();
+            let heard = scene.pod.status.clone();
+            scene.happen(happening);
+            let status = scene.look();
+            check_containers(&scene.pod, &status);
+            check_phase(&scene.pod, &status, before.as_ref());
+            let again = scene.step();
+            prop_assert_eq!(&again, &status, "pure");
+            let told = scene.pod.status.clone().expect("told");
+            let was_final = heard.as_ref().is_some_and(|heard| matches!(phase(heard), "Succeeded" | "Failed"));
+            prop_assert!(!was_final || phase(&told) == phase(&heard.expect("heard")), "a final phase was left");
+            let counts = |status: &PodStatus| status.container_statuses.iter().flatten().map(|one| one.restart_count).collect::<Vec<_>>();
+            if let Some(before) = before {
+                let less = counts(&before).iter().zip(counts(&again)).any(|(before, now)| now < *before);
+                prop_assert!(!less, "a restart was forgotten: {:?} after {:?}", counts(&again), counts(&before));
+            }
+            let settled = settled(&scene.pod, &again);
+            if !scene.snapshot.is_live() {
+                check_containers(&scene.pod, &settled);
+            }
+            prop_assert!(matches!(phase(&settled), "Succeeded" | "Failed"));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What two runs have in common.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::Moment;
+
+/// Fields that hold a time.
+const TIMES: [&str; 6] =
+    ["startedAt", "finishedAt", "startTime", "lastTransitionTime", "lastProbeTime", "creationTimestamp"];
+/// What a kubelet reads from the control group of a pod without a limit, as soon as it reads it.
+const UNLIMITED: &str = "9007199254740988Ki";
+/// Fields that hold an address.
+const ADDRESSES: [&str; 3] = ["podIP", "hostIP", "ip"];
+
+/// In what a moment is not as the one that was recorded; empty when they are the same but for ids, times, addresses, names of
+/// namespaces and sums.
+///
+/// People are told things sooner or later: everything must have been told that was told by then, and nothing that was not told
+/// before the end, except for `own` reasons.
+pub fn differences(recorded: &Moment, end: &Moment, seen: &Moment, own: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    if recorded.gone != seen.gone {
+        found.push(format!("gone: {} and not {}", seen.gone, recorded.gone));
+    }
+    found.extend(compare("status", &status(recorded), &status(seen)));
+    let missing: Vec<&String> =
+        recorded.events.keys().filter(|reason| !seen.events.contains_key(*reason)).collect();
+    let more: Vec<&String> = seen
+        .events
+        .keys()
+        .filter(|reason| !recorded.events.contains_key(*reason) && !end.events.contains_key(*reason))
+        .filter(|reason| !own.contains(&reason.as_str()))
+        .collect();
+    if !missing.is_empty() || !more.is_empty() {
+        found.push(format!("events: missing {missing:?}, more {more:?}"));
+    }
+    found.extend(compare("logs", &logs(recorded), &logs(seen)));
+    found
+}
+
+fn logs(moment: &Moment) -> Value {
+    let words = words(moment);
+    moment.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &words)))).collect()
+}
+
+fn status(moment: &Moment) -> Value {
+    let words = words(moment);
+    let mut status = moment.pod["status"].clone();
+    strip("status", &mut status, &words);
+    // Read from control groups, which go at some time when the pod is over.
+    if let Some(fields) = status.as_object_mut().filter(|status| is_over(status)) {
+        fields.remove("resources");
+    }
+    // How many addresses a node has is not the pod's doing.
+    let of_the_node = [("hostIPs", true), ("podIPs", moment.pod["spec"]["hostNetwork"] == true)];
+    for (list, _) in of_the_node.into_iter().filter(|(_, of_the_node)| *of_the_node) {
+        if let Some(addresses) = status.get_mut(list).and_then(Value::as_array_mut) {
+            addresses.truncate(1);
+        }
+    }
+    // Whoever wrote a condition last does not matter.
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.sort_by_key(|condition| condition["type"].to_string());
+    }
+    status
+}
+
+fn is_over(status: &serde_json::Map<String, Value>) -> bool {
+    ["Succeeded", "Failed"].iter().any(|phase| status.get("phase").is_some_and(|there| there == phase))
+}
+
+/// What stands for what in a pod's texts.
+fn words(moment: &Moment) -> Vec<(String, &'static str)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (metadata, status) = (&moment.pod["metadata"], &moment.pod["status"]);
+    let mut words = vec![(text(&metadata["uid"]), "{uid}"), (text(&metadata["namespace"]), "{namespace}")];
+    for (list, word) in [("podIPs", "{pod IP}"), ("hostIPs", "{host IP}")] {
+        for address in status[list].as_array().into_iter().flatten() {
+            words.push((text(&address["ip"]), word));
+        }
+    }
+    words.retain(|(text, _)| !text.is_empty());
+    // Of two addresses that begin alike the longer one first.
+    words.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+    words
+}
+
+fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter_mut() {
+                strip(name, value, words);
+            }
+            // Nothing is shown in several ways, one of them a limit that is none.
+            let nothing = |value: &Value| {
+                value.is_null()
+                    || value == UNLIMITED
+                    || value.as_object().is_some_and(serde_json::Map::is_empty)
+            };
+            fields.retain(|_, value| !nothing(value));
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(|element| strip(key, element, words)),
+        Value::String(text) => {
+            if TIMES.contains(&key) {
+                "{time}".clone_into(text);
+            } else if ADDRESSES.contains(&key) {
+                "{address}".clone_into(text);
+            } else {
+                *text = replace(text, words);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn replace(text: &str, words: &[(String, &'static str)]) -> String {
+    let text = words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+    without_sums(&without_others(&text))
+}
+
+/// How much of the node other pods have taken: `used: 450, capacity: ...`.
+fn without_others(text: &str) -> String {
+    let Some((before, after)) = text.split_once(", used: ") else { return text.to_owned() };
+    let rest = after.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    format!("{before}, used: {{others}}{rest}")
+}
+
+/// Ids and digests are 64 hexadecimal digits.
+fn without_sums(text: &str) -> String {
+    let mut out = String::new();
+    let mut run = String::new();
+    for letter in text.chars().chain([' ']) {
+        if matches!(letter, '0'..='9' | 'a'..='f') {
+            run.push(letter);
+            continue;
+        }
+        out.push_str(if run.len() == 64 { "{sum}" } else { &run });
+        run.clear();
+        out.push(letter);
+    }
+    out.pop();
+    out
+}
+
+/// In what one value is not as another, each with the path to it.
+pub fn compare(path: &str, recorded: &Value, seen: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    descend(path, recorded, seen, &mut found);
+    found
+}
+
+fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) {
+    match (recorded, seen) {
+        (Value::Object(there), Value::Object(here)) => {
+            let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+            for name in names {
+                let side =
+                    |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                descend(&format!("{path}.{name}"), &side(there), &side(here), found);
+            }
+        }
+        (Value::Array(there), Value::Array(here)) if there.len() == here.len() => {
+            for (number, (there, here)) in there.iter().zip(here).enumerate() {
+                let name = ["name", "type"].iter().find_map(|key| there.get(*key)?.as_str());
+                let name = name.map_or_else(|| number.to_string(), str::to_owned);
+                descend(&format!("{path}[{name}]"), there, here, found);
+            }
+        }
+        (there, here) if there != here => found.push(format!("{path}: {here} and not {there}")),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(uid: &str, ip: &str, message: &str) -> Moment {
+        let pod = json!({
+            "metadata": {"uid": uid, "namespace": "case-1"},
+            "status": {"podIPs": [{"ip": ip}], "startTime": uid, "message": message},
+        });
+        Moment { pod, ..Moment::default() }
+    }
+
+    #[test]
+    fn what_differs_from_run_to_run_is_no_difference() {
+        let sum = "0123456789abcdef".repeat(4);
+        let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
+        let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
+        assert_eq!(differences(&one, &one, &other, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn everything_else_is() {
+        let (one, mut other) = (moment("u", "10.1.0.1", "a"), moment("u", "10.1.0.1", "b"));
+        other.events.insert("Killing".to_owned(), BTreeSet::new());
+        let found = differences(&one, &one, &other, &[]);
+        assert_eq!(found, [r#"status.message: "b" and not "a""#, r#"events: missing [], more ["Killing"]"#]);
+        assert_eq!(differences(&one, &other, &other, &[]), [r#"status.message: "b" and not "a""#]);
+        assert_eq!(differences(&one, &one, &other, &["Killing"]), [r#"status.message: "b" and not "a""#]);
+    }
+}

@@ -1,0 +1,125 @@
+//! The real kubelet, on a containerd, as a node of a control plane.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::{Containerd, containerd::Resident, write};
+use crate::ControlPlane;
+
+/// Names the program.
+const PROGRAM: &str = "VK_KUBELET";
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The node's name.
+    pub node: String,
+    /// Features to switch on.
+    pub features: Vec<String>,
+}
+
+/// A running kubelet. Its port is the usual one, on an address of its machine.
+#[derive(Debug)]
+pub struct Kubelet {
+    folder: PathBuf,
+    process: Resident,
+}
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    /// Starts one beside a containerd. It registers its node with the addresses of the machine.
+    pub async fn start(containerd: &Containerd, cluster: &ControlPlane, options: &Options) -> Self {
+        let program = std::env::var_os(PROGRAM).map(PathBuf::from);
+        let program =
+            program.unwrap_or_else(|| panic!("{PROGRAM} names no kubelet: dev/kubelet/build makes one"));
+        let machine = containerd.machine();
+        let folder = machine.folder();
+        let node = &options.node;
+        let kubeconfig = folder.join("kubeconfig");
+        let user = format!("system:node:{node}");
+        cluster.write_kubeconfig(&kubeconfig, &user, &["system:nodes"]).expect("a kubeconfig");
+        let addresses = machine.addresses().map(|address| address.to_string());
+        let names: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let serving = cluster.serving_certificate(&user, &names).expect("a certificate");
+        write(&folder.join("kubelet.crt"), &serving.cert_pem);
+        write(&folder.join("kubelet.key"), &serving.key_pem);
+        write(&folder.join("clients.crt"), cluster.ca_pem());
+        let file = folder.join("kubelet.json");
+        write(&file, config(containerd, options).to_string());
+        let log = File::create(folder.join("kubelet.log")).expect("a log file");
+        let mut command = containerd.beside(&program);
+        command
+            .arg("--config")
+            .arg(&file)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--root-dir")
+            .arg(folder.join("kubelet"))
+            .arg("--cert-dir")
+            .arg(folder.join("kubelet/pki"))
+            .args(["--hostname-override", node, "--node-ip", &addresses.join(",")])
+            .stdout(log.try_clone().expect("the same file"))
+            .stderr(log);
+        let process = containerd.start_beside(&mut command).await;
+        Self { folder: folder.to_owned(), process }
+    }
+
+    /// Where it keeps everything, which it names in messages.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where it keeps the logs of pods.
+    pub fn logs(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+
+    /// Its process, for those who measure it.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+fn config(containerd: &Containerd, options: &Options) -> Value {
+    let machine = containerd.machine();
+    let folder = machine.folder();
+    let features: BTreeMap<&str, bool> = options.features.iter().map(|name| (name.as_str(), true)).collect();
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "featureGates": features,
+        "containerRuntimeEndpoint": format!("unix://{}", containerd.socket().display()),
+        "podLogsDir": folder.join("logs"),
+        "volumePluginDir": folder.join("plugins"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", machine.cgroup()),
+        "enforceNodeAllocatable": [],
+        "maxPods": 500,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": false},
+            "x509": {"clientCAFile": folder.join("clients.crt")},
+        },
+        "authorization": {"mode": "AlwaysAllow"},
+        "tlsCertFile": folder.join("kubelet.crt"),
+        "tlsPrivateKeyFile": folder.join("kubelet.key"),
+        "address": machine.addresses()[0],
+        "port": 10250,
+        "healthzPort": 0,
+        "makeIPTablesUtilChains": false,
+        // An address, so that it does not warn of each pod that there is none.
+        "clusterDNS": ["10.0.0.10"],
+        "clusterDomain": "cluster.local",
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
+    })
+}

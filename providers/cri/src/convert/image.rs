@@ -1,0 +1,56 @@
+//! Images and the way to them.
+
+use secrecy::ExposeSecret as _;
+use vk_pod_engine::backend::Image;
+use vk_provider::resolve::PullCredentials;
+
+use crate::proto;
+
+pub(crate) fn image(image: proto::Image) -> Image {
+    Image {
+        id: image.id,
+        tags: image.repo_tags,
+        digests: image.repo_digests,
+        size: image.size,
+        uid: image.uid.map(|uid| uid.value),
+        username: image.username,
+        pinned: image.pinned,
+    }
+}
+
+/// All names of an image by which something was started or mounted.
+pub(crate) fn image_names(spec: proto::ImageSpec) -> [String; 3] {
+    [spec.image, spec.user_specified_image, spec.image_ref]
+}
+
+pub(crate) fn auth(credentials: &PullCredentials) -> proto::AuthConfig {
+    let mut auth = proto::AuthConfig::default();
+    match credentials {
+        PullCredentials::Basic { username, password } => {
+            auth.username.clone_from(username);
+            password.expose_secret().clone_into(&mut auth.password);
+        }
+        PullCredentials::IdentityToken(token) => {
+            token.expose_secret().clone_into(&mut auth.identity_token);
+        }
+        PullCredentials::RegistryToken(token) => {
+            token.expose_secret().clone_into(&mut auth.registry_token);
+        }
+    }
+    auth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_reach_the_wire_and_no_log() {
+        let credentials =
+            PullCredentials::Basic { username: "me".into(), password: "hidden".to_owned().into() };
+        let auth = auth(&credentials);
+        assert_eq!((auth.username.as_str(), auth.password.as_str()), ("me", "hidden"));
+        let shown = format!("{:?}", proto::PullImageRequest { auth: Some(auth), ..Default::default() });
+        assert!(shown.contains("me") && !shown.contains("hidden"), "{shown}");
+    }
+}

@@ -1,0 +1,141 @@
+use std::os::unix::net::UnixListener;
+
+use serde_json::json;
+use vk_provider::finding::Level;
+
+use super::*;
+use crate::machine::tests::{machine, put};
+
+fn level_of(findings: &[Finding], what: &str) -> (Level, String) {
+    let found = findings.iter().find(|finding| finding.what == what);
+    let found = found.unwrap_or_else(|| panic!("nothing about {what}: {findings:?}"));
+    (found.level, found.to_string())
+}
+
+/// A machine with cgroup v2 and all rights.
+fn good(folder: &Path) -> Machine {
+    let machine = machine(folder);
+    put(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    machine
+}
+
+#[tokio::test]
+async fn a_machine_without_a_runtime_is_told_where_it_was_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = good(folder.path());
+    let settings = Settings { socket: Some("/nonexistent/cri.sock".into()), ..Settings::default() };
+    let findings = examine(&settings, "node", &machine).await;
+    let (level, line) = level_of(&findings, "runtime socket");
+    assert_eq!(level, Level::Error);
+    assert!(
+        line.contains("/nonexistent/cri.sock") && line.contains(" -> ") && line.contains("`socket`"),
+        "{line}"
+    );
+    assert_eq!(level_of(&findings, "cgroups").0, Level::Ok, "the rest is looked at all the same");
+    assert_eq!(level_of(&findings, "another kubelet").0, Level::Ok);
+}
+
+#[tokio::test]
+async fn a_socket_at_which_nobody_speaks_is_given_up_soon() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = good(folder.path());
+    let socket = folder.path().join("dead.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    let settings = Settings { socket: Some(socket), ..Settings::default() };
+    let findings = examine(&settings, "node", &machine).await;
+    let (level, line) = level_of(&findings, "runtime");
+    assert_eq!(level, Level::Error);
+    assert!(line.contains("connection refused"), "{line}");
+}
+
+#[test]
+fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = good(folder.path());
+    let socket = Path::new("/run/containerd/containerd.sock");
+    let look = |command: &str| {
+        put(folder.path(), "proc/4242/comm", "kubelet\n");
+        put(folder.path(), "proc/4242/cmdline", &command.replace(' ', "\0"));
+        kubelet::process(Some(socket), &machine)
+    };
+    let usual = look("/usr/bin/kubelet --v=2");
+    assert_eq!(usual.level, Level::Error);
+    assert!(usual.found.contains("4242") && !usual.remedy.is_empty(), "{usual}");
+    let same = look("kubelet --container-runtime-endpoint=unix:///var/run/containerd/containerd.sock");
+    assert_eq!(same.level, Level::Error, "{same}");
+    let other = look("kubelet --container-runtime-endpoint unix:///run/crio/crio.sock");
+    assert_eq!(other.level, Level::Ok, "{other}");
+    put(
+        folder.path(),
+        "var/lib/kubelet/config.yaml",
+        "kind: x\ncontainerRuntimeEndpoint: \"unix:///run/crio/crio.sock\"\n",
+    );
+    let configured = look("kubelet --config=/var/lib/kubelet/config.yaml");
+    assert_eq!(configured.level, Level::Ok, "{configured}");
+    assert_eq!(kubelet::process(Some(Path::new("/run/crio/crio.sock")), &machine).level, Level::Error);
+}
+
+#[test]
+fn a_runtime_that_may_not_lower_oom_scores_must_be_told_not_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = good(folder.path());
+    put(folder.path(), "proc/77/status", "CapEff:\t000001fffeffffff\n");
+    let mut peer = Peer { name: "containerd".into(), pid: Some(77), ..Peer::default() };
+    let findings = rights::examine(&peer, &machine);
+    let (level, line) = level_of(&findings, "OOM scores");
+    assert_eq!(level, Level::Error);
+    assert!(line.contains("restrict_oom_score_adj = true"), "{line}");
+    assert_eq!(level_of(&findings, "resource limits").0, Level::Warning);
+    peer.config = json!({"restrictOOMScoreAdj": true});
+    assert_eq!(level_of(&rights::examine(&peer, &machine), "OOM scores").0, Level::Ok);
+    let crio = Peer { name: "cri-o".into(), pid: Some(77), ..Peer::default() };
+    assert_eq!(level_of(&rights::examine(&crio, &machine), "OOM scores").0, Level::Ok);
+    let unseen = Peer { name: "containerd".into(), pid: Some(78), ..Peer::default() };
+    let (level, line) = level_of(&rights::examine(&unseen, &machine), "OOM scores");
+    assert_eq!(level, Level::Ok, "our own rights are the best guess: {line}");
+    put(folder.path(), "proc/self/status", "CapEff:\t0000000000000000\n");
+    assert_eq!(level_of(&rights::examine(&unseen, &machine), "mounts").0, Level::Error);
+}
+
+#[test]
+fn cgroups_are_told_by_their_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = machine(folder.path());
+    let look = || {
+        let findings = cgroup::examine(&Peer::default(), &Settings::default(), &machine);
+        level_of(&findings, "cgroups")
+    };
+    assert_eq!(look().0, Level::Error, "none at all");
+    put(folder.path(), "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
+    for controller in ["memory", "cpu"] {
+        std::fs::create_dir_all(folder.path().join("sys/fs/cgroup").join(controller)).unwrap();
+    }
+    let (level, line) = look();
+    assert!(level == Level::Error && line.contains("pids"), "{line}");
+    std::fs::create_dir_all(folder.path().join("sys/fs/cgroup/pids")).unwrap();
+    let (level, line) = look();
+    assert!(level == Level::Warning && line.contains("version 1") && line.contains("crun"), "{line}");
+    std::fs::create_dir_all(folder.path().join("sys/fs/cgroup/unified")).unwrap();
+    assert!(look().1.contains("side by side"));
+    put(folder.path(), "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
+    let (level, line) = look();
+    assert!(level == Level::Error && line.contains("memory"), "{line}");
+}
+
+#[test]
+fn the_runtimes_cgroup_driver_must_fit_the_machine_and_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = good(folder.path());
+    let look = |driver: &str, root: Option<&str>| {
+        let peer = Peer { cgroup_driver: Some(driver.into()), ..Peer::default() };
+        let settings = Settings { cgroup_root: root.map(str::to_owned), ..Settings::default() };
+        level_of(&cgroup::examine(&peer, &settings, &machine), "cgroup driver").0
+    };
+    assert_eq!(look("cgroupfs", None), Level::Ok);
+    assert_eq!(look("cgroupfs", Some("/pods")), Level::Ok);
+    assert_eq!(look("cgroupfs", Some("pods.slice")), Level::Error);
+    assert_eq!(look("systemd", None), Level::Error, "systemd does not run");
+    std::fs::create_dir_all(folder.path().join("run/systemd/system")).unwrap();
+    assert_eq!(look("systemd", Some("pods.slice")), Level::Ok);
+    assert_eq!(look("systemd", Some("/pods")), Level::Error);
+}

@@ -1,0 +1,71 @@
+//! The provider keeps the contract with real containers.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use vk_provider::{Context, Provider, Result};
+use vk_testing::conformance::{Case, Subject, Verdict, cases};
+
+use super::{Place, containerd};
+
+/// How many cases run at a time, each on a runtime of its own: all of them are about the same node.
+const LANES: usize = 3;
+/// Chooses among the cases: a part of their names.
+const ONLY: &str = "VK_ONLY";
+
+/// A backend for one case.
+struct Live {
+    place: Place,
+    folder: String,
+}
+
+impl Live {
+    fn new(place: Place) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        Self { place, folder: format!("case-{}", COUNT.fetch_add(1, Ordering::Relaxed)) }
+    }
+}
+
+#[async_trait]
+impl Subject for Live {
+    async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
+        self.place.open(&self.folder, context).await
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_mins(1)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs containerd, as root: make test"]
+async fn the_provider_keeps_the_contract_with_real_containers() {
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let chosen = cases().iter().filter(|case| case.name.contains(&only));
+    let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
+    let lanes = (0..LANES).map(|_| lane(Arc::clone(&queue)));
+    let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
+    assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
+}
+
+/// Runs cases as long as there are any, and answers what they found.
+async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
+    let containerd = containerd().await;
+    let mut broken = Vec::new();
+    loop {
+        let Some(case) = queue.lock().pop_front() else { return broken };
+        let verdict = case.run(Arc::new(Live::new(Place::on(&containerd)))).await;
+        if let Verdict::Broken(breach) = verdict {
+            broken.push(case.report(&breach));
+        }
+    }
+}
