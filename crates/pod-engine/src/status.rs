@@ -19,11 +19,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-pub use self::{
-    ending::{settled, told},
-    size::qos,
-};
+pub use self::ending::{settled, told};
 use crate::{
+    make::qos,
     probe::Verdicts,
     snapshot::{Sandbox, SandboxState, Snapshot},
 };
@@ -75,7 +73,7 @@ pub fn status(situation: &Situation<'_>) -> PodStatus {
     let pod = situation.pod;
     let old = situation.old();
     let there = pod.status.as_ref();
-    let mut status = PodStatus { qos_class: Some(qos(pod)), ..PodStatus::default() };
+    let mut status = PodStatus { qos_class: Some(qos(pod).as_str().to_owned()), ..PodStatus::default() };
     containers::compose(situation, &old, &mut status);
     addresses(situation, &old, &mut status);
     size::compose(pod, &mut status);
@@ -201,7 +199,7 @@ pub fn refused(pod: &Pod, status: &PodStatus, why: &Trouble) -> PodStatus {
         reason: Some(why.reason.clone()),
         message: Some(why.message.clone()),
         start_time: status.start_time.clone(),
-        qos_class: Some(qos(pod)),
+        qos_class: Some(qos(pod).as_str().to_owned()),
         ..PodStatus::default()
     }
 }

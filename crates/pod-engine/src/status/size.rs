@@ -1,4 +1,4 @@
-//! How large a pod is: its class of service, and what all of it has together.
+//! How large a pod is: what all of it has together.
 
 use std::collections::BTreeMap;
 
@@ -17,46 +17,6 @@ type ApiAmounts = BTreeMap<String, ApiQuantity>;
 const LEAST_SHARE: i64 = 2;
 /// Below this a limit of processors cannot be told from the least limit.
 const LEAST_LIMIT: i64 = 10;
-
-/// The class of service of a pod: what the API server says, and else what follows from its resources.
-pub fn qos(pod: &Pod) -> String {
-    let said = pod.status.as_ref().and_then(|status| status.qos_class.clone());
-    said.filter(|class| !class.is_empty()).unwrap_or_else(|| class(pod).to_owned())
-}
-
-fn class(pod: &Pod) -> &'static str {
-    let Some(spec) = &pod.spec else { return "BestEffort" };
-    let of_containers = || {
-        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        all.map(|container| container.resources.as_ref()).collect::<Vec<_>>()
-    };
-    let whole = spec.resources.as_ref();
-    let all = whole.map_or_else(of_containers, |whole| vec![Some(whole)]);
-    let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
-    let mut guaranteed = true;
-    let counted = |list: Option<&ApiAmounts>| {
-        let mut amounts = amounts(list);
-        amounts
-            .retain(|name, amount| matches!(name.as_str(), "cpu" | "memory") && *amount > Quantity::units(0));
-        amounts
-    };
-    for one in all {
-        let own = counted(one.and_then(|one| one.limits.as_ref()));
-        // Of a whole pod without limits only the comparison below decides.
-        let is_asked =
-            whole.is_none_or(|whole| whole.limits.as_ref().is_some_and(|limits| !limits.is_empty()));
-        guaranteed &= own.len() == 2 || !is_asked;
-        add(&mut limits, &own);
-        add(&mut requests, &counted(one.and_then(|one| one.requests.as_ref())));
-    }
-    if requests.is_empty() && limits.is_empty() {
-        "BestEffort"
-    } else if guaranteed && requests == limits {
-        "Guaranteed"
-    } else {
-        "Burstable"
-    }
-}
 
 /// Puts in what the pod as a whole was given and has: while it runs as its cgroup would say, before and after as the spec does.
 pub(super) fn compose(pod: &Pod, status: &mut PodStatus) {

@@ -122,7 +122,7 @@ fn a_pod_as_a_whole_has_what_its_cgroup_has_while_it_runs() {
 fn the_class_of_service_follows_from_requests_and_limits() {
     let class = |containers: Value, whole: Value| {
         let pod = json!({"metadata": {}, "spec": {"containers": containers, "resources": whole}});
-        qos(&serde_json::from_value(pod).expect("a pod"))
+        qos(&serde_json::from_value(pod).expect("a pod")).as_str()
     };
     let both = json!({"cpu": "1", "memory": "1Gi"});
     let container = |requests: Value, limits: Value| json!({"name": "a", "resources": {"requests": requests, "limits": limits}});

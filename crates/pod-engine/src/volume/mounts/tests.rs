@@ -21,7 +21,7 @@ fn decide(mount: &Value, env: &[(&str, &str)], with: &With<'_>) -> Result<Wanted
     }
     let container = serde_json::from_value(json!({ "name": "app", "volumeMounts": [mount] }));
     let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let place = Place::new("/root");
+    let place = Place::new("/state");
     let wanted = wanted(&place, "uid", &volumes, &container.expect("a container"), &env, with)?;
     Ok(wanted.into_iter().next().expect("a mount"))
 }
@@ -71,7 +71,7 @@ fn parts_of_volumes_are_expanded_and_checked() {
     ] {
         let (found, place) = part(mount.clone()).expect("a part").expect("a part");
         assert_eq!(found, wanted, "{mount}");
-        assert_eq!(place, PathBuf::from("/root/pods/uid/volume-subpaths/data/app/0"));
+        assert_eq!(place, PathBuf::from("/state/pods/uid/volume-subpaths/data/app/0"));
     }
     assert_eq!(part(json!({ "subPath": "" })).expect("fine"), None);
     for (mount, wanted) in [
