@@ -352,6 +352,7 @@ pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::pa
         operating_system: node.os.as_str().to_owned(),
         cluster_domain: node.cluster_domain.clone(),
         state_dir: state_dir.join(&node.name),
+        shared_dir: state_dir.to_owned(),
     }
 }
 

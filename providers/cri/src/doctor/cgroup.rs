@@ -1,9 +1,10 @@
 //! How the kernel's control groups are laid out, and whether the runtime is told the same.
 
+use vk_pod_engine::machine::Machine;
 use vk_provider::Finding;
 
 use super::Peer;
-use crate::{config::Settings, machine::Machine};
+use crate::config::Settings;
 
 /// The controllers that pods need.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];

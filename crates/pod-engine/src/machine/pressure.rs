@@ -16,7 +16,7 @@ const CALM: SignedDuration = SignedDuration::from_mins(5);
 
 /// What there is too little of. `None` could not be measured, and is not told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Strain {
+pub(super) struct Strain {
     memory: Option<bool>,
     disk: Option<bool>,
     processes: Option<bool>,
@@ -24,7 +24,7 @@ pub(crate) struct Strain {
 
 /// Remembers when each shortage was seen last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pressure {
+pub(super) struct Pressure {
     memory: Option<Timestamp>,
     disk: Option<Timestamp>,
     processes: Option<Timestamp>,
@@ -34,7 +34,7 @@ pub(crate) struct Pressure {
 
 impl Pressure {
     /// What to tell now.
-    pub(crate) fn look(&mut self, machine: &Machine, now: Timestamp) -> Strain {
+    pub(super) fn look(&mut self, machine: &Machine, now: Timestamp) -> Strain {
         self.consider(measure(machine), now)
     }
 
@@ -76,7 +76,7 @@ fn below(left: u64, all: u64, percent: u64) -> bool {
 
 impl Strain {
     /// Puts the conditions into the node's description, in a kubelet's words; and takes out those that nobody measured.
-    pub(crate) fn describe(self, node: &mut NodeTemplate) {
+    pub(super) fn describe(self, node: &mut NodeTemplate) {
         let all = [
             (
                 "MemoryPressure",

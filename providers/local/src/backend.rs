@@ -1,0 +1,1 @@
+//! Sandboxes and containers, as the engine wants them.

@@ -1,0 +1,1 @@
+//! Limits of containers, and what they use.

@@ -1,0 +1,1 @@
+//! Whether pods could run here: what `virtual-kubelet doctor` asks of this provider.

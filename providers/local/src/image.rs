@@ -1,0 +1,1 @@
+//! Images: pulled or imported, unpacked, kept by their content.

@@ -1,0 +1,1 @@
+//! Namespaces that stay without a process.

@@ -1,0 +1,1 @@
+//! A network of its own for each pod.

@@ -1,0 +1,1 @@
+//! A container as the OCI runtime wants it.

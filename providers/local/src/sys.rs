@@ -1,0 +1,1 @@
+//! What the kernel offers and no crate wraps.

@@ -1,0 +1,5 @@
+//! The provider `local` with real containers.
+
+mod image;
+mod network;
+mod shim;
