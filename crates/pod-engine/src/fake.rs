@@ -22,7 +22,7 @@ use self::{fault::Faults, machine::Machine};
 /// A runtime in memory. Clones are the same runtime; it outlives the engines that use it.
 ///
 /// A container's command says what it does: `sh -c` with statements between semicolons, of which it knows `echo TEXT`, `message TEXT` (the
-/// termination message), `sleep SECONDS`, `exit CODE`, `oom`, `trap '' TERM`, `trap 'exit CODE' TERM` and `while`, which never ends. A command
+/// termination message), `sleep SECONDS`, `exit CODE`, `oom`, `oom late` (the runtime learns why a second later), `trap '' TERM`, `trap 'exit CODE' TERM` and `while`, which never ends. A command
 /// that is none of a shell's is a program that is not there. Commands in containers ([`run`](crate::ContainerBackend::run) and
 /// [`exec`](crate::ContainerBackend::exec)) know these and `cat`, `env`, `true`, `false` and `test -f FILE`, which looks for what
 /// [`touch`](Self::touch) made.

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::join_all};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use rand::RngExt as _;
@@ -31,6 +31,11 @@ use crate::{
 pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How soon a runtime that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long after its end a container is asked again that was killed, and how often.
+const SETTLED: SignedDuration = SignedDuration::from_secs(3);
+const SETTLING: Duration = Duration::from_secs(1);
+/// The exit code of a process that SIGKILL ended.
+const KILLED: i32 = 137;
 
 /// How long something may take to say what it is where the list is enough.
 const INSPECTION: Duration = Duration::from_secs(10);
@@ -197,6 +202,10 @@ impl Actor {
                     }
                 }
             };
+            if wait > SETTLING && self.snapshot.containers.iter().any(|container| self.unsettled(container)) {
+                wait = SETTLING;
+                self.slot.outdate();
+            }
             // What has always something to do does not get anywhere: others shall have their turn.
             at_once = if wait.is_zero() { at_once + 1 } else { 0 };
             if at_once > AT_ONCE {
@@ -358,10 +367,21 @@ impl Actor {
         }
     }
 
+    /// Whether the runtime may yet say something else about the end of a container: that memory was short it learns on another way
+    /// than that the process was killed, and sometimes later.
+    fn unsettled(&self, container: &Container) -> bool {
+        let killed = container.state == ContainerState::Exited && container.exit_code == KILLED;
+        let since = container.finished.map(|finished| self.now().duration_since(finished));
+        killed && container.reason != "OOMKilled" && since.is_some_and(|since| since < SETTLED)
+    }
+
     /// A container in full, or `None` where it has gone meanwhile.
     async fn look_at(&self, entry: &ContainerEntry, depth: Depth) -> Result<Option<Container>> {
         let same = |known: &&Container| {
-            known.id == entry.id && known.state == entry.state && !self.partial.contains(&known.id)
+            known.id == entry.id
+                && known.state == entry.state
+                && !self.partial.contains(&known.id)
+                && !self.unsettled(known)
         };
         if let Some(known) = self.snapshot.containers.iter().find(same) {
             return Ok(Some(known.clone()));

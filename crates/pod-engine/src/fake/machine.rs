@@ -13,12 +13,16 @@ use vk_provider::{Error, Result, error::Kind};
 use super::{
     Pull, Quirks, Seen,
     fault::error,
-    script::{KILLED, Script},
+    script::{KILLED, Oom, Script},
 };
 use crate::{
     backend::{ContainerConfig, Image, SandboxConfig, Share},
     snapshot::{Container, ContainerState, Mounted, Sandbox, SandboxState, annotation, label},
 };
+
+const OOM_KILLED: &str = "OOMKilled";
+/// How long after its end the runtime learns that a process ended for want of memory, where it learns it late.
+const LEARNS_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Machine {
@@ -403,7 +407,7 @@ impl Process {
         }
         let started = self.container.started?;
         let own = self.script.as_ref().ok().and_then(Script::end).map(|end| {
-            let why = if end.oom { "OOMKilled" } else { word(end.code) };
+            let why = if end.oom == Some(Oom::AtOnce) { OOM_KILLED } else { word(end.code) };
             (later(started, end.after), end.code, why)
         });
         let asked = self.asked.map(|(at, code)| (at, code, word(code)));
@@ -419,6 +423,16 @@ impl Process {
         {
             self.end(at, code, why);
         }
+        if self.learns_of_memory().is_some_and(|at| at <= now) {
+            OOM_KILLED.clone_into(&mut self.container.reason);
+        }
+    }
+
+    /// When the runtime learns why a process ended that it believes to have ended otherwise.
+    fn learns_of_memory(&self) -> Option<Timestamp> {
+        let end = self.script.as_ref().ok().and_then(Script::end)?;
+        let late = end.oom == Some(Oom::Late) && self.container.exit_code == end.code;
+        self.container.finished.filter(|_| late).map(|at| later(at, LEARNS_AFTER))
     }
 
     fn end(&mut self, at: Timestamp, code: i32, why: &str) {

@@ -23,8 +23,8 @@ pub(super) enum Step {
     Forever,
     /// Ends.
     Exit(i32),
-    /// Takes more memory than it may.
-    Oom,
+    /// Takes more memory than it may. The runtime may learn only after its end why that was.
+    Oom { late: bool },
 }
 
 /// How and when a script ends by itself.
@@ -32,7 +32,14 @@ pub(super) enum Step {
 pub(super) struct End {
     pub(super) after: Duration,
     pub(super) code: i32,
-    pub(super) oom: bool,
+    pub(super) oom: Option<Oom>,
+}
+
+/// When a runtime knows that a process ended for want of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Oom {
+    AtOnce,
+    Late,
 }
 
 /// The code of a process that SIGTERM ended.
@@ -45,7 +52,7 @@ pub(super) const KILLED: i32 = 137;
 impl Script {
     /// Reads a command. The error is what a runtime says about a program that is not there.
     ///
-    /// `sh -c` takes statements between semicolons: `echo TEXT`, `message TEXT`, `sleep SECONDS`, `exit CODE`, `oom`, `trap '' TERM`,
+    /// `sh -c` takes statements between semicolons: `echo TEXT`, `message TEXT`, `sleep SECONDS`, `exit CODE`, `oom`, `oom late`, `trap '' TERM`,
     /// `trap 'exit CODE' TERM`, and a loop or anything else that starts with `while`, which never ends. Without a command the image's
     /// own runs for ever, and so does `sleep infinity`.
     pub(super) fn read(command: &[String]) -> Result<Self, String> {
@@ -72,7 +79,7 @@ impl Script {
                 "sleep" => script.steps.push(sleep(Some(rest))),
                 "exit" => script.steps.push(Step::Exit(rest.parse().unwrap_or(2))),
                 "false" => script.steps.push(Step::Exit(1)),
-                "oom" => script.steps.push(Step::Oom),
+                "oom" => script.steps.push(Step::Oom { late: rest == "late" }),
                 "trap" => script.on_stop = trap(rest),
                 "while" => script.steps.push(Step::Forever),
                 _ => {}
@@ -89,11 +96,14 @@ impl Script {
                 Step::Echo(_) | Step::Message(_) => {}
                 Step::Sleep(time) => after += *time,
                 Step::Forever => return None,
-                Step::Exit(code) => return Some(End { after, code: *code, oom: false }),
-                Step::Oom => return Some(End { after, code: KILLED, oom: true }),
+                Step::Exit(code) => return Some(End { after, code: *code, oom: None }),
+                Step::Oom { late } => {
+                    let oom = if *late { Oom::Late } else { Oom::AtOnce };
+                    return Some(End { after, code: KILLED, oom: Some(oom) });
+                }
             }
         }
-        Some(End { after, code: 0, oom: false })
+        Some(End { after, code: 0, oom: None })
     }
 
     /// The lines that it has written so long after its start, each with its time.
@@ -119,7 +129,7 @@ impl Script {
         for step in &self.steps {
             match step {
                 Step::Sleep(time) => at += *time,
-                Step::Forever | Step::Exit(_) | Step::Oom => break,
+                Step::Forever | Step::Exit(_) | Step::Oom { .. } => break,
                 Step::Echo(_) | Step::Message(_) => {}
             }
             if at > elapsed {
@@ -156,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_script_ends_when_its_statements_say() {
-        let end = |code, seconds| Some(End { after: Duration::from_secs(seconds), code, oom: false });
+        let end = |code, seconds| Some(End { after: Duration::from_secs(seconds), code, oom: None });
         assert_eq!(sh("echo up; sleep 2; exit 3").end(), end(3, 2));
         assert_eq!(sh("sleep 1; sleep 2").end(), end(0, 3));
         assert_eq!(sh("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done").end(), None);
-        assert!(sh("sleep 1; oom").end().unwrap().oom);
+        assert!(sh("sleep 1; oom").end().unwrap().oom.is_some());
     }
 
     #[test]

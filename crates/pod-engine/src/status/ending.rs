@@ -35,6 +35,9 @@ pub fn settled(pod: &Pod, status: &PodStatus) -> PodStatus {
 fn end(status: &mut ContainerStatus) {
     if ended(status.state.as_ref()).is_none() {
         status.state = Some(lost(STATUS_UNKNOWN, NOT_LOCATED));
+        // A status that was final before may have shown it running.
+        status.started = status.started.map(|_| false);
+        status.ready = false;
     }
 }
 

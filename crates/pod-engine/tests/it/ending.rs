@@ -46,6 +46,24 @@ async fn a_pod_that_is_stopped_and_not_deleted_keeps_its_end_and_its_logs_until_
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_memory_was_short_shows_also_where_the_runtime_learns_it_late() {
+    let world = World::new();
+    let spec = json!({ "restartPolicy": "Never", "containers": [container("app", "sleep 1; oom late")] });
+    let wanted = pod("a", spec);
+    let made = world.create(&wanted).await;
+    let reason = |status: &k8s_openapi::api::core::v1::PodStatus| {
+        one(status, "app").state.clone().and_then(|state| state.terminated?.reason)
+    };
+    let ended = world.until(&made, "it ends", |status| reason(status).is_some()).await;
+    assert_eq!(reason(&ended).as_deref(), Some("Error"), "nobody knows better yet");
+    let known = world.until(&made, "why", |status| reason(status).as_deref() != Some("Error")).await;
+    assert_eq!(reason(&known).as_deref(), Some("OOMKilled"));
+    let asked = world.runtime.count(Call::Container);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    assert_eq!(world.runtime.count(Call::Container), asked, "what is known is not asked again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_termination_message_outlives_the_process() {
     let mut world = World::new();
     let mut app = container("app", "message bye; sleep 1; exit 3");

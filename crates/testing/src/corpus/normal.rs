@@ -60,11 +60,38 @@ fn status(moment: &Moment) -> Value {
             addresses.truncate(1);
         }
     }
+    for list in ["initContainerStatuses", "containerStatuses"] {
+        status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(without_turns);
+    }
     // Whoever wrote a condition last does not matter.
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         conditions.sort_by_key(|condition| condition["type"].to_string());
     }
     status
+}
+
+/// Whoever looks later finds a container that crashes again and again some turns further. Every turn doubles the pause, so that the
+/// pause of the first turn is the same in all of them.
+fn without_turns(container: &mut Value) {
+    let waiting = &container["state"]["waiting"];
+    if waiting["reason"] != "CrashLoopBackOff" {
+        return;
+    }
+    let message = waiting["message"].as_str().unwrap_or_default();
+    let found = message.strip_prefix("back-off ").and_then(|rest| rest.split_once(' '));
+    let Some((pause, rest)) = found.and_then(|(pause, rest)| Some((seconds(pause)?, rest))) else { return };
+    let Some(turns) = container["restartCount"].as_u64().and_then(|turns| u32::try_from(turns).ok()) else {
+        return;
+    };
+    let first = f64::from(pause) / 2_f64.powf(f64::from(turns));
+    container["state"]["waiting"]["message"] = json!(format!("back-off {{{first} * 2^restarts}} {rest}"));
+    container["restartCount"] = json!("{restarts}");
+}
+
+/// `1m20s`, `5m0s`, `10s`.
+fn seconds(pause: &str) -> Option<u32> {
+    let (minutes, rest) = pause.split_once('m').unwrap_or(("0", pause));
+    Some(minutes.parse::<u32>().ok()? * 60 + rest.strip_suffix('s')?.parse::<u32>().ok()?)
 }
 
 fn is_over(status: &serde_json::Map<String, Value>) -> bool {
@@ -191,6 +218,21 @@ mod tests {
         let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
         let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
         assert_eq!(differences(&one, &one, &other, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_crash_loop_is_the_same_in_all_its_turns() {
+        let turn = |restarts: u64, pause: &str| {
+            let waiting =
+                json!({"reason": "CrashLoopBackOff", "message": format!("back-off {pause} restarting")});
+            let container = json!({"name": "a", "restartCount": restarts, "state": {"waiting": waiting}});
+            let pod = json!({"metadata": {}, "status": {"containerStatuses": [container]}});
+            Moment { pod, ..Moment::default() }
+        };
+        let differs = |one: &Moment, other: &Moment| !differences(one, one, other, &[]).is_empty();
+        assert!(!differs(&turn(3, "20s"), &turn(5, "1m20s")));
+        assert!(differs(&turn(3, "20s"), &turn(4, "20s")), "the pause is doubled at every turn");
+        assert!(differs(&turn(3, "20s"), &turn(3, "40s")));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The provider `cri` with real containers: the command runs beside a containerd of its own, as a node of a real control plane.
 
+#![allow(clippy::print_stdout, reason = "what was measured on the way")]
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -26,7 +28,7 @@ use vk_pod_engine::{
 use vk_provider::PodRef;
 use vk_provider_cri::Cri;
 use vk_testing::{
-    ControlPlane, Process, eventually,
+    ControlPlane, Process, eventually, kubectl,
     matrix::{self, Stage, Subject},
     peer::{Containerd, Machine, containerd},
 };
@@ -384,6 +386,54 @@ async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
     place.becomes("True", "").await;
     let after = place.all_ready(&namespace, 3).await;
     assert_eq!(instances(&after), instances(&before));
+    place.remove(&namespace).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane, root and containerd: make test"]
+async fn a_container_that_writes_lines_as_fast_as_it_can_loses_none_and_harms_nobody() {
+    const LINES: usize = 500_000;
+    let place = Place::start("cri-torrent", &[]).await;
+    let namespace = place.cluster.namespace("cri-torrent").await.unwrap().name().to_owned();
+    let script = format!("seq {LINES}; exec yes and more");
+    place
+        .create(
+            &namespace,
+            "torrent",
+            &json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", script]}),
+        )
+        .await;
+    let logs = |more: &'static [&'static str]| {
+        let common = ["--namespace", &namespace, "logs", "torrent"];
+        kubectl(
+            place.cluster,
+            common.into_iter().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>(),
+        )
+    };
+    let (first, last) = ("1\n", format!("\n{LINES}\nand more\n"));
+    // The torrent goes on while somebody reads what came before.
+    let head = eventually("all lines were written", LATER, || async {
+        let head = logs(&["--limit-bytes=4000000"]).await.map_err(|error| error.to_string())?;
+        if head.stdout.contains(&last) {
+            Ok(head.stdout)
+        } else {
+            Err(format!("{} bytes: {}", head.stdout.len(), head.stderr))
+        }
+    })
+    .await;
+    assert!(head.starts_with(first));
+    let numbers = head.lines().take(LINES).map(|line| line.parse::<usize>().unwrap());
+    assert!(numbers.eq(1..=LINES), "no line is lost, doubled or out of order");
+    let times = logs(&["--timestamps", "--limit-bytes=25000000"]).await.unwrap().stdout;
+    let time = |line: usize| {
+        times.lines().nth(line).unwrap().split_once(' ').unwrap().0.parse::<jiff::Timestamp>().unwrap()
+    };
+    println!("{LINES} lines in {:#}", time(LINES - 1) - time(0));
+    // Others start as ever, and the node is well.
+    place.create(&namespace, "quiet", &json!({"name": "main", "image": IMAGE, "command": ["/stay"]})).await;
+    place.all_ready(&namespace, 2).await;
+    place.becomes("True", "").await;
+    assert_eq!(logs(&["--tail=2"]).await.unwrap().stdout, "and more\nand more\n");
     place.remove(&namespace).await;
 }
 

@@ -126,7 +126,7 @@ fn check_containers(pod: &Pod, status: &PodStatus) {
         assert_eq!(count(one.state.as_ref()), 1, "{}: {:?}", one.name, one.state);
         assert!(count(one.last_state.as_ref()) <= 1, "{}: {:?}", one.name, one.last_state);
         let runs = one.state.as_ref().is_some_and(|state| state.running.is_some());
-        assert!(runs || one.started != Some(true), "{} has started and does not run", one.name);
+        assert!(runs || one.started != Some(true), "{} has started and does not run: {one:?}", one.name);
     }
 }
 
