@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane, Usage, control_plane,
-    peer::{Containerd, Kubelet, Machine as Place, Resident, containerd, image, kubelet},
+    peer::{Containerd, Host as _, Kubelet, Machine as Place, Resident, containerd, image, kubelet},
 };
 
 use crate::{

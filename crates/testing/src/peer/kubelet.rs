@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Containerd, containerd::Resident, write};
+use super::{Containerd, Host as _, Resident, write};
 use crate::ControlPlane;
 
 /// Names the program.

@@ -30,7 +30,7 @@ use vk_provider_cri::Cri;
 use vk_testing::{
     ControlPlane, Process, eventually, kubectl,
     matrix::{self, Stage, Subject},
-    peer::{Containerd, Machine, containerd},
+    peer::{Containerd, Host as _, Machine, containerd},
 };
 
 use super::{SOON, becomes, ready, run};
