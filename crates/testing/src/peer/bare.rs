@@ -20,6 +20,17 @@ impl Bare {
         Self { house: House::build(machine.folder()).await, machine }
     }
 
+    /// Ends everything that runs, and takes away everything that was mounted: what a power failure leaves is what is on the disk.
+    pub async fn reboot(&mut self) {
+        let again = House::build(self.machine.folder()).await;
+        drop(std::mem::replace(&mut self.house, again));
+    }
+
+    /// The first process of its namespaces, as it is numbered out here.
+    pub fn inside(&self) -> nix::unistd::Pid {
+        self.house.inside()
+    }
+
     /// Writes an archive with images, and returns its path.
     pub fn archive(&self, images: &[Image]) -> PathBuf {
         let folder = self.machine.folder().join("images");

@@ -102,6 +102,11 @@ impl House {
         house
     }
 
+    /// The first process in them, as it is numbered out here.
+    pub fn inside(&self) -> Pid {
+        self.inside
+    }
+
     /// A command that runs in them. It ends with them at the latest.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
