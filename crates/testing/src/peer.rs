@@ -18,7 +18,7 @@ mod machine;
 mod registry;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output},
 };
 
@@ -34,11 +34,28 @@ pub use self::{
 
 /// Where a node's agent runs.
 pub trait Host {
+    /// Writes an archive with images, and returns its path.
+    fn archive(&self, images: &[Image]) -> PathBuf {
+        let folder = self.machine().folder().join("images");
+        make_folder(&folder);
+        image::archive(&folder, images)
+    }
+
     /// The machine that it is on.
     fn machine(&self) -> &Machine;
 
-    /// A command that runs there, in namespaces that it ends with at the latest.
-    fn beside(&self, program: &Path) -> Command;
+    /// The namespaces in which it is used.
+    fn house(&self) -> &House;
+
+    /// A command that runs there. It ends with the namespaces at the latest.
+    fn beside(&self, program: &Path) -> Command {
+        self.house().command(program)
+    }
+
+    /// The first process in the namespaces, as it is numbered out here.
+    fn inside(&self) -> u32 {
+        self.house().inside()
+    }
 }
 
 /// Runs a program that must succeed, and returns what it printed.

@@ -1,9 +1,6 @@
 //! A machine without a runtime, for what brings its own.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use super::{Host, House, Image, Machine, image, make_folder};
+use super::{Host, House, Machine};
 
 /// A machine, and namespaces in which to run something there. Dropping it ends everything in them, and gives the machine back.
 #[derive(Debug)]
@@ -25,18 +22,6 @@ impl Bare {
         let again = House::build(self.machine.folder()).await;
         drop(std::mem::replace(&mut self.house, again));
     }
-
-    /// The first process of its namespaces, as it is numbered out here.
-    pub fn inside(&self) -> nix::unistd::Pid {
-        self.house.inside()
-    }
-
-    /// Writes an archive with images, and returns its path.
-    pub fn archive(&self, images: &[Image]) -> PathBuf {
-        let folder = self.machine.folder().join("images");
-        make_folder(&folder);
-        image::archive(&folder, images)
-    }
 }
 
 impl Host for Bare {
@@ -44,7 +29,7 @@ impl Host for Bare {
         &self.machine
     }
 
-    fn beside(&self, program: &Path) -> Command {
-        self.house.command(program)
+    fn house(&self) -> &House {
+        &self.house
     }
 }

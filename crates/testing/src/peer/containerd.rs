@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
     time::Duration,
 };
 
@@ -59,9 +59,7 @@ impl Containerd {
         let (program, version) = (options.program, version.to_owned());
         let mut containerd = Self { program, version, process: None, house, machine };
         containerd.restart().await;
-        let images = folder.join("images");
-        make_folder(&images);
-        containerd.import(&image::archive(&images, &options.images));
+        containerd.import(&containerd.archive(&options.images));
         containerd
     }
 
@@ -83,11 +81,6 @@ impl Containerd {
     /// Its process, for those who measure it. There is none while it is killed.
     pub fn id(&self) -> Option<u32> {
         self.process.as_ref().map(Resident::id)
-    }
-
-    /// Starts such a command, so that its process can be reached.
-    pub async fn start_beside(&self, command: &mut Command) -> Resident {
-        Resident::start(command).await
     }
 
     /// Runs the client of the same build.
@@ -160,8 +153,8 @@ impl Host for Containerd {
         &self.machine
     }
 
-    fn beside(&self, program: &Path) -> Command {
-        self.house.command(program)
+    fn house(&self) -> &House {
+        &self.house
     }
 }
 

@@ -53,7 +53,8 @@ pub struct House {
 // === impl Resident ===
 
 impl Resident {
-    pub(super) async fn start(command: &mut Command) -> Self {
+    /// Starts a command that goes into namespaces, such as [`Host::beside`](super::Host::beside) makes.
+    pub async fn start(command: &mut Command) -> Self {
         let door = Process::spawn(command).expect("util-linux is installed");
         let pid = child_of(door.id()).await;
         Self { _door: door, pid }
@@ -103,8 +104,8 @@ impl House {
     }
 
     /// The first process in them, as it is numbered out here.
-    pub fn inside(&self) -> Pid {
-        self.inside
+    pub fn inside(&self) -> u32 {
+        self.inside.as_raw().unsigned_abs()
     }
 
     /// A command that runs in them. It ends with them at the latest.

@@ -66,7 +66,7 @@ impl Kubelet {
             .args(["--hostname-override", node, "--node-ip", &addresses.join(",")])
             .stdout(log.try_clone().expect("the same file"))
             .stderr(log);
-        let process = containerd.start_beside(&mut command).await;
+        let process = Resident::start(&mut command).await;
         Self { folder: folder.to_owned(), process }
     }
 

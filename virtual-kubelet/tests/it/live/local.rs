@@ -76,7 +76,7 @@ impl Node {
             .collect()
     }
 
-    fn inside(&self) -> Pid {
+    fn inside(&self) -> u32 {
         self.place.host.inside()
     }
 
