@@ -7,7 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri bench control-plane clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local bench control-plane clean setup
 
 help: ## Show these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -34,7 +34,7 @@ lint: setup ## Check formatting, lints, documentation and the direction of depen
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo test --package virtual-kubelet --test it house -- --quiet
 
-e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri ## Run the long tests of all areas
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local ## Run the long tests of all areas
 
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
@@ -53,6 +53,9 @@ e2e-metrics: control-plane ## metrics-server reads a virtual node; kubectl top; 
 
 e2e-cri: control-plane ## What the real kubelet does with 128 pods, and that ours does the same, with containerd 1.6 and 2.x (as root; ARGS=--record writes it down)
 	@dev/e2e-cri $(ARGS)
+
+e2e-local: control-plane ## That 128 pods fare without a runtime as with the real kubelet; 200 kills; 50 pods that go on (as root)
+	@dev/e2e-local
 
 bench: control-plane ## Measure, beside a bare client, the rivals and the real kubelet in the same run (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)

@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// What runs in the pods.
 const PROGRAM: [&str; 2] = ["sleep", "3600"];
 /// Bytes of each file of a large image, and how many files it has.
-const MEGABYTE: usize = 1 << 20;
+const MEGABYTE: u32 = 1 << 20;
 const LARGE: u32 = 256;
 /// A kubelet looks at its machine first.
 const READY: Duration = Duration::from_mins(2);
@@ -261,7 +261,7 @@ impl Ground {
     /// How many megabytes of an image's files it takes from an archive in a second.
     fn unpacks(&self, program: &Path) -> anyhow::Result<f64> {
         let line = "an image is mostly files of programs and libraries, and those are larger than this one\n";
-        let text = line.repeat(MEGABYTE / line.len());
+        let text = line.repeat(MEGABYTE as usize / line.len());
         let image = Image::new("vk.test/large:1");
         let image = (0..LARGE).fold(image, |image, number| image.file(&format!("/files/{number}"), &text));
         let archive = self.archive(&[image]);
@@ -272,7 +272,7 @@ impl Ground {
         }
         let took = begun.elapsed().as_secs_f64();
         fs::remove_file(archive)?;
-        Ok(f64::from(LARGE) * MEGABYTE as f64 / 1e6 / took)
+        Ok(f64::from(LARGE) * f64::from(MEGABYTE) / 1e6 / took)
     }
 }
 
