@@ -1,7 +1,7 @@
 //! The provider's configuration.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,10 +13,7 @@ use vk_pod_engine::{
 };
 use vk_provider::{Config, Context, Result};
 
-use crate::level::Level;
-
-/// The longest name that the kernel gives to a network interface.
-const LONGEST_INTERFACE: usize = 15;
+use crate::{level::Level, network::Subnet};
 
 /// What is configured, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +52,6 @@ pub struct Settings {
     pub max_crash_backoff: Duration,
     /// Where pods get their network from.
     pub network: NetworkMode,
-    /// The bridge's name; `None` is one of the node's own.
-    pub bridge: Option<String>,
     /// Where pods' addresses are taken from; `None` is a network that is free.
     pub pod_cidr: Option<Subnet>,
 }
@@ -72,15 +67,6 @@ pub enum NetworkMode {
     Bridge,
     /// The machine's own, for every pod.
     Host,
-}
-
-/// A network of pods: the first address, and how many bits of it are the network's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subnet {
-    /// The network's own address.
-    pub address: Ipv4Addr,
-    /// The length of its prefix.
-    pub prefix: u8,
 }
 
 /// The configuration as it is written.
@@ -105,7 +91,6 @@ struct Written {
     insecure_registries: Vec<String>,
     max_crash_backoff: Option<Pause>,
     network: NetworkMode,
-    bridge: Option<String>,
     #[serde(rename = "podCIDR")]
     pod_cidr: Option<String>,
 }
@@ -191,8 +176,10 @@ impl Written {
                 .collect::<Result<_, _>>()?,
             max_crash_backoff: self.max_crash_backoff.map_or(Duration::from_mins(5), |Pause(pause)| pause),
             network: self.network,
-            bridge: self.bridge.map(interface).transpose()?,
-            pod_cidr: self.pod_cidr.map(|text| subnet(&text)).transpose()?,
+            pod_cidr: self
+                .pod_cidr
+                .map(|text| text.parse().map_err(|why| format!("podCIDR: {why}")))
+                .transpose()?,
         })
     }
 }
@@ -217,36 +204,6 @@ fn registry(name: String) -> Result<String, String> {
         ));
     }
     Ok(name)
-}
-
-fn interface(name: String) -> Result<String, String> {
-    let good = !name.is_empty()
-        && name.len() <= LONGEST_INTERFACE
-        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
-        && name != "."
-        && name != "..";
-    if good {
-        return Ok(name);
-    }
-    Err(format!(
-        "bridge: {name:?} is no name of a network interface: write up to {LONGEST_INTERFACE} letters and digits, such as vk0"
-    ))
-}
-
-fn subnet(text: &str) -> Result<Subnet, String> {
-    let wrong = |why: &str| format!("podCIDR: {text:?} {why}: write one such as 10.222.0.0/24");
-    let (address, prefix) = text.split_once('/').ok_or_else(|| wrong("is no network"))?;
-    let address: Ipv4Addr = address.parse().map_err(|_| wrong("is no network of IPv4"))?;
-    let prefix: u8 = prefix.parse().map_err(|_| wrong("has no length of a prefix"))?;
-    // The network, the bridge, a pod and the broadcast need two bits; a whole class A is plenty.
-    if !(8..=30).contains(&prefix) {
-        return Err(wrong("has a prefix that is not between 8 and 30"));
-    }
-    let rest = u32::from(address) & (u32::MAX >> prefix);
-    if rest != 0 {
-        return Err(wrong("has bits behind its prefix"));
-    }
-    Ok(Subnet { address, prefix })
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ fn providers_are_listed_in_a_table() {
     );
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
+    let local = lines.next().unwrap();
+    assert!(local.starts_with("local ") && local.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
     let mock = lines.next().unwrap();
     assert!(mock.starts_with("mock "), "{text}");
     let one = vk(&["providers", "mock"]).run().ok();
@@ -26,7 +28,7 @@ fn providers_are_listed_in_a_table() {
 
 #[test]
 fn an_unknown_provider_ends_with_1_as_in_the_go_original() {
-    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, mock"]]);
+    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, local, mock"]]);
     vk(&["providers", "mocc"]).run().refused(1, &[&["`mocc`", "did you mean `mock`?"]]);
 }
 
