@@ -1,0 +1,1 @@
+//! What needs the insides: crashes between the steps, and addresses.
