@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, path::Path};
 
 use tempfile::TempDir;
-use vk_pod_engine::backend::Protocol;
 
 use super::*;
 use crate::namespace::{Kind, Pin, pin, unpin};
@@ -149,6 +148,37 @@ async fn a_link_of_the_bridges_name_that_is_none_is_refused() {
     let routing = Routing::open().unwrap();
     let error = machine::bridge(&routing, &name, network.subnet(), 1500, false).unwrap_err().to_string();
     assert_eq!(error, format!("the link {name} exists and is no bridge (but a \"veth\"): remove it"));
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn without_the_capability_the_error_says_which_one_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = NetworkSettings { dir: dir.path().to_owned(), subnet: None, nat: true };
+    // Capabilities are a thread's.
+    let opened = std::thread::spawn(move || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        sets.permitted.remove(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        machine::open(&settings)
+    });
+    let error = opened.join().unwrap().unwrap_err().to_string();
+    assert!(error.starts_with("make the bridge vk"), "{error}");
+    assert!(
+        error.ends_with("Operation not permitted (os error 1) (needs CAP_NET_ADMIN: run as root)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kernel_without_bridges_is_said_to_be_one() {
+    let error = Error::kernel("make the bridge vk0")(std::io::Error::from_raw_os_error(95)).to_string();
+    assert_eq!(
+        error,
+        "make the bridge vk0: Operation not supported (os error 95) (this kernel lacks it: load or build the module)"
+    );
 }
 
 #[test]

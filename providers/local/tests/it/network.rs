@@ -10,7 +10,10 @@ use std::{
 };
 
 use vk_pod_engine::backend::{PortMapping, Protocol};
-use vk_provider_local::network::{Network, NetworkSettings};
+use vk_provider_local::{
+    namespace::inside,
+    network::{Network, NetworkSettings},
+};
 
 use self::lab::{LIMIT, Lab, call, free_port};
 
@@ -128,6 +131,80 @@ async fn a_udp_port_of_the_host_leads_to_the_pod() {
     }
     // It is no TCP port.
     assert_eq!(call((Ipv4Addr::LOCALHOST, port)).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+/// The client does not pause, so that the kernel has no reason to forget who it spoke to.
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_client_of_a_udp_port_finds_the_next_pod_that_has_it() {
+    let mut lab = Lab::open().await;
+    let port = free_port();
+    let ports = [published(Protocol::Udp, 53, port, "")];
+    let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    // Before there is any pod.
+    client.send_to(b"?", (Ipv4Addr::LOCALHOST, port)).unwrap();
+    for name in ["first", "second"] {
+        let pod = lab.pod(name, &ports).await;
+        lab.echo(&pod, 53).await;
+        client.send_to(name.as_bytes(), (Ipv4Addr::LOCALHOST, port)).unwrap();
+        let mut buffer = [0; 16];
+        let length = client.recv(&mut buffer).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(&buffer[..length], name.as_bytes());
+        lab.network.detach(name).await.unwrap();
+    }
+}
+
+/// A pod that may change its own network sends packets for 127.0.0.1 to the host, which takes such packets from the bridge.
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_pod_with_power_over_its_network_does_not_reach_the_hosts_loopback_either() {
+    use nix::sys::{
+        socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt},
+        time::TimeVal,
+    };
+    let mut lab = Lab::open().await;
+    let pod = lab.pod("pod", &[]).await;
+    let hidden = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = hidden.local_addr().unwrap().port();
+    lab.answer("loopback", hidden);
+    pod.tune("net.ipv4.conf.eth0.route_localnet", "1").await;
+    let attempt = move |address: Ipv4Addr, port: u16| {
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::BindToDevice, &"eth0".into())?;
+        // What is dropped is not answered.
+        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(1, 0))?;
+        rustix::net::connect(&socket, &SocketAddr::from((address, port)))
+            .map_err(|errno| nix::errno::Errno::from_raw(errno.raw_os_error()))
+    };
+    let open = TcpListener::bind("0.0.0.0:0").unwrap();
+    let open_port = open.local_addr().unwrap().port();
+    let gateway = lab.network.gateway();
+    let reached = inside(&pod.netns(), move || attempt(gateway, open_port)).await.unwrap();
+    assert_eq!(reached, Ok(()), "the attempt works where it may");
+    let reached = inside(&pod.netns(), move || attempt(Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    assert_eq!(reached, Err(nix::errno::Errno::EINPROGRESS));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root: make test"]
+async fn fifty_pods_at_once_have_an_address_each() {
+    let mut lab = Lab::open().await;
+    let mut pods = Vec::new();
+    for n in 0..50 {
+        pods.push(lab.bare(&format!("pod-{n}")).await);
+    }
+    let network = &lab.network;
+    let attached = futures::future::join_all(pods.iter().enumerate().map(async |(n, pod)| {
+        let ports = [published(Protocol::Tcp, 80, 62_000 + u16::try_from(n).unwrap(), "127.0.0.1")];
+        network.attach(&format!("pod-{n}"), &pod.netns(), &ports).await.unwrap()[0]
+    }));
+    let addresses = attached.await;
+    assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 50);
+    assert_eq!(lab.ports().len(), 50);
+    pods[49].address = addresses[49];
+    lab.serve(&pods[49].clone(), 80).await;
+    assert!(call((Ipv4Addr::LOCALHOST, 62_049)).await.is_ok());
 }
 
 #[tokio::test]

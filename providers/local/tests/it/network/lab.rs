@@ -182,6 +182,11 @@ impl Pod {
         namespace::unpin(&self.dir).await.unwrap();
     }
 
+    /// Changes a kernel setting of the pod.
+    pub(crate) async fn tune(&self, name: &str, value: &str) {
+        namespace::tune(&self.dir, &[(name.to_owned(), value.to_owned())].into()).await.unwrap();
+    }
+
     /// Calls a server from inside, and returns what it says.
     pub(crate) async fn call(&self, to: (impl Into<IpAddr>, u16)) -> io::Result<String> {
         let to = SocketAddr::new(to.0.into(), to.1);
