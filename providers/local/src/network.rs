@@ -7,6 +7,7 @@
 //! crash anywhere [`Network::reconcile`] finds what belongs to nobody. Nothing runs in the background.
 
 mod addresses;
+mod conntrack;
 mod error;
 pub(crate) mod link;
 mod machine;
@@ -26,7 +27,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use vk_pod_engine::backend::{InterfaceUsage, PortMapping};
+use vk_pod_engine::backend::{InterfaceUsage, PortMapping, Protocol};
 
 use self::{
     addresses::{Addresses, Attached},
@@ -177,6 +178,15 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Panicked("the network's thread")))
 }
 
+/// Lets clients of UDP ports find the pod that has the port now. Without it they do so after a pause, so it is no reason to fail.
+fn forget(ports: &[PortMapping]) {
+    let udp: Vec<u16> =
+        ports.iter().filter(|port| port.protocol == Protocol::Udp).map(|port| port.host_port).collect();
+    if let Err(error) = conntrack::forget_udp(&udp) {
+        tracing::warn!(ports = ?udp, %error, "connections to UDP ports of the host could not be forgotten");
+    }
+}
+
 // === impl Inner ===
 
 impl Inner {
@@ -225,6 +235,7 @@ impl Inner {
             .link(INTERFACE)
             .and_then(|link| link.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
             .map_err(failed("find eth0"))?;
+        inside.up(eth0.index).map_err(failed("switch eth0 on"))?;
         inside.add_address(eth0.index, address, self.subnet).map_err(failed("set the address"))?;
         if until == Step::Addressed {
             return Ok(address);
@@ -235,6 +246,7 @@ impl Inner {
         }
         if changed || !ports.is_empty() {
             self.publish(&self.addresses.lock(), None)?;
+            forget(&ports);
         }
         Ok(address)
     }
@@ -278,10 +290,14 @@ impl Inner {
             routing.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
         }
         let mut addresses = self.addresses.lock();
-        if addresses.get(sandbox).is_some_and(|attached| !attached.ports.is_empty()) {
+        let ports = addresses.get(sandbox).map(|attached| attached.ports.clone()).unwrap_or_default();
+        if !ports.is_empty() {
             self.publish(&addresses, Some(sandbox))?;
         }
-        addresses.free(sandbox)
+        addresses.free(sandbox)?;
+        drop(addresses);
+        forget(&ports);
+        Ok(())
     }
 
     fn reconcile(&self, live: &BTreeSet<String>) -> Result<Vec<String>, Error> {

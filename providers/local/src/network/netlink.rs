@@ -94,6 +94,11 @@ impl Attributes {
         self.end(start)
     }
 
+    /// Attributes that were read, in an attribute.
+    pub(crate) fn nested(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        self.bytes(kind | NESTED, value)
+    }
+
     /// A fixed header and attributes in an attribute, as the other end of a pair is described.
     pub(crate) fn headed(&mut self, kind: u16, header: &[u8], fill: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(kind | NESTED);
