@@ -225,6 +225,7 @@ impl Inner {
             .link(INTERFACE)
             .and_then(|link| link.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
             .map_err(failed("find eth0"))?;
+        inside.up(eth0.index).map_err(failed("switch eth0 on"))?;
         inside.add_address(eth0.index, address, self.subnet).map_err(failed("set the address"))?;
         if until == Step::Addressed {
             return Ok(address);

@@ -131,7 +131,7 @@ impl Addresses {
             .chain(first..begin)
             .find(|address| !used.contains(address))
             .map(Ipv4Addr::from)
-            .ok_or_else(|| Error::Exhausted { subnet: self.subnet, used: self.attached.len() })
+            .ok_or(Error::Exhausted { subnet: self.subnet, used: self.attached.len() })
     }
 
     fn file(&self, sandbox: &str) -> PathBuf {
@@ -177,3 +177,6 @@ fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { doing, path, source }
 }
+
+#[cfg(test)]
+mod tests;

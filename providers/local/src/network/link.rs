@@ -139,7 +139,8 @@ impl Routing {
         }))
     }
 
-    /// Makes a pair of which one end is a port of the bridge and the other one is in the pod, both up.
+    /// Makes a pair of which one end is a port of the bridge and the other one is in the pod. That one is still off: the kernel
+    /// cannot switch it on before it knows its other end.
     pub(crate) fn add_pair(&self, pair: &Pair<'_>) -> io::Result<()> {
         let namespace = pair.namespace.as_raw_fd().cast_unsigned();
         self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
@@ -147,7 +148,7 @@ impl Routing {
                 IFLA_LINKINFO,
                 |info| {
                     info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
-                        data.headed(VETH_INFO_PEER, &link_header(0, true), |peer| {
+                        data.headed(VETH_INFO_PEER, &link_header(0, false), |peer| {
                             peer.text(IFLA_IFNAME, pair.peer)
                                 .bytes(IFLA_ADDRESS, &pair.hardware)
                                 .native(IFLA_MTU, pair.mtu)
