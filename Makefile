@@ -6,6 +6,10 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
+# Where libseccomp.a is; .cargo/config.toml says it for x86_64.
+ifneq ($(shell uname -m),x86_64)
+export LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell gcc -print-multiarch 2>/dev/null)
+endif
 
 .PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local bench control-plane clean setup
 
@@ -18,7 +22,7 @@ setup:
 control-plane: setup ## Build etcd, kube-apiserver and the rest of a real control plane (once)
 	@dev/control-plane/build
 
-up: control-plane ## Start a control plane with a virtual node, and stay until Ctrl-C
+up: control-plane ## Start a control plane with a virtual node that runs containers, and stay until Ctrl-C
 	@cargo build --package virtual-kubelet
 	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
 

@@ -1,5 +1,6 @@
 //! The machine that pods run on: how big it is, and what it is.
 
+mod cgroup;
 mod node;
 mod pressure;
 #[cfg(any(test, feature = "fake"))]
@@ -9,7 +10,7 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use vk_provider::{NodeTemplate, Quantity};
 
-pub use self::node::Node;
+pub use self::{cgroup::Cgroups, node::Node};
 use self::pressure::{Pressure, Strain};
 
 /// A machine, as its files tell. Read anew each time: memory and processors come and go.

@@ -8,11 +8,13 @@
 //! | [`shim`] | the processes beside ours: one that supervises each container, and short-lived ones that make them |
 //! | [`image`] | images: pulled or imported, unpacked, kept by their content |
 //! | [`network`], [`namespace`] | a network of its own for each pod |
+//! | [`demo`] | an image of the machine's own busybox |
 //! | [`sys`] | what the kernel offers and no crate wraps |
 
 pub mod backend;
 pub mod cgroup;
 pub mod config;
+pub mod demo;
 pub mod doctor;
 pub mod factory;
 pub mod image;

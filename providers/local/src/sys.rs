@@ -1,1 +1,5 @@
 //! What the kernel offers and no crate wraps.
+#![allow(unsafe_code)]
+
+pub mod fd;
+pub mod process;

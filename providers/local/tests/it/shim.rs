@@ -1,1 +1,7 @@
+//! Containers by hand: a bundle, a supervisor beside it, and what it does. The tests of level `oci` need root.
 
+mod bundle;
+mod command;
+mod container;
+mod loss;
+mod process;

@@ -1,0 +1,92 @@
+use std::{io, path::PathBuf};
+
+use vk_pod_engine::machine::pretend::put;
+use vk_provider::finding::Level as Gravity;
+
+use super::*;
+use crate::level::tests::{good, status};
+
+fn look(settings: &Settings, folder: &Path, works: bool) -> Vec<Finding> {
+    let trial = |_: &Path| if works { Ok(()) } else { Err(io::Error::from(io::ErrorKind::InvalidInput)) };
+    let node = folder.join("state/node");
+    let images: PathBuf = folder.join("state/images");
+    let machine = Machine::at(folder, folder);
+    examine(settings, &machine, &trial, &Places { node: &node, images: &images })
+}
+
+fn about(findings: &[Finding], what: &str) -> (Gravity, String) {
+    let found = findings.iter().find(|finding| finding.what == what);
+    let found = found.unwrap_or_else(|| panic!("nothing about {what}: {findings:?}"));
+    (found.level, found.to_string())
+}
+
+fn machine(folder: &Path) {
+    good(folder);
+    put(folder, "proc/sys/net/ipv4/ip_forward", "0\n");
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_complain_about() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    let findings = look(&Settings::default(), folder.path(), true);
+    assert!(findings.iter().all(|finding| finding.level == Gravity::Ok), "{findings:#?}");
+    assert!(about(&findings, "isolation").1.contains("level oci"));
+    assert!(about(&findings, "image store").1.contains("will be made"));
+}
+
+#[test]
+fn a_machine_without_root_is_told_its_level_and_why_not_a_higher_one() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    status(folder.path(), 1000, 0);
+    let findings = look(&Settings::default(), folder.path(), false);
+    let (gravity, line) = about(&findings, "isolation");
+    assert!(gravity == Gravity::Warning && line.contains("level process"), "{line}");
+    let (gravity, line) = about(&findings, "user");
+    assert!(gravity == Gravity::Warning && line.contains("-> run virtual-kubelet as root"), "{line}");
+    assert!(findings.iter().all(|finding| finding.level != Gravity::Error), "pods do run: {findings:#?}");
+}
+
+#[test]
+fn a_level_that_is_demanded_and_not_allowed_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    let demanding = Settings { level: Some(Level::Oci), ..Settings::default() };
+    let findings = look(&demanding, folder.path(), false);
+    assert_eq!(about(&findings, "isolation").0, Gravity::Error);
+    let (gravity, line) = about(&findings, "overlay");
+    assert!(gravity == Gravity::Error && line.contains("stateDir"), "{line}");
+    let modest = Settings { level: Some(Level::Process), ..Settings::default() };
+    let (gravity, line) = about(&look(&modest, folder.path(), true), "isolation");
+    assert!(gravity == Gravity::Warning && line.contains("allows oci"), "{line}");
+}
+
+#[test]
+fn what_pods_would_miss_is_told_beside_the_level() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    status(folder.path(), 0, 0x1ff_ffff_ffff & !(1 << CAP_NET_ADMIN) & !(1 << CAP_SYS_RESOURCE));
+    let findings = look(&Settings::default(), folder.path(), true);
+    let (gravity, line) = about(&findings, "pod network");
+    assert!(gravity == Gravity::Warning && line.contains("the machine's network"), "{line}");
+    let (gravity, line) = about(&findings, "OOM scores");
+    assert!(gravity == Gravity::Warning && line.contains("below -5"), "{line}");
+    assert_eq!(about(&findings, "resource limits").0, Gravity::Warning);
+    let bridge = Settings { network: NetworkMode::Bridge, ..Settings::default() };
+    assert_eq!(about(&look(&bridge, folder.path(), true), "pod network").0, Gravity::Error);
+    let host = Settings { network: NetworkMode::Host, ..Settings::default() };
+    assert_eq!(about(&look(&host, folder.path(), true), "pod network").0, Gravity::Warning);
+    put(folder.path(), "proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
+    assert_eq!(about(&look(&Settings::default(), folder.path(), true), "seccomp").0, Gravity::Warning);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    put(folder.path(), "state", "a file in its place");
+    let findings = look(&Settings::default(), folder.path(), true);
+    let (gravity, line) = about(&findings, "image store");
+    assert!(gravity == Gravity::Error && line.contains("is no directory") && line.contains("`imageDir`"), "{line}");
+}

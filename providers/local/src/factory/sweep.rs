@@ -1,0 +1,19 @@
+//! The end of a node that shall leave nothing: its containers go with it.
+
+use vk_provider::{Config, Context, Result};
+use vk_supervisor::Clock;
+
+use super::LocalFactory;
+use crate::config::Settings;
+
+/// Removes everything that runs for a node, by force, with its network and its cgroups. Nobody may run the node meanwhile. A node of which
+/// there is nothing is left alone.
+pub async fn sweep(config: Config, context: Context) -> Result<()> {
+    let settings = Settings::read(&config)?;
+    if !settings.node_dir(&context).join("local").exists() {
+        return Ok(());
+    }
+    let (local, _) = Box::pin(LocalFactory::default().local(&settings, &context, &Clock::system())).await?;
+    local.remove_all().await?;
+    local.close().await
+}

@@ -1,0 +1,29 @@
+//! Which of the shim's processes this one is.
+
+use std::{env, path::Path, process::ExitCode};
+
+use super::{Program, create, exec, pause, supervise};
+
+/// What a process of our binary does that was started as a shim: the verb is the first argument that is one, and what is before it is
+/// how the next process is started.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let verbs = ["supervise", "create", "exec", "pause", "paused"];
+    let Some(place) = args.iter().position(|arg| verbs.contains(&arg.as_str())) else {
+        eprintln!("shim: expected one of {} and a directory, got {args:?}", verbs.join(", "));
+        return ExitCode::from(2);
+    };
+    let [verb, dir, rest @ ..] = &args[place..] else {
+        eprintln!("shim: {} needs a directory", args[place]);
+        return ExitCode::from(2);
+    };
+    let program = Program { path: "/proc/self/exe".into(), args: args[..place].to_vec() };
+    let dir = Path::new(dir);
+    match verb.as_str() {
+        "supervise" => supervise::run(dir, program),
+        "create" => create::run(),
+        "exec" => exec::run(),
+        "pause" => pause::run(dir, &program, rest),
+        _ => pause::rest(dir),
+    }
+}

@@ -1,0 +1,9 @@
+//! Pods of real containers, by the backend alone.
+
+mod life;
+mod limits;
+mod place;
+mod plain;
+mod restart;
+
+pub(crate) use self::place::Place;
