@@ -125,7 +125,7 @@ pub fn layer<R: Read>(
     let decoder = Measured::new(decoder, &content, |bytes| sane(bytes, compressed.get(), limits));
     let mut tape = Tape::new(BufReader::with_capacity(CHUNK, decoder), limits.layer_entries);
     while let Some(entry) = tape.next()? {
-        tree.apply(entry, &mut tape)?;
+        tree.apply(&entry, &mut tape)?;
     }
     let diff = tape.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
     let digest = source.finish().map_err(|error| Error::io("read", error))?;
