@@ -213,7 +213,7 @@ impl Supervisor {
         self.children.expect(helper.process());
         loop {
             self.children.reap();
-            if helper.read() && self.children.ended(helper.process()).is_some() {
+            if helper.read() && self.children.finished(helper) {
                 break;
             }
             if Instant::now() > until || self.children.ended(helper.process()).is_some_and(|code| code != 0) {
@@ -223,7 +223,7 @@ impl Supervisor {
             helper::wait(&[(&self.signals).into(), (&*helper).into()], Duration::from_secs(1));
             while let Ok(Some(_)) = self.signals.read_signal() {}
         }
-        let failed = self.children.forget(helper.process()) != Some(0);
+        let failed = self.children.forget(helper);
         helper.error(failed).map_or(Ok(()), Err)
     }
 

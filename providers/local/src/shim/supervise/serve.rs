@@ -236,8 +236,7 @@ impl Supervisor {
         for place in 0..self.clients.len() {
             let client = &mut self.clients[place];
             if let Role::Starting { helper, .. } = &mut client.role {
-                let process = helper.process();
-                if !helper.read() || self.children.ended(process).is_none() {
+                if !helper.read() || !self.children.finished(helper) {
                     continue;
                 }
                 let role = std::mem::replace(&mut client.role, Role::Done);
@@ -269,7 +268,7 @@ impl Supervisor {
         if let Some(pid) = helper.pid() {
             self.children.watch(pid);
         }
-        let failed = self.children.forget(helper.process()) != Some(0);
+        let failed = self.children.forget(helper);
         let pid = match (helper.error(failed), helper.pid()) {
             (None, Some(pid)) => pid,
             (error, pid) => {
