@@ -194,19 +194,19 @@ async fn fifty_pods_at_once_have_an_address_each() {
     let mut lab = Lab::open().await;
     let mut pods = Vec::new();
     for n in 0..50 {
-        pods.push(lab.bare(&format!("pod-{n}")).await);
+        pods.push((lab.bare(&format!("pod-{n}")).await, published(Protocol::Tcp, 80, free_port(), "")));
     }
     let network = &lab.network;
-    let attached = futures::future::join_all(pods.iter().enumerate().map(async |(n, pod)| {
-        let ports = [published(Protocol::Tcp, 80, 62_000 + u16::try_from(n).unwrap(), "127.0.0.1")];
-        network.attach(&format!("pod-{n}"), &pod.netns(), &ports).await.unwrap()[0]
+    let attached = futures::future::join_all(pods.iter().enumerate().map(async |(n, (pod, port))| {
+        network.attach(&format!("pod-{n}"), &pod.netns(), std::slice::from_ref(port)).await.unwrap()[0]
     }));
     let addresses = attached.await;
     assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 50);
     assert_eq!(lab.ports().len(), 50);
-    pods[49].address = addresses[49];
-    lab.serve(&pods[49].clone(), 80).await;
-    assert!(call((Ipv4Addr::LOCALHOST, 62_049)).await.is_ok());
+    let (pod, port) = &pods[49];
+    lab.serve(pod, 80).await;
+    let heard = call((Ipv4Addr::LOCALHOST, port.host_port)).await.unwrap();
+    assert_eq!(heard, format!("pod-49 hears {}", lab.network.gateway()));
 }
 
 #[tokio::test]
