@@ -12,6 +12,8 @@
 //! unpacked layer is its content and that of all below it, so that images share what they have in common. Whoever can name a layer
 //! by its sum is taken to have it, as in containerd.
 
+#[cfg(test)]
+mod craft;
 mod digest;
 mod error;
 mod import;

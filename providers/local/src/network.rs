@@ -248,6 +248,10 @@ impl Inner {
             self.publish(&self.addresses.lock(), None)?;
             forget(&ports);
         }
+        inside.wait(INTERFACE).map_err(failed("use eth0"))?;
+        routing.wait(&name).map_err(failed("use the links"))?;
+        // Last, because it comes up with its first port.
+        routing.wait(&self.bridge).map_err(failed("use the bridge"))?;
         Ok(address)
     }
 

@@ -308,3 +308,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,5 +5,3 @@ mod limits;
 mod place;
 mod plain;
 mod restart;
-
-pub(crate) use self::place::Place;

@@ -1,5 +1,7 @@
 //! Networks of pods in the kernel, with connections through them.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
 mod lab;
 mod namespace;
 

@@ -28,7 +28,7 @@ use vk_provider_local::{
 use vk_testing::{eventually, peer};
 
 /// The image of these tests.
-pub(crate) const IMAGE: &str = peer::BUSYBOX;
+pub(crate) const IMAGE: &str = peer::image::BUSYBOX;
 /// How long anything may take.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
@@ -44,10 +44,11 @@ pub(crate) struct Place {
 impl Place {
     /// A place with real containers and a network of its own.
     pub(crate) async fn new() -> Self {
-        let place = Self::bare(Level::Oci);
+        let mut place = Self::bare(Level::Oci);
         let settings = NetworkSettings { dir: place.root().join("local/network"), subnet: None, nat: true };
         let network = Network::open(settings).await.expect("a bridge can be made");
-        Self { network: Some(network), ..place }
+        place.network = Some(network);
+        place
     }
 
     pub(crate) fn bare(level: Level) -> Self {
