@@ -47,6 +47,8 @@ pub(super) fn run() -> ExitCode {
 
 /// What both helpers have in common: an order comes, and what goes wrong is reported.
 pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(), String>) -> ExitCode {
+    // The supervisor holds some back, and what is started here must not.
+    sys::process::usual_signals();
     // A supervisor that is gone cannot look after what we would make.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let begun = || -> io::Result<(Order, Launch, Arc<OwnedFd>)> {

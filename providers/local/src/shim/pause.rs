@@ -20,6 +20,7 @@ use nix::{
 };
 use rustix::{
     process::{DumpableBehavior, set_dumpable_behavior},
+    stdio::{dup2_stderr, dup2_stdout},
     thread::set_no_new_privs,
 };
 use serde::{Deserialize, Serialize};
@@ -106,7 +107,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
         signals.add(signal);
     }
-    let settled = || -> io::Result<Option<File>> {
+    let settled = || -> io::Result<Option<(File, File)>> {
         sys::fd::close_all()?;
         setsid()?;
         signals.thread_block()?;
@@ -115,11 +116,12 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
         let pid = fs::read_link("/proc/self")?.to_str().and_then(|pid| pid.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other("no number of our own"))?;
         state::save(&dir.join(FILE), &Paused { pid })?;
+        let null = File::options().write(true).open("/dev/null")?;
         leave(dir)?;
-        Ok(Some(lock))
+        Ok(Some((lock, null)))
     };
-    let _lock = match settled() {
-        Ok(Some(lock)) => lock,
+    let (_lock, null) = match settled() {
+        Ok(Some(settled)) => settled,
         Ok(None) => {
             eprintln!("another one is there");
             return ExitCode::FAILURE;
@@ -131,6 +133,9 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     };
     println!("{READY}");
     let _ = io::stdout().flush();
+    // Whoever started us waits for the end of what we say.
+    let _ = dup2_stdout(&null);
+    let _ = dup2_stderr(&null);
     loop {
         match signals.wait() {
             Ok(Signal::SIGCHLD) => {
