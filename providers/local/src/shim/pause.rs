@@ -26,7 +26,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::{Program, state};
+use super::{Program, state, verb::complain};
 use crate::sys;
 
 const LOCK: &str = "pause.lock";
@@ -95,7 +95,7 @@ pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            complain(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
@@ -123,16 +123,15 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let (_lock, null) = match settled() {
         Ok(Some(settled)) => settled,
         Ok(None) => {
-            eprintln!("another one is there");
+            complain(format_args!("another one is there"));
             return ExitCode::FAILURE;
         }
         Err(error) => {
-            eprintln!("{error}");
+            complain(format_args!("{error}"));
             return ExitCode::FAILURE;
         }
     };
-    println!("{READY}");
-    let _ = io::stdout().flush();
+    let _ = writeln!(io::stdout(), "{READY}");
     // Whoever started us waits for the end of what we say.
     let _ = dup2_stdout(&null);
     let _ = dup2_stderr(&null);
