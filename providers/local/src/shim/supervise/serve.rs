@@ -143,7 +143,6 @@ impl Supervisor {
     fn hear(&mut self, place: usize) {
         let client = &mut self.clients[place];
         match (client.hear(), &mut client.role) {
-            (Heard::Nothing, _) => {}
             (Heard::Request(request), Role::Asking) => self.answer(place, request),
             (Heard::Request(Request::InputEnded) | Heard::Gone, Role::Attached { stdin, .. }) => {
                 if std::mem::take(stdin) && self.launch.stdin_once {
@@ -154,7 +153,7 @@ impl Supervisor {
                     client.role = Role::Done;
                 }
             }
-            (Heard::Request(_), _) => {}
+            (Heard::Nothing | Heard::Request(_), _) => {}
             (Heard::Gone, Role::Running { pid }) => {
                 children::kill_session(*pid);
                 self.children.release(*pid);

@@ -6,6 +6,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{Instant, timeout},
 };
+use vk_pod_engine::backend::Ran;
 use vk_provider::ability::{AttachOptions, TermSize};
 use vk_provider_local::shim::State;
 use vk_testing::eventually;
@@ -119,6 +120,23 @@ async fn daemons_of_a_container_end_with_it() {
         fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|text| text.contains(&cgroup))
     });
     assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn no_signal_is_held_back_from_a_container_or_a_command_in_it() {
+    let bundle = Bundle::container("grep -E 'Sig(Blk|Ign)' /proc/self/status; sleep 1000");
+    bundle.start().await.unwrap();
+    bundle.logs("SigIgn").await;
+    let signals = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"].map(str::to_owned);
+    let Ran::Ended { output, .. } = bundle.shim.run(&signals, SOON).await.unwrap() else { panic!() };
+    for text in [bundle.logged().join("\n"), String::from_utf8(output).unwrap()] {
+        for line in text.lines() {
+            let bits = u64::from_str_radix(line.split_ascii_whitespace().nth(1).unwrap(), 16).unwrap();
+            // Those that the C library keeps for itself do not count.
+            assert_eq!(bits & 0x7fff_ffff, 0, "{text}");
+        }
+    }
 }
 
 #[tokio::test]
