@@ -1,7 +1,7 @@
 //! Layers become directories: safely, because an archive is written by strangers.
 //!
 //! Nothing outside of the layer's own directory is ever touched. Every name is taken apart and gone through from open directories
-//! ([`tree`]); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
+//! (`tree`); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
 //! error. A leading `/` means the layer's root, as in containerd, and so does an absolute link in the way of a name.
 
 mod stream;
