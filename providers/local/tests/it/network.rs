@@ -278,6 +278,9 @@ async fn closing_leaves_neither_bridge_nor_link_nor_rule() {
     assert!(lab.network.close().await.unwrap());
     assert!(!lab::exists(&bridge) && !lab::tables().contains(&bridge));
     assert!(lab.network.close().await.unwrap(), "may be repeated");
+    // And used again.
+    lab.pod("next", &[]).await;
+    assert!(lab::exists(&bridge) && lab::tables().contains(&bridge));
 }
 
 #[tokio::test(flavor = "multi_thread")]
