@@ -246,7 +246,9 @@ impl Inner {
         if until == Step::Routed {
             return Ok(address);
         }
-        if changed || !ports.is_empty() {
+        // Version 0 is that of no rules at all: the network was closed.
+        let none = *self.published.lock() == 0;
+        if changed || none || !ports.is_empty() {
             self.publish()?;
             forget(&ports);
         }
@@ -332,10 +334,12 @@ impl Inner {
     }
 
     fn close(&self) -> Result<bool, Error> {
+        let mut published = self.published.lock();
         let addresses = self.addresses.lock();
         if addresses.attached().next().is_some() {
             return Ok(false);
         }
+        *published = 0;
         nft::remove(&self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
         let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
