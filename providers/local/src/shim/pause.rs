@@ -24,7 +24,7 @@ use rustix::{
     thread::set_no_new_privs,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{io::AsyncReadExt as _, process::Command};
+use tokio::process::Command;
 
 use super::{Program, state, verb::complain};
 use crate::sys;
@@ -46,7 +46,7 @@ pub async fn pause(program: &Program, dir: &Path, join: &[PathBuf]) -> io::Resul
     if let Some(pid) = paused(dir) {
         return Ok(pid);
     }
-    let mut child = Command::new(&program.path)
+    let output = Command::new(&program.path)
         .arg0("virtual-kubelet-shim")
         .args(&program.args)
         .arg("pause")
@@ -54,20 +54,12 @@ pub async fn pause(program: &Program, dir: &Path, join: &[PathBuf]) -> io::Resul
         .args(join)
         .env_clear()
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    // The process that stays has the same error output: waiting for its end would be waiting for the pod's.
-    child.wait().await?;
-    if let Some(pid) = paused(dir) {
-        return Ok(pid);
-    }
-    let mut said = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        let _ = stderr.read_to_string(&mut said).await;
-    }
-    Err(io::Error::other(format!("start the first process of the pod: {}", said.trim())))
+        .output()
+        .await?;
+    paused(dir).ok_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        io::Error::other(format!("start the first process of the pod: {}", said.trim()))
+    })
 }
 
 /// The number of the process, while it lives.
