@@ -50,12 +50,17 @@ struct Stage<'a> {
     ready: Duration,
     #[cfg(feature = "local")]
     demo: Option<demo::Demo>,
+    /// Whether pods are to be shown.
+    #[cfg(feature = "local")]
+    wanted: bool,
 }
 
 /// Starts the control plane and the nodes of the configuration, shows them, and stays until a signal comes. Nothing is
 /// left behind then but the kubeconfig and a data folder that the user named.
-pub async fn run(options: Options, state: State, config: Resolved, registry: Registry) -> Result<(), Failure> {
+pub async fn run(options: Options, state: State, mut config: Resolved, registry: Registry) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    #[cfg(feature = "local")]
+    demo::modest(&mut config);
     let guardian = Guardian::start(state, &config)?;
     let outcome = Box::pin(play(options, config, registry, &mut stop)).await;
     // Whatever came of it: what the nodes ran goes now.
@@ -75,7 +80,7 @@ async fn play(options: Options, mut config: Resolved, registry: Registry, stop: 
         ..control_plane::Options::default()
     });
     #[cfg(feature = "local")]
-    let demo = demo::prepare(&config, options.demo && options.controllers);
+    let demo = demo::prepare(&config);
     #[cfg(feature = "local")]
     let starting = async {
         let (started, demo) = tokio::join!(Box::pin(starting), demo);
@@ -112,6 +117,8 @@ async fn play(options: Options, mut config: Resolved, registry: Registry, stop: 
         ready,
         #[cfg(feature = "local")]
         demo,
+        #[cfg(feature = "local")]
+        wanted: options.demo && options.controllers,
     };
     let shown = tokio::select! {
         shown = stage.show() => shown.map(|()| false),
@@ -143,7 +150,7 @@ impl Stage<'_> {
         self.kubectl(&["get", "nodes", "-o", "wide"]).await?;
         let mut hints = String::new();
         #[cfg(feature = "local")]
-        if let Some(demo) = &self.demo {
+        if let Some(demo) = self.demo.as_ref().filter(|_| self.wanted) {
             hints = demo.show(self).await?;
         }
         if hints.is_empty() {
@@ -164,7 +171,9 @@ impl Stage<'_> {
     async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let output = kubectl(self.cluster, arguments).await.context("cannot run kubectl")?;
         let shown: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
-        say(&format!("\n$ kubectl {}\n{}{}", shown.join(" "), output.stdout, output.stderr).trim_end_matches('\n').to_owned())
+        // Beside an answer, it has only remarks to make.
+        let answer = if output.success() { output.stdout } else { output.stdout + &output.stderr };
+        say(&format!("\n$ kubectl {}\n{}", shown.join(" "), answer.trim_end_matches('\n')))
     }
 }
 

@@ -18,6 +18,8 @@ use self::pressure::{Pressure, Strain};
 pub struct Machine {
     root: PathBuf,
     storage: PathBuf,
+    /// Bytes of disk below which it is short of them; `None` is a kubelet's tenth.
+    least_space: Option<u64>,
 }
 
 /// What of the machine is not for pods.
@@ -50,7 +52,19 @@ impl Machine {
 
     /// The machine whose files (`proc`, `sys`, `etc`) are below a directory.
     pub fn at(root: impl Into<PathBuf>, storage: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), storage: storage.into() }
+        Self { root: root.into(), storage: storage.into(), least_space: None }
+    }
+
+    /// The same, which is short of disk when less than this is free: by default when it is less than a tenth, as with a kubelet.
+    #[must_use]
+    pub fn with_least_space(mut self, bytes: Option<u64>) -> Self {
+        self.least_space = bytes;
+        self
+    }
+
+    /// Whether the disk is so full that pods are not taken; `None` where nobody can tell.
+    pub fn is_short_of_space(&self) -> Option<bool> {
+        pressure::short_of_space(self)
     }
 
     /// Bytes of memory.

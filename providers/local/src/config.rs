@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 use vk_pod_engine::{
     machine::Reserved,
-    written::{self, Pause, absolute, max_pods, parallel_pulls},
+    written::{self, Amount, Pause, absolute, max_pods, parallel_pulls},
 };
 use vk_provider::{Config, Context, Result};
 
@@ -26,6 +26,8 @@ pub struct Settings {
     pub reserved: Reserved,
     /// How many pods the node takes.
     pub max_pods: i64,
+    /// Bytes of disk that must be free for pods to be taken; `None` is a tenth of it.
+    pub min_free_disk: Option<u64>,
     /// Where containers' logs are; `None` is below the node's directory.
     pub log_root: Option<PathBuf>,
     /// Where the node's directory is made; `None` is the provider's state directory.
@@ -77,6 +79,7 @@ struct Written {
     host_image: bool,
     reserved: written::Reserved,
     max_pods: Option<i64>,
+    min_free_disk: Option<Amount>,
     log_root: Option<PathBuf>,
     root: Option<PathBuf>,
     image_dir: Option<PathBuf>,
@@ -159,6 +162,9 @@ impl Written {
             host_image: self.host_image,
             reserved: self.reserved.into(),
             max_pods: max_pods(self.max_pods)?,
+            min_free_disk: self
+                .min_free_disk
+                .map(|Amount(bytes)| u64::try_from(bytes.to_units()).unwrap_or_default()),
             log_root: place("logRoot", self.log_root, "/var/log/pods")?,
             root: place("root", self.root, "/var/lib/virtual-kubelet")?,
             image_dir: place("imageDir", self.image_dir, "/var/lib/virtual-kubelet/images")?,

@@ -28,6 +28,7 @@ pub fn examine(settings: &Settings, machine: &Machine, trial: &Trial<'_>, places
     findings.extend(needs(settings, &allowed));
     findings.push(directory("node directory", places.node));
     findings.push(directory("image store", places.images));
+    findings.extend(disk(machine));
     if level == Level::Oci {
         findings.push(seccomp(machine));
         findings.push(network(settings, machine));
@@ -85,6 +86,19 @@ fn directory(what: &str, path: &Path) -> Finding {
         Ok(()) => Finding::ok(what, format!("{}, which will be made", path.display())),
         Err(error) => Finding::error(what, format!("{}: {error}", there.display()), remedy),
     }
+}
+
+/// Whether the scheduler would keep pods off the node.
+fn disk(machine: &Machine) -> Option<Finding> {
+    let what = "disk";
+    if !machine.is_short_of_space()? {
+        return Some(Finding::ok(what, "enough is free"));
+    }
+    Some(Finding::warning(
+        what,
+        "too little is free: the node has DiskPressure, and pods are not scheduled to it",
+        "free some, or say with `minFreeDisk` how much has to be free, such as 1Gi in place of a tenth of the disk",
+    ))
 }
 
 fn seccomp(machine: &Machine) -> Finding {

@@ -90,6 +90,7 @@ impl LocalFactory {
         let local = Local::open(LocalSettings {
             network: networked.network,
             network_problem: networked.problem,
+            node_ips: vec![context.internal_ip],
             cgroup_root: cgroup_root(settings, context),
             cgroups,
             host_image: settings.host_image,
@@ -127,7 +128,7 @@ impl Factory for LocalFactory {
         let (local, described) = Box::pin(self.local(&settings, &context, &clock)).await?;
         described.log();
         let root = settings.node_dir(&context);
-        let machine = Machine::here(&root);
+        let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
         let memory = machine
             .memory()
             .ok_or_else(|| Error::internal("read the size of the memory from /proc/meminfo"))?;
@@ -165,7 +166,7 @@ impl Factory for LocalFactory {
             }
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
-        let machine = Machine::here(&node);
+        let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
         doctor::examine(&settings, &machine, &try_overlay, &Places { node: &node, images: &images })
     }
 }

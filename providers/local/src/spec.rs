@@ -28,12 +28,12 @@ use serde_json::{Value, json};
 use vk_pod_engine::backend::{ContainerConfig, Propagation, Resources, SandboxConfig, Share};
 use vk_provider::{Error, Result};
 
+use self::user::Identity;
 pub use self::{
     machine::{DeviceNode, Machine},
     process::{arguments, environment, stop_signal, working_directory},
     rights::granted,
 };
-use self::user::Identity;
 
 /// Where the pod's things are on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,6 +177,9 @@ fn read_only_paths(order: &Order<'_>) -> Vec<String> {
     }
     let mut paths = order.container.security.read_only_paths.clone();
     // The runtime mounts the old hierarchies writable, and a container that is root could lift its own limits.
+    if !order.machine.hierarchies.is_empty() {
+        paths.push("/sys/fs/cgroup".to_owned());
+    }
     paths.extend(order.machine.hierarchies.iter().map(|name| format!("/sys/fs/cgroup/{name}")));
     paths
 }

@@ -3,8 +3,9 @@
 use std::{net::TcpListener, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{task::spawn_blocking, time::Instant};
+use vk_provider::Config;
 use vk_provider_local::{
     config::Settings,
     demo::{NAME, archive, busybox},
@@ -43,9 +44,17 @@ struct Shape {
     port: u16,
 }
 
+/// A disk that is fuller than a kubelet likes is no reason to show nothing: the pods need hardly any of it.
+pub(super) fn modest(config: &mut Resolved) {
+    let nodes = config.nodes.iter_mut().filter(|node| node.provider == PROVIDER);
+    for node in nodes.filter(|node| node.provider_config == Config::Default) {
+        node.provider_config = Config::Inline(json!({ "minFreeDisk": "256Mi" }));
+    }
+}
+
 /// Makes the image, where there are nodes for it. What goes wrong is told later: the nodes come up without it.
-pub(super) async fn prepare(config: &Resolved, wanted: bool) -> Option<Demo> {
-    let node = config.nodes.iter().find(|node| node.provider == PROVIDER).filter(|_| wanted)?;
+pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
+    let node = config.nodes.iter().find(|node| node.provider == PROVIDER)?;
     // A configuration that is wrong is told by the node itself.
     let settings = Settings::read(&node.provider_config).ok()?;
     let directory = settings.images(&context(node, address::internal_ip(""), &config.state_dir));
@@ -144,8 +153,6 @@ impl Shape {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn node(status: &str) -> Value {

@@ -37,6 +37,7 @@ level: process
 hostImage: true
 reserved: {cpu: 500m, memory: 1Gi, ephemeralStorage: 10Gi}
 maxPods: 40
+minFreeDisk: 2Gi
 logRoot: /data/logs
 root: /data/pods
 imageDir: /data/images
@@ -62,6 +63,7 @@ podCIDR: 10.222.0.0/16
             ephemeral_storage: Some(Quantity::bytes(10 << 30)),
         },
         max_pods: 40,
+        min_free_disk: Some(2 << 30),
         log_root: Some("/data/logs".into()),
         root: Some("/data/pods".into()),
         image_dir: Some("/data/images".into()),
@@ -87,6 +89,7 @@ fn what_is_wrong_is_refused_with_the_place_and_what_to_write() {
         (json!({"level": "rootless"}), ["level", "process"]),
         (json!({"network": "none"}), ["network", "bridge"]),
         (json!({"reserved": {"memry": "1Gi"}}), ["reserved", "did you mean `memory`?"]),
+        (json!({"minFreeDisk": "10%"}), ["minFreeDisk", "64Mi"]),
         (json!({"maxPods": 0}), ["maxPods", "1 or more"]),
         (json!({"logRoot": "logs"}), ["logRoot", "absolute path"]),
         (json!({"imageDir": "images"}), ["imageDir", "/var/lib/virtual-kubelet/images"]),

@@ -4,6 +4,8 @@ use std::{
     io,
     net::Ipv4Addr,
     os::fd::{AsRawFd, BorrowedFd},
+    thread,
+    time::Duration,
 };
 
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -33,6 +35,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
@@ -40,6 +43,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_PORT_KIND: u16 = 4;
 const IFLA_INFO_PORT_DATA: u16 = 5;
+const IFLA_BRPORT_STATE: u16 = 1;
 const IFLA_BRPORT_HAIRPIN: u16 = 4;
 const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
@@ -49,9 +53,17 @@ const RTA_OUT: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const AF_INET: u8 = 2;
 const IFF_UP: u32 = 1;
+/// `IF_OPER_UP`.
+const OPERATING: u8 = 6;
+/// `BR_STATE_FORWARDING`.
+const FORWARDING: u8 = 3;
 const TABLE_MAIN: u8 = 254;
 const PROTOCOL_STATIC: u8 = 4;
 const TYPE_UNICAST: u8 = 1;
+
+/// How often, and after which time, it is looked whether a link has come up: ten seconds in all.
+const LOOKS: usize = 5000;
+const LOOK: Duration = Duration::from_millis(2);
 
 /// The loop-back interface is the first of every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
@@ -71,6 +83,8 @@ pub(crate) struct Link {
     pub(crate) mtu: u32,
     /// The bridge that it is a port of.
     pub(crate) master: Option<u32>,
+    /// Whether packets go through: it is on, it has a carrier and, as a port, the bridge takes from it.
+    pub(crate) ready: bool,
     pub(crate) counters: Counters,
 }
 
@@ -176,6 +190,17 @@ impl Routing {
         self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)))
     }
 
+    /// Waits until packets go through a link. The kernel sees to it behind the scenes, and drops what is sent before.
+    pub(crate) fn wait(&self, name: &str) -> io::Result<()> {
+        for _ in 0..LOOKS {
+            if self.link(name)?.is_some_and(|link| link.ready) {
+                return Ok(());
+            }
+            thread::sleep(LOOK);
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
+    }
+
     /// Removes a link; that it is gone is no error.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
         ignore(self.0.call(Message::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::ENODEV)
@@ -253,23 +278,34 @@ fn link(reply: &Reply) -> Option<Link> {
         return None;
     }
     let mut link = Link { index: reply.native(4)?, ..Link::default() };
+    let (mut operating, mut forwarding) = (false, true);
     for (kind, value) in reply.attributes(LINK_HEADER) {
         match kind {
             IFLA_IFNAME => link.name = netlink::text(value),
             IFLA_ADDRESS => link.hardware = value.to_vec(),
             IFLA_MTU => link.mtu = netlink::native(value)?,
             IFLA_MASTER => link.master = netlink::native(value),
+            IFLA_OPERSTATE => operating = value == [OPERATING],
             IFLA_STATS64 => link.counters = counters(value),
             IFLA_LINKINFO => {
-                link.kind = netlink::attributes(value)
-                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
-                    .map(|(_, value)| netlink::text(value))
-                    .unwrap_or_default();
+                for (kind, value) in netlink::attributes(value) {
+                    match kind {
+                        IFLA_INFO_KIND => link.kind = netlink::text(value),
+                        IFLA_INFO_PORT_DATA => forwarding = port_forwards(value),
+                        _ => {}
+                    }
+                }
             }
             _ => {}
         }
     }
+    link.ready = operating && forwarding;
     Some(link)
+}
+
+/// Whether a port's data, which is a bridge's here, says that it takes part.
+fn port_forwards(data: &[u8]) -> bool {
+    netlink::attributes(data).any(|(kind, value)| kind == IFLA_BRPORT_STATE && value == [FORWARDING])
 }
 
 /// `struct rtnl_link_stats64`: packets received and sent, bytes received and sent, errors received and sent, and more.

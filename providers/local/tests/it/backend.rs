@@ -1,9 +1,8 @@
 //! Pods of real containers, by the backend alone.
 
+mod conformance;
 mod life;
 mod limits;
 mod place;
 mod plain;
 mod restart;
-
-pub(crate) use self::place::Place;

@@ -117,12 +117,11 @@ proptest! {
                     match addresses.reserve(&name, &[]) {
                         Ok(given) => {
                             prop_assert!((2..=6).any(|last| address(last) == given.address));
-                            match had {
-                                Some(had) => prop_assert_eq!(had, given.address),
-                                None => {
-                                    prop_assert!(!model.values().any(|taken| *taken == given.address));
-                                    prop_assert!(freed != Some(given.address) || model.len() == 4);
-                                }
+                            if let Some(had) = had {
+                                prop_assert_eq!(had, given.address);
+                            } else {
+                                prop_assert!(!model.values().any(|taken| *taken == given.address));
+                                prop_assert!(freed != Some(given.address) || model.len() == 4);
                             }
                             model.insert(name, given.address);
                         }
