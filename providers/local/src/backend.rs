@@ -124,7 +124,9 @@ impl Local {
     pub async fn open(settings: LocalSettings) -> Result<Self> {
         let directory = settings.root.join("local");
         let told = |what: &'static str| {
-            move |error: io::Error| Error::internal(format!("open provider local: {what}: {error}")).caused_by(error)
+            move |error: io::Error| {
+                Error::internal(format!("open provider local: {what}: {error}")).caused_by(error)
+            }
         };
         if settings.level == Level::Oci && settings.cgroups.is_none() {
             return Err(Error::invalid("open provider local: the level \"oci\" needs the machine's cgroups"));
@@ -136,7 +138,8 @@ impl Local {
             Some(boot) => boot.clone(),
             None => boot_id().map_err(told("read the boot id"))?,
         };
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host's name"))?;
+        let host =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host's name"))?;
         let machine = settings.cgroups.as_ref().map(Machine::detect).unwrap_or_default();
         let events = Arc::new(events::bind(&directory).map_err(told("bind events.sock"))?);
         let inner = Inner {
@@ -177,10 +180,9 @@ impl Local {
             return Ok(());
         }
         if let Some(network) = &self.inner.settings.network {
-            network
-                .close()
-                .await
-                .map_err(|error| Error::internal(format!("close the pods' network: {error}")).caused_by(error))?;
+            network.close().await.map_err(|error| {
+                Error::internal(format!("close the pods' network: {error}")).caused_by(error)
+            })?;
         }
         if let Some(cgroups) = &self.inner.settings.cgroups {
             cgroups.discard(&self.inner.settings.cgroup_root);
@@ -208,7 +210,9 @@ impl Local {
                 let _ = tell.send(outcome);
             });
         }
-        told.await.unwrap_or_else(|_| Err(Error::new(vk_provider::error::Kind::Cancelled, "the provider is closing")))
+        told.await.unwrap_or_else(|_| {
+            Err(Error::new(vk_provider::error::Kind::Cancelled, "the provider is closing"))
+        })
     }
 }
 

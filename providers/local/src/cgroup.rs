@@ -119,7 +119,8 @@ impl Cgroups {
                 Hierarchy::Unified(_) => v2::kill(watched)?,
                 Hierarchy::Old(mounted) => {
                     let freezer = mounted.iter().find(|one| one.has("freezer"));
-                    let freezer = freezer.map(|one| self.root.join(&one.directory).join(path.trim_matches('/')));
+                    let freezer =
+                        freezer.map(|one| self.root.join(&one.directory).join(path.trim_matches('/')));
                     v1::kill(watched, freezer.as_deref())?;
                 }
             }
@@ -145,7 +146,8 @@ impl Cgroups {
     /// Removes the cgroups above a path that are empty, up to one that is kept.
     pub fn prune(&self, path: &str, kept: &str) {
         let mut next = Path::new(path).parent();
-        while let Some(parent) = next.filter(|parent| parent.starts_with(kept) && *parent != Path::new(kept)) {
+        while let Some(parent) = next.filter(|parent| parent.starts_with(kept) && *parent != Path::new(kept))
+        {
             let Some(text) = parent.to_str() else { return };
             let Ok(directories) = self.directories(text) else { return };
             // One that holds others stays: the kernel refuses.
@@ -171,7 +173,10 @@ impl Cgroups {
     /// The ids of what runs in a cgroup and below it.
     pub fn processes(&self, path: &str) -> io::Result<Vec<i32>> {
         let directories = self.directories(path)?;
-        directories.iter().find(|directory| directory.exists()).map_or(Ok(Vec::new()), |first| processes(first))
+        directories
+            .iter()
+            .find(|directory| directory.exists())
+            .map_or(Ok(Vec::new()), |first| processes(first))
     }
 
     /// What a cgroup uses; `None` where it is not there.

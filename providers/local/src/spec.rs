@@ -28,12 +28,12 @@ use serde_json::{Value, json};
 use vk_pod_engine::backend::{ContainerConfig, Propagation, Resources, SandboxConfig, Share};
 use vk_provider::{Error, Result};
 
+use self::user::Identity;
 pub use self::{
     machine::{DeviceNode, Machine},
     process::{arguments, environment, stop_signal, working_directory},
     rights::granted,
 };
-use self::user::Identity;
 
 /// Where the pod's things are on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

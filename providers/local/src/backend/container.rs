@@ -32,7 +32,11 @@ impl Inner {
         self.directory.join("containers").join(id)
     }
 
-    pub(super) async fn create_container(self: &Arc<Self>, sandbox: &str, config: ContainerConfig) -> Result<String> {
+    pub(super) async fn create_container(
+        self: &Arc<Self>,
+        sandbox: &str,
+        config: ContainerConfig,
+    ) -> Result<String> {
         let sandbox = self.registry.lock().sandbox(sandbox).map_err(|_| {
             fault::told(Kind::NotFound, format!("failed to find sandbox id {sandbox:?}: not found"))
         })?;
@@ -52,7 +56,11 @@ impl Inner {
             }
             Err(error) => {
                 if let Err(second) = leftover::bury(&directory) {
-                    tracing::warn!(error = second.report(), container = id, "half a container could not be taken back");
+                    tracing::warn!(
+                        error = second.report(),
+                        container = id,
+                        "half a container could not be taken back"
+                    );
                 }
                 Err(fault::told(error.kind().clone(), error.message().to_owned()))
             }
@@ -70,7 +78,8 @@ impl Inner {
             }
         }
         if known.record.boot != self.boot {
-            let message = "failed to create containerd task: the machine was restarted after the container was created";
+            let message =
+                "failed to create containerd task: the machine was restarted after the container was created";
             return Err(fault::told(Kind::Internal, message));
         }
         let launched = known.shim.start(&self.settings.program, &known.record.launch).await;
@@ -118,7 +127,10 @@ impl Inner {
             .conclude(&exit)
             .map_err(|error| fault::system("failed to write the state of a container", &error))?;
         *known.ended.lock() = Some(exit.clone());
-        tracing::warn!(container = known.record.id, "the supervisor of a container was gone: the container was ended");
+        tracing::warn!(
+            container = known.record.id,
+            "the supervisor of a container was gone: the container was ended"
+        );
         Ok(State::Exited(exit))
     }
 
@@ -161,11 +173,9 @@ impl Inner {
     /// Waits for the end, at most this long; whether it came.
     async fn ended_by(self: &Arc<Self>, known: &Arc<KnownContainer>, within: Duration) -> Result<bool> {
         let until = tokio::time::Instant::now() + within;
-        let state = known
-            .shim
-            .wait(until)
-            .await
-            .map_err(|error| fault::system(&format!("failed to wait for container {:?}", known.record.id), &error))?;
+        let state = known.shim.wait(until).await.map_err(|error| {
+            fault::system(&format!("failed to wait for container {:?}", known.record.id), &error)
+        })?;
         match state {
             State::Running { .. } => Ok(false),
             State::Lost { .. } => self.settle(known).await.map(|_| true),
@@ -180,7 +190,11 @@ impl Inner {
         }
         // A supervisor that died at this moment is met by the wait.
         if let Err(error) = self.send(known, signal::KILL).await {
-            tracing::debug!(error = error.report(), container = known.record.id, "a container could not be told to end");
+            tracing::debug!(
+                error = error.report(),
+                container = known.record.id,
+                "a container could not be told to end"
+            );
         }
         if self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
@@ -191,7 +205,8 @@ impl Inner {
         if self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
         }
-        let message = format!("an error occurs during waiting for container {:?} to be killed", known.record.id);
+        let message =
+            format!("an error occurs during waiting for container {:?} to be killed", known.record.id);
         Err(fault::told(Kind::Unavailable, message))
     }
 

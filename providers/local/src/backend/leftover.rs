@@ -35,8 +35,9 @@ impl Inner {
     pub(super) async fn adopt(self: &Arc<Self>) -> Result<()> {
         let directory = self.directory.clone();
         let found = blocking("read records", move || {
-            find(&directory)
-                .map_err(|error| Error::internal(format!("open provider local: read records: {error}")).caused_by(error))
+            find(&directory).map_err(|error| {
+                Error::internal(format!("open provider local: read records: {error}")).caused_by(error)
+            })
         })
         .await?;
         let mut homeless = Vec::new();
@@ -71,7 +72,9 @@ impl Inner {
         if let Some(network) = &self.settings.network {
             let live: BTreeSet<String> = self.registry.lock().sandboxes.keys().cloned().collect();
             match network.reconcile(&live).await {
-                Ok(freed) if !freed.is_empty() => tracing::info!(?freed, "networks of pods that are gone were removed"),
+                Ok(freed) if !freed.is_empty() => {
+                    tracing::info!(?freed, "networks of pods that are gone were removed")
+                }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "networks of pods that are gone could not be removed"),
             }
@@ -88,7 +91,9 @@ impl Inner {
 
     async fn remove_draft(&self, path: &Path, draft: Option<SandboxRecord>) -> Result<()> {
         end_pause(path);
-        namespace::unpin(path).await.map_err(|error| Error::internal(format!("remove namespaces: {error}")))?;
+        namespace::unpin(path)
+            .await
+            .map_err(|error| Error::internal(format!("remove namespaces: {error}")))?;
         if let Some(cgroup) = draft.and_then(|draft| draft.cgroup)
             && !self.registry.lock().shares_cgroup("", &cgroup)
         {

@@ -28,7 +28,8 @@ impl Inner {
     pub(super) async fn usage(self: &Arc<Self>, labels: &BTreeMap<String, String>) -> Result<Vec<PodUsage>> {
         let pods: Vec<(Arc<KnownSandbox>, Vec<Arc<KnownContainer>>)> = {
             let registry = self.registry.lock();
-            let wanted = registry.sandboxes.values().filter(|known| carries(&known.record.config.labels, labels));
+            let wanted =
+                registry.sandboxes.values().filter(|known| carries(&known.record.config.labels, labels));
             let live = wanted.filter(|known| !known.is_stopped());
             live.map(|known| (Arc::clone(known), registry.containers_in(&known.record.id))).collect()
         };
@@ -42,11 +43,12 @@ impl Inner {
         let this = Arc::clone(self);
         blocking("read usage", move || {
             let pods = pods.iter();
-            Ok(pods.map(|(sandbox, containers)| {
-                let interface = interfaces.remove(&sandbox.record.id);
-                this.pod_usage(sandbox, containers, interface)
-            })
-            .collect())
+            Ok(pods
+                .map(|(sandbox, containers)| {
+                    let interface = interfaces.remove(&sandbox.record.id);
+                    this.pod_usage(sandbox, containers, interface)
+                })
+                .collect())
         })
         .await
     }

@@ -42,7 +42,10 @@ pub(super) fn check_sandbox(config: &SandboxConfig) -> Result<(), String> {
 /// Refuses what a container cannot have.
 pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     let refused = |what: &str| {
-        Err(format!("{what} of container {:?} cannot be honoured: {WHY}; leave it out, or run this pod as root elsewhere", config.name))
+        Err(format!(
+            "{what} of container {:?} cannot be honoured: {WHY}; leave it out, or run this pod as root elsewhere",
+            config.name
+        ))
     };
     let security = &config.security;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -78,7 +81,10 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
         return refused(&format!("image volume at {}", mount.container_path));
     }
     if config.resources.memory_limit != 0 || config.resources.cpu_quota != 0 {
-        tracing::warn!(container = config.name, "limits of processor and memory do not hold at the level \"process\"");
+        tracing::warn!(
+            container = config.name,
+            "limits of processor and memory do not hold at the level \"process\""
+        );
     }
     Ok(())
 }
@@ -157,7 +163,8 @@ fn find(flat: &Path, program: &str, folders: &str) -> Option<PathBuf> {
 
 /// What a path leads to in a directory that stands for the root: links in it lead nowhere else.
 fn inside(flat: &Path, path: &str) -> Option<PathBuf> {
-    let root = rustix::fs::open(flat, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let root =
+        rustix::fs::open(flat, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let found = rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve).ok()?;
@@ -173,8 +180,9 @@ fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
     let folder = directory.join("program");
     super::make_private(&folder).map_err(|error| fault::at("failed to make", &folder, &error))?;
     let link = folder.join(name);
-    std::os::unix::fs::symlink(program, &link)
-        .map_err(|error| fault::told(Kind::Internal, format!("failed to link {}: {error}", link.display())))?;
+    std::os::unix::fs::symlink(program, &link).map_err(|error| {
+        fault::told(Kind::Internal, format!("failed to link {}: {error}", link.display()))
+    })?;
     Ok(link)
 }
 
@@ -196,7 +204,9 @@ pub(super) fn kill_session(leader: i32) -> io::Result<()> {
 fn session(leader: i32) -> io::Result<Vec<i32>> {
     let mut members = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         // The name is in brackets and may hold anything.
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };

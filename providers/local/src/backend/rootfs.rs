@@ -1,8 +1,7 @@
 //! Mounts: the files of containers, and the memory that the containers of a pod share.
 
 use std::{
-    fs,
-    io,
+    fs, io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::ffi::OsStringExt,
@@ -65,7 +64,9 @@ fn at_once(
     no_devices: bool,
 ) -> io::Result<()> {
     // By handles: the options of a mount fit into one page, and paths are long.
-    let open = |path: &Path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let open = |path: &Path| {
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    };
     let handles = layers.iter().rev().map(|layer| open(layer)).collect::<Result<Vec<OwnedFd>, _>>()?;
     let names = handles.iter().map(|handle| format!("/proc/self/fd/{}", handle.as_raw_fd()));
     let mut options = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));

@@ -58,7 +58,11 @@ impl Inner {
             }
             Err(error) => {
                 if let Err(second) = self.dismantle(&known).await {
-                    tracing::warn!(error = second.report(), sandbox = id, "half a sandbox could not be taken back");
+                    tracing::warn!(
+                        error = second.report(),
+                        sandbox = id,
+                        "half a sandbox could not be taken back"
+                    );
                 }
                 Err(error)
             }
@@ -80,7 +84,10 @@ impl Inner {
         if self.settings.level == Level::Process {
             return plain::check_sandbox(config).map_err(|reason| fault::told(Kind::Unsupported, reason));
         }
-        if self.settings.network.is_none() && !config.ports.is_empty() && config.security.namespaces.network != Share::Node {
+        if self.settings.network.is_none()
+            && !config.ports.is_empty()
+            && config.security.namespaces.network != Share::Node
+        {
             return Err(fault::told(
                 Kind::Unsupported,
                 "host ports need a network of the pod's own, and there is none on this node: leave `hostPort` out, or listen on \
@@ -113,9 +120,12 @@ impl Inner {
         let hostname = Some(record.config.hostname.clone())
             .filter(|name| shares.network != Share::Node && !name.is_empty());
         let pin = Pin { network: own_network, ipc: shares.ipc != Share::Node, hostname };
-        let pins = [(pin.network, Namespace::Net), (pin.ipc, Namespace::Ipc), (pin.hostname.is_some(), Namespace::Uts)];
-        record.pins =
-            pins.iter().filter(|(made, _)| *made).map(|(_, kind)| kind.file().to_owned()).collect();
+        let pins = [
+            (pin.network, Namespace::Net),
+            (pin.ipc, Namespace::Ipc),
+            (pin.hostname.is_some(), Namespace::Uts),
+        ];
+        record.pins = pins.iter().filter(|(made, _)| *made).map(|(_, kind)| kind.file().to_owned()).collect();
         namespace::pin(directory, &pin)
             .await
             .map_err(|error| fault::system("failed to create namespaces for the sandbox", &error))?;
@@ -135,9 +145,9 @@ impl Inner {
             .map_err(|error| fault::system("failed to set sysctls", &error))?;
         if record.config.security.namespaces.pid == Share::Pod {
             let join: Vec<PathBuf> = record.pins.iter().map(|name| directory.join(name)).collect();
-            shim::pause(&self.settings.program, directory, &join)
-                .await
-                .map_err(|error| fault::system("failed to start the process that holds the pod's processes", &error))?;
+            shim::pause(&self.settings.program, directory, &join).await.map_err(|error| {
+                fault::system("failed to start the process that holds the pod's processes", &error)
+            })?;
             record.pause = true;
         }
         Ok(())
@@ -145,7 +155,11 @@ impl Inner {
 
     /// Addresses of a pod that has the machine's network: none where it asked for that, else the machine's.
     fn own_ips(&self, config: &SandboxConfig) -> Vec<std::net::IpAddr> {
-        if config.security.namespaces.network == Share::Node { Vec::new() } else { self.settings.node_ips.clone() }
+        if config.security.namespaces.network == Share::Node {
+            Vec::new()
+        } else {
+            self.settings.node_ips.clone()
+        }
     }
 
     fn prepare_sandbox(&self, directory: &Path, record: &SandboxRecord) -> Result<()> {
@@ -172,9 +186,9 @@ impl Inner {
             rootfs::shared_memory(&path).map_err(failed(&path))?;
         }
         if let (Some(cgroups), Some(cgroup)) = (&self.settings.cgroups, &record.cgroup) {
-            cgroups
-                .create(cgroup, config.resources.as_ref())
-                .map_err(|error| fault::told(Kind::Internal, format!("failed to create the pod's cgroup: {error}")))?;
+            cgroups.create(cgroup, config.resources.as_ref()).map_err(|error| {
+                fault::told(Kind::Internal, format!("failed to create the pod's cgroup: {error}"))
+            })?;
         }
         Ok(())
     }
@@ -225,7 +239,9 @@ impl Inner {
         let Some(cgroups) = self.settings.cgroups.clone() else { return Ok(()) };
         let (cgroup, root) = (cgroup.to_owned(), self.settings.cgroup_root.clone());
         blocking("remove cgroup", move || {
-            let failed = |error: std::io::Error| fault::told(Kind::Internal, format!("failed to remove cgroup: {error}"));
+            let failed = |error: std::io::Error| {
+                fault::told(Kind::Internal, format!("failed to remove cgroup: {error}"))
+            };
             cgroups.kill(&cgroup).map_err(failed)?;
             cgroups.remove(&cgroup).map_err(failed)?;
             cgroups.prune(&cgroup, &root);
@@ -252,7 +268,8 @@ impl Inner {
         let held = || {
             let kinds = [Namespace::Net, Namespace::Ipc, Namespace::Uts];
             let mut pinned = kinds.iter().filter(|kind| record.pins.iter().any(|name| name == kind.file()));
-            pinned.all(|kind| namespace::pinned(directory, *kind)) && (!record.pause || shim::paused(directory).is_some())
+            pinned.all(|kind| namespace::pinned(directory, *kind))
+                && (!record.pause || shim::paused(directory).is_some())
         };
         if !known.is_stopped() && record.boot == self.boot && held() {
             SandboxState::Ready

@@ -40,7 +40,8 @@ impl Inner {
     async fn listing(self: &Arc<Self>, labels: &BTreeMap<String, String>) -> Result<Listing> {
         let (sandboxes, containers) = {
             let registry = self.registry.lock();
-            let sandboxes = registry.sandboxes.values().filter(|known| carries(&known.record.config.labels, labels));
+            let sandboxes =
+                registry.sandboxes.values().filter(|known| carries(&known.record.config.labels, labels));
             let containers =
                 registry.containers.values().filter(|known| carries(&known.record.config.labels, labels));
             // A container says whose it is by its sandbox.

@@ -24,7 +24,10 @@ fn unified() -> tempfile::TempDir {
         ("vk/pod1/cpu.stat", "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\n"),
         ("vk/pod1/memory.current", "10485760\n"),
         ("vk/pod1/memory.max", "20971520\n"),
-        ("vk/pod1/memory.stat", "anon 4194304\nfile 6000000\ninactive_file 2097152\npgfault 900\npgmajfault 3\n"),
+        (
+            "vk/pod1/memory.stat",
+            "anon 4194304\nfile 6000000\ninactive_file 2097152\npgfault 900\npgmajfault 3\n",
+        ),
         ("vk/pod1/pids.current", "5\n"),
         ("vk/pod1/c/cgroup.procs", ""),
         ("vk/pod1/c/memory.current", "4096\n"),
@@ -40,7 +43,10 @@ fn old() -> tempfile::TempDir {
         ("memory/tasks", ""),
         ("memory/vk/p/memory.usage_in_bytes", "1000000\n"),
         ("memory/vk/p/memory.limit_in_bytes", "9223372036854771712\n"),
-        ("memory/vk/p/memory.stat", "rss 1\ntotal_rss 300000\ntotal_inactive_file 400000\ntotal_pgfault 7\ntotal_pgmajfault 1\n"),
+        (
+            "memory/vk/p/memory.stat",
+            "rss 1\ntotal_rss 300000\ntotal_inactive_file 400000\ntotal_pgfault 7\ntotal_pgmajfault 1\n",
+        ),
         ("pids/tasks", ""),
         ("pids/vk/p/pids.current", "2\n"),
         ("unified/cgroup.controllers", ""),
@@ -98,7 +104,11 @@ fn limits_are_written_in_the_notation_of_version_2_and_controllers_handed_down()
     let folder = unified();
     let cgroups = Cgroups::detect(folder.path()).unwrap();
     let limits = Resources {
-        unified: [("memory.oom.group".to_owned(), "1".to_owned()), ("memory.swap.max".to_owned(), "0".to_owned())].into(),
+        unified: [
+            ("memory.oom.group".to_owned(), "1".to_owned()),
+            ("memory.swap.max".to_owned(), "0".to_owned()),
+        ]
+        .into(),
         ..limits()
     };
     cgroups.create("/vk/pod1", Some(&limits)).unwrap();

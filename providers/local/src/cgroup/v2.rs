@@ -80,7 +80,9 @@ pub(super) fn kill(directory: &Path) -> io::Result<()> {
     match fs::write(directory.join("cgroup.kill"), "1") {
         Ok(()) => return Ok(()),
         Err(error) if is_gone(&error) => {}
-        Err(error) => tracing::debug!(%error, cgroup = %directory.display(), "the cgroup is killed one by one"),
+        Err(error) => {
+            tracing::debug!(%error, cgroup = %directory.display(), "the cgroup is killed one by one")
+        }
     }
     // Kernels before 5.14.
     for pid in processes(directory)? {

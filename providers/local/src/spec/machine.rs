@@ -112,7 +112,9 @@ impl Machine {
             huge_pages: cgroups.has("hugetlb"),
             apparmor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
                 .is_ok_and(|enabled| enabled.starts_with('Y')),
-            capabilities: fs::read_to_string("/proc/self/status").map(|status| bounding(&status)).unwrap_or_default(),
+            capabilities: fs::read_to_string("/proc/self/status")
+                .map(|status| bounding(&status))
+                .unwrap_or_default(),
             devices,
         }
     }

@@ -101,12 +101,16 @@ fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {
-            return Err(Error::invalid(format!("mount {path:?}: a path in the container must not contain '..'")));
+            return Err(Error::invalid(format!(
+                "mount {path:?}: a path in the container must not contain '..'"
+            )));
         }
         parts.push(part);
     }
     if parts.is_empty() {
-        return Err(Error::invalid(format!("mount {path:?}: nothing can be mounted over the container's root")));
+        return Err(Error::invalid(format!(
+            "mount {path:?}: nothing can be mounted over the container's root"
+        )));
     }
     Ok(format!("/{}", parts.join("/")))
 }

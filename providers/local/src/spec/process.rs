@@ -91,5 +91,9 @@ pub fn stop_signal(container: &ContainerConfig, image: Option<&image::Config>) -
 
 fn hostname<'a>(order: &'a Order<'_>) -> &'a str {
     let own = &order.sandbox.hostname;
-    if order.container.security.namespaces.network == Share::Node || own.is_empty() { order.host } else { own }
+    if order.container.security.namespaces.network == Share::Node || own.is_empty() {
+        order.host
+    } else {
+        own
+    }
 }

@@ -41,7 +41,8 @@ const COMMON: [(i64, Option<i64>); 9] = [
 ];
 
 pub(super) fn capabilities(order: &Order<'_>) -> Value {
-    let names: Vec<String> = granted(order.container, order.machine).into_iter().map(|name| format!("CAP_{name}")).collect();
+    let names: Vec<String> =
+        granted(order.container, order.machine).into_iter().map(|name| format!("CAP_{name}")).collect();
     json!({ "bounding": names, "effective": names, "permitted": names, "inheritable": [], "ambient": [] })
 }
 

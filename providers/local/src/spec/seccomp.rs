@@ -34,7 +34,8 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     }
     rules.push(with(&["socket"], json!([{ "index": 0, "value": VSOCK, "op": "SCMP_CMP_NE" }])));
     if !capabilities.contains("SYS_ADMIN") {
-        let plain = json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]);
+        let plain =
+            json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]);
         rules.push(with(&["clone"], plain));
         // Its flags are in memory, where no filter can look: libraries fall back to the older call.
         rules.push(json!({ "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS }));
@@ -54,12 +55,17 @@ pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp
     // As containerd says it, which a kubelet shows.
     let shown = path.display();
     let unread = |error: std::io::Error| {
-        Error::invalid(format!("failed to generate seccomp spec opts: cannot load seccomp profile {:?}: open {shown}: {}",
-            shown.to_string(), crate::backend::words(&error)))
+        Error::invalid(format!(
+            "failed to generate seccomp spec opts: cannot load seccomp profile {:?}: open {shown}: {}",
+            shown.to_string(),
+            crate::backend::words(&error)
+        ))
         .caused_by(error)
     };
     let mut text = String::new();
-    std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_string(&mut text)).map_err(unread)?;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
+        .map_err(unread)?;
     let unlike = |error: serde_json::Error| {
         Error::invalid(format!("decoding seccomp profile {shown} failed: {error}")).caused_by(error)
     };
@@ -77,8 +83,7 @@ pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp
 }
 
 fn parse(value: Value, what: &str) -> Result<LinuxSeccomp> {
-    serde_json::from_value(value)
-        .map_err(|error| Error::invalid(format!("{what}: {error}")).caused_by(error))
+    serde_json::from_value(value).map_err(|error| Error::invalid(format!("{what}: {error}")).caused_by(error))
 }
 
 fn with(names: &[&str], args: Value) -> Value {
@@ -169,7 +174,8 @@ mod tests {
     fn allowed(profile: &LinuxSeccomp, name: &str) -> bool {
         let rules = profile.syscalls().as_ref().unwrap();
         rules.iter().any(|rule| {
-            rule.action() == LinuxSeccompAction::ScmpActAllow && rule.names().iter().any(|other| other == name)
+            rule.action() == LinuxSeccompAction::ScmpActAllow
+                && rule.names().iter().any(|other| other == name)
         })
     }
 

@@ -125,7 +125,10 @@ fn a_plain_container_is_what_containerd_makes_of_it() {
     assert_eq!(process["cwd"], "/srv");
     assert_eq!(process["env"], json!(["PATH=/own", "HOSTNAME=web-0", "MODE=test", "LANG=C"]));
     assert_eq!(process["user"], json!({ "uid": 7, "gid": 8, "additionalGids": [8, 9] }));
-    assert_eq!(names(&process["capabilities"]["bounding"]), ["CAP_CHOWN", "CAP_KILL", "CAP_MKNOD", "CAP_NET_RAW"]);
+    assert_eq!(
+        names(&process["capabilities"]["bounding"]),
+        ["CAP_CHOWN", "CAP_KILL", "CAP_MKNOD", "CAP_NET_RAW"]
+    );
     for absent in ["oomScoreAdj", "rlimits", "noNewPrivileges"] {
         assert_eq!(process.get(absent), None, "{absent}");
     }
@@ -180,7 +183,11 @@ fn capabilities_are_added_and_dropped_as_containerd_does_it() {
     assert_eq!(set(&["NET_ADMIN"], &["ALL"]), ["CAP_NET_ADMIN"]);
     assert_eq!(set(&["cap_net_admin"], &["CHOWN", "KILL", "MKNOD"]), ["CAP_NET_ADMIN", "CAP_NET_RAW"]);
     assert_eq!(set(&["ALL"], &["SYS_ADMIN"]).len(), 5);
-    assert_eq!(set(&["SYS_TIME", "NONSENSE"], &["ALL"]), Vec::<String>::new(), "nobody gives what he has not");
+    assert_eq!(
+        set(&["SYS_TIME", "NONSENSE"], &["ALL"]),
+        Vec::<String>::new(),
+        "nobody gives what he has not"
+    );
 }
 
 #[test]

@@ -51,9 +51,13 @@ impl Identity {
             None => known.as_ref().map_or(0, |known| known.gid),
             Some(name) => match name.parse() {
                 Ok(gid) => gid,
-                Err(_) => groups.iter().find(|group| group.name == name).map(|group| group.gid).ok_or_else(|| {
-                    Error::invalid(format!("unable to find group {name}: no matching entries in group file"))
-                })?,
+                Err(_) => groups.iter().find(|group| group.name == name).map(|group| group.gid).ok_or_else(
+                    || {
+                        Error::invalid(format!(
+                            "unable to find group {name}: no matching entries in group file"
+                        ))
+                    },
+                )?,
             },
         };
         let mut all = vec![gid];
@@ -90,7 +94,8 @@ fn asked(security: &Security, image: &str) -> Result<(String, Option<String>)> {
 }
 
 fn id(what: &str, number: i64) -> Result<u32> {
-    u32::try_from(number).map_err(|_| Error::invalid(format!("{what} id {number} is not between 0 and {}", u32::MAX)))
+    u32::try_from(number)
+        .map_err(|_| Error::invalid(format!("{what} id {number} is not between 0 and {}", u32::MAX)))
 }
 
 fn read(rootfs: &Path, path: &str) -> rustix::io::Result<String> {
@@ -218,7 +223,8 @@ mod tests {
         std::fs::create_dir(folder.path().join("etc")).unwrap();
         // In the image the target is missing, on the machine it is there.
         std::os::unix::fs::symlink("/etc/group", folder.path().join("etc/passwd")).unwrap();
-        std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group")).unwrap();
+        std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group"))
+            .unwrap();
         let found = Identity::find(folder.path(), &Security::default(), "").unwrap();
         assert_eq!(found, Identity { uid: 0, gid: 0, groups: vec![0] });
         let error = Identity::find(folder.path(), &Security::default(), "root").unwrap_err();

@@ -77,13 +77,19 @@ impl Inner {
         let stop_signal = match spec::stop_signal(&config, said) {
             None => signal::TERM,
             Some(name) => signal::number(&name).ok_or_else(|| {
-                Error::invalid(format!("failed to parse stop signal {name:?}: no such signal on this machine"))
+                Error::invalid(format!(
+                    "failed to parse stop signal {name:?}: no such signal on this machine"
+                ))
             })?,
         };
         let (image, image_ref, image_id, mut images) = names(&config, stored.as_ref());
         for mount in config.mounts.iter().filter_map(|mount| mount.image.as_ref()) {
             let mounted = self.settings.store.image(mount).map_err(Error::from)?;
-            images.extend(mounted.into_iter().flat_map(|stored| [vec![stored.id], stored.tags, stored.digests].concat()));
+            images.extend(
+                mounted
+                    .into_iter()
+                    .flat_map(|stored| [vec![stored.id], stored.tags, stored.digests].concat()),
+            );
             images.push(mount.clone());
         }
         config.env.clear();
@@ -135,7 +141,8 @@ impl Inner {
             fs::create_dir(path).map_err(failed(path))?;
         }
         // The root of the container's files has the modes of the upper one.
-        fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(failed(&upper))?;
+        fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .map_err(failed(&upper))?;
         rootfs::overlay(&stored.layers, Some((&upper, &work)), &root, self.machine.unified)
             .map_err(|error| fault::at("failed to mount the image's layers at", &root, &error))?;
         let images = self.mount_images(config, directory)?;
@@ -143,7 +150,10 @@ impl Inner {
         let user = said.and_then(|said| said.user().clone()).unwrap_or_default();
         let id = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let described = |error: &Error| {
-            fault::within(&format!("failed to generate container {id:?} spec: failed to generate spec"), error)
+            fault::within(
+                &format!("failed to generate container {id:?} spec: failed to generate spec"),
+                error,
+            )
         };
         let identity = Identity::find(&root, &config.security, &user).map_err(|error| described(&error))?;
         provide_directory(&root, config, &spec::working_directory(config, said))?;
@@ -202,7 +212,8 @@ impl Inner {
             Share::Container | Share::Node => None,
             Share::Pod => Some(shim::paused(&sandbox.directory).ok_or_else(gone)?),
             Share::Target(target) => {
-                let refused = |why: &str| fault::told(Kind::Internal, format!("invalid target container: {why}"));
+                let refused =
+                    |why: &str| fault::told(Kind::Internal, format!("invalid target container: {why}"));
                 let known = self.registry.lock().container(target);
                 let known = known.map_err(|_| refused(&format!("container {target:?} not found")))?;
                 if known.record.sandbox != sandbox.record.id {
@@ -232,7 +243,8 @@ impl Inner {
         let mut places = BTreeMap::new();
         let wanted = config.mounts.iter().filter_map(|mount| Some((mount, mount.image.as_ref()?)));
         for (number, (mount, image)) in wanted.enumerate() {
-            let stored = self.settings.store.image(image).map_err(Error::from)?.ok_or_else(|| no_image(image))?;
+            let stored =
+                self.settings.store.image(image).map_err(Error::from)?.ok_or_else(|| no_image(image))?;
             let place = directory.join("images").join(number.to_string());
             make_private(&place).map_err(|error| fault::at("failed to make", &place, &error))?;
             self.settings.store.hold(&stored.id, directory).map_err(Error::from)?;
@@ -241,8 +253,9 @@ impl Inner {
                 [only] => only.clone(),
                 [] => place,
                 layers => {
-                    rootfs::overlay(layers, None, &place, true)
-                        .map_err(|error| fault::at("failed to mount the image's layers at", &place, &error))?;
+                    rootfs::overlay(layers, None, &place, true).map_err(|error| {
+                        fault::at("failed to mount the image's layers at", &place, &error)
+                    })?;
                     place
                 }
             };
@@ -270,7 +283,9 @@ fn part(whole: &Path, mount: &Mount, image: &str) -> Result<PathBuf> {
 
 /// What a pod mounts and the machine does not have is made, as containerd does it.
 fn provide_sources(config: &ContainerConfig) -> Result<()> {
-    for mount in config.mounts.iter().filter(|mount| mount.image.is_none() && mount.host_path.starts_with('/')) {
+    for mount in
+        config.mounts.iter().filter(|mount| mount.image.is_none() && mount.host_path.starts_with('/'))
+    {
         let path = Path::new(&mount.host_path);
         match fs::metadata(path) {
             Ok(_) => {}
@@ -315,7 +330,12 @@ fn is_inside(root: &Path, path: &str) -> bool {
 /// Name, name with digest, id, and all that names the image.
 fn names(config: &ContainerConfig, stored: Option<&Stored>) -> (String, String, String, Vec<String>) {
     let Some(stored) = stored else {
-        return (config.image.clone(), config.image.clone(), config.image.clone(), vec![config.image.clone()]);
+        return (
+            config.image.clone(),
+            config.image.clone(),
+            config.image.clone(),
+            vec![config.image.clone()],
+        );
     };
     let asked = if config.user_image.is_empty() { &config.image } else { &config.user_image };
     let name = stored.tags.first().unwrap_or(asked).clone();

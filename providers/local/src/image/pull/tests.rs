@@ -64,13 +64,17 @@ impl Registry {
                     let path = head.split(' ').nth(1).unwrap().to_owned();
                     let authorization = head
                         .lines()
-                        .find_map(|line| line.to_lowercase().starts_with("authorization: ").then(|| line[15..].to_owned()))
+                        .find_map(|line| {
+                            line.to_lowercase().starts_with("authorization: ").then(|| line[15..].to_owned())
+                        })
                         .unwrap_or_default();
                     known.lock().push(path.clone());
                     let answer = answer(&Request { path, authorization });
                     let (status, length) = (answer.status, answer.body.len());
                     let header = answer.header;
-                    let head = format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{header}\r\n");
+                    let head = format!(
+                        "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{header}\r\n"
+                    );
                     let _ = stream.write_all(head.as_bytes()).await;
                     let _ = stream.write_all(&answer.body[..answer.cut.unwrap_or(length)]).await;
                 });
@@ -116,7 +120,10 @@ fn store(directory: &Path) -> Arc<Store> {
 
 fn layer(name: &str) -> (Vec<u8>, Vec<u8>) {
     // Large enough to come in several parts.
-    let noise: Vec<u8> = (0..200_000u64).flat_map(|n| Digest::of(format!("{name}{n}").as_bytes()).hex().into_bytes()).take(400_000).collect();
+    let noise: Vec<u8> = (0..200_000u64)
+        .flat_map(|n| Digest::of(format!("{name}{n}").as_bytes()).hex().into_bytes())
+        .take(400_000)
+        .collect();
     let craft = Craft::new().file(name, noise);
     (craft.bytes(), craft.gzip())
 }
@@ -148,7 +155,10 @@ async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
     assert_eq!(pulled.reference, registry.name(&format!("demo@{}", Digest::of(&index))));
     let stored = store.image(&registry.name("demo:1")).unwrap().unwrap();
     assert_eq!(store.image(&pulled.reference).unwrap().as_ref(), Some(&stored));
-    assert_eq!((&stored.tags[..], &stored.digests[..]), (&[registry.name("demo:1")][..], &[pulled.reference.clone()][..]));
+    assert_eq!(
+        (&stored.tags[..], &stored.digests[..]),
+        (&[registry.name("demo:1")][..], &[pulled.reference.clone()][..])
+    );
     for (number, name) in ["first", "second", "third"].iter().enumerate() {
         assert_eq!(fs::metadata(stored.layers[number].join(name)).unwrap().len(), 400_000);
     }
@@ -250,7 +260,10 @@ async fn a_registry_that_is_away_is_unavailable() {
     let directory = tempfile::tempdir().unwrap();
     let error = store(directory.path()).pull(&format!("{address}/demo:1"), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.message().contains("failed to do request") && error.message().contains("refused"), "{error}");
+    assert!(
+        error.message().contains("failed to do request") && error.message().contains("refused"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -268,8 +281,14 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
             "/token" => Answer::new(401, "{}"),
             _ if request.authorization == "Bearer good" => plainly(&content, request),
             _ => Answer {
-                header: format!("WWW-Authenticate: Bearer realm=\"http://{}/token\",service=\"tests\"\r\n", known.lock()),
-                ..Answer::new(401, r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#)
+                header: format!(
+                    "WWW-Authenticate: Bearer realm=\"http://{}/token\",service=\"tests\"\r\n",
+                    known.lock()
+                ),
+                ..Answer::new(
+                    401,
+                    r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#,
+                )
             },
         }
     })
@@ -278,7 +297,8 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let name = registry.name("demo:1");
-    let basic = |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
+    let basic =
+        |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     // One token for both.

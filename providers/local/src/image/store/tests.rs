@@ -12,7 +12,12 @@ fn store(directory: &Path) -> Arc<Store> {
 }
 
 fn base() -> Craft {
-    Craft::new().directory("bin", 0o755).file("bin/run", "1").file("bin/old", "").directory("etc", 0o700).file("etc/a", "1")
+    Craft::new()
+        .directory("bin", 0o755)
+        .file("bin/run", "1")
+        .file("bin/old", "")
+        .directory("etc", 0o700)
+        .file("etc/a", "1")
 }
 
 /// An image of the base and this layer.
@@ -33,11 +38,23 @@ fn an_imported_image_is_found_by_all_its_names() {
     for written in ["demo", "demo:latest", "docker.io/library/demo:latest"] {
         let imported = store.import(&*layout(&[(written, &parts)]), &[]).unwrap();
         assert_eq!(imported.len(), 1);
-        for asked in ["demo", "demo:latest", "docker.io/library/demo:latest", &parts.id(), &parts.id()[7..], &parts.id()[7..20]] {
+        for asked in [
+            "demo",
+            "demo:latest",
+            "docker.io/library/demo:latest",
+            &parts.id(),
+            &parts.id()[7..],
+            &parts.id()[7..20],
+        ] {
             let found = store.image(asked).unwrap().unwrap_or_else(|| panic!("{asked} of {written}"));
             assert_eq!(found, imported[0]);
         }
-        for other in ["demo:2", "other", "team/demo", "sha256:0000000000000000000000000000000000000000000000000000000000000000"] {
+        for other in [
+            "demo:2",
+            "other",
+            "team/demo",
+            "sha256:0000000000000000000000000000000000000000000000000000000000000000",
+        ] {
             assert_eq!(store.image(other).unwrap(), None, "{other}");
         }
         assert_eq!(store.remove("demo").unwrap().image, Some(parts.id()));
@@ -103,8 +120,18 @@ fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() 
         ("layers that are others", saved("demo", &other), vec![], "the diff id of the layer's content is"),
         ("another machine", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
         ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "a name with '..'"),
-        ("a link outwards", Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(), vec![], "leads out of the archive"),
-        ("a missing manifest", Craft::new().file("index.json", nested).bytes(), vec!["x".to_owned()], "the archive has no blobs/sha256/"),
+        (
+            "a link outwards",
+            Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(),
+            vec![],
+            "leads out of the archive",
+        ),
+        (
+            "a missing manifest",
+            Craft::new().file("index.json", nested).bytes(),
+            vec!["x".to_owned()],
+            "the archive has no blobs/sha256/",
+        ),
         ("a device", Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(), vec![], "is no file"),
     ] {
         let error = store.import(&*archive, &names).expect_err(what);
@@ -287,7 +314,8 @@ fn an_index_in_an_archive_is_chosen_from_by_this_machine() {
         "org.opencontainers.image.ref.name": "3"});
     let outer = serde_json::json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
     let mut craft = Craft::new().file("index.json", &outer);
-    for (digest, blob) in ours.blobs().into_iter().chain([(Digest::of(inner.as_bytes()), inner.into_bytes())]) {
+    for (digest, blob) in ours.blobs().into_iter().chain([(Digest::of(inner.as_bytes()), inner.into_bytes())])
+    {
         craft = craft.file(&format!("blobs/sha256/{}", digest.hex()), blob);
     }
     // What is for others need not be there.
@@ -350,7 +378,8 @@ impl Small {
         let directory = tempfile::tempdir().unwrap();
         let options = format!("size={megabytes}m,mode=0700");
         let flags = nix::mount::MsFlags::empty();
-        nix::mount::mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some(options.as_str())).unwrap();
+        nix::mount::mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some(options.as_str()))
+            .unwrap();
         Self(directory)
     }
 }
@@ -373,11 +402,19 @@ fn a_full_disk_is_said_and_nothing_stays() {
     let before = free();
     let error = store.import(&*layout(&[("large", &large)]), &[]).unwrap_err();
     assert_eq!(error.kind(), Kind::Exhausted, "{error}");
-    assert!(error.message().contains("failed to extract layer") && error.message().contains("large: write: no space left on device"), "{error}");
+    assert!(
+        error.message().contains("failed to extract layer")
+            && error.message().contains("large: write: no space left on device"),
+        "{error}"
+    );
     assert_eq!(count(&store, "layers") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
     assert_eq!(free(), before);
     // The archive itself is too large to be put aside.
-    let noise: Vec<u8> = (0..400_000u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).cycle().take(12 << 20).collect();
+    let noise: Vec<u8> = (0..400_000u64)
+        .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .cycle()
+        .take(12 << 20)
+        .collect();
     let noise = Craft::new().file("noise", noise);
     let noise = Parts::of(&[(noise.bytes(), noise.bytes())]);
     let error = store.import(&*layout(&[("noise", &noise)]), &[]).unwrap_err();
