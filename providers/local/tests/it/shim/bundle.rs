@@ -85,7 +85,7 @@ impl Bundle {
         let mut bundle = Self::new(Level::Oci);
         furnish(&bundle.shim.dir().join("rootfs"));
         let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap().to_owned();
-        let path = format!("/vk-test-shim/{}", id.trim_start_matches('0'));
+        let path = format!("/vk-test-shim-{}", id.trim_start_matches('0'));
         bundle.launch.cgroup = Some(path.clone());
         let user = UserBuilder::default().uid(0_u32).gid(0_u32).build().unwrap();
         let process = ProcessBuilder::default()
