@@ -79,9 +79,11 @@ impl Children {
             };
             match self.watched.get_mut(&process) {
                 Some(ended) => *ended = Some(code),
-                None => {
+                None if self.helpers > 0 => {
                     self.unclaimed.insert(process, code);
                 }
+                // An orphan that came to us.
+                None => {}
             }
         }
     }

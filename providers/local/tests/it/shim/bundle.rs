@@ -85,7 +85,7 @@ impl Bundle {
         let mut bundle = Self::new(Level::Oci);
         furnish(&bundle.shim.dir().join("rootfs"));
         let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap().to_owned();
-        let path = format!("/vk-test-shim/{}", id.trim_start_matches('0'));
+        let path = format!("/vk-test-shim-{}", id.trim_start_matches('0'));
         bundle.launch.cgroup = Some(path.clone());
         let user = UserBuilder::default().uid(0_u32).gid(0_u32).build().unwrap();
         let process = ProcessBuilder::default()
@@ -266,8 +266,10 @@ fn furnish(root: &Path) {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     let busybox: PathBuf = root.join("bin/busybox");
-    fs::copy("/bin/busybox", &busybox).expect("busybox-static is installed");
-    let list = Command::new(&busybox).arg("--list").output().unwrap();
+    // By another process: a file that this one has open to write cannot be run while some other test starts a process, which has it too.
+    let copied = Command::new("cp").arg("/bin/busybox").arg(&busybox).status();
+    assert!(copied.is_ok_and(|status| status.success()), "busybox-static is installed");
+    let list = Command::new("/bin/busybox").arg("--list").output().unwrap();
     for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|&applet| applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).unwrap();
     }
