@@ -57,7 +57,12 @@ struct Stage<'a> {
 
 /// Starts the control plane and the nodes of the configuration, shows them, and stays until a signal comes. Nothing is
 /// left behind then but the kubeconfig and a data folder that the user named.
-pub async fn run(options: Options, state: State, mut config: Resolved, registry: Registry) -> Result<(), Failure> {
+pub async fn run(
+    options: Options,
+    state: State,
+    mut config: Resolved,
+    registry: Registry,
+) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     #[cfg(feature = "local")]
     demo::modest(&mut config);
@@ -71,7 +76,12 @@ pub async fn run(options: Options, state: State, mut config: Resolved, registry:
     outcome
 }
 
-async fn play(options: Options, mut config: Resolved, registry: Registry, stop: &mut Stop) -> Result<(), Failure> {
+async fn play(
+    options: Options,
+    mut config: Resolved,
+    registry: Registry,
+    stop: &mut Stop,
+) -> Result<(), Failure> {
     let begin = Instant::now();
     say("Starting etcd, kube-apiserver and the rest of the control plane ...")?;
     let starting = ControlPlane::start(control_plane::Options {

@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use vk_provider::{NodeTemplate, Quantity};
 
-pub use self::{cgroup::Cgroups, node::Node};
 use self::pressure::{Pressure, Strain};
+pub use self::{cgroup::Cgroups, node::Node};
 
 /// A machine, as its files tell. Read anew each time: memory and processors come and go.
 #[derive(Clone, Debug)]

@@ -41,7 +41,9 @@ fn pick<'a>(candidates: impl Iterator<Item = &'a Path>) -> io::Result<PathBuf> {
         Some(path) => format!("{} needs shared libraries, which the image would not have", path.display()),
         None => "there is no busybox".to_owned(),
     };
-    let message = format!("{why}: install one that is linked statically (Debian and Ubuntu: apt-get install {PACKAGE})");
+    let message = format!(
+        "{why}: install one that is linked statically (Debian and Ubuntu: apt-get install {PACKAGE})"
+    );
     Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
@@ -135,13 +137,9 @@ fn entry(
 }
 
 fn sum(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = "sha256:".to_owned();
-    for byte in digest(&SHA256, bytes).as_ref() {
-        // Writing to a text does not fail.
-        drop(write!(text, "{byte:02x}"));
-    }
-    text
+    let digits = digest(&SHA256, bytes);
+    let digits: Vec<String> = digits.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{}", digits.concat())
 }
 
 fn text(value: &Value) -> Vec<u8> {

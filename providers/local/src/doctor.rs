@@ -21,7 +21,12 @@ pub struct Places<'a> {
 }
 
 /// Looks at everything: first which level it is and why, then what else pods may miss.
-pub fn examine(settings: &Settings, machine: &Machine, trial: &Trial<'_>, places: &Places<'_>) -> Vec<Finding> {
+pub fn examine(
+    settings: &Settings,
+    machine: &Machine,
+    trial: &Trial<'_>,
+    places: &Places<'_>,
+) -> Vec<Finding> {
     let allowed = Allowed::on(machine, trial, places.node);
     let level = settings.level.unwrap_or_else(|| allowed.level());
     let mut findings = vec![chosen(settings, &allowed)];
@@ -77,7 +82,8 @@ fn directory(what: &str, path: &Path) -> Finding {
     let Some(there) = path.ancestors().find(|path| path.exists()) else {
         return Finding::error(what, format!("{} is no absolute path", path.display()), "set `stateDir`");
     };
-    let remedy = "set `stateDir` (or the provider's `root` and `imageDir`) to a directory that this user may write to";
+    let remedy =
+        "set `stateDir` (or the provider's `root` and `imageDir`) to a directory that this user may write to";
     if !there.is_dir() {
         return Finding::error(what, format!("{} is no directory", there.display()), remedy);
     }

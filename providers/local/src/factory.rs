@@ -69,7 +69,12 @@ impl LocalFactory {
     }
 
     /// The runtime of a node, with what there is to tell about it.
-    async fn local(&self, settings: &Settings, context: &Context, clock: &Clock) -> Result<(Local, Described)> {
+    async fn local(
+        &self,
+        settings: &Settings,
+        context: &Context,
+        clock: &Clock,
+    ) -> Result<(Local, Described)> {
         let (node_dir, images) = (settings.node_dir(context), settings.images(context));
         private(&context.shared_dir).and_then(|()| private(&node_dir)).map_err(|error| {
             Error::invalid(format!(
@@ -80,12 +85,13 @@ impl LocalFactory {
         let level = choose(settings, &node_dir)?;
         let store = store(settings, images).await?;
         let networked = networked(settings, level, &node_dir).await?;
-        let cgroups = match level {
-            Level::Oci => Some(Cgroups::detect(Path::new(MOUNTED)).map_err(|error| {
-                Error::unavailable(format!("find the cgroups of this machine: {error}"))
-            })?),
-            Level::Process => None,
-        };
+        let cgroups =
+            match level {
+                Level::Oci => Some(Cgroups::detect(Path::new(MOUNTED)).map_err(|error| {
+                    Error::unavailable(format!("find the cgroups of this machine: {error}"))
+                })?),
+                Level::Process => None,
+            };
         let described = Described::new(level, networked.network.is_some(), networked.problem.clone());
         let local = Local::open(LocalSettings {
             network: networked.network,
@@ -177,7 +183,9 @@ fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
     match (settings.level, allowed.level()) {
         (Some(Level::Oci), Level::Process) => {
             let why = allowed.why();
-            Err(Error::invalid(format!("level: this machine does not allow oci: {why}; or set `level: auto`")))
+            Err(Error::invalid(format!(
+                "level: this machine does not allow oci: {why}; or set `level: auto`"
+            )))
         }
         (Some(level), _) => Ok(level),
         (None, level) => {

@@ -111,7 +111,9 @@ impl Allowed {
     pub fn why(&self) -> String {
         let told: Vec<String> = self
             .obstacles()
-            .map(|need| format!("{}: {} -> {}", need.what, need.found, need.remedy.as_deref().unwrap_or_default()))
+            .map(|need| {
+                format!("{}: {} -> {}", need.what, need.found, need.remedy.as_deref().unwrap_or_default())
+            })
             .collect();
         told.join("; ")
     }
@@ -157,7 +159,11 @@ fn namespaces(machine: &Machine) -> Need {
     if lacking.is_empty() {
         return Need::met(what, "all that containers need");
     }
-    Need::unmet(what, format!("the kernel has none for {}", lacking.join(", ")), "boot a kernel that has them")
+    Need::unmet(
+        what,
+        format!("the kernel has none for {}", lacking.join(", ")),
+        "boot a kernel that has them",
+    )
 }
 
 fn cgroups(machine: &Machine, is_root: bool) -> Need {

@@ -129,9 +129,12 @@ async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> 
     let directory = settings.images(&context(node, address::internal_ip(""), &config.state_dir));
     let means = image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
     let shown = directory.display().to_string();
-    let opened = spawn_blocking(move || Store::open(&directory, means)).await.context("cannot open the images")?;
+    let opened =
+        spawn_blocking(move || Store::open(&directory, means)).await.context("cannot open the images")?;
     Ok(opened.with_context(|| {
-        format!("cannot open the images in {shown}: run this as the user who runs the node, or set --state-dir")
+        format!(
+            "cannot open the images in {shown}: run this as the user who runs the node, or set --state-dir"
+        )
     })?)
 }
 
@@ -181,7 +184,10 @@ async fn remove(store: &Arc<Store>, names: Vec<String>) -> anyhow::Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(anyhow!("no such image: {}; `virtual-kubelet image list` shows those that are there", missing.join(", ")))
+    Err(anyhow!(
+        "no such image: {}; `virtual-kubelet image list` shows those that are there",
+        missing.join(", ")
+    ))
 }
 
 /// What to call an image: its tags, else its digests, else its id.
@@ -203,9 +209,9 @@ fn text(images: &[Stored]) -> String {
 }
 
 fn json(images: &[Stored]) -> serde_json::Value {
-    let rows = images.iter().map(|image| {
-        json!({ "id": image.id, "tags": image.tags, "digests": image.digests, "size": image.size })
-    });
+    let rows = images.iter().map(
+        |image| json!({ "id": image.id, "tags": image.tags, "digests": image.digests, "size": image.size }),
+    );
     rows.collect()
 }
 

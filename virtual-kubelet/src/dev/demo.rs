@@ -46,9 +46,13 @@ struct Shape {
 
 /// A disk that is fuller than a kubelet likes is no reason to show nothing: the pods need hardly any of it.
 pub(super) fn modest(config: &mut Resolved) {
-    let nodes = config.nodes.iter_mut().filter(|node| node.provider == PROVIDER);
-    for node in nodes.filter(|node| node.provider_config == Config::Default) {
-        node.provider_config = Config::Inline(json!({ "minFreeDisk": "256Mi" }));
+    for node in config.nodes.iter_mut().filter(|node| node.provider == PROVIDER) {
+        // One that is wrong stays as it is, and is told with the place where it was written.
+        if Settings::read(&node.provider_config).is_ok_and(|settings| settings.min_free_disk.is_none()) {
+            let mut written = node.provider_config.parse::<Value>().ok().flatten().unwrap_or_default();
+            written["minFreeDisk"] = json!("256Mi");
+            node.provider_config = Config::Inline(written);
+        }
     }
 }
 
@@ -60,7 +64,8 @@ pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
     let directory = settings.images(&context(node, address::internal_ip(""), &config.state_dir));
     let imported = spawn_blocking(move || -> anyhow::Result<()> {
         let program = busybox()?;
-        let bytes = archive(&program).with_context(|| format!("cannot make an image of {}", program.display()))?;
+        let bytes =
+            archive(&program).with_context(|| format!("cannot make an image of {}", program.display()))?;
         let store = Store::open(&directory, image::Settings::default())?;
         store.import(bytes.as_slice(), &[]).context("cannot import the image")?;
         Ok(())
@@ -83,7 +88,9 @@ impl Demo {
         let file = stage.cluster.data_dir().join("demo.yaml");
         private(&file, &shape.manifest()).with_context(|| format!("cannot write {}", file.display()))?;
         let begin = Instant::now();
-        say("\nA ConfigMap, a Deployment with probes and a Job; the image is this machine's busybox, nothing is pulled:")?;
+        say(
+            "\nA ConfigMap, a Deployment with probes and a Job; the image is this machine's busybox, nothing is pulled:",
+        )?;
         stage.kubectl(&["apply", "-f", &file.display().to_string()]).await?;
         let limit = format!("--timeout={LIMIT}");
         let (rolled, done) = tokio::try_join!(
@@ -107,7 +114,11 @@ impl Demo {
 }
 
 fn told(took: Duration, since_start: Duration) -> anyhow::Result<()> {
-    say(&format!("\nRunning {} after they were created, {} after the start.", seconds(took), seconds(since_start)))
+    say(&format!(
+        "\nRunning {} after they were created, {} after the start.",
+        seconds(took),
+        seconds(since_start)
+    ))
 }
 
 // === impl Shape ===
@@ -119,7 +130,8 @@ impl Shape {
         let bridged = |node: &Value| {
             let conditions = node["status"]["conditions"].as_array();
             let mut conditions = conditions.into_iter().flatten();
-            conditions.any(|known| known["type"] == "virtual-kubelet.io/PodNetwork" && known["status"] == "True")
+            conditions
+                .any(|known| known["type"] == "virtual-kubelet.io/PodNetwork" && known["status"] == "True")
         };
         if !nodes.is_empty() && nodes.iter().all(bridged) {
             return Ok(Self { replicas: 2, port: PORT });
@@ -163,7 +175,8 @@ mod tests {
     fn replicas_that_would_clash_on_a_port_are_not_made() {
         let bridged = Shape::on(&json!({ "items": [node("True"), node("True")] })).unwrap();
         assert_eq!(bridged, Shape { replicas: 2, port: PORT });
-        for nodes in [json!({ "items": [node("True"), node("False")] }), json!({ "items": [] }), json!(null)] {
+        for nodes in [json!({ "items": [node("True"), node("False")] }), json!({ "items": [] }), json!(null)]
+        {
             let shape = Shape::on(&nodes).unwrap();
             assert!(shape.replicas == 1 && shape.port != 0, "{shape:?}");
         }

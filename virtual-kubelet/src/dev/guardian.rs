@@ -126,7 +126,9 @@ pub async fn guard() -> anyhow::Result<()> {
     // With something mounted in it, the folder is better left to somebody who can see what it is.
     outcome?;
     match &will.folder {
-        Some(folder) => std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display())),
+        Some(folder) => {
+            std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
+        }
         None => Ok(()),
     }
 }

@@ -19,7 +19,10 @@ fn providers_are_listed_in_a_table() {
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
     let local = lines.next().unwrap();
-    assert!(local.starts_with("local ") && local.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
+    assert!(
+        local.starts_with("local ") && local.ends_with("logs, exec, attach, port-forward, stats"),
+        "{text}"
+    );
     let mock = lines.next().unwrap();
     assert!(mock.starts_with("mock "), "{text}");
     let one = vk(&["providers", "mock"]).run().ok();
@@ -46,12 +49,17 @@ fn the_doctor_says_what_is_wrong_and_what_to_do_and_ends_with_1() {
 
 #[test]
 fn the_doctor_says_which_isolation_this_machine_allows_when_nobody_says_what_to_look_at() {
-    for arguments in [&["doctor", "--state-dir", "state"][..], &["doctor", "--provider", "local", "--state-dir", "state"]] {
+    for arguments in
+        [&["doctor", "--state-dir", "state"][..], &["doctor", "--provider", "local", "--state-dir", "state"]]
+    {
         let run = vk(arguments);
         let folder = run.folder.path().to_owned();
         let seen = run.run();
         let first = seen.stdout.lines().next().unwrap_or_default();
-        assert!(first.contains("isolation: level oci") || first.contains("isolation: level process"), "{seen:#?}");
+        assert!(
+            first.contains("isolation: level oci") || first.contains("isolation: level process"),
+            "{seen:#?}"
+        );
         for what in ["user: ", "namespaces: ", "cgroups: ", "overlay: ", "image store: "] {
             assert!(seen.stdout.lines().any(|line| line.contains(what)), "{what} in {seen:#?}");
         }
@@ -61,7 +69,8 @@ fn the_doctor_says_which_isolation_this_machine_allows_when_nobody_says_what_to_
 
 #[test]
 fn a_level_that_the_machine_cannot_give_is_an_error_with_the_reason() {
-    let run = vk(&["doctor", "--provider", "local", "--state-dir", "/proc/nowhere", "--provider-config", "l.yaml"]);
+    let run =
+        vk(&["doctor", "--provider", "local", "--state-dir", "/proc/nowhere", "--provider-config", "l.yaml"]);
     run.write("l.yaml", "level: oci\n");
     let seen = run.run();
     assert_eq!(seen.code, 1, "nothing can be written below /proc: {seen:#?}");
@@ -102,7 +111,10 @@ fn an_imported_image_is_listed_under_its_names_until_it_is_removed() {
     let image = |arguments: &[&str]| vk(&[&["image"], arguments, &["--state-dir", state]].concat()).run();
     let imported = image(&["import", archive]);
     assert_eq!(imported.code, 0, "{imported:#?}");
-    assert!(imported.stdout.contains("demo:1") && imported.stderr.starts_with("importing: "), "{imported:#?}");
+    assert!(
+        imported.stdout.contains("demo:1") && imported.stderr.starts_with("importing: "),
+        "{imported:#?}"
+    );
     let named = image(&["import", archive, "--name", "one:2", "--name", "registry.example/two:3"]);
     assert_eq!(named.code, 0, "{named:#?}");
     let list = image(&["ls"]).ok();
@@ -113,7 +125,10 @@ fn an_imported_image_is_listed_under_its_names_until_it_is_removed() {
     assert_eq!(json.as_array().unwrap().len(), 1, "one image with three names: {json}");
     assert!(json[0]["id"].as_str().unwrap().starts_with("sha256:"), "{json}");
     assert!(image(&["rm", "demo:1", "one:2"]).ok().contains("demo:1"));
-    assert!(image(&["rm", "registry.example/two:3"]).ok().contains("sha256:"), "the last name takes the image along");
+    assert!(
+        image(&["rm", "registry.example/two:3"]).ok().contains("sha256:"),
+        "the last name takes the image along"
+    );
     assert_eq!(image(&["list"]).ok(), "NAME  ID  SIZE\n");
 }
 

@@ -22,8 +22,7 @@ fn layout(machine: &Machine) -> Finding {
             "delegate them to this machine, or boot the kernel with them (cgroup_enable=memory)"
         }
         Cgroups::Split { missing, .. } if missing.is_empty() => {
-            let remedy =
-                "runc works with it and crun does not; boot with systemd.unified_cgroup_hierarchy=1 for version 2";
+            let remedy = "runc works with it and crun does not; boot with systemd.unified_cgroup_hierarchy=1 for version 2";
             return Finding::warning(what, cgroups.to_string(), remedy);
         }
         Cgroups::Split { .. } => "mount them below /sys/fs/cgroup",

@@ -17,8 +17,7 @@ fn headers(program: &[u8]) -> Option<Vec<u32>> {
     let little = program.get(5)? == &1;
     let number = |at: usize, size: usize| -> Option<usize> {
         let bytes = program.get(at..at.checked_add(size)?)?;
-        let digits: Vec<u8> =
-            if little { bytes.iter().rev().copied().collect() } else { bytes.to_vec() };
+        let digits: Vec<u8> = if little { bytes.iter().rev().copied().collect() } else { bytes.to_vec() };
         usize::try_from(digits.iter().fold(0_u64, |sum, digit| (sum << 8) | u64::from(*digit))).ok()
     };
     // Where the table of program headers is, how long an entry is, and how many there are.

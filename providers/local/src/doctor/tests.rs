@@ -100,5 +100,8 @@ fn a_directory_that_cannot_be_made_is_an_error() {
     put(folder.path(), "state", "a file in its place");
     let findings = look(&Settings::default(), folder.path(), true);
     let (gravity, line) = about(&findings, "image store");
-    assert!(gravity == Gravity::Error && line.contains("is no directory") && line.contains("`imageDir`"), "{line}");
+    assert!(
+        gravity == Gravity::Error && line.contains("is no directory") && line.contains("`imageDir`"),
+        "{line}"
+    );
 }

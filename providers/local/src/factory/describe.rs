@@ -8,11 +8,11 @@ use vk_provider::{
 use crate::level::Level;
 
 /// The label by which pods can choose, or avoid, a level.
-pub const ISOLATION: &str = "virtual-kubelet.io/isolation";
+pub(super) const ISOLATION: &str = "virtual-kubelet.io/isolation";
 /// The condition that says whether pods are kept apart.
-pub const ISOLATED: &str = "virtual-kubelet.io/Isolated";
+pub(super) const ISOLATED: &str = "virtual-kubelet.io/Isolated";
 /// The condition that says whether pods have a network of their own.
-pub const NETWORKED: &str = "virtual-kubelet.io/PodNetwork";
+pub(super) const NETWORKED: &str = "virtual-kubelet.io/PodNetwork";
 
 /// What there is to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,9 @@ impl Described {
     pub(super) fn log(&self) {
         tracing::info!(level = %self.level, "pods run on this machine");
         match (&self.problem, self.bridged) {
-            (Some(why), false) => tracing::warn!(why, "pods have the machine's network: two cannot have one port"),
+            (Some(why), false) => {
+                tracing::warn!(why, "pods have the machine's network: two cannot have one port")
+            }
             (Some(why), true) => tracing::warn!(why, "the network of pods is limited"),
             (None, _) => {}
         }
@@ -60,12 +62,19 @@ impl Described {
                  run only what you would run yourself (virtual-kubelet doctor says what containers need)",
             ),
         };
-        Condition { kind: ISOLATED.to_owned(), status, reason: reason.to_owned(), message: message.to_owned() }
+        Condition {
+            kind: ISOLATED.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
     }
 
     fn networked(&self) -> Condition {
         let (status, reason, message) = match (self.bridged, &self.problem) {
-            (true, None) => (ConditionStatus::True, "Bridge", "each pod has an address of its own".to_owned()),
+            (true, None) => {
+                (ConditionStatus::True, "Bridge", "each pod has an address of its own".to_owned())
+            }
             (true, Some(why)) => {
                 (ConditionStatus::True, "Limited", format!("each pod has an address of its own; {why}"))
             }

@@ -51,7 +51,8 @@ fn the_machines_network_as_a_fallback_is_seen_on_the_node() {
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "HostNetwork"));
     assert!(message.contains("no CAP_NET_ADMIN"), "{message}");
     assert_eq!(told(&Described::new(Level::Oci, true, None), NETWORKED).0, ConditionStatus::True);
-    let (status, reason, message) = told(&Described::new(Level::Oci, true, Some("no nf_tables".into())), NETWORKED);
+    let (status, reason, message) =
+        told(&Described::new(Level::Oci, true, Some("no nf_tables".into())), NETWORKED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::True, "Limited"));
     assert!(message.contains("no nf_tables"), "{message}");
 }

@@ -52,9 +52,11 @@ pub(super) fn need(machine: &Machine, is_root: bool, trial: &Trial<'_>, storage:
     match trial(there) {
         Ok(()) => Need::met(what, format!("can be made in {}", there.display())),
         // A module that is not loaded yet is not in the list, and the trial would have loaded it.
-        Err(_) if !known => {
-            Need::unmet(what, "the kernel has none", "load its module: modprobe overlay, or boot a kernel that has it")
-        }
+        Err(_) if !known => Need::unmet(
+            what,
+            "the kernel has none",
+            "load its module: modprobe overlay, or boot a kernel that has it",
+        ),
         Err(error) => Need::unmet(
             what,
             format!("cannot be made in {}: {error}", there.display()),

@@ -42,7 +42,10 @@ impl Traces {
     }
 
     fn is_empty(&self) -> bool {
-        self.mounts.is_empty() && self.cgroups.is_empty() && self.processes.is_empty() && self.links.is_empty()
+        self.mounts.is_empty()
+            && self.cgroups.is_empty()
+            && self.processes.is_empty()
+            && self.links.is_empty()
     }
 }
 
@@ -77,7 +80,9 @@ async fn dev_runs_containers_that_answer_and_leaves_nothing_after_ctrl_c() {
     let node = "dev-containers";
     let mut dev = Dev::start(&["--nodename", node]).await;
     let stdout = dev.process.stdout();
-    for words in ["local://", "six times seven is 42", "Hello from a container", "Running ", "nothing is pulled"] {
+    for words in
+        ["local://", "six times seven is 42", "Hello from a container", "Running ", "nothing is pulled"]
+    {
         assert!(stdout.contains(words), "{words:?} in {stdout}");
     }
     let pods = dev.kubectl(&["get", "pods", "-o", "wide"]);
@@ -137,7 +142,8 @@ async fn dev_without_root_shows_plain_processes_and_says_so() {
     for words in ["six times seven is 42", "Hello from a container"] {
         assert!(stdout.contains(words), "{words:?} in {stdout}");
     }
-    let condition = "jsonpath={.items[*].status.conditions[?(@.type==\"virtual-kubelet.io/Isolated\")].status}";
+    let condition =
+        "jsonpath={.items[*].status.conditions[?(@.type==\"virtual-kubelet.io/Isolated\")].status}";
     assert_eq!(dev.kubectl(&["get", "nodes", "-o", condition]), "False");
     dev.process.signal(Signal::SIGINT);
     let outcome = dev.process.end(SWEPT + GONE).await;
