@@ -182,16 +182,14 @@ async fn a_killed_process_finds_its_containers_with_their_pids_and_no_line_is_lo
     node.nothing_is_left().await;
 }
 
-/// The first process of each container: its parent is out of the container.
+/// The first process of each container.
 fn init_pids(node: &Node) -> BTreeSet<i32> {
-    let all = node.contained();
-    let parent = |pid: &i32| {
+    let is_first = |pid: &i32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("PPid:").map(str::trim).map(str::to_owned));
-        line.and_then(|text| text.parse::<i32>().ok())
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")
     };
-    all.iter().copied().filter(|pid| !parent(pid).is_some_and(|parent| all.contains(&parent))).collect()
+    node.contained().into_iter().filter(is_first).collect()
 }
 
 fn size_of_logs(node: &Node) -> u64 {
