@@ -126,7 +126,8 @@ struct Shell {
     clock: Clock,
     start: Instant,
     rng: StdRng,
-    workers: HashMap<Arc<str>, Slot>,
+    /// Boxed: half of a large table is empty.
+    workers: HashMap<Arc<str>, Box<Slot>>,
     timers: BTreeSet<(Duration, Arc<str>)>,
     tasks: JoinSet<Answer>,
     /// The API server's pods were listed once: before that, every pod of the provider would look like a leftover.
@@ -239,7 +240,7 @@ impl Controller {
         }
         while shell.tasks.join_next().await.is_some() {}
         // A provider may keep what it was given: nothing is read for it any more.
-        shell.workers.values_mut().for_each(Slot::forget_references);
+        shell.workers.values_mut().for_each(|slot| slot.forget_references());
     }
 }
 
@@ -319,7 +320,7 @@ impl Shell {
         let claimed = self.leftovers.claim(&pod.uid);
         let uid = Arc::clone(&pod.uid);
         let worker = Worker::new(pod, Arc::clone(&self.policy), self.listed && claimed.is_none());
-        self.workers.insert(uid, Slot::new(worker));
+        self.workers.insert(uid, Box::new(Slot::new(worker)));
         claimed
     }
 
