@@ -198,6 +198,11 @@ impl Worker {
         &self.pod
     }
 
+    /// The pod as it is wanted, while it is in the API server.
+    pub fn desired(&self) -> Option<&Arc<Pod>> {
+        self.desired.as_ref()
+    }
+
     /// Who comes first where there is not room for all: those that were admitted before, and then the older ones.
     pub fn precedence(&self) -> (bool, Option<Timestamp>) {
         let pod = self.desired.as_ref();
@@ -436,7 +441,7 @@ impl Worker {
     }
 }
 
-fn version(pod: &Pod) -> Option<u64> {
+pub(super) fn version(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
