@@ -1,5 +1,5 @@
-//! The pods of a node by name, for whoever asks from outside: the kubelet API. It is filled from what the controller sees on
-//! its way, so that nothing is read twice and nothing is held twice.
+//! The pods of a node by name, for whoever asks from outside: the kubelet API. It is filled from what the controller sees and what
+//! its writes answer, so that nothing is read twice and nothing is held twice.
 
 use std::{
     collections::{HashMap, HashSet},
