@@ -234,12 +234,15 @@ impl<H: Host> Place<H> {
         .await;
     }
 
-    /// A pod's log.
+    /// A pod's log. A node that has just begun knows its pods a moment later.
     pub(super) async fn log(&self, namespace: &str, pod: &str, more: &[&str]) -> String {
         let common = ["--namespace", namespace, "logs", pod];
-        let output = kubectl(self.cluster, common.iter().chain(more)).await.unwrap();
-        assert!(output.success(), "{output:?}");
-        output.stdout
+        eventually(&format!("the log of {pod} can be read"), SOON, || async {
+            let output = kubectl(self.cluster, common.iter().chain(more)).await;
+            let output = output.map_err(|error| error.to_string())?;
+            if output.success() { Ok(output.stdout) } else { Err(output.stderr) }
+        })
+        .await
     }
 
     /// Every verb of kubectl that reaches into pods.
