@@ -91,27 +91,16 @@ impl Inner {
         if let Some(exit) = known.ended.lock().clone() {
             return Ok(State::Exited(exit));
         }
-        match self.look(known)? {
+        match look(known)? {
             State::Lost { .. } => self.settle(known).await,
             state => Ok(state),
         }
     }
 
-    /// Where a container stands, as its files say.
-    fn look(&self, known: &KnownContainer) -> Result<State> {
-        let state = known.shim.state().map_err(|error| {
-            fault::system(&format!("failed to read the state of container {}", known.record.id), &error)
-        })?;
-        if let State::Exited(exit) = &state {
-            *known.ended.lock() = Some(exit.clone());
-        }
-        Ok(state)
-    }
-
     /// Ends what the shim of a container left when it was killed, and writes down that it ended.
     async fn settle(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
         let _burial = known.burial.lock().await;
-        let State::Lost { pid, started } = self.look(known)? else { return self.look(known) };
+        let State::Lost { pid, started } = look(known)? else { return look(known) };
         let (this, container) = (Arc::clone(self), Arc::clone(known));
         blocking("end container", move || this.kill_rest(&container, pid)).await?;
         let exit = Exit {
@@ -304,6 +293,17 @@ impl Inner {
     pub(super) fn is_plain(&self) -> bool {
         self.settings.level == Level::Process
     }
+}
+
+/// Where a container stands, as its files say.
+fn look(known: &KnownContainer) -> Result<State> {
+    let state = known.shim.state().map_err(|error| {
+        fault::system(&format!("failed to read the state of container {}", known.record.id), &error)
+    })?;
+    if let State::Exited(exit) = &state {
+        *known.ended.lock() = Some(exit.clone());
+    }
+    Ok(state)
 }
 
 pub(super) fn told_state(state: &State) -> ContainerState {

@@ -56,37 +56,30 @@ impl Inner {
             }
         }
         for id in homeless {
-            self.tolerate(&id, self.remove_container(&id).await);
+            tolerate(&id, self.remove_container(&id).await);
         }
         for path in found.halves {
             let outcome = blocking("remove leftovers", {
                 let path = path.clone();
                 move || bury(&path)
             });
-            self.tolerate(&path.display().to_string(), outcome.await);
+            tolerate(&path.display().to_string(), outcome.await);
         }
         for (path, draft) in found.drafts {
             let outcome = self.remove_draft(&path, draft).await;
-            self.tolerate(&path.display().to_string(), outcome);
+            tolerate(&path.display().to_string(), outcome);
         }
         if let Some(network) = &self.settings.network {
             let live: BTreeSet<String> = self.registry.lock().sandboxes.keys().cloned().collect();
             match network.reconcile(&live).await {
                 Ok(freed) if !freed.is_empty() => {
-                    tracing::info!(?freed, "networks of pods that are gone were removed")
+                    tracing::info!(?freed, "networks of pods that are gone were removed");
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "networks of pods that are gone could not be removed"),
             }
         }
         Ok(())
-    }
-
-    /// What cannot be removed now stays for the next start: it holds nobody up.
-    fn tolerate(&self, what: &str, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            tracing::warn!(error = error.report(), what, "what an earlier process left could not be removed");
-        }
     }
 
     async fn remove_draft(&self, path: &Path, draft: Option<SandboxRecord>) -> Result<()> {
@@ -101,6 +94,13 @@ impl Inner {
         }
         let path = path.to_owned();
         blocking("remove leftovers", move || bury(&path)).await
+    }
+}
+
+/// What cannot be removed now stays for the next start: it holds nobody up.
+fn tolerate(what: &str, outcome: Result<()>) {
+    if let Err(error) = outcome {
+        tracing::warn!(error = error.report(), what, "what an earlier process left could not be removed");
     }
 }
 
