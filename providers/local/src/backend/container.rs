@@ -4,6 +4,7 @@ mod making;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use vk_pod_engine::{
     backend::ContainerConfig,
     snapshot::{Container, ContainerState, Mounted, User},
@@ -102,7 +103,7 @@ impl Inner {
         let _burial = known.burial.lock().await;
         let State::Lost { pid, started } = look(known)? else { return look(known) };
         let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, pid)).await?;
+        blocking("end container", move || this.kill_rest(&container, pid, started)).await?;
         let exit = Exit {
             started,
             finished: self.settings.clock.now(),
@@ -123,7 +124,7 @@ impl Inner {
         Ok(State::Exited(exit))
     }
 
-    fn kill_rest(&self, known: &KnownContainer, pid: Option<i32>) -> Result<()> {
+    fn kill_rest(&self, known: &KnownContainer, pid: Option<i32>, started: Option<Timestamp>) -> Result<()> {
         let failed =
             |error: std::io::Error| fault::told(Kind::Internal, format!("failed to kill container: {error}"));
         if let (Some(cgroups), Some(cgroup)) = (&self.settings.cgroups, &known.record.launch.cgroup) {
@@ -134,7 +135,7 @@ impl Inner {
         if known.record.boot == self.boot
             && let Some(pid) = pid
         {
-            plain::kill_session(pid).map_err(failed)?;
+            plain::kill_session(pid, started).map_err(failed)?;
         }
         Ok(())
     }
@@ -190,7 +191,7 @@ impl Inner {
         }
         // The supervisor does not do it: the kernel must.
         let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, None)).await?;
+        blocking("end container", move || this.kill_rest(&container, None, None)).await?;
         if self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
         }

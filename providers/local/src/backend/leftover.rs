@@ -123,24 +123,35 @@ fn find(directory: &Path) -> io::Result<Found> {
     for path in entries(&directory.join("sandboxes"))? {
         match record::read::<SandboxRecord>(&path.join(RECORD)) {
             Ok(Some(record)) => found.sandboxes.push((path, record)),
-            Ok(None) => {
+            Err(error) if holds(&path) => return Err(unreadable(&path, &error)),
+            Ok(None) | Err(_) => {
                 let draft = record::read(&path.join(DRAFT)).unwrap_or_default();
                 found.drafts.push((path, draft));
             }
-            Err(error) => return Err(unreadable(&path, &error)),
         }
     }
     for path in entries(&directory.join("containers"))? {
         match record::read::<ContainerRecord>(&path.join(RECORD)) {
             Ok(Some(record)) => found.containers.push((path, record)),
-            Ok(None) => found.halves.push(path),
-            Err(error) => return Err(unreadable(&path, &error)),
+            Err(error) if runs(&path) => return Err(unreadable(&path, &error)),
+            Ok(None) | Err(_) => found.halves.push(path),
         }
     }
     Ok(found)
 }
 
-/// A record that we cannot read may be of a container that runs: it is not ours to remove.
+/// Whether a sandbox holds anything. A record that a loss of power cut off holds nothing.
+fn holds(path: &Path) -> bool {
+    let kinds = [namespace::Kind::Net, namespace::Kind::Ipc, namespace::Kind::Uts];
+    kinds.into_iter().any(|kind| namespace::pinned(path, kind))
+}
+
+/// Whether a container runs, or may run.
+fn runs(path: &Path) -> bool {
+    !matches!(shim::Shim::at(path).state(), Ok(shim::State::Created | shim::State::Exited(_)))
+}
+
+/// A record that we cannot read, of something that is alive: it is not ours to remove.
 fn unreadable(path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!(
         "{} cannot be read ({error}): it was written by another version, or damaged; stop what runs there and remove the directory",
