@@ -96,6 +96,7 @@ impl LocalFactory {
         let local = Local::open(LocalSettings {
             network: networked.network,
             network_problem: networked.problem,
+            node_ips: vec![context.internal_ip],
             cgroup_root: cgroup_root(settings, context),
             cgroups,
             host_image: settings.host_image,

@@ -2,11 +2,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`store`] | the directory that holds them, for several processes at once |
-//! | [`pull`] | from registries |
-//! | [`import`] | from archives |
+//! | `store` | the directory that holds them, for several processes at once |
+//! | `pull` | from registries |
+//! | `import` | from archives |
 //! | [`unpack`] | layers become directories |
-//! | [`name`], [`digest`], [`manifest`], [`platform`] | what images are called, what they consist of, and for which machines they are |
+//! | `name`, `digest`, `manifest`, `platform` | what images are called, what they consist of, and for which machines they are |
 //!
 //! A compressed layer is not kept: it is unpacked while it comes in, and its sums are compared before anybody sees it. What names an
 //! unpacked layer is its content and that of all below it, so that images share what they have in common. Whoever can name a layer

@@ -64,6 +64,8 @@ struct Inner {
     mtu: u32,
     limits: Option<String>,
     addresses: Mutex<Addresses>,
+    /// The version of the addresses that the rules are of. Taken before the addresses where both are.
+    published: Mutex<u64>,
 }
 
 /// The steps of attaching a sandbox, of which each may be the last one before a crash.
@@ -244,8 +246,10 @@ impl Inner {
         if until == Step::Routed {
             return Ok(address);
         }
-        if changed || !ports.is_empty() {
-            self.publish(&self.addresses.lock(), None)?;
+        // Version 0 is that of no rules at all: the network was closed.
+        let none = *self.published.lock() == 0;
+        if changed || none || !ports.is_empty() {
+            self.publish()?;
             forget(&ports);
         }
         inside.wait(INTERFACE).map_err(failed("use eth0"))?;
@@ -293,13 +297,11 @@ impl Inner {
             // The pod's end goes with it.
             routing.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
         }
-        let mut addresses = self.addresses.lock();
-        let ports = addresses.get(sandbox).map(|attached| attached.ports.clone()).unwrap_or_default();
+        let ports = self.addresses.lock().close_ports(sandbox);
         if !ports.is_empty() {
-            self.publish(&addresses, Some(sandbox))?;
+            self.publish()?;
         }
-        addresses.free(sandbox)?;
-        drop(addresses);
+        self.addresses.lock().free(sandbox)?;
         forget(&ports);
         Ok(())
     }
@@ -320,21 +322,24 @@ impl Inner {
         let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu, self.limits.is_none())?;
         // Links first: a sandbox that is attached meanwhile has its file before its link.
         let links = routing.links().map_err(Error::kernel("list links"))?;
-        let addresses = self.addresses.lock();
         let known: BTreeSet<String> =
-            addresses.attached().map(|attached| self.host_end(&attached.sandbox)).collect();
+            self.addresses.lock().attached().map(|attached| self.host_end(&attached.sandbox)).collect();
         for link in links.iter().filter(|link| link.master == Some(bridge) && !known.contains(&link.name)) {
             routing.delete(link.index).map_err(Error::kernel(format!("remove the link {}", link.name)))?;
         }
-        self.publish(&addresses, None)?;
+        // Somebody else may have removed them.
+        *self.published.lock() = 0;
+        self.publish()?;
         Ok(gone)
     }
 
     fn close(&self) -> Result<bool, Error> {
+        let mut published = self.published.lock();
         let addresses = self.addresses.lock();
         if addresses.attached().next().is_some() {
             return Ok(false);
         }
+        *published = 0;
         nft::remove(&self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
         let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
@@ -370,13 +375,23 @@ impl Inner {
         Ok(usage.collect())
     }
 
-    /// Writes the rules for all that are attached but one.
-    fn publish(&self, addresses: &Addresses, without: Option<&str>) -> Result<(), Error> {
+    /// Sees to it that the rules are those of now, or of later: of many that wait for their turn, the first one writes for all.
+    fn publish(&self) -> Result<(), Error> {
         if self.limits.is_some() {
             return Ok(());
         }
-        let attached = addresses.attached().filter(|attached| Some(attached.sandbox.as_str()) != without);
-        nft::replace(&self.bridge, &rules::chains(&self.bridge, self.subnet, attached))
-            .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))
+        let wanted = self.addresses.lock().version();
+        let mut published = self.published.lock();
+        if *published >= wanted {
+            return Ok(());
+        }
+        let (version, chains) = {
+            let addresses = self.addresses.lock();
+            (addresses.version(), rules::chains(&self.bridge, self.subnet, addresses.attached()))
+        };
+        nft::replace(&self.bridge, &chains)
+            .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))?;
+        *published = version;
+        Ok(())
     }
 }

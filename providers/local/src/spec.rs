@@ -177,6 +177,9 @@ fn read_only_paths(order: &Order<'_>) -> Vec<String> {
     }
     let mut paths = order.container.security.read_only_paths.clone();
     // The runtime mounts the old hierarchies writable, and a container that is root could lift its own limits.
+    if !order.machine.hierarchies.is_empty() {
+        paths.push("/sys/fs/cgroup".to_owned());
+    }
     paths.extend(order.machine.hierarchies.iter().map(|name| format!("/sys/fs/cgroup/{name}")));
     paths
 }

@@ -44,7 +44,10 @@ impl Inner {
             cgroup: self.settings.cgroups.as_ref().map(|_| self.pod_cgroup(&config)),
             config,
         };
-        let outcome = self.fill_sandbox(&directory, &mut record).await;
+        // What takes too long is taken back too.
+        let filled =
+            tokio::time::timeout(self.settings.call_limit, self.fill_sandbox(&directory, &mut record));
+        let outcome = filled.await.unwrap_or_else(|_| Err(fault::overdue()));
         let outcome = match outcome {
             Ok(()) => record::write(&directory.join(RECORD), &record)
                 .map_err(|error| fault::at("failed to write", &directory.join(RECORD), &error)),

@@ -66,7 +66,7 @@ impl Store {
 
     fn import_into<R: Read>(&self, intake: &Intake, archive: R, names: &[String]) -> Result<Vec<Stored>> {
         let limits = &self.settings.limits;
-        let spool = Spool::read(archive, intake.scratch().directory("spool")?, limits)?;
+        let spool = Spool::read(archive, &intake.scratch().directory("spool")?, limits)?;
         let mut found = if spool.has("index.json") {
             layout(&spool)?
         } else if spool.has("manifest.json") {

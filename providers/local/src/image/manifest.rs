@@ -142,7 +142,7 @@ pub(crate) fn no_match(digest: &Digest) -> Error {
 // === impl Plan ===
 
 impl Plan {
-    /// Reads a configuration. `manifest` is what it belongs to, for messages.
+    /// Reads the configuration of an image with so many layers, and for which machines it is.
     pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &Limits) -> Result<(Self, Platform)> {
         let read = parse_config(&config)?;
         let platform: Platform = serde_json::from_slice(&config)

@@ -112,7 +112,7 @@ impl Store {
         let step = Step::resolve(name, credentials.is_some());
         let (bytes, _) = answer.map_err(|error| {
             self.clients.forget(&login);
-            step.fault(error)
+            step.fault(&error)
         })?;
         let mut raw = bytes.to_vec();
         let digest = Digest::of(&raw);
@@ -132,7 +132,7 @@ impl Store {
                     })?;
                     let reference = image.clone_with_digest(chosen.digest.to_string());
                     let answer = login.client.pull_manifest_raw(&reference, &login.auth, &ACCEPTED).await;
-                    raw = answer.map_err(|error| step.fault(error))?.0.to_vec();
+                    raw = answer.map_err(|error| step.fault(&error))?.0.to_vec();
                     if Digest::of(&raw) != chosen.digest {
                         let said = chosen.digest;
                         return Err(
@@ -155,9 +155,9 @@ impl Store {
         }
         let step = Step::copy();
         let mut stream =
-            blob(&resolved.login.client, name, descriptor).await.map_err(|error| step.fault(error))?;
+            blob(&resolved.login.client, name, descriptor).await.map_err(|error| step.fault(&error))?;
         let mut config = Vec::new();
-        while let Some(part) = stream.stream.try_next().await.map_err(|error| step.broken(error))? {
+        while let Some(part) = stream.stream.try_next().await.map_err(|error| step.broken(&error))? {
             config.extend_from_slice(&part);
             if config.len() as u64 > descriptor.size {
                 return Err(Error::corrupt("the configuration is larger than the manifest says"));
@@ -267,7 +267,7 @@ impl Store {
         let step = Step::copy();
         let descriptor = &resolved.manifest.layers[number];
         let mut source =
-            blob(&resolved.login.client, name, descriptor).await.map_err(|error| step.fault(error))?.stream;
+            blob(&resolved.login.client, name, descriptor).await.map_err(|error| step.fault(&error))?.stream;
         let (sender, receiver) = mpsc::channel(AHEAD);
         let intake = Arc::clone(intake);
         let unpacking = blocking(move || intake.unpack(number, Feed::new(receiver), &expected));
@@ -275,7 +275,7 @@ impl Store {
             loop {
                 let part = match source.next().await {
                     Some(Ok(bytes)) => Part::Bytes(bytes),
-                    Some(Err(error)) => Part::Broken(step.broken(error)),
+                    Some(Err(error)) => Part::Broken(step.broken(&error)),
                     None => Part::End,
                 };
                 let last = !matches!(part, Part::Bytes(_));

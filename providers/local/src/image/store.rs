@@ -110,7 +110,7 @@ impl Store {
     /// An image by its name, by a name with a digest, by its id, or by the first digits of that.
     pub fn image(&self, asked: &str) -> Result<Option<Stored>> {
         let snapshot = self.snapshot()?;
-        Ok(snapshot.find(&asked_for(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
+        Ok(snapshot.find(&Asked::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
     }
 
     /// All images, by their ids.
@@ -123,7 +123,7 @@ impl Store {
         let mut usage = Usage::default();
         let layers = self.layers();
         for layer in names(&layers)? {
-            let layer = self.layer_usage(&layers.join(layer));
+            let layer = layer_usage(&layers.join(layer));
             usage.bytes += layer.bytes;
             usage.inodes += layer.inodes;
         }
@@ -138,7 +138,7 @@ impl Store {
     /// Takes a name away, and the image with its last one; by an id, the image with all its names. What is not there is removed
     /// already. An image that a container has cannot be removed.
     pub fn remove(&self, asked: &str) -> Result<Removed> {
-        let wanted = asked_for(asked)?;
+        let wanted = Asked::parse(asked)?;
         let lock = Lock::exclusive(&self.root)?;
         let mut index = Index::read(&self.root)?;
         let Some(id) = index.find(&wanted, asked) else { return Ok(Removed::default()) };
@@ -181,7 +181,7 @@ impl Store {
     pub fn hold(&self, image: &str, holder: &Path) -> Result<()> {
         let _lock = Lock::shared(&self.root)?;
         let index = Index::read(&self.root)?;
-        let Some(id) = index.find(&asked_for(image)?, image) else {
+        let Some(id) = index.find(&Asked::parse(image)?, image) else {
             return Err(Error::new(Kind::NotFound, format!("image {image:?}: not found")));
         };
         let holds = self.root.join("holds").join(id.hex());
@@ -243,17 +243,14 @@ impl Store {
     fn blob(&self, digest: &Digest) -> PathBuf {
         self.root.join("blobs/sha256").join(digest.hex())
     }
-
-    fn layer_usage(&self, layer: &Path) -> Usage {
-        fs::read(layer.join("layer.json"))
-            .ok()
-            .and_then(|json| serde_json::from_slice(&json).ok())
-            .unwrap_or_default()
-    }
 }
 
-fn asked_for(asked: &str) -> Result<Asked> {
-    Asked::parse(asked)
+/// What a layer takes, as it was found when it was made.
+fn layer_usage(layer: &Path) -> Usage {
+    fs::read(layer.join("layer.json"))
+        .ok()
+        .and_then(|json| serde_json::from_slice(&json).ok())
+        .unwrap_or_default()
 }
 
 /// What is in a directory.

@@ -1,7 +1,7 @@
 //! Layers become directories: safely, because an archive is written by strangers.
 //!
 //! Nothing outside of the layer's own directory is ever touched. Every name is taken apart and gone through from open directories
-//! ([`tree`]); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
+//! (`tree`); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
 //! error. A leading `/` means the layer's root, as in containerd, and so does an absolute link in the way of a name.
 
 mod stream;
@@ -125,7 +125,7 @@ pub fn layer<R: Read>(
     let decoder = Measured::new(decoder, &content, |bytes| sane(bytes, compressed.get(), limits));
     let mut tape = Tape::new(BufReader::with_capacity(CHUNK, decoder), limits.layer_entries);
     while let Some(entry) = tape.next()? {
-        tree.apply(entry, &mut tape)?;
+        tree.apply(&entry, &mut tape)?;
     }
     let diff = tape.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
     let digest = source.finish().map_err(|error| Error::io("read", error))?;

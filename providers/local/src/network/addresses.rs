@@ -33,6 +33,8 @@ pub(crate) struct Addresses {
     /// The address given out last, by anybody: what was freed just now comes back last, because others may still speak to it.
     last: Option<Ipv4Addr>,
     serial: u64,
+    /// Grows with every change of what the rules are made of.
+    version: u64,
 }
 
 // === impl Addresses ===
@@ -57,7 +59,7 @@ impl Addresses {
         }
         let newest = attached.values().max_by_key(|attached| attached.serial);
         let (last, serial) = newest.map_or((None, 0), |newest| (Some(newest.address), newest.serial));
-        let mut addresses = Self { dir, subnet, attached, last, serial };
+        let mut addresses = Self { dir, subnet, attached, last, serial, version: 1 };
         if let Some(last) = read::<Last>(&addresses.last_file())? {
             addresses.last = Some(last.address);
             addresses.serial = addresses.serial.max(last.serial);
@@ -102,7 +104,20 @@ impl Addresses {
             write(&self.last_file(), &Last { address, serial })?;
         }
         self.attached.insert(sandbox.to_owned(), attached.clone());
+        self.version += 1;
         Ok(attached)
+    }
+
+    /// Which state of affairs this is.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Takes a sandbox's ports back, while it still has its address, and says which they were. Its file keeps them until it is freed.
+    pub(crate) fn close_ports(&mut self, sandbox: &str) -> Vec<PortMapping> {
+        let ports = self.attached.get_mut(sandbox).map(|attached| std::mem::take(&mut attached.ports));
+        self.version += 1;
+        ports.unwrap_or_default()
     }
 
     /// Takes a sandbox's address back.
@@ -116,6 +131,7 @@ impl Addresses {
                 _ => {}
             }
             self.attached.remove(sandbox);
+            self.version += 1;
         }
         Ok(())
     }

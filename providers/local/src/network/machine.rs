@@ -61,7 +61,14 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         let _ = nft::remove(&name);
         tracing::warn!(bridge = %name, %why, "pods reach each other and this machine only, and have no ports of the host");
     }
-    Ok(Inner { bridge: name, subnet, mtu, limits, addresses: Mutex::new(addresses) })
+    Ok(Inner {
+        bridge: name,
+        subnet,
+        mtu,
+        limits,
+        addresses: Mutex::new(addresses),
+        published: Mutex::new(0),
+    })
 }
 
 /// The index of the bridge, which is made with its address if it is not there.

@@ -159,7 +159,7 @@ fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
 mod tests {
     use super::*;
 
-    /// `nft --debug=netlink,mnl delete table ip t` shows the same bytes, with another sequence: a begin for subsystem 10, the deletion, an end.
+    /// By `linux/netfilter/nfnetlink.h`: a begin for subsystem 10 in the network's order, the deletion, an end.
     #[test]
     #[cfg(target_endian = "little")]
     fn a_transaction_begins_and_ends_for_nftables_and_its_last_message_is_acknowledged() {

@@ -32,9 +32,9 @@ use super::{
 
 const SOCKET: &str = "shim.sock";
 /// How long a supervisor may take to answer. It may be held up by a slow disk.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_mins(1);
 /// How long a start by somebody else is waited for.
-const JOINED: Duration = Duration::from_secs(180);
+const JOINED: Duration = Duration::from_mins(3);
 /// What is kept of the output of a command that nobody watches.
 const CAPTURED: usize = 1024 * 1024;
 
@@ -158,13 +158,13 @@ impl Shim {
 
     /// Starts a command in the container. It is killed when the session is dropped.
     pub async fn exec(&self, command: &[String], options: &ExecOptions) -> Result<Session> {
-        let streams = streams(options);
+        let streams = streams(*options);
         self.begin(&Request::Exec { command: command.to_vec(), streams }, streams, Kept::Nothing).await
     }
 
     /// Attaches to the container's own program, which goes on when the session is dropped.
     pub async fn attach(&self, options: &AttachOptions) -> Result<Session> {
-        let streams = streams(options);
+        let streams = streams(*options);
         self.begin(&Request::Attach(streams), streams, Kept::Input).await
     }
 
@@ -239,7 +239,7 @@ pub(super) fn beside(folder: &File, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
 }
 
-fn streams(options: &ExecOptions) -> Streams {
-    let ExecOptions { stdin, stdout, stderr, tty } = *options;
+fn streams(options: ExecOptions) -> Streams {
+    let ExecOptions { stdin, stdout, stderr, tty } = options;
     Streams { stdin, stdout, stderr: stderr && !tty, tty }
 }

@@ -3,7 +3,9 @@
 //! Has one thread and lives for a moment: the library that makes containers changes the process that calls it.
 
 use std::{
-    env, fs, io,
+    env,
+    fmt::Write as _,
+    fs, io,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
@@ -28,6 +30,7 @@ use super::{
     console::{self, Console},
     executor::{self, Payload},
     state,
+    verb::complain,
     wire::{self, Order, Report},
 };
 use crate::{level::Level, sys};
@@ -47,6 +50,8 @@ pub(super) fn run() -> ExitCode {
 
 /// What both helpers have in common: an order comes, and what goes wrong is reported.
 pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(), String>) -> ExitCode {
+    // The supervisor holds some back, and what is started here must not.
+    sys::process::usual_signals();
     // A supervisor that is gone cannot look after what we would make.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let begun = || -> io::Result<(Order, Launch, Arc<OwnedFd>)> {
@@ -58,7 +63,7 @@ pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(
     let (order, launch, report) = match begun() {
         Ok(begun) => begun,
         Err(error) => {
-            eprintln!("shim: an order that cannot be read: {error}");
+            complain(format_args!("shim: an order that cannot be read: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -78,7 +83,7 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
     let argv = order.command.as_ref().unwrap_or(argv);
     let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
     env::set_current_dir(cwd).map_err(|error| {
-        format!("chdir to cwd ({cwd:?}) set in config.json failed: {}", executor::said(&error))
+        format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), executor::said(&error))
     })?;
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);
@@ -210,7 +215,7 @@ impl Visit for Text {
             self.0 = format!("{value:?}{}{}", if self.0.is_empty() { "" } else { ", " }, self.0);
         } else {
             let separator = if self.0.is_empty() { "" } else { ", " };
-            self.0.push_str(&format!("{separator}{} {value:?}", field.name()));
+            let _ = write!(self.0, "{separator}{} {value:?}", field.name());
         }
     }
 }

@@ -100,8 +100,8 @@ fn enter(
     }
     become_user(process)?;
     env::set_current_dir(process.cwd()).map_err(|error| {
-        let cwd = process.cwd();
-        format!("chdir to cwd ({cwd:?}) set in config.json failed: {}", executor::said(&error))
+        let cwd = process.cwd().display();
+        format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
     })?;
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
 

@@ -17,7 +17,10 @@ use libcontainer::{
     workload::{Executor, ExecutorError, ExecutorValidationError},
 };
 
-use super::wire::{self, Report};
+use super::{
+    verb::complain,
+    wire::{self, Report},
+};
 
 /// Where programs are looked for when nobody says where.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -58,7 +61,7 @@ fn wanted(spec: &Spec) -> (Vec<String>, String) {
 /// Becomes the program. Where the kernel does not run it, the reason goes to the program's own error output, as with runc.
 pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
     let error = command.arg0(&args[0]).args(&args[1..]).exec();
-    eprintln!("exec {}: {}", program.display(), said(&error));
+    complain(format_args!("exec {}: {}", program.display(), said(&error)));
     std::process::exit(NOT_RUN)
 }
 

@@ -105,8 +105,8 @@ impl Log {
         let mut rest = self.out.as_slice();
         let mut result = Ok(());
         if self.torn && !rest.is_empty() {
-            match self.file.write(b"\n") {
-                Ok(_) => self.torn = false,
+            match self.file.write_all(b"\n") {
+                Ok(()) => self.torn = false,
                 Err(error) => {
                     result = Err(error);
                     rest = &[];

@@ -20,12 +20,13 @@ use nix::{
 };
 use rustix::{
     process::{DumpableBehavior, set_dumpable_behavior},
+    stdio::{dup2_stderr, dup2_stdout},
     thread::set_no_new_privs,
 };
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::{Program, state};
+use super::{Program, state, verb::complain};
 use crate::sys;
 
 const LOCK: &str = "pause.lock";
@@ -94,7 +95,7 @@ pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            complain(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
@@ -106,7 +107,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
         signals.add(signal);
     }
-    let settled = || -> io::Result<Option<File>> {
+    let settled = || -> io::Result<Option<(File, File)>> {
         sys::fd::close_all()?;
         setsid()?;
         signals.thread_block()?;
@@ -115,22 +116,25 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
         let pid = fs::read_link("/proc/self")?.to_str().and_then(|pid| pid.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other("no number of our own"))?;
         state::save(&dir.join(FILE), &Paused { pid })?;
+        let null = File::options().write(true).open("/dev/null")?;
         leave(dir)?;
-        Ok(Some(lock))
+        Ok(Some((lock, null)))
     };
-    let _lock = match settled() {
-        Ok(Some(lock)) => lock,
+    let (_lock, null) = match settled() {
+        Ok(Some(settled)) => settled,
         Ok(None) => {
-            eprintln!("another one is there");
+            complain(format_args!("another one is there"));
             return ExitCode::FAILURE;
         }
         Err(error) => {
-            eprintln!("{error}");
+            complain(format_args!("{error}"));
             return ExitCode::FAILURE;
         }
     };
-    println!("{READY}");
-    let _ = io::stdout().flush();
+    let _ = writeln!(io::stdout(), "{READY}");
+    // Whoever started us waits for the end of what we say.
+    let _ = dup2_stdout(&null);
+    let _ = dup2_stderr(&null);
     loop {
         match signals.wait() {
             Ok(Signal::SIGCHLD) => {

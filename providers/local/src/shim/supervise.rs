@@ -38,13 +38,14 @@ use super::{
     Exit, Launch, Program, StartError, cgroup,
     create::{LAUNCH, RUNTIME},
     state::{self, Written},
+    verb::complain,
     wire::{self, Outcome},
 };
 use crate::{level::Level, sys};
 
 const SOCKET: &str = "shim.sock";
 /// How long the making of a container may take.
-const CREATION: Duration = Duration::from_secs(120);
+const CREATION: Duration = Duration::from_mins(2);
 /// How long the output of a container is waited for that has ended: whoever could still write is dead.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -190,7 +191,7 @@ impl Supervisor {
         self.children.watch(pid);
         self.started = self.clock.now();
         for detail in helper.details() {
-            eprintln!("{} {detail}", self.started);
+            complain(format_args!("{} {detail}", self.started));
         }
         Ok(())
     }
@@ -213,7 +214,7 @@ impl Supervisor {
         self.children.expect(helper.process());
         loop {
             self.children.reap();
-            if helper.read() && self.children.ended(helper.process()).is_some() {
+            if helper.read() && self.children.finished(helper) {
                 break;
             }
             if Instant::now() > until || self.children.ended(helper.process()).is_some_and(|code| code != 0) {
@@ -223,7 +224,7 @@ impl Supervisor {
             helper::wait(&[(&self.signals).into(), (&*helper).into()], Duration::from_secs(1));
             while let Ok(Some(_)) = self.signals.read_signal() {}
         }
-        let failed = self.children.forget(helper.process()) != Some(0);
+        let failed = self.children.forget(helper);
         helper.error(failed).map_or(Ok(()), Err)
     }
 
@@ -236,7 +237,7 @@ impl Supervisor {
             && self.launch.level == Level::Oci
             && let Err(error) = cgroup::kill(path)
         {
-            eprintln!("{} {error}", self.clock.now());
+            complain(format_args!("{} {error}", self.clock.now()));
         }
         self.children.kill_all();
     }
@@ -248,7 +249,7 @@ impl Supervisor {
         self.kill_all(None);
         self.drain(DRAIN);
         if let Err(error) = self.output.finish(self.clock.now()) {
-            eprintln!("{} write the log: {error}", self.clock.now());
+            complain(format_args!("{} write the log: {error}", self.clock.now()));
         }
         self.clear();
         self.conclude(&Exit::ended(self.started, finished, code, oom));
@@ -262,7 +263,7 @@ impl Supervisor {
             if let Some(path) = &self.launch.cgroup
                 && let Err(error) = cgroup::remove(path)
             {
-                eprintln!("{} remove cgroup {path}: {error}", self.clock.now());
+                complain(format_args!("{} remove cgroup {path}: {error}", self.clock.now()));
             }
             let _ = fs::remove_dir_all(RUNTIME);
         }
@@ -270,7 +271,7 @@ impl Supervisor {
 
     fn conclude(&self, exit: &Exit) {
         if let Err(error) = state::write(Path::new("."), &Written::Exited(exit.clone())) {
-            eprintln!("{} write the end: {error}", self.clock.now());
+            complain(format_args!("{} write the end: {error}", self.clock.now()));
         }
         let _ = fs::remove_file(SOCKET);
         self.announce();
@@ -281,7 +282,7 @@ impl Supervisor {
         let running =
             Written::Running { pid: self.pid, started: self.started, log_error: self.log_error.clone() };
         if let Err(error) = state::write(Path::new("."), &running) {
-            eprintln!("{} write the state: {error}", self.clock.now());
+            complain(format_args!("{} write the state: {error}", self.clock.now()));
         }
         self.announce();
     }

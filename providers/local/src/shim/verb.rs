@@ -1,6 +1,11 @@
 //! Which of the shim's processes this one is.
 
-use std::{env, path::Path, process::ExitCode};
+use std::{
+    env, fmt,
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+};
 
 use super::{Program, create, exec, pause, supervise};
 
@@ -10,11 +15,11 @@ pub fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let verbs = ["supervise", "create", "exec", "pause", "paused"];
     let Some(place) = args.iter().position(|arg| verbs.contains(&arg.as_str())) else {
-        eprintln!("shim: expected one of {} and a directory, got {args:?}", verbs.join(", "));
+        complain(format_args!("shim: expected one of {} and a directory, got {args:?}", verbs.join(", ")));
         return ExitCode::from(2);
     };
     let [verb, dir, rest @ ..] = &args[place..] else {
-        eprintln!("shim: {} needs a directory", args[place]);
+        complain(format_args!("shim: {} needs a directory", args[place]));
         return ExitCode::from(2);
     };
     let program = Program { path: "/proc/self/exe".into(), args: args[..place].to_vec() };
@@ -26,4 +31,10 @@ pub fn main() -> ExitCode {
         "pause" => pause::run(dir, &program, rest),
         _ => pause::rest(dir),
     }
+}
+
+/// Says on the error output what is wrong: of a supervisor it is kept beside its container, of a command it is the container's own.
+pub(super) fn complain(words: fmt::Arguments<'_>) {
+    // Nobody may listen.
+    let _ = writeln!(io::stderr(), "{words}");
 }

@@ -135,7 +135,7 @@ fn a_plain_container_is_what_containerd_makes_of_it() {
     let linux = &value["linux"];
     assert_eq!(linux["cgroupsPath"], "/vk/poduid-1/id");
     assert_eq!(linux["maskedPaths"], json!(["/proc/kcore"]));
-    assert_eq!(linux["readonlyPaths"], json!(["/proc/sys", "/sys/fs/cgroup/memory"]));
+    assert_eq!(linux["readonlyPaths"], json!(["/proc/sys", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"]));
     assert_eq!(linux["resources"]["cpu"], json!({ "shares": 512, "quota": 50_000, "period": 100_000 }));
     assert_eq!(linux["resources"]["memory"], json!({ "limit": 1 << 26 }));
     assert_eq!(linux["resources"]["pids"], json!({ "limit": 100 }));

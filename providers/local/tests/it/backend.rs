@@ -1,5 +1,6 @@
 //! Pods of real containers, by the backend alone.
 
+mod conformance;
 mod life;
 mod limits;
 mod place;

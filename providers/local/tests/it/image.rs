@@ -18,7 +18,7 @@ fn store(directory: &Path) -> Arc<Store> {
 /// As a kubelet shows it on the pod.
 fn shown(error: Error) -> String {
     let told = told(&error.into());
-    told.strip_prefix("rpc error: code = Unknown desc = ").map_or(told.clone(), str::to_owned)
+    told.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&told).to_owned()
 }
 
 #[tokio::test]
@@ -88,8 +88,10 @@ async fn what_a_registry_does_not_have_is_said_as_with_containerd() {
 async fn images_that_share_a_layer_are_pulled_at_once_by_two_stores() {
     let machine = Machine::any();
     let names: Vec<String> = (0..4).map(|number| format!("x/demo:{number}")).collect();
-    let images: Vec<Image> =
-        names.iter().map(|name| Image::new(name).file("/name", &format!("#!/bin/sh\necho {name}\n"))).collect();
+    let images: Vec<Image> = names
+        .iter()
+        .map(|name| Image::new(name).file("/name", &format!("#!/bin/sh\necho {name}\n")))
+        .collect();
     let registry = Registry::start(&machine, &images).await;
     let directory = tempfile::tempdir().expect("a directory");
     // As two processes would have it: nothing in common but the directory.

@@ -161,31 +161,29 @@ async fn a_client_of_a_udp_port_finds_the_next_pod_that_has_it() {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_pod_with_power_over_its_network_does_not_reach_the_hosts_loopback_either() {
-    use nix::sys::{
-        socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt},
-        time::TimeVal,
-    };
     let mut lab = Lab::open().await;
     let pod = lab.pod("pod", &[]).await;
-    let hidden = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = hidden.local_addr().unwrap().port();
-    lab.answer("loopback", hidden);
+    let hidden = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let open = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let targets = [
+        (Ipv4Addr::LOCALHOST, hidden.local_addr().unwrap().port()),
+        (lab.network.gateway(), open.local_addr().unwrap().port()),
+    ];
     pod.tune("net.ipv4.conf.eth0.route_localnet", "1").await;
-    let attempt = move |address: Ipv4Addr, port: u16| {
-        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        setsockopt(&socket, sockopt::BindToDevice, &"eth0".into())?;
-        // What is dropped is not answered.
-        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(1, 0))?;
-        rustix::net::connect(&socket, &SocketAddr::from((address, port)))
-            .map_err(|errno| nix::errno::Errno::from_raw(errno.raw_os_error()))
-    };
-    let open = TcpListener::bind("0.0.0.0:0").unwrap();
-    let open_port = open.local_addr().unwrap().port();
-    let gateway = lab.network.gateway();
-    let reached = inside(&pod.netns(), move || attempt(gateway, open_port)).await.unwrap();
-    assert_eq!(reached, Ok(()), "the attempt works where it may");
-    let reached = inside(&pod.netns(), move || attempt(Ipv4Addr::LOCALHOST, port)).await.unwrap();
-    assert_eq!(reached, Err(nix::errno::Errno::EINPROGRESS));
+    let netns = pod.netns();
+    let sent = inside(&netns, move || {
+        use nix::sys::socket::{setsockopt, sockopt::BindToDevice};
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        // So that the address is not the pod's own.
+        setsockopt(&socket, BindToDevice, &"eth0".into())?;
+        targets.into_iter().try_for_each(|target| socket.send_to(b"hello", target).map(drop))
+    });
+    sent.await.unwrap().unwrap();
+    // What was sent second has come, so what was sent first has been dealt with.
+    open.set_read_timeout(Some(LIMIT)).unwrap();
+    assert_eq!(open.recv(&mut [0; 16]).unwrap(), 5);
+    hidden.set_nonblocking(true).unwrap();
+    assert_eq!(hidden.recv(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,19 +192,19 @@ async fn fifty_pods_at_once_have_an_address_each() {
     let mut lab = Lab::open().await;
     let mut pods = Vec::new();
     for n in 0..50 {
-        pods.push(lab.bare(&format!("pod-{n}")).await);
+        pods.push((lab.bare(&format!("pod-{n}")).await, published(Protocol::Tcp, 80, free_port(), "")));
     }
     let network = &lab.network;
-    let attached = futures::future::join_all(pods.iter().enumerate().map(async |(n, pod)| {
-        let ports = [published(Protocol::Tcp, 80, 62_000 + u16::try_from(n).unwrap(), "127.0.0.1")];
-        network.attach(&format!("pod-{n}"), &pod.netns(), &ports).await.unwrap()[0]
+    let attached = futures::future::join_all(pods.iter().enumerate().map(async |(n, (pod, port))| {
+        network.attach(&format!("pod-{n}"), &pod.netns(), std::slice::from_ref(port)).await.unwrap()[0]
     }));
     let addresses = attached.await;
     assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 50);
     assert_eq!(lab.ports().len(), 50);
-    pods[49].address = addresses[49];
-    lab.serve(&pods[49].clone(), 80).await;
-    assert!(call((Ipv4Addr::LOCALHOST, 62_049)).await.is_ok());
+    let (pod, port) = &pods[49];
+    lab.serve(pod, 80).await;
+    let heard = call((Ipv4Addr::LOCALHOST, port.host_port)).await.unwrap();
+    assert_eq!(heard, format!("pod-49 hears {}", lab.network.gateway()));
 }
 
 #[tokio::test]
@@ -280,6 +278,9 @@ async fn closing_leaves_neither_bridge_nor_link_nor_rule() {
     assert!(lab.network.close().await.unwrap());
     assert!(!lab::exists(&bridge) && !lab::tables().contains(&bridge));
     assert!(lab.network.close().await.unwrap(), "may be repeated");
+    // And used again.
+    lab.pod("next", &[]).await;
+    assert!(lab::exists(&bridge) && lab::tables().contains(&bridge));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,9 @@ impl Inner {
         }
         make_private(directory).map_err(|error| fault::at("failed to make", directory, &error))?;
         let log = Path::new(&sandbox.record.config.log_directory).join(&config.log_path);
+        if let Some(folder) = log.parent() {
+            fs::create_dir_all(folder).map_err(|error| fault::at("failed to make", folder, &error))?;
+        }
         let mut launch = Launch {
             level: self.settings.level,
             pod_uid: sandbox.record.config.pod.uid.to_string(),

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, BufReader, Read, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::super::unpack::{CHUNK, EntryKind, Limits, Tape, decoded, sane};
@@ -51,7 +51,7 @@ impl<R: Read> Read for Counted<'_, R> {
 
 impl Spool {
     /// Reads an archive to its end.
-    pub(super) fn read(archive: impl Read, directory: PathBuf, limits: &Limits) -> Result<Self> {
+    pub(super) fn read(archive: impl Read, directory: &Path, limits: &Limits) -> Result<Self> {
         let (read, content) = (Cell::new(0), Cell::new(0));
         let source = Counted { inner: archive, count: &read, gate: Box::new(|_| Ok(())) };
         let decoder = decoded(source).map_err(|error| Error::io("read archive", error))?;

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use secrecy::ExposeSecret as _;
 use vk_provider::resolve::PullCredentials;
 
-use crate::image::{Digest, Error, Kind, Result};
+use crate::image::{Digest, Error, Kind, Result, digest::Hasher};
 
 /// As many clients are kept.
 const MOST: usize = 32;
 const CONNECT: Duration = Duration::from_secs(30);
 /// A registry that says nothing for so long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_mins(1);
 
 /// The clients that were used last.
 pub(crate) struct Clients {
@@ -123,8 +123,12 @@ fn sum(credentials: &PullCredentials) -> Digest {
         PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
         PullCredentials::RegistryToken(token) => ["registry", "", token.expose_secret()],
     };
-    let text: String = parts.iter().map(|part| format!("{}:{part}", part.len())).collect();
-    Digest::of(text.as_bytes())
+    let mut hasher = Hasher::new();
+    for part in parts {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finish()
 }
 
 #[cfg(test)]

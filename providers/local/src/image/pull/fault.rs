@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, io};
 
-use oci_client::errors::{OciDistributionError as Fault, OciErrorCode};
+use oci_client::errors::{DigestError, OciDistributionError as Fault, OciErrorCode};
 
 use crate::image::{Error, Kind, Name};
 
@@ -32,13 +32,13 @@ impl Step {
     }
 
     /// A refusal of the registry, or of the network before it.
-    pub(super) fn fault(&self, fault: Fault) -> Error {
+    pub(super) fn fault(&self, fault: &Fault) -> Error {
         let unexpected = |url: &str, status: &str| {
             Error::new(Kind::Unavailable, format!("unexpected status from GET request to {url}: {status}"))
         };
-        let error = match &fault {
-            _ if is_denied(&fault) => self.denied(),
-            _ if is_absent(&fault) => Error::new(Kind::NotFound, format!("{}: not found", self.name)),
+        let error = match fault {
+            _ if is_denied(fault) => self.denied(),
+            _ if is_absent(fault) => Error::new(Kind::NotFound, format!("{}: not found", self.name)),
             Fault::ServerError { code, url, .. } => unexpected(url, &status(*code)),
             Fault::RegistryError { envelope, url } => {
                 let busy = envelope.errors.iter().any(|error| error.code == OciErrorCode::Toomanyrequests);
@@ -56,10 +56,10 @@ impl Step {
     }
 
     /// Content that broke off.
-    pub(super) fn broken(&self, error: io::Error) -> Error {
-        let wrong = error.get_ref().is_some_and(|inner| inner.is::<oci_client::errors::DigestError>());
+    pub(super) fn broken(&self, error: &io::Error) -> Error {
+        let wrong = error.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<DigestError>);
         let kind = if wrong { Kind::Corrupt } else { Kind::Unavailable };
-        self.failed(Error::new(kind, told(&error)))
+        self.failed(Error::new(kind, told(error)))
     }
 
     fn denied(&self) -> Error {
@@ -158,7 +158,7 @@ mod tests {
                 authorization failed: no basic auth credentials",
             ),
         ] {
-            let error = step.fault(fault(code));
+            let error = step.fault(&fault(code));
             assert_eq!(error.kind(), kind);
             assert_eq!(error.message(), format!("{head}{words}"));
         }

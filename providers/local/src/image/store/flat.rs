@@ -60,10 +60,8 @@ fn merge(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
         }
     }
     for name in &names {
-        if let Some(gone) = name.strip_prefix(WHITEOUT) {
-            if name != OPAQUE_MARK {
-                remove_at(to, os(gone))?;
-            }
+        if let Some(gone) = name.strip_prefix(WHITEOUT).filter(|_| name != OPAQUE_MARK) {
+            remove_at(to, os(gone))?;
         }
     }
     for name in names.iter().filter(|name| !name.starts_with(WHITEOUT)) {

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use super::{
     Store,
     index::Index,
+    layer_usage,
     lock::Lock,
     names,
     scratch::{self, Scratch},
@@ -44,7 +45,7 @@ impl Store {
                     continue;
                 }
                 let path = place.join(&name);
-                freed += self.layer_usage(&path).bytes;
+                freed += layer_usage(&path).bytes;
                 self.discard(lock, &mut trash, &path)?;
             }
         }

@@ -146,10 +146,10 @@ fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() 
 #[test]
 fn an_archive_may_not_grow_without_end() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { ratio: 100, ratio_from: 1 << 20, ..Limits::default() };
+    let limits = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
     let settings = Settings { form: Some(Form::Plain), limits, ..Settings::default() };
     let store = Store::open(directory.path(), settings).unwrap();
-    let bomb = gzip(&Craft::new().file("zeros", vec![0; 32 << 20]).bytes());
+    let bomb = gzip(&Craft::new().file("zeros", vec![0; 8 << 20]).bytes());
     let error = store.import(&*bomb, &[]).unwrap_err();
     assert!(error.message().contains("no honest compression"), "{error}");
     assert_eq!(count(&store, "tmp"), 0);
@@ -340,7 +340,8 @@ fn one_tree_of_layers_in_the_form_of_overlayfs_is_the_same() {
     flat_shows_the_merge(&store);
 }
 
-fn flat_shows_the_merge(store: &Arc<Store>) {
+/// Three layers that take away, hide and replace.
+fn layered(store: &Arc<Store>) -> Stored {
     let upper = Craft::new()
         .file("bin/.wh.old", "")
         .file("bin/new", "2")
@@ -349,11 +350,13 @@ fn flat_shows_the_merge(store: &Arc<Store>) {
         .symlink("sh", "bin/run");
     let top = Craft::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
     let layers = [base(), upper, top].map(|layer| (layer.bytes(), layer.gzip()));
-    let stored = store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0);
-    let flat = store.flat(&stored).unwrap();
-    assert_eq!(store.flat(&stored).unwrap(), flat);
+    store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0)
+}
+
+/// What is seen of [`layered`] together.
+fn assert_merged(root: &Path) {
     let list = |path: &str| {
-        let mut names: Vec<_> = fs::read_dir(flat.join(path))
+        let mut names: Vec<_> = fs::read_dir(root.join(path))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -364,27 +367,49 @@ fn flat_shows_the_merge(store: &Arc<Store>) {
     assert_eq!(list("bin"), ["new", "run"]);
     assert_eq!(list("etc"), ["b"]);
     assert_eq!(list("sh"), ["inner"]);
-    assert_eq!(fs::read(flat.join("bin/run")).unwrap(), b"3");
-    assert_eq!(fs::metadata(flat.join("etc")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"3");
+    // No entry of the layers above made it: it looks as it does below.
+    assert_eq!(fs::metadata(root.join("etc")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+fn flat_shows_the_merge(store: &Arc<Store>) {
+    let stored = layered(store);
+    let flat = store.flat(&stored).unwrap();
+    assert_eq!(store.flat(&stored).unwrap(), flat);
+    assert_merged(&flat);
     store.remove("demo").unwrap();
     assert!(!flat.exists());
 }
 
-/// A small file system of its own.
-struct Small(tempfile::TempDir);
+#[test]
+#[ignore = "needs root: make test"]
+fn the_kernel_shows_the_layers_as_the_image_means_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("images"), Settings::default()).unwrap();
+    let stored = layered(&store);
+    let root = tempfile::tempdir().unwrap();
+    let layers: Vec<_> = stored.layers.iter().rev().map(|layer| layer.display().to_string()).collect();
+    let options = format!("lowerdir={}", layers.join(":"));
+    let mounted = Mounted::new("overlay", root, &options);
+    assert_merged(mounted.path());
+}
 
-impl Small {
-    fn new(megabytes: u32) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let options = format!("size={megabytes}m,mode=0700");
+/// A file system that goes with the test.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new(kind: &str, directory: tempfile::TempDir, options: &str) -> Self {
         let flags = nix::mount::MsFlags::empty();
-        nix::mount::mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some(options.as_str()))
-            .unwrap();
+        nix::mount::mount(Some(kind), directory.path(), Some(kind), flags, Some(options)).unwrap();
         Self(directory)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 
-impl Drop for Small {
+impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH);
     }
@@ -393,12 +418,12 @@ impl Drop for Small {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_full_disk_is_said_and_nothing_stays() {
-    let disk = Small::new(8);
-    let store = Store::open(disk.0.path(), Settings::default()).unwrap();
+    let disk = Mounted::new("tmpfs", tempfile::tempdir().unwrap(), "size=8m,mode=0700");
+    let store = Store::open(disk.path(), Settings::default()).unwrap();
     let small = image(&Craft::new().file("x", "x"));
     let large = Craft::new().file("large", vec![7; 16 << 20]);
     let large = image(&large);
-    let free = || rustix::fs::statvfs(disk.0.path()).unwrap().f_bfree;
+    let free = || rustix::fs::statvfs(disk.path()).unwrap().f_bfree;
     let before = free();
     let error = store.import(&*layout(&[("large", &large)]), &[]).unwrap_err();
     assert_eq!(error.kind(), Kind::Exhausted, "{error}");

@@ -58,15 +58,15 @@ impl Tree {
     }
 
     /// Makes what an entry says.
-    pub(super) fn apply<R: BufRead>(&mut self, entry: Entry, tape: &mut Tape<R>) -> Result<()> {
+    pub(super) fn apply<R: BufRead>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
         let shown = String::from_utf8_lossy(&entry.path).into_owned();
         self.entry(entry, tape).map_err(|error| error.within(&shown))
     }
 
-    fn entry<R: BufRead>(&mut self, entry: Entry, tape: &mut Tape<R>) -> Result<()> {
+    fn entry<R: BufRead>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
         let names = walk::names(&entry.path)?;
         let Some((&name, parents)) = names.split_last() else {
-            return self.root(&entry);
+            return self.root(entry);
         };
         let found = self.parent(parents, true)?;
         if name.starts_with(WHITEOUT) {
@@ -75,10 +75,10 @@ impl Tree {
         let child = found.child(name);
         let parent = found.directory.as_fd();
         match entry.kind {
-            Kind::Directory => return self.directory(parent, name, child, &entry),
-            Kind::File => self.file(parent, name, &entry, tape)?,
-            Kind::Symlink => self.make(parent, name, |name| fs::symlinkat(link(&entry), parent, name))?,
-            Kind::HardLink => return self.hard_link(parent, name, &entry),
+            Kind::Directory => return self.directory(parent, name, child, entry),
+            Kind::File => self.file(parent, name, entry, tape)?,
+            Kind::Symlink => self.make(parent, name, |name| fs::symlinkat(link(entry), parent, name))?,
+            Kind::HardLink => return self.hard_link(parent, name, entry),
             Kind::Fifo => self.make(parent, name, |name| {
                 fs::mknodat(parent, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)
             })?,
@@ -90,7 +90,7 @@ impl Tree {
         }
         self.usage.inodes += 1;
         if entry.kind != Kind::File {
-            self.owner_at(parent, name, &entry)?;
+            self.owner_at(parent, name, entry)?;
             if entry.kind == Kind::Fifo {
                 fs::chmodat(parent, os(name), Mode::from_raw_mode(entry.mode), AtFlags::empty())
                     .map_err(failed("chmod"))?;
@@ -116,7 +116,7 @@ impl Tree {
         if entry.kind != Kind::Directory {
             return Err(Error::corrupt("the root of a layer must be a directory"));
         }
-        let root = self.trail.root()?;
+        let root = self.trail.root();
         self.implied.remove(&Vec::new());
         self.times.insert(Vec::new(), entry.mtime);
         self.dress(root.as_fd(), entry)

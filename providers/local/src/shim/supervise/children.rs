@@ -12,6 +12,8 @@ use nix::{
 };
 use tokio::time::Instant;
 
+use super::helper::Helper;
+
 /// How long the last ones may take to die.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -32,10 +34,18 @@ impl Children {
         self.watch(helper);
     }
 
-    /// A helper has ended and told what it had to; how it ended. What it started must be watched before.
-    pub(super) fn forget(&mut self, helper: i32) -> Option<i32> {
+    /// Whether a helper is through: it has ended, or became what it was to start.
+    pub(super) fn finished(&self, helper: &Helper) -> bool {
+        helper.pid() == Some(helper.process()) || self.ended(helper.process()).is_some()
+    }
+
+    /// A helper is through; whether it failed. What it started must be watched before.
+    pub(super) fn forget(&mut self, helper: &Helper) -> bool {
         self.helpers = self.helpers.saturating_sub(1);
-        self.watched.remove(&helper).flatten()
+        if helper.pid() == Some(helper.process()) {
+            return false;
+        }
+        self.watched.remove(&helper.process()).flatten() != Some(0)
     }
 
     /// Somebody will ask how this one ended.
@@ -69,9 +79,11 @@ impl Children {
             };
             match self.watched.get_mut(&process) {
                 Some(ended) => *ended = Some(code),
-                None => {
+                None if self.helpers > 0 => {
                     self.unclaimed.insert(process, code);
                 }
+                // An orphan that came to us.
+                None => {}
             }
         }
     }

@@ -143,7 +143,6 @@ impl Supervisor {
     fn hear(&mut self, place: usize) {
         let client = &mut self.clients[place];
         match (client.hear(), &mut client.role) {
-            (Heard::Nothing, _) => {}
             (Heard::Request(request), Role::Asking) => self.answer(place, request),
             (Heard::Request(Request::InputEnded) | Heard::Gone, Role::Attached { stdin, .. }) => {
                 if std::mem::take(stdin) && self.launch.stdin_once {
@@ -154,7 +153,7 @@ impl Supervisor {
                     client.role = Role::Done;
                 }
             }
-            (Heard::Request(_), _) => {}
+            (Heard::Nothing | Heard::Request(_), _) => {}
             (Heard::Gone, Role::Running { pid }) => {
                 children::kill_session(*pid);
                 self.children.release(*pid);
@@ -236,8 +235,7 @@ impl Supervisor {
         for place in 0..self.clients.len() {
             let client = &mut self.clients[place];
             if let Role::Starting { helper, .. } = &mut client.role {
-                let process = helper.process();
-                if !helper.read() || self.children.ended(process).is_none() {
+                if !helper.read() || !self.children.finished(helper) {
                     continue;
                 }
                 let role = std::mem::replace(&mut client.role, Role::Done);
@@ -269,7 +267,7 @@ impl Supervisor {
         if let Some(pid) = helper.pid() {
             self.children.watch(pid);
         }
-        let failed = self.children.forget(helper.process()) != Some(0);
+        let failed = self.children.forget(helper);
         let pid = match (helper.error(failed), helper.pid()) {
             (None, Some(pid)) => pid,
             (error, pid) => {

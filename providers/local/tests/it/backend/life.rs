@@ -29,7 +29,10 @@ async fn a_pod_lives_and_leaves_nothing_behind() {
     assert_eq!(status.ips.len(), 1);
     assert!(!status.host_network);
 
-    let main = container("main", "echo $GREETING; echo $HOSTNAME; trap 'exit 3' TERM; while :; do sleep 1 & wait $!; done");
+    let main = container(
+        "main",
+        "echo $GREETING; echo $HOSTNAME; trap 'exit 3' TERM; while :; do sleep 1 & wait $!; done",
+    );
     let id = start(&backend, &sandbox, &main, &config).await;
     let running = backend.container(&id).await.unwrap();
     assert_eq!((running.state, running.name.as_str()), (ContainerState::Running, "main"));
@@ -40,7 +43,8 @@ async fn a_pod_lives_and_leaves_nothing_behind() {
     })
     .await;
 
-    let ran = backend.run(&id, &["/bin/sh".into(), "-c".into(), "echo in; exit 7".into()], SOON).await.unwrap();
+    let ran =
+        backend.run(&id, &["/bin/sh".into(), "-c".into(), "echo in; exit 7".into()], SOON).await.unwrap();
     assert_eq!(ran, Ran::Ended { code: 7, output: b"in\n".to_vec() });
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
     let started = backend.exec(&id, &["/bin/echo".into(), "streamed".into()], &options).await.unwrap();
@@ -80,7 +84,7 @@ async fn containers_of_a_pod_share_network_and_memory_and_no_files() {
     let script = "echo secret > /own; echo shared > /dev/shm/x; echo answer | nc -l -p 7000 & wait; while :; do sleep 1; done";
     let first = start(&backend, &sandbox, &container("first", script), &config).await;
     let look = "i=0; until [ -e /dev/shm/x ]; do sleep 0.1; done; cat /dev/shm/x; ls /own 2>/dev/null || echo none; \
-                until nc 127.0.0.1 7000 < /dev/null; do sleep 0.1; done; cat /proc/1/comm";
+                until nc 127.0.0.1 7000 < /dev/null; do sleep 0.1; done; cat /proc/1/comm; true";
     let text = said(&backend, &sandbox, &config, look).await;
     assert_eq!(text, "shared\nnone\nanswer\nsh\n");
     backend.remove_container(&first).await.unwrap();
@@ -139,7 +143,10 @@ async fn an_image_names_its_user_and_the_pod_another() {
     let backend = place.open().await;
     let config = place.sandbox("users");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
-    let mut named = container("named", "id -u; id -G; touch /x 2>/dev/null || echo refused; grep NoNewPrivs /proc/self/status");
+    let mut named = container(
+        "named",
+        "id -u; id -G; touch /x 2>/dev/null || echo refused; grep NoNewPrivs /proc/self/status",
+    );
     named.image = "vk.test/named-user:1".to_owned();
     named.security.supplemental_groups = vec![4000];
     named.security.no_new_privileges = true;
@@ -150,7 +157,10 @@ async fn an_image_names_its_user_and_the_pod_another() {
     let mut unknown = container("unknown", "true");
     unknown.security.username = Some("nobody".to_owned());
     let error = backend.create_container(&sandbox, &unknown, &config).await.unwrap_err();
-    assert!(error.message().ends_with("unable to find user nobody: no matching entries in passwd file"), "{error}");
+    assert!(
+        error.message().ends_with("unable to find user nobody: no matching entries in passwd file"),
+        "{error}"
+    );
     backend.remove_sandbox(&sandbox).await.unwrap();
 }
 
@@ -165,9 +175,15 @@ async fn a_command_that_is_not_there_is_told_as_containerd_tells_it() {
     absent.command = vec!["/absent".to_owned()];
     let id = backend.create_container(&sandbox, &absent, &config).await.unwrap();
     let error = backend.start_container(&id).await.unwrap_err();
-    assert!(error.message().contains("exec: \"/absent\": stat /absent: no such file or directory"), "{error}");
+    assert!(
+        error.message().contains("exec: \"/absent\": stat /absent: no such file or directory"),
+        "{error}"
+    );
     let over = backend.container(&id).await.unwrap();
-    assert_eq!((over.state, over.exit_code, over.reason.as_str()), (ContainerState::Exited, 128, "StartError"));
+    assert_eq!(
+        (over.state, over.exit_code, over.reason.as_str()),
+        (ContainerState::Exited, 128, "StartError")
+    );
     backend.remove_sandbox(&sandbox).await.unwrap();
     backend.close().await.unwrap();
     assert_eq!(place.leftovers(), Vec::<String>::new());
@@ -196,7 +212,8 @@ async fn a_connection_reaches_a_port_in_the_pod() {
     let backend = place.open().await;
     let config = place.sandbox("port");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
-    start(&backend, &sandbox, &container("main", "while :; do echo hello | nc -l -p 8080; done"), &config).await;
+    start(&backend, &sandbox, &container("main", "while :; do echo hello | nc -l -p 8080; done"), &config)
+        .await;
     let text = vk_testing::eventually("the port answers", SOON, || async {
         let forward = backend.port_forward(&sandbox, 8080).await.map_err(|error| error.report())?;
         let vk_provider::ability::Forward::Stream(mut stream) = forward else { panic!("a stream") };
@@ -217,7 +234,12 @@ async fn the_state_directory_is_for_us_alone() {
     let config = place.sandbox("closed");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let local = place.root().join("local");
-    for path in [local.clone(), local.join("sandboxes"), local.join("sandboxes").join(&sandbox), local.join("containers")] {
+    for path in [
+        local.clone(),
+        local.join("sandboxes"),
+        local.join("sandboxes").join(&sandbox),
+        local.join("containers"),
+    ] {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o700, "{}", path.display());
     }

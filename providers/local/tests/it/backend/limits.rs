@@ -21,7 +21,9 @@ async fn limits_hold_and_usage_grows() {
     let path = format!("{}/{id}", config.cgroup_parent);
     assert!(cgroups.exists(&path) && !cgroups.processes(&path).unwrap().is_empty());
     if !cgroups.is_unified() {
-        let of = |file: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{}", file.replace('@', &path))).unwrap();
+        let of = |file: &str| {
+            std::fs::read_to_string(format!("/sys/fs/cgroup/{}", file.replace('@', &path))).unwrap()
+        };
         assert_eq!(of("memory@/memory.limit_in_bytes").trim(), (64 << 20).to_string());
         assert_eq!(of("cpu@/cpu.cfs_quota_us").trim(), "50000");
         assert_eq!(of("pids@/pids.max").trim(), "64");

@@ -74,7 +74,8 @@ impl Place {
     }
 
     pub(crate) fn store(&self) -> Arc<Store> {
-        let store = Store::open(&self.folder.path().join("images"), image::Settings::default()).expect("a store");
+        let store =
+            Store::open(&self.folder.path().join("images"), image::Settings::default()).expect("a store");
         if store.image(IMAGE).expect("a look").is_none() {
             let archive = peer::Image::save(&self.folder.path().join("made"), &peer::Image::standard());
             store.import(fs::File::open(archive).expect("an archive"), &[]).expect("images");
@@ -128,8 +129,11 @@ impl Place {
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let folder = self.folder.path().to_string_lossy().into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("a table");
-        let mut left: Vec<String> =
-            mounts.lines().filter(|line| line.contains(&folder)).map(|line| format!("mount {line}")).collect();
+        let mut left: Vec<String> = mounts
+            .lines()
+            .filter(|line| line.contains(&folder))
+            .map(|line| format!("mount {line}"))
+            .collect();
         if self.level == Level::Oci && Cgroups::detect(MOUNTED).expect("cgroups").exists(&self.cgroup) {
             left.push(format!("cgroup {}", self.cgroup));
         }
@@ -202,7 +206,12 @@ pub(crate) fn container(name: &str, script: &str) -> ContainerConfig {
         stdin: false,
         stdin_once: false,
         tty: false,
-        resources: Resources { cpu_shares: 102, cpu_period: 100_000, oom_score_adj: 1000, ..Resources::default() },
+        resources: Resources {
+            cpu_shares: 102,
+            cpu_period: 100_000,
+            oom_score_adj: 1000,
+            ..Resources::default()
+        },
         security: Security {
             namespaces: Namespaces { pid: Share::Container, ..Namespaces::default() },
             ..Security::default()
@@ -227,7 +236,11 @@ pub(crate) async fn start(
 pub(crate) async fn ended(backend: &Local, id: &str) -> Container {
     eventually("the container has ended", SOON, || async {
         let container = backend.container(id).await.map_err(|error| error.report())?;
-        if container.state == ContainerState::Exited { Ok(container) } else { Err(format!("{:?}", container.state)) }
+        if container.state == ContainerState::Exited {
+            Ok(container)
+        } else {
+            Err(format!("{:?}", container.state))
+        }
     })
     .await
 }

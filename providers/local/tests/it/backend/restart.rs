@@ -55,8 +55,14 @@ async fn containers_run_on_while_nobody_is_there_and_are_adopted() {
     assert_eq!(pid(&place, &id), Some(before));
     let listing = backend.list(&Default::default()).await.unwrap();
     assert_eq!(listing.sandboxes.len(), 1);
-    assert_eq!((listing.sandboxes[0].id.as_str(), listing.sandboxes[0].state), (sandbox.as_str(), SandboxState::Ready));
-    assert_eq!((listing.containers[0].id.as_str(), listing.containers[0].state), (id.as_str(), ContainerState::Running));
+    assert_eq!(
+        (listing.sandboxes[0].id.as_str(), listing.sandboxes[0].state),
+        (sandbox.as_str(), SandboxState::Ready)
+    );
+    assert_eq!(
+        (listing.containers[0].id.as_str(), listing.containers[0].state),
+        (id.as_str(), ContainerState::Running)
+    );
     assert!(!local.join("containers/half").exists() && !local.join("sandboxes/half").exists());
     let ran = backend.run(&id, &["/bin/true".into()], SOON).await.unwrap();
     assert!(matches!(ran, vk_pod_engine::backend::Ran::Ended { code: 0, .. }), "{ran:?}");
@@ -80,7 +86,8 @@ async fn a_container_whose_supervisor_is_killed_is_ended_and_told_of() {
     let over = super::place::ended(&backend, &id).await;
     assert_eq!((over.exit_code, over.reason.as_str()), (137, "Error"));
     assert!(over.finished.is_some() && over.started.is_some());
-    let alive = std::fs::read_to_string(format!("/proc/{init}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    let alive =
+        std::fs::read_to_string(format!("/proc/{init}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     assert!(!alive, "nothing runs without its owner");
     backend.remove_sandbox(&sandbox).await.unwrap();
     backend.close().await.unwrap();

@@ -66,7 +66,10 @@ impl Bundle {
         let mut bundle = Self::new(Level::Process);
         bundle.launch.process = Some(ProcessLaunch {
             argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned()), ("GREETING".to_owned(), "hello".to_owned())],
+            env: vec![
+                ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+                ("GREETING".to_owned(), "hello".to_owned()),
+            ],
             cwd: bundle.folder.path().to_owned(),
         });
         bundle
@@ -82,7 +85,7 @@ impl Bundle {
         let mut bundle = Self::new(Level::Oci);
         furnish(&bundle.shim.dir().join("rootfs"));
         let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap().to_owned();
-        let path = format!("/vk-test-shim/{}", id.trim_start_matches('0'));
+        let path = format!("/vk-test-shim-{}", id.trim_start_matches('0'));
         bundle.launch.cgroup = Some(path.clone());
         let user = UserBuilder::default().uid(0_u32).gid(0_u32).build().unwrap();
         let process = ProcessBuilder::default()
@@ -102,8 +105,7 @@ impl Bundle {
         ];
         let namespaces: Vec<_> =
             kinds.iter().map(|kind| LinuxNamespaceBuilder::default().typ(*kind).build().unwrap()).collect();
-        let mut linux =
-            LinuxBuilder::default().namespaces(namespaces).cgroups_path(path).build().unwrap();
+        let mut linux = LinuxBuilder::default().namespaces(namespaces).cgroups_path(path).build().unwrap();
         linux.set_resources(None).set_seccomp(None);
         let mounts: Vec<_> = get_default_mounts()
             .into_iter()
@@ -142,7 +144,8 @@ impl Bundle {
     pub(super) fn limits(mut self, memory: Option<i64>, pids: Option<i64>) -> Self {
         let mut resources = LinuxResourcesBuilder::default();
         if let Some(bytes) = memory {
-            resources = resources.memory(LinuxMemoryBuilder::default().limit(bytes).swap(bytes).build().unwrap());
+            resources =
+                resources.memory(LinuxMemoryBuilder::default().limit(bytes).swap(bytes).build().unwrap());
         }
         if let Some(count) = pids {
             resources = resources.pids(LinuxPidsBuilder::default().limit(count).build().unwrap());
@@ -263,10 +266,13 @@ fn furnish(root: &Path) {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     let busybox: PathBuf = root.join("bin/busybox");
-    fs::copy("/bin/busybox", &busybox).expect("busybox-static is installed");
-    let list = Command::new(&busybox).arg("--list").output().unwrap();
+    // By another process: a file that this one has open to write cannot be run while some other test starts a process, which has it too.
+    let copied = Command::new("cp").arg("/bin/busybox").arg(&busybox).status();
+    assert!(copied.is_ok_and(|status| status.success()), "busybox-static is installed");
+    let list = Command::new("/bin/busybox").arg("--list").output().unwrap();
     for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|&applet| applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).unwrap();
     }
-    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/srv/web:/bin/sh\n").unwrap();
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/srv/web:/bin/sh\n")
+        .unwrap();
 }

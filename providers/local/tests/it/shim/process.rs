@@ -100,7 +100,10 @@ async fn a_command_has_the_environment_and_the_working_directory_of_the_process(
     let command = ["sh", "-c", "echo $GREETING; pwd; echo bad >&2; exit 3"].map(str::to_owned);
     let Ran::Ended { code, output } = bundle.shim.run(&command, SOON).await.unwrap() else { panic!() };
     let folder = fs::canonicalize(bundle.folder.path()).unwrap();
-    assert_eq!((code, String::from_utf8(output).unwrap()), (3, format!("hello\n{}\nbad\n", folder.display())));
+    assert_eq!(
+        (code, String::from_utf8(output).unwrap()),
+        (3, format!("hello\n{}\nbad\n", folder.display()))
+    );
     let missing = bundle.shim.run(&["nosuch".to_owned()], SOON).await.unwrap_err();
     let words = "OCI runtime exec failed: exec failed: unable to start container process: exec: \"nosuch\": executable \
                  file not found in $PATH: unknown";
@@ -174,9 +177,13 @@ async fn the_log_goes_on_in_a_new_file() {
     let old = bundle.launch.log.with_extension("old");
     fs::rename(&bundle.launch.log, &old).unwrap();
     bundle.shim.reopen_log().await.unwrap();
-    eventually("a line in the new file", SOON, async || {
-        if bundle.logged().is_empty() { Err("none") } else { Ok(()) }
-    })
+    eventually(
+        "a line in the new file",
+        SOON,
+        async || {
+            if bundle.logged().is_empty() { Err("none") } else { Ok(()) }
+        },
+    )
     .await;
     let before = fs::read_to_string(&old).unwrap();
     let last: usize = before.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();

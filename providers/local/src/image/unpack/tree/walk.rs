@@ -43,8 +43,8 @@ impl Trail {
         Self { root: Arc::new(root), last: None }
     }
 
-    pub(super) fn root(&self) -> Result<Arc<OwnedFd>> {
-        Ok(Arc::clone(&self.root))
+    pub(super) fn root(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.root)
     }
 
     /// A way may lead elsewhere from now on.
