@@ -84,7 +84,11 @@ impl Demo {
             return Ok(String::new());
         }
         let nodes = kubectl(stage.cluster, ["get", "nodes", "-o", "json"]).await?;
-        let shape = Shape::on(&serde_json::from_str(&nodes.stdout).unwrap_or_default())?;
+        let nodes = serde_json::from_str(&nodes.stdout).unwrap_or_default();
+        if let Some(message) = unguarded(&nodes) {
+            say(&format!("\nNO CONTAINERS HERE: {message}."))?;
+        }
+        let shape = Shape::on(&nodes)?;
         let file = stage.cluster.data_dir().join("demo.yaml");
         private(&file, &shape.manifest()).with_context(|| format!("cannot write {}", file.display()))?;
         let begin = Instant::now();
@@ -111,6 +115,15 @@ impl Demo {
         stage.kubectl(&["exec", "deployment/hello", "--", "wget", "-q", "-O", "-", &address]).await?;
         Ok(shape.hints(self))
     }
+}
+
+/// What a node says whose pods are not kept apart.
+fn unguarded(nodes: &Value) -> Option<&str> {
+    let nodes = nodes["items"].as_array()?;
+    let mut conditions = nodes.iter().filter_map(|node| node["status"]["conditions"].as_array()).flatten();
+    let found =
+        conditions.find(|known| known["type"] == "virtual-kubelet.io/Isolated" && known["status"] == "False");
+    found?["message"].as_str()
 }
 
 fn told(took: Duration, since_start: Duration) -> anyhow::Result<()> {
@@ -150,16 +163,23 @@ impl Shape {
 
     fn hints(self, demo: &Demo) -> String {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
-        format!(
-            "  kubectl get pods -o wide\n  kubectl logs deployment/hello --follow\n  kubectl exec -it deployment/hello -- sh\n  \
-             kubectl port-forward deployment/hello 8080:{}\n  kubectl scale deployment hello --replicas=5\n  \
-             kubectl run shell --rm -it --image={NAME} -- sh\n  {} image import FILE.tar --state-dir {}\n  ",
-            self.port,
+        let mut hints = vec![
+            "kubectl get pods -o wide".to_owned(),
+            "kubectl logs deployment/hello --follow".to_owned(),
+            "kubectl exec -it deployment/hello -- sh".to_owned(),
+            format!("kubectl port-forward deployment/hello 8080:{}", self.port),
+        ];
+        // One port has room for one.
+        if self.replicas > 1 {
+            hints.push("kubectl scale deployment hello --replicas=5".to_owned());
+        }
+        hints.push(format!("kubectl run shell --rm -it --image={NAME} -- sh"));
+        hints.push(format!(
+            "{} image import FILE.tar --state-dir {}",
             program.display(),
-            demo.state_dir.display(),
-        )
-        .trim_end_matches(' ')
-        .to_owned()
+            demo.state_dir.display()
+        ));
+        hints.iter().map(|hint| format!("  {hint}\n")).collect()
     }
 }
 
@@ -180,6 +200,17 @@ mod tests {
             let shape = Shape::on(&nodes).unwrap();
             assert!(shape.replicas == 1 && shape.port != 0, "{shape:?}");
         }
+    }
+
+    #[test]
+    fn a_node_whose_pods_are_not_kept_apart_is_told_of() {
+        let node = |status: &str| {
+            json!({ "items": [{ "status": { "conditions": [
+                { "type": "virtual-kubelet.io/Isolated", "status": status, "message": "plain" },
+            ] } }] })
+        };
+        assert_eq!(unguarded(&node("False")), Some("plain"));
+        assert_eq!(unguarded(&node("True")), None);
     }
 
     #[test]
