@@ -13,7 +13,7 @@ use vk_provider_local::{
 };
 use vk_testing::kubectl;
 
-use super::{Stage, private, say, seconds};
+use super::{Stage, indented, private, say, seconds};
 use crate::{
     config::Resolved,
     run::{address, context},
@@ -39,7 +39,7 @@ pub(super) struct Demo {
 
 /// How the pods are to be, on the nodes that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     replicas: u16,
     port: u16,
 }
@@ -81,7 +81,7 @@ impl Demo {
     pub(super) async fn show(&self, stage: &Stage<'_>) -> anyhow::Result<String> {
         if let Some(why) = &self.missing {
             say(&format!("\nNo pods to look at: {why:#}."))?;
-            return Ok(String::new());
+            return Ok(self.hints(None));
         }
         let nodes = kubectl(stage.cluster, ["get", "nodes", "-o", "json"]).await?;
         let nodes = serde_json::from_str(&nodes.stdout).unwrap_or_default();
@@ -106,14 +106,35 @@ impl Demo {
         if !rolled.success() || !done.success() {
             stage.kubectl(&["get", "events"]).await?;
             say(&format!("\nThe pods are not there after {LIMIT}: the events and the log say why."))?;
-            return Ok(shape.hints(self));
+            return Ok(self.hints(Some(shape)));
         }
         told(took, stage.begin.elapsed())?;
         stage.kubectl(&["logs", "job/once"]).await?;
         stage.kubectl(&["logs", "deployment/hello", "--tail=1"]).await?;
         let address = format!("http://127.0.0.1:{}", shape.port);
         stage.kubectl(&["exec", "deployment/hello", "--", "wget", "-q", "-O", "-", &address]).await?;
-        Ok(shape.hints(self))
+        Ok(self.hints(Some(shape)))
+    }
+
+    /// What can be tried: with the pods that are there, and without.
+    pub(super) fn hints(&self, shape: Option<Shape>) -> String {
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
+        let mut hints = vec!["kubectl get pods -o wide".to_owned()];
+        if let Some(shape) = shape {
+            hints.push("kubectl logs deployment/hello --follow".to_owned());
+            hints.push("kubectl exec -it deployment/hello -- sh".to_owned());
+            hints.push(format!("kubectl port-forward deployment/hello 8080:{}", shape.port));
+            // One port has room for one.
+            if shape.replicas > 1 {
+                hints.push("kubectl scale deployment hello --replicas=5".to_owned());
+            }
+        }
+        if self.missing.is_none() {
+            hints.push(format!("kubectl run shell --rm -it --image={NAME} -- sh"));
+        }
+        let (program, state_dir) = (program.display(), self.state_dir.display());
+        hints.push(format!("{program} image import FILE.tar --state-dir {state_dir}"));
+        indented(&hints)
     }
 }
 
@@ -159,27 +180,6 @@ impl Shape {
             .replace("{image}", NAME)
             .replace("{replicas}", &self.replicas.to_string())
             .replace("{port}", &self.port.to_string())
-    }
-
-    fn hints(self, demo: &Demo) -> String {
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
-        let mut hints = vec![
-            "kubectl get pods -o wide".to_owned(),
-            "kubectl logs deployment/hello --follow".to_owned(),
-            "kubectl exec -it deployment/hello -- sh".to_owned(),
-            format!("kubectl port-forward deployment/hello 8080:{}", self.port),
-        ];
-        // One port has room for one.
-        if self.replicas > 1 {
-            hints.push("kubectl scale deployment hello --replicas=5".to_owned());
-        }
-        hints.push(format!("kubectl run shell --rm -it --image={NAME} -- sh"));
-        hints.push(format!(
-            "{} image import FILE.tar --state-dir {}",
-            program.display(),
-            demo.state_dir.display()
-        ));
-        hints.iter().map(|hint| format!("  {hint}\n")).collect()
     }
 }
 
