@@ -158,16 +158,7 @@ impl Stage<'_> {
             seconds(self.begin.elapsed())
         ))?;
         self.kubectl(&["get", "nodes", "-o", "wide"]).await?;
-        let mut hints = String::new();
-        #[cfg(feature = "local")]
-        if let Some(demo) = self.demo.as_ref().filter(|_| self.wanted) {
-            hints = demo.show(self).await?;
-        }
-        if hints.is_empty() {
-            hints = "  kubectl create deployment hello --image=hello --replicas=3\n  kubectl get pods -o wide\n  \
-                     kubectl logs deploy/hello\n  kubectl exec deploy/hello -- hostname\n"
-                .to_owned();
-        }
+        let hints = self.hints().await?;
         let program = self.cluster.kubectl().context("cannot find kubectl")?;
         say(&format!(
             "\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n{hints}  \
@@ -175,6 +166,21 @@ impl Stage<'_> {
             self.kubeconfig.display(),
             program.display(),
         ))
+    }
+
+    /// What can be tried, after what is shown first.
+    async fn hints(&self) -> anyhow::Result<String> {
+        #[cfg(feature = "local")]
+        if let Some(demo) = &self.demo {
+            return if self.wanted { demo.show(self).await } else { Ok(demo.hints(None)) };
+        }
+        let hints = [
+            "kubectl create deployment hello --image=hello --replicas=3",
+            "kubectl get pods -o wide",
+            "kubectl logs deploy/hello",
+            "kubectl exec deploy/hello -- hostname",
+        ];
+        Ok(indented(&hints))
     }
 
     /// Shows a command and what it answers.
@@ -191,6 +197,17 @@ impl Stage<'_> {
 fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@".contains(letter);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Commands, one in a line.
+fn indented(commands: &[impl AsRef<str>]) -> String {
+    let mut text = String::new();
+    for command in commands {
+        text.push_str("  ");
+        text.push_str(command.as_ref());
+        text.push('\n');
+    }
+    text
 }
 
 fn seconds(time: Duration) -> String {

@@ -222,7 +222,7 @@ fn processes(directory: &Path) -> io::Result<Vec<i32>> {
     let mut all = match fs::read_to_string(directory.join("cgroup.procs")) {
         Ok(text) => text.lines().filter_map(|line| line.trim().parse().ok()).collect(),
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(at(directory, "read the processes of cgroup", error)),
+        Err(error) => return Err(at(directory, "read the processes of cgroup", &error)),
     };
     for child in children(directory)? {
         let below: Vec<i32> = processes(&child)?;
@@ -235,7 +235,7 @@ fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(at(directory, "list cgroup", error)),
+        Err(error) => return Err(at(directory, "list cgroup", &error)),
     };
     let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     Ok(directories.map(|entry| entry.path()).collect())
@@ -254,7 +254,7 @@ fn remove_tree(directory: &Path) -> io::Result<()> {
             Err(error) if attempt + 1 < ATTEMPTS && error.raw_os_error() == Some(EBUSY) => {
                 std::thread::sleep(PAUSE);
             }
-            Err(error) => return Err(at(directory, "remove cgroup", error)),
+            Err(error) => return Err(at(directory, "remove cgroup", &error)),
         }
     }
     Ok(())
@@ -275,12 +275,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)
 }
 
-fn at(path: &Path, what: &str, error: io::Error) -> io::Error {
+fn at(path: &Path, what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
 fn write(path: &Path, value: &str) -> io::Result<()> {
-    fs::write(path, value).map_err(|error| at(path, &format!("write {value:?} to"), error))
+    fs::write(path, value).map_err(|error| at(path, &format!("write {value:?} to"), &error))
 }
 
 fn send_kill(pid: i32) {

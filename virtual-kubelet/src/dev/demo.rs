@@ -13,7 +13,7 @@ use vk_provider_local::{
 };
 use vk_testing::kubectl;
 
-use super::{Stage, private, say, seconds};
+use super::{Stage, indented, private, say, seconds};
 use crate::{
     config::Resolved,
     run::{address, context},
@@ -39,7 +39,7 @@ pub(super) struct Demo {
 
 /// How the pods are to be, on the nodes that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     replicas: u16,
     port: u16,
 }
@@ -81,10 +81,14 @@ impl Demo {
     pub(super) async fn show(&self, stage: &Stage<'_>) -> anyhow::Result<String> {
         if let Some(why) = &self.missing {
             say(&format!("\nNo pods to look at: {why:#}."))?;
-            return Ok(String::new());
+            return Ok(self.hints(None));
         }
         let nodes = kubectl(stage.cluster, ["get", "nodes", "-o", "json"]).await?;
-        let shape = Shape::on(&serde_json::from_str(&nodes.stdout).unwrap_or_default())?;
+        let nodes = serde_json::from_str(&nodes.stdout).unwrap_or_default();
+        if let Some(message) = unguarded(&nodes) {
+            say(&format!("\nNO CONTAINERS HERE: {message}."))?;
+        }
+        let shape = Shape::on(&nodes)?;
         let file = stage.cluster.data_dir().join("demo.yaml");
         private(&file, &shape.manifest()).with_context(|| format!("cannot write {}", file.display()))?;
         let begin = Instant::now();
@@ -102,15 +106,45 @@ impl Demo {
         if !rolled.success() || !done.success() {
             stage.kubectl(&["get", "events"]).await?;
             say(&format!("\nThe pods are not there after {LIMIT}: the events and the log say why."))?;
-            return Ok(shape.hints(self));
+            return Ok(self.hints(Some(shape)));
         }
         told(took, stage.begin.elapsed())?;
         stage.kubectl(&["logs", "job/once"]).await?;
         stage.kubectl(&["logs", "deployment/hello", "--tail=1"]).await?;
         let address = format!("http://127.0.0.1:{}", shape.port);
         stage.kubectl(&["exec", "deployment/hello", "--", "wget", "-q", "-O", "-", &address]).await?;
-        Ok(shape.hints(self))
+        Ok(self.hints(Some(shape)))
     }
+
+    /// What can be tried: with the pods that are there, and without.
+    pub(super) fn hints(&self, shape: Option<Shape>) -> String {
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
+        let mut hints = vec!["kubectl get pods -o wide".to_owned()];
+        if let Some(shape) = shape {
+            hints.push("kubectl logs deployment/hello --follow".to_owned());
+            hints.push("kubectl exec -it deployment/hello -- sh".to_owned());
+            hints.push(format!("kubectl port-forward deployment/hello 8080:{}", shape.port));
+            // One port has room for one.
+            if shape.replicas > 1 {
+                hints.push("kubectl scale deployment hello --replicas=5".to_owned());
+            }
+        }
+        if self.missing.is_none() {
+            hints.push(format!("kubectl run shell --rm -it --image={NAME} -- sh"));
+        }
+        let (program, state_dir) = (program.display(), self.state_dir.display());
+        hints.push(format!("{program} image import FILE.tar --state-dir {state_dir}"));
+        indented(&hints)
+    }
+}
+
+/// What a node says whose pods are not kept apart.
+fn unguarded(nodes: &Value) -> Option<&str> {
+    let nodes = nodes["items"].as_array()?;
+    let mut conditions = nodes.iter().filter_map(|node| node["status"]["conditions"].as_array()).flatten();
+    let found =
+        conditions.find(|known| known["type"] == "virtual-kubelet.io/Isolated" && known["status"] == "False");
+    found?["message"].as_str()
 }
 
 fn told(took: Duration, since_start: Duration) -> anyhow::Result<()> {
@@ -147,20 +181,6 @@ impl Shape {
             .replace("{replicas}", &self.replicas.to_string())
             .replace("{port}", &self.port.to_string())
     }
-
-    fn hints(self, demo: &Demo) -> String {
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
-        format!(
-            "  kubectl get pods -o wide\n  kubectl logs deployment/hello --follow\n  kubectl exec -it deployment/hello -- sh\n  \
-             kubectl port-forward deployment/hello 8080:{}\n  kubectl scale deployment hello --replicas=5\n  \
-             kubectl run shell --rm -it --image={NAME} -- sh\n  {} image import FILE.tar --state-dir {}\n  ",
-            self.port,
-            program.display(),
-            demo.state_dir.display(),
-        )
-        .trim_end_matches(' ')
-        .to_owned()
-    }
 }
 
 #[cfg(test)]
@@ -180,6 +200,17 @@ mod tests {
             let shape = Shape::on(&nodes).unwrap();
             assert!(shape.replicas == 1 && shape.port != 0, "{shape:?}");
         }
+    }
+
+    #[test]
+    fn a_node_whose_pods_are_not_kept_apart_is_told_of() {
+        let node = |status: &str| {
+            json!({ "items": [{ "status": { "conditions": [
+                { "type": "virtual-kubelet.io/Isolated", "status": status, "message": "plain" },
+            ] } }] })
+        };
+        assert_eq!(unguarded(&node("False")), Some("plain"));
+        assert_eq!(unguarded(&node("True")), None);
     }
 
     #[test]

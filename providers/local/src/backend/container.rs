@@ -4,6 +4,7 @@ mod making;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use vk_pod_engine::{
     backend::ContainerConfig,
     snapshot::{Container, ContainerState, Mounted, User},
@@ -91,29 +92,18 @@ impl Inner {
         if let Some(exit) = known.ended.lock().clone() {
             return Ok(State::Exited(exit));
         }
-        match self.look(known)? {
+        match look(known)? {
             State::Lost { .. } => self.settle(known).await,
             state => Ok(state),
         }
     }
 
-    /// Where a container stands, as its files say.
-    fn look(&self, known: &KnownContainer) -> Result<State> {
-        let state = known.shim.state().map_err(|error| {
-            fault::system(&format!("failed to read the state of container {}", known.record.id), &error)
-        })?;
-        if let State::Exited(exit) = &state {
-            *known.ended.lock() = Some(exit.clone());
-        }
-        Ok(state)
-    }
-
     /// Ends what the shim of a container left when it was killed, and writes down that it ended.
     async fn settle(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
         let _burial = known.burial.lock().await;
-        let State::Lost { pid, started } = self.look(known)? else { return self.look(known) };
+        let State::Lost { pid, started } = look(known)? else { return look(known) };
         let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, pid)).await?;
+        blocking("end container", move || this.kill_rest(&container, pid, started)).await?;
         let exit = Exit {
             started,
             finished: self.settings.clock.now(),
@@ -134,7 +124,7 @@ impl Inner {
         Ok(State::Exited(exit))
     }
 
-    fn kill_rest(&self, known: &KnownContainer, pid: Option<i32>) -> Result<()> {
+    fn kill_rest(&self, known: &KnownContainer, pid: Option<i32>, started: Option<Timestamp>) -> Result<()> {
         let failed =
             |error: std::io::Error| fault::told(Kind::Internal, format!("failed to kill container: {error}"));
         if let (Some(cgroups), Some(cgroup)) = (&self.settings.cgroups, &known.record.launch.cgroup) {
@@ -145,7 +135,7 @@ impl Inner {
         if known.record.boot == self.boot
             && let Some(pid) = pid
         {
-            plain::kill_session(pid).map_err(failed)?;
+            plain::kill_session(pid, started).map_err(failed)?;
         }
         Ok(())
     }
@@ -201,7 +191,7 @@ impl Inner {
         }
         // The supervisor does not do it: the kernel must.
         let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, None)).await?;
+        blocking("end container", move || this.kill_rest(&container, None, None)).await?;
         if self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
         }
@@ -304,6 +294,17 @@ impl Inner {
     pub(super) fn is_plain(&self) -> bool {
         self.settings.level == Level::Process
     }
+}
+
+/// Where a container stands, as its files say.
+fn look(known: &KnownContainer) -> Result<State> {
+    let state = known.shim.state().map_err(|error| {
+        fault::system(&format!("failed to read the state of container {}", known.record.id), &error)
+    })?;
+    if let State::Exited(exit) = &state {
+        *known.ended.lock() = Some(exit.clone());
+    }
+    Ok(state)
 }
 
 pub(super) fn told_state(state: &State) -> ContainerState {

@@ -1,20 +1,21 @@
 //! The small files of a pod.
 
-use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{fmt::Write as _, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
 use vk_pod_engine::backend::Dns;
 
 /// Name service in the notation of `resolv.conf`, in the order in which containerd writes it.
 pub(super) fn resolv_conf(dns: &Dns) -> String {
+    // A String takes everything.
     let mut text = String::new();
     if !dns.searches.is_empty() {
-        text.push_str(&format!("search {}\n", dns.searches.join(" ")));
+        let _ = writeln!(text, "search {}", dns.searches.join(" "));
     }
     for server in &dns.servers {
-        text.push_str(&format!("nameserver {server}\n"));
+        let _ = writeln!(text, "nameserver {server}");
     }
     if !dns.options.is_empty() {
-        text.push_str(&format!("options {}\n", dns.options.join(" ")));
+        let _ = writeln!(text, "options {}", dns.options.join(" "));
     }
     text
 }
@@ -26,7 +27,7 @@ pub(super) fn host_resolv_conf() -> String {
 
 /// Writes a file that everybody in the pod can read.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
-    use std::{io::Write, os::unix::fs::PermissionsExt};
+    use std::{io::Write as _, os::unix::fs::PermissionsExt};
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
     file.write_all(text.as_bytes())?;
     // Whatever the umask is.

@@ -56,37 +56,30 @@ impl Inner {
             }
         }
         for id in homeless {
-            self.tolerate(&id, self.remove_container(&id).await);
+            tolerate(&id, self.remove_container(&id).await);
         }
         for path in found.halves {
             let outcome = blocking("remove leftovers", {
                 let path = path.clone();
                 move || bury(&path)
             });
-            self.tolerate(&path.display().to_string(), outcome.await);
+            tolerate(&path.display().to_string(), outcome.await);
         }
         for (path, draft) in found.drafts {
             let outcome = self.remove_draft(&path, draft).await;
-            self.tolerate(&path.display().to_string(), outcome);
+            tolerate(&path.display().to_string(), outcome);
         }
         if let Some(network) = &self.settings.network {
             let live: BTreeSet<String> = self.registry.lock().sandboxes.keys().cloned().collect();
             match network.reconcile(&live).await {
                 Ok(freed) if !freed.is_empty() => {
-                    tracing::info!(?freed, "networks of pods that are gone were removed")
+                    tracing::info!(?freed, "networks of pods that are gone were removed");
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "networks of pods that are gone could not be removed"),
             }
         }
         Ok(())
-    }
-
-    /// What cannot be removed now stays for the next start: it holds nobody up.
-    fn tolerate(&self, what: &str, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            tracing::warn!(error = error.report(), what, "what an earlier process left could not be removed");
-        }
     }
 
     async fn remove_draft(&self, path: &Path, draft: Option<SandboxRecord>) -> Result<()> {
@@ -101,6 +94,13 @@ impl Inner {
         }
         let path = path.to_owned();
         blocking("remove leftovers", move || bury(&path)).await
+    }
+}
+
+/// What cannot be removed now stays for the next start: it holds nobody up.
+fn tolerate(what: &str, outcome: Result<()>) {
+    if let Err(error) = outcome {
+        tracing::warn!(error = error.report(), what, "what an earlier process left could not be removed");
     }
 }
 
@@ -123,24 +123,35 @@ fn find(directory: &Path) -> io::Result<Found> {
     for path in entries(&directory.join("sandboxes"))? {
         match record::read::<SandboxRecord>(&path.join(RECORD)) {
             Ok(Some(record)) => found.sandboxes.push((path, record)),
-            Ok(None) => {
+            Err(error) if holds(&path) => return Err(unreadable(&path, &error)),
+            Ok(None) | Err(_) => {
                 let draft = record::read(&path.join(DRAFT)).unwrap_or_default();
                 found.drafts.push((path, draft));
             }
-            Err(error) => return Err(unreadable(&path, &error)),
         }
     }
     for path in entries(&directory.join("containers"))? {
         match record::read::<ContainerRecord>(&path.join(RECORD)) {
             Ok(Some(record)) => found.containers.push((path, record)),
-            Ok(None) => found.halves.push(path),
-            Err(error) => return Err(unreadable(&path, &error)),
+            Err(error) if runs(&path) => return Err(unreadable(&path, &error)),
+            Ok(None) | Err(_) => found.halves.push(path),
         }
     }
     Ok(found)
 }
 
-/// A record that we cannot read may be of a container that runs: it is not ours to remove.
+/// Whether a sandbox holds anything. A record that a loss of power cut off holds nothing.
+fn holds(path: &Path) -> bool {
+    let kinds = [namespace::Kind::Net, namespace::Kind::Ipc, namespace::Kind::Uts];
+    kinds.into_iter().any(|kind| namespace::pinned(path, kind))
+}
+
+/// Whether a container runs, or may run.
+fn runs(path: &Path) -> bool {
+    !matches!(shim::Shim::at(path).state(), Ok(shim::State::Created | shim::State::Exited(_)))
+}
+
+/// A record that we cannot read, of something that is alive: it is not ours to remove.
 fn unreadable(path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!(
         "{} cannot be read ({error}): it was written by another version, or damaged; stop what runs there and remove the directory",

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::{SignedDuration, Timestamp};
 use oci_spec::image;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use vk_pod_engine::backend::{ContainerConfig, SandboxConfig, Seccomp, Share};
@@ -19,6 +20,10 @@ use super::fault;
 use crate::{shim::ProcessLaunch, spec};
 
 const WHY: &str = "this node runs pods as plain processes (level \"process\")";
+/// How many ticks the kernel counts in a second towards programs, on every machine.
+const TICKS: i64 = 100;
+/// How far the times of a process and of its container may be apart: the start of the machine is known to a second.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(3);
 /// How long processes that were killed may take to go.
 const ATTEMPTS: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -68,7 +73,7 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     if security.read_only_root {
         return refused("readOnlyRootFilesystem");
     }
-    if matches!(security.seccomp, Seccomp::Localhost(_)) {
+    if security.seccomp != Seccomp::Unconfined {
         return refused("seccompProfile");
     }
     if matches!(security.namespaces.pid, Share::Target(_)) {
@@ -187,7 +192,12 @@ fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
 }
 
 /// Kills the processes of a session: what a container was whose supervisor is gone.
-pub(super) fn kill_session(leader: i32) -> io::Result<()> {
+pub(super) fn kill_session(leader: i32, started: Option<Timestamp>) -> io::Result<()> {
+    // The number may be another's by now: one that began later than the container did.
+    let later = |begun: Timestamp| started.is_none_or(|started| begun.duration_since(started) > TOLERANCE);
+    if begun(leader).is_some_and(later) {
+        return Ok(());
+    }
     for _ in 0..ATTEMPTS {
         let members = session(leader)?;
         if members.is_empty() {
@@ -199,6 +209,16 @@ pub(super) fn kill_session(leader: i32) -> io::Result<()> {
         std::thread::sleep(PAUSE);
     }
     Err(io::Error::other(format!("processes of session {leader} do not end after SIGKILL")))
+}
+
+/// When a process began, to a few hundredths of a second; `None` where there is none.
+fn begun(pid: i32) -> Option<Timestamp> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: i64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    let machine = fs::read_to_string("/proc/stat").ok()?;
+    let booted = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse::<i64>().ok()?;
+    Timestamp::from_millisecond(booted * 1000 + ticks * (1000 / TICKS)).ok()
 }
 
 fn session(leader: i32) -> io::Result<Vec<i32>> {
@@ -217,4 +237,24 @@ fn session(leader: i32) -> io::Result<Vec<i32>> {
         }
     }
     Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_began_after_the_container_is_not_killed_for_it() {
+        use std::os::unix::process::CommandExt;
+        let mut other = std::process::Command::new("sleep");
+        let mut other = other.arg("60").process_group(0).spawn().unwrap();
+        let pid = other.id().cast_signed();
+        let begun = begun(pid).unwrap();
+        kill_session(pid, Some(begun - SignedDuration::from_mins(1))).unwrap();
+        kill_session(pid, None).unwrap();
+        assert!(other.try_wait().unwrap().is_none(), "it runs on");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        kill_session(pid, Some(begun)).unwrap();
+    }
 }

@@ -88,7 +88,11 @@ fn beside(path: &Path) -> PathBuf {
 /// A new id, as everybody's look.
 pub(super) fn new_id() -> String {
     let bytes: [u8; 32] = rand::random();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::with_capacity(64), |mut id, byte| {
+        // A String takes everything.
+        let _ = std::fmt::Write::write_fmt(&mut id, format_args!("{byte:02x}"));
+        id
+    })
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn at_once(
     let names = handles.iter().map(|handle| format!("/proc/self/fd/{}", handle.as_raw_fd()));
     let mut options = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
     if let Some((upper, work)) = written {
-        options.push_str(&format!(",upperdir={},workdir={}", upper.display(), work.display()));
+        options = format!("{options},upperdir={},workdir={}", upper.display(), work.display());
     }
     let flags = if no_devices { MountFlags::NODEV } else { MountFlags::empty() };
     let options = std::ffi::CString::new(options).map_err(io::Error::other)?;

@@ -33,7 +33,7 @@ impl Mounted {
 /// The hierarchies below a root: directories named for their controllers. Names that are links to one mounted with others are not
 /// told twice.
 pub(super) fn mounted(root: &Path) -> io::Result<Vec<Mounted>> {
-    let entries = fs::read_dir(root).map_err(|error| at(root, "list cgroups of", error))?;
+    let entries = fs::read_dir(root).map_err(|error| at(root, "list cgroups of", &error))?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -51,14 +51,14 @@ pub(super) fn mounted(root: &Path) -> io::Result<Vec<Mounted>> {
 
 pub(super) fn create(root: &Path, directory: &Path, mounted: &Mounted) -> io::Result<()> {
     let mut path = root.to_owned();
-    let below = directory.strip_prefix(root).unwrap_or(Path::new(""));
+    let below = directory.strip_prefix(root).unwrap_or_else(|_| Path::new(""));
     for part in below.components() {
         let parent = path.clone();
         path.push(part);
         match fs::create_dir(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(at(&path, "make cgroup", error)),
+            Err(error) => return Err(at(&path, "make cgroup", &error)),
         }
         if mounted.has("cpuset") {
             // Without these nothing can run in it.
@@ -79,7 +79,7 @@ pub(super) fn create(root: &Path, directory: &Path, mounted: &Mounted) -> io::Re
 
 fn inherit(parent: &Path, child: &Path) -> io::Result<()> {
     if fs::read_to_string(child).is_ok_and(|value| value.trim().is_empty()) {
-        let value = fs::read_to_string(parent).map_err(|error| at(parent, "read", error))?;
+        let value = fs::read_to_string(parent).map_err(|error| at(parent, "read", &error))?;
         write(child, value.trim())?;
     }
     Ok(())
@@ -131,7 +131,7 @@ pub(super) fn kill(watched: &Path, freezer: Option<&Path>) -> io::Result<()> {
         match fs::write(state, "THAWED") {
             Ok(()) => {}
             Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(at(state, "thaw", error)),
+            Err(error) => return Err(at(state, "thaw", &error)),
         }
     }
     found.map(drop)
@@ -142,8 +142,8 @@ pub(super) fn usage(
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
 ) -> Option<Usage> {
-    let mut found = Usage::default();
-    found.cpu_nanos = cpuacct.and_then(|directory| usage::number(&directory.join("cpuacct.usage")));
+    let cpu_nanos = cpuacct.and_then(|directory| usage::number(&directory.join("cpuacct.usage")));
+    let mut found = Usage { cpu_nanos, ..Usage::default() };
     if let Some(directory) = memory
         && let Some(used) = usage::number(&directory.join("memory.usage_in_bytes"))
     {

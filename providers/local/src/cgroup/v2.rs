@@ -21,7 +21,7 @@ pub(super) fn create(root: &Path, path: &Path, controllers: &[String]) -> io::Re
         match fs::create_dir(&directory) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(at(&directory, "make cgroup", error)),
+            Err(error) => return Err(at(&directory, "make cgroup", &error)),
         }
     }
     // A container's cgroup is made in it.
@@ -40,7 +40,7 @@ fn hand_down(directory: &Path, controllers: &[String]) -> io::Result<()> {
         // One by one: a controller that cannot be handed down leaves the others.
         if let Err(error) = fs::write(&file, format!("+{name}")) {
             if ["cpu", "memory", "pids"].contains(name) {
-                return Err(at(&file, &format!("hand the cgroup controller {name:?} down in"), error));
+                return Err(at(&file, &format!("hand the cgroup controller {name:?} down in"), &error));
             }
             tracing::debug!(%error, controller = name, cgroup = %directory.display(), "a cgroup controller stays behind");
         }
@@ -81,7 +81,7 @@ pub(super) fn kill(directory: &Path) -> io::Result<()> {
         Ok(()) => return Ok(()),
         Err(error) if is_gone(&error) => {}
         Err(error) => {
-            tracing::debug!(%error, cgroup = %directory.display(), "the cgroup is killed one by one")
+            tracing::debug!(%error, cgroup = %directory.display(), "the cgroup is killed one by one");
         }
     }
     // Kernels before 5.14.

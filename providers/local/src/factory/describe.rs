@@ -36,7 +36,7 @@ impl Described {
         tracing::info!(level = %self.level, "pods run on this machine");
         match (&self.problem, self.bridged) {
             (Some(why), false) => {
-                tracing::warn!(why, "pods have the machine's network: two cannot have one port")
+                tracing::warn!(why, "pods have the machine's network: two cannot have one port");
             }
             (Some(why), true) => tracing::warn!(why, "the network of pods is limited"),
             (None, _) => {}

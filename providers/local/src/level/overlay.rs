@@ -48,7 +48,7 @@ pub(super) fn need(machine: &Machine, is_root: bool, trial: &Trial<'_>, storage:
         return Need::met(what, found);
     }
     // What is not made yet will be made in the next directory above that is there.
-    let there = storage.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let there = storage.ancestors().find(|path| path.is_dir()).unwrap_or_else(|| Path::new("/"));
     match trial(there) {
         Ok(()) => Need::met(what, format!("can be made in {}", there.display())),
         // A module that is not loaded yet is not in the list, and the trial would have loaded it.

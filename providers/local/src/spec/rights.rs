@@ -56,7 +56,7 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
     }
     let plain = |name: &String| {
         let name = name.to_ascii_uppercase();
-        name.strip_prefix("CAP_").map_or(name.clone(), ToOwned::to_owned)
+        name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
     };
     let add: Vec<String> = security.capabilities.add.iter().map(plain).collect();
     let drop: Vec<String> = security.capabilities.drop.iter().map(plain).collect();

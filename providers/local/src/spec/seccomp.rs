@@ -30,13 +30,13 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
         }
     }
     for persona in table::PERSONAS {
-        rules.push(with(&["personality"], json!([{ "index": 0, "value": persona, "op": "SCMP_CMP_EQ" }])));
+        rules.push(with(&["personality"], &json!([{ "index": 0, "value": persona, "op": "SCMP_CMP_EQ" }])));
     }
-    rules.push(with(&["socket"], json!([{ "index": 0, "value": VSOCK, "op": "SCMP_CMP_NE" }])));
+    rules.push(with(&["socket"], &json!([{ "index": 0, "value": VSOCK, "op": "SCMP_CMP_NE" }])));
     if !capabilities.contains("SYS_ADMIN") {
         let plain =
             json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]);
-        rules.push(with(&["clone"], plain));
+        rules.push(with(&["clone"], &plain));
         // Its flags are in memory, where no filter can look: libraries fall back to the older call.
         rules.push(json!({ "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS }));
     }
@@ -86,7 +86,7 @@ fn parse(value: Value, what: &str) -> Result<LinuxSeccomp> {
     serde_json::from_value(value).map_err(|error| Error::invalid(format!("{what}: {error}")).caused_by(error))
 }
 
-fn with(names: &[&str], args: Value) -> Value {
+fn with(names: &[&str], args: &Value) -> Value {
     json!({ "names": names, "action": "SCMP_ACT_ALLOW", "args": args })
 }
 

@@ -171,37 +171,37 @@ mod tests {
         Identity::among(PASSWD, GROUP, security, image).map_err(|error| error.message().to_owned())
     }
 
-    fn identity(uid: u32, gid: u32, groups: &[u32]) -> Result<Identity, String> {
-        Ok(Identity { uid, gid, groups: groups.to_vec() })
+    fn identity(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+        Identity { uid, gid, groups: groups.to_vec() }
     }
 
     #[test]
     fn an_image_names_its_user_by_name_or_number_and_its_group_beside() {
         let none = Security::default();
-        assert_eq!(find(&none, ""), identity(0, 0, &[0, 10]));
-        assert_eq!(find(&none, "web"), identity(1000, 1001, &[1001, 50]));
-        assert_eq!(find(&none, "1000"), identity(1000, 1001, &[1001, 50]));
-        assert_eq!(find(&none, "web:staff"), identity(1000, 50, &[50]));
-        assert_eq!(find(&none, "web:77"), identity(1000, 77, &[77, 50]));
-        assert_eq!(find(&none, "4711"), identity(4711, 0, &[0]));
-        assert_eq!(find(&none, "1234"), identity(1234, 0, &[0]), "a number is not a name");
+        assert_eq!(find(&none, "").unwrap(), identity(0, 0, &[0, 10]));
+        assert_eq!(find(&none, "web").unwrap(), identity(1000, 1001, &[1001, 50]));
+        assert_eq!(find(&none, "1000").unwrap(), identity(1000, 1001, &[1001, 50]));
+        assert_eq!(find(&none, "web:staff").unwrap(), identity(1000, 50, &[50]));
+        assert_eq!(find(&none, "web:77").unwrap(), identity(1000, 77, &[77, 50]));
+        assert_eq!(find(&none, "4711").unwrap(), identity(4711, 0, &[0]));
+        assert_eq!(find(&none, "1234").unwrap(), identity(1234, 0, &[0]), "a number is not a name");
     }
 
     #[test]
     fn the_pod_says_it_before_the_image() {
         let security = Security { user: Some(1000), group: Some(3000), ..Security::default() };
-        assert_eq!(find(&security, "root"), identity(1000, 3000, &[3000, 50]));
+        assert_eq!(find(&security, "root").unwrap(), identity(1000, 3000, &[3000, 50]));
         let security = Security { username: Some("web".into()), ..Security::default() };
-        assert_eq!(find(&security, "root"), identity(1000, 1001, &[1001, 50]));
+        assert_eq!(find(&security, "root").unwrap(), identity(1000, 1001, &[1001, 50]));
     }
 
     #[test]
     fn groups_of_the_image_count_unless_the_pod_is_strict() {
         let mut security =
             Security { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..Security::default() };
-        assert_eq!(find(&security, ""), identity(1000, 1001, &[1001, 50, 2000]));
+        assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 50, 2000]));
         security.supplemental_groups_policy = SupplementalGroupsPolicy::Strict;
-        assert_eq!(find(&security, ""), identity(1000, 1001, &[1001, 2000, 50]));
+        assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 2000, 50]));
     }
 
     #[test]

@@ -308,7 +308,7 @@ fn provide_directory(rootfs: &Path, config: &ContainerConfig, path: &str) -> Res
     let (root, below) = match over {
         Some(mount) if mount.read_only || mount.image.is_some() => return Ok(()),
         Some(mount) => {
-            let below = Path::new(path).strip_prefix(&mount.container_path).unwrap_or(Path::new(""));
+            let below = Path::new(path).strip_prefix(&mount.container_path).unwrap_or_else(|_| Path::new(""));
             (Path::new(&mount.host_path), below.to_string_lossy().into_owned())
         }
         None => (rootfs, path.trim_start_matches('/').to_owned()),

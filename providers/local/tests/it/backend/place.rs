@@ -140,7 +140,7 @@ impl Place {
         for entry in fs::read_dir("/proc").expect("processes").flatten() {
             let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             if line.contains(&folder) {
-                left.push(format!("process {:?}: {line}", entry.file_name()));
+                left.push(format!("process {}: {line}", entry.file_name().display()));
             }
         }
         for part in ["sandboxes", "containers"] {
@@ -154,8 +154,8 @@ impl Place {
 impl Drop for Place {
     /// Also when the test failed: whatever it made goes.
     fn drop(&mut self) {
-        for line in self.leftovers().iter().filter_map(|line| line.strip_prefix("process \"")) {
-            let pid = line.split('"').next().and_then(|pid| pid.parse().ok());
+        for line in self.leftovers().iter().filter_map(|line| line.strip_prefix("process ")) {
+            let pid = line.split(':').next().and_then(|pid| pid.parse().ok());
             if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -248,7 +248,8 @@ pub(crate) async fn ended(backend: &Local, id: &str) -> Container {
 /// What a container has written.
 pub(crate) fn log(container: &Container) -> String {
     let text = fs::read_to_string(&container.log_path).unwrap_or_default();
-    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+    let lines = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// What a script in a container of this pod says.

@@ -1,10 +1,15 @@
 //! What survives whom.
 
+use std::collections::BTreeMap;
+
 use vk_pod_engine::{
     ContainerBackend,
     snapshot::{ContainerState, SandboxState},
 };
-use vk_provider_local::shim::{Shim, State};
+use vk_provider_local::{
+    backend::Local,
+    shim::{Shim, State},
+};
 
 use super::place::{Place, SOON, container, start};
 
@@ -20,7 +25,7 @@ fn pid(place: &Place, id: &str) -> Option<i32> {
 /// The processes that supervise a container.
 fn supervisors(place: &Place, id: &str) -> Vec<i32> {
     let folder = place.root().join("local/containers").join(id).to_string_lossy().into_owned();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let found = processes.filter(|entry| {
         std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default().contains(&folder)
     });
@@ -28,8 +33,8 @@ fn supervisors(place: &Place, id: &str) -> Vec<i32> {
 }
 
 fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,7 +58,7 @@ async fn containers_run_on_while_nobody_is_there_and_are_adopted() {
 
     let backend = place.open().await;
     assert_eq!(pid(&place, &id), Some(before));
-    let listing = backend.list(&Default::default()).await.unwrap();
+    let listing = backend.list(&BTreeMap::default()).await.unwrap();
     assert_eq!(listing.sandboxes.len(), 1);
     assert_eq!(
         (listing.sandboxes[0].id.as_str(), listing.sandboxes[0].state),
@@ -118,6 +123,33 @@ async fn after_a_restart_of_the_machine_nothing_is_ready_and_everything_can_be_r
     assert_eq!((over.state, over.exit_code), (ContainerState::Exited, 137));
     let refused = backend.create_container(&sandbox, &container("more", STAY), &config).await.unwrap_err();
     assert!(refused.message().ends_with("is not running"), "{refused}");
+    backend.remove_sandbox(&sandbox).await.unwrap();
+    backend.close().await.unwrap();
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root: make test"]
+async fn a_record_that_was_cut_off_is_removed_unless_something_runs_there() {
+    let place = Place::new().await;
+    let config = place.sandbox("damaged");
+    let (sandbox, id) = {
+        let backend = place.open().await;
+        let sandbox = backend.run_sandbox(&config).await.unwrap();
+        (sandbox.clone(), start(&backend, &sandbox, &container("main", STAY), &config).await)
+    };
+    let local = place.root().join("local");
+    std::fs::create_dir_all(local.join("containers/cut")).unwrap();
+    std::fs::write(local.join("containers/cut/record.json"), "").unwrap();
+    let record = local.join("containers").join(&id).join("record.json");
+    let whole = std::fs::read(&record).unwrap();
+    std::fs::write(&record, "").unwrap();
+    let error = Local::open(place.settings()).await.err().expect("a container that nobody knows runs");
+    assert!(error.message().contains(&id), "{error}");
+
+    std::fs::write(&record, whole).unwrap();
+    let backend = place.open().await;
+    assert!(!local.join("containers/cut").exists());
     backend.remove_sandbox(&sandbox).await.unwrap();
     backend.close().await.unwrap();
     assert_eq!(place.leftovers(), Vec::<String>::new());

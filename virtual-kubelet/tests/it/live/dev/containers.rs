@@ -61,8 +61,8 @@ fn groups(prefix: &str) -> BTreeSet<String> {
 /// The bridge, as the log names it.
 fn bridge(dev: &Dev) -> Option<String> {
     let log = dev.process.stderr();
-    let (_, rest) = log.split_once("bridge=")?;
-    Some(rest.trim_start_matches('"').chars().take_while(char::is_ascii_alphanumeric).collect())
+    let (_, rest) = log.split_once("\"bridge\":\"")?;
+    Some(rest.chars().take_while(char::is_ascii_alphanumeric).collect())
 }
 
 async fn nothing_is_left(dev: &Dev, node: &str) {
@@ -96,10 +96,15 @@ async fn dev_runs_containers_that_answer_and_leaves_nothing_after_ctrl_c() {
     let isolation = "jsonpath={.items[*].metadata.labels.virtual-kubelet\\.io/isolation}";
     assert_eq!(dev.kubectl(&["get", "nodes", "-o", isolation]), "oci");
 
+    eventually("the Job's pod has given its network back", SWEPT, || async {
+        let links = Traces::of(&dev, node).links;
+        // A bridge, and a link for each pod that runs.
+        if links.len() == 3 { Ok(()) } else { Err(format!("{links:?}")) }
+    })
+    .await;
     let traces = Traces::of(&dev, node);
     assert!(!traces.mounts.is_empty() && !traces.cgroups.is_empty(), "{traces:?}");
     assert_eq!(traces.processes.iter().filter(|name| *name == "httpd").count(), 2, "{traces:?}");
-    assert_eq!(traces.links.len(), 3, "a bridge and a link for each pod that runs: {traces:?}");
     dev.process.signal(Signal::SIGINT);
     let outcome = dev.process.end(SWEPT + GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
