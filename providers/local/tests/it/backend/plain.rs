@@ -26,6 +26,7 @@ fn mount(container_path: &str, host_path: &str) -> Mount {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs busybox-static: make test"]
 async fn a_pod_is_a_process_of_the_image_and_finds_its_volumes_by_the_environment() {
     let place = Place::bare(Level::Process);
     let backend = place.open().await;
@@ -45,6 +46,7 @@ async fn a_pod_is_a_process_of_the_image_and_finds_its_volumes_by_the_environmen
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs busybox-static: make test"]
 async fn what_a_process_cannot_have_is_refused_with_a_reason() {
     let place = Place::bare(Level::Process);
     let backend = place.open().await;
@@ -69,6 +71,7 @@ async fn what_a_process_cannot_have_is_refused_with_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs busybox-static: make test"]
 async fn the_machines_own_programs_are_an_image_only_where_the_operator_says_so() {
     let place = Place::bare(Level::Process);
     let mut settings = place.settings();
