@@ -18,6 +18,7 @@ mod kubelet;
 mod leader;
 mod liar;
 mod life;
+mod local;
 mod logs;
 mod matrix;
 mod original;
