@@ -99,7 +99,8 @@ fn there_is_one_tls_stack() {
 fn unsafe_code_has_one_room() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let room = root.join("providers/local/src/sys");
-    let mut folders = vec![root.join("crates"), root.join("providers"), root.join("virtual-kubelet"), root.join("bench")];
+    let mut folders =
+        vec![root.join("crates"), root.join("providers"), root.join("virtual-kubelet"), root.join("bench")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder can be read").flatten() {
@@ -108,7 +109,9 @@ fn unsafe_code_has_one_room() {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 let text = fs::read_to_string(&path).expect("a source can be read");
-                let allows = text.lines().any(|line| line.trim_start().starts_with('#') && line.contains("unsafe_code"));
+                let allows = text
+                    .lines()
+                    .any(|line| line.trim_start().starts_with('#') && line.contains("unsafe_code"));
                 let inside = path.starts_with(&room) || path == room.with_extension("rs");
                 found.extend((allows && !inside).then_some(path));
             }

@@ -42,7 +42,7 @@ impl Node {
             .output()
             .unwrap();
         assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
-        let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge" });
+        let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge", "minFreeDisk": "1Mi" });
         Self { place: Place::start(host, "local", config, name, flags).await }
     }
 
