@@ -34,6 +34,7 @@ pub use self::{
     process::{arguments, environment, stop_signal, working_directory},
     rights::granted,
 };
+use crate::cgroup::MOUNTED;
 
 /// Where the pod's things are on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,11 +177,10 @@ fn read_only_paths(order: &Order<'_>) -> Vec<String> {
         return Vec::new();
     }
     let mut paths = order.container.security.read_only_paths.clone();
-    // The runtime mounts the old hierarchies writable, and a container that is root could lift its own limits.
-    if !order.machine.hierarchies.is_empty() {
-        paths.push("/sys/fs/cgroup".to_owned());
+    // The directory of the old hierarchies, which are in it only when it is made.
+    if !order.machine.unified {
+        paths.push(MOUNTED.to_owned());
     }
-    paths.extend(order.machine.hierarchies.iter().map(|name| format!("/sys/fs/cgroup/{name}")));
     paths
 }
 

@@ -23,7 +23,13 @@ use vk_testing::{
 };
 
 /// Where the provider `local` is meant to differ from the kubelet on containerd, and why.
-const LOCAL: [(&str, &str); 0] = [];
+const LOCAL: [(&str, &str); 5] = [
+    ("command-absent", "what failed to start it is not containerd, and is not said to be"),
+    ("command-absent-never", "what failed to start it is not containerd, and is not said to be"),
+    ("host-aliases", "its network has one family of addresses, and /etc/hosts one line for them"),
+    ("hostname-and-subdomain", "its network has one family of addresses, and /etc/hosts one line for them"),
+    ("hostname-as-fqdn", "its network has one family of addresses, and /etc/hosts one line for them"),
+];
 /// The kubelet on it is what `local` is compared with: the newest that was recorded.
 const NEWEST: &str = "containerd-2.1";
 /// What people hear from ours beside what a kubelet tells: what the node does with its provider, and what a pod refers to that is not

@@ -79,8 +79,7 @@ impl Inner {
             }
         }
         if known.record.boot != self.boot {
-            let message =
-                "failed to create containerd task: the machine was restarted after the container was created";
+            let message = "failed to create container: the machine was restarted after it was made";
             return Err(fault::told(Kind::Internal, message));
         }
         let launched = known.shim.start(&self.settings.program, &known.record.launch).await;

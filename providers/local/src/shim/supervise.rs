@@ -170,14 +170,10 @@ impl Supervisor {
         ExitCode::SUCCESS
     }
 
-    /// Makes the container and starts it. The error is in the words of containerd.
+    /// Makes the container and starts it. The error is in the words of other runtimes, as far as they are true here.
     fn create(&mut self) -> Result<(), String> {
-        let said = |words: &str| {
-            format!(
-                "failed to create containerd task: failed to create shim task: OCI runtime create failed: \
-                 runc create failed: unable to start container process: {words}: unknown"
-            )
-        };
+        let said =
+            |words: &str| format!("failed to create container: unable to start container process: {words}");
         let (mut helper, ends) = self.spawn_create().map_err(|error| said(&error.to_string()))?;
         self.await_helper(&mut helper).map_err(|words| said(&words))?;
         let pid = helper.pid().ok_or_else(|| said("it has no process"))?;

@@ -7,6 +7,7 @@ use vk_pod_engine::backend::{Mount, Propagation, Share};
 use vk_provider::{Error, Result};
 
 use super::Order;
+use crate::cgroup::MOUNTED;
 
 pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
     let privileged = order.container.security.privileged;
@@ -23,8 +24,8 @@ pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
         system("/dev/pts", "devpts", "devpts", &terminals, &[]),
         system("/dev/mqueue", "mqueue", "mqueue", &closed, &[]),
         system("/sys", "sysfs", "sysfs", &closed, protected),
-        system("/sys/fs/cgroup", "cgroup", "cgroup", &[&closed[..], &["relatime"]].concat(), protected),
     ];
+    mounts.extend(cgroups(order));
     mounts.extend(own(order));
     // A mount above another comes first, whatever the order in the pod is.
     let mut asked: Vec<&Mount> = order.container.mounts.iter().collect();
@@ -36,6 +37,32 @@ pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
         mounts.push(bind(&destination, &source, &options(mount)));
     }
     Ok(mounts)
+}
+
+/// Its own cgroups. The runtime would mount the old hierarchies too, but looks for the container's process by a number that another process
+/// has where processes are shared; and it leaves them writable, so that a container that is root could lift its own limits.
+fn cgroups(order: &Order<'_>) -> Vec<Value> {
+    let protection = if order.container.security.privileged { "rw" } else { "ro" };
+    let closed = ["nosuid", "noexec", "nodev"];
+    if order.machine.unified {
+        let options: Vec<&str> = closed.into_iter().chain(["relatime", protection]).collect();
+        let mount =
+            json!({ "destination": MOUNTED, "type": "cgroup", "source": "cgroup", "options": options });
+        return vec![mount];
+    }
+    let options: Vec<&str> = closed.into_iter().chain(["mode=755", "size=64k"]).collect();
+    let mut mounts =
+        vec![json!({ "destination": MOUNTED, "type": "tmpfs", "source": "tmpfs", "options": options })];
+    mounts.extend(order.machine.hierarchies.iter().map(|name| {
+        let here = Path::new(MOUNTED).join(name);
+        let source = here.join(order.cgroup.trim_start_matches('/'));
+        bind(
+            &here.to_string_lossy(),
+            &source,
+            &["rbind", "rprivate", "nosuid", "noexec", "nodev", protection],
+        )
+    }));
+    mounts
 }
 
 /// What the pod gives to all its containers, unless one brings its own.

@@ -135,7 +135,7 @@ fn a_plain_container_is_what_containerd_makes_of_it() {
     let linux = &value["linux"];
     assert_eq!(linux["cgroupsPath"], "/vk/poduid-1/id");
     assert_eq!(linux["maskedPaths"], json!(["/proc/kcore"]));
-    assert_eq!(linux["readonlyPaths"], json!(["/proc/sys", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"]));
+    assert_eq!(linux["readonlyPaths"], json!(["/proc/sys", "/sys/fs/cgroup"]));
     assert_eq!(linux["resources"]["cpu"], json!({ "shares": 512, "quota": 50_000, "period": 100_000 }));
     assert_eq!(linux["resources"]["memory"], json!({ "limit": 1 << 26 }));
     assert_eq!(linux["resources"]["pids"], json!({ "limit": 100 }));
@@ -154,7 +154,8 @@ fn a_plain_container_is_what_containerd_makes_of_it() {
     );
     assert_eq!(mount(&value, "/dev/shm")["source"], "/s/shm");
     assert_eq!(mount(&value, "/etc/resolv.conf")["source"], "/s/resolv.conf");
-    for read_only in ["/sys", "/sys/fs/cgroup"] {
+    assert_eq!(mount(&value, "/sys/fs/cgroup/memory")["source"], "/sys/fs/cgroup/memory/vk/poduid-1/id");
+    for read_only in ["/sys", "/sys/fs/cgroup/memory"] {
         assert!(mount(&value, read_only)["options"].as_array().unwrap().contains(&json!("ro")));
     }
 }

@@ -46,8 +46,8 @@ async fn a_command_that_is_not_there_fails_the_start_in_known_words() {
     let error = bundle.start().await.unwrap_err();
     assert_eq!(
         error.message,
-        "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: \
-         unable to start container process: exec: \"/absent\": stat /absent: no such file or directory: unknown"
+        "failed to create container: unable to start container process: exec: \"/absent\": stat /absent: no such file or \
+         directory"
     );
     let State::Exited(exit) = bundle.shim.state().unwrap() else { panic!("{:?}", bundle.shim.state()) };
     assert_eq!((exit.code, exit.reason.as_str(), exit.started), (128, "StartError", None));
