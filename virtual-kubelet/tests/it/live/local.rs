@@ -44,13 +44,21 @@ impl Place {
 
     async fn launch(&mut self) {
         let port = ports(1).to_string();
+        let address = "127.0.0.1";
+        let serving = self.cluster.serving_certificate(self.node, &[address, self.node]).unwrap();
+        let file = |name: &str, text: &str| -> String {
+            let path = self.state.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
         let state = self.state.path().to_str().unwrap();
-        let flags = ["--provider", "local", "--nodename", self.node, "--state-dir", state, "--port", &port];
         // How full the disk is that tests write to is not theirs to say.
-        let config = self.state.path().join("local.yaml");
-        std::fs::write(&config, "minFreeDisk: 1Mi\nlevel: oci\n").unwrap();
-        let config = ["--provider-config", config.to_str().unwrap()];
-        self.process = Some(run(self.cluster, &[&flags[..], &config].concat()).start());
+        let config = file("local.yaml", "minFreeDisk: 1Mi\nlevel: oci\n");
+        let (cert, key) = (file("serving.crt", &serving.cert_pem), file("serving.key", &serving.key_pem));
+        let node = ["--provider", "local", "--nodename", self.node, "--state-dir", state, "--port", &port];
+        let reached = ["--internal-ip", address, "--tls-cert-file", &cert, "--tls-private-key-file", &key];
+        let flags = [&node[..], &reached, &["--provider-config", &config]].concat();
+        self.process = Some(run(self.cluster, &flags).start());
         becomes_ready(self.cluster, self.node).await;
     }
 }
