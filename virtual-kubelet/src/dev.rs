@@ -60,12 +60,12 @@ struct Stage<'a> {
 pub async fn run(
     options: Options,
     state: State,
-    mut config: Resolved,
+    config: Resolved,
     registry: Registry,
 ) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     #[cfg(feature = "local")]
-    demo::modest(&mut config);
+    let config = demo::modest(config);
     let guardian = Guardian::start(state, &config)?;
     let outcome = Box::pin(play(options, config, registry, &mut stop)).await;
     // Whatever came of it: what the nodes ran goes now.
@@ -169,6 +169,10 @@ impl Stage<'_> {
     }
 
     /// What can be tried, after what is shown first.
+    #[cfg_attr(
+        not(feature = "local"),
+        expect(clippy::unused_async, reason = "pods are shown with the provider local")
+    )]
     async fn hints(&self) -> anyhow::Result<String> {
         #[cfg(feature = "local")]
         if let Some(demo) = &self.demo {

@@ -71,6 +71,8 @@ pub struct LocalSettings {
     pub host_image: bool,
     /// How long a call may take.
     pub call_limit: Duration,
+    /// How long a pull may take; `None` is as long as it takes.
+    pub pull_limit: Option<Duration>,
     /// What this start of the machine is called; `None` asks the kernel.
     pub boot_id: Option<String>,
     /// The clock.
@@ -93,6 +95,7 @@ impl LocalSettings {
             pids_limit: None,
             host_image: false,
             call_limit: CALL_LIMIT,
+            pull_limit: None,
             boot_id: None,
             clock: Clock::system(),
         }

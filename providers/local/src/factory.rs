@@ -100,6 +100,7 @@ impl LocalFactory {
             cgroup_root: cgroup_root(settings, context),
             cgroups,
             host_image: settings.host_image,
+            pull_limit: settings.pull_timeout,
             clock: clock.clone(),
             ..LocalSettings::new(node_dir, self.program.clone(), level, store)
         })

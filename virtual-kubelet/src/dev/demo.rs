@@ -45,7 +45,7 @@ pub(super) struct Shape {
 }
 
 /// A disk that is fuller than a kubelet likes is no reason to show nothing: the pods need hardly any of it.
-pub(super) fn modest(config: &mut Resolved) {
+pub(super) fn modest(mut config: Resolved) -> Resolved {
     for node in config.nodes.iter_mut().filter(|node| node.provider == PROVIDER) {
         // One that is wrong stays as it is, and is told with the place where it was written.
         if Settings::read(&node.provider_config).is_ok_and(|settings| settings.min_free_disk.is_none()) {
@@ -54,6 +54,7 @@ pub(super) fn modest(config: &mut Resolved) {
             node.provider_config = Config::Inline(written);
         }
     }
+    config
 }
 
 /// Makes the image, where there are nodes for it. What goes wrong is told later: the nodes come up without it.

@@ -221,7 +221,16 @@ impl ContainerBackend for Local {
         if self.inner.is_host(image) {
             return Ok(HOST.to_owned());
         }
-        Ok(self.inner.settings.store.pull(image, credentials).await.map_err(Error::from)?.id)
+        let pull = self.inner.settings.store.pull(image, credentials);
+        let pulled = match self.inner.settings.pull_limit {
+            None => pull.await,
+            Some(limit) => tokio::time::timeout(limit, pull).await.map_err(|_| {
+                Error::unavailable(format!(
+                    "failed to pull image {image:?}: it took longer than {limit:?} (pullTimeout)"
+                ))
+            })?,
+        };
+        Ok(pulled.map_err(Error::from)?.id)
     }
 
     async fn remove_image(&self, image: &str) -> Result<()> {
