@@ -9,6 +9,22 @@ use vk_provider::{Error, Result};
 use super::Order;
 use crate::cgroup::MOUNTED;
 
+/// The old hierarchies in which the runtime makes a cgroup for a container.
+const OLD: [&str; 12] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+];
+
 pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
     let privileged = order.container.security.privileged;
     let protected: &[&str] = if privileged { &[] } else { &["ro"] };
@@ -53,7 +69,9 @@ fn cgroups(order: &Order<'_>) -> Vec<Value> {
     let options: Vec<&str> = closed.into_iter().chain(["mode=755", "size=64k"]).collect();
     let mut mounts =
         vec![json!({ "destination": MOUNTED, "type": "tmpfs", "source": "tmpfs", "options": options })];
-    mounts.extend(order.machine.hierarchies.iter().map(|name| {
+    // A hierarchy without controllers, as systemd has one, is not the runtime's.
+    let made = order.machine.hierarchies.iter().filter(|name| name.split(',').any(|one| OLD.contains(&one)));
+    mounts.extend(made.map(|name| {
         let here = Path::new(MOUNTED).join(name);
         let source = here.join(order.cgroup.trim_start_matches('/'));
         bind(
