@@ -146,7 +146,6 @@ async fn kubectl_reaches_into_containers_without_a_runtime() {
     for (way, flags) in [("websocket", &[][..]), ("spdy", &["--stream-websockets=false"])] {
         let node = Node::start(&format!("local-kubectl-{way}"), flags).await;
         node.place.kubectl_reaches_in().await;
-        node.nothing_is_left().await;
     }
 }
 
@@ -300,7 +299,6 @@ async fn a_container_at_full_speed_loses_no_line_and_harms_nobody() {
     let node = Node::start("local-torrent", &[]).await;
     let rate = node.place.takes_a_torrent().await;
     println!("{rate:.0} lines a second");
-    node.nothing_is_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,7 +326,6 @@ async fn containers_see_neither_the_machines_processes_nor_others_files_and_secr
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(node.directory()).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
     node.place.remove(&namespace).await;
-    node.nothing_is_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -365,5 +362,4 @@ async fn bad_pods_are_told_why_in_a_kubelets_words_and_the_node_stays_well() {
     node.place.crowd(&namespace, 1).await;
     node.place.becomes("True", "").await;
     node.place.remove(&namespace).await;
-    node.nothing_is_left().await;
 }
