@@ -40,8 +40,9 @@ pub(crate) fn chains<'a>(
         // From the host's 127.0.0.1 by a port of the host: a pod would answer to its own.
         outward.push(masquerade(vec![Key::Source(loopback).is(), Key::Out(bridge()).is()]));
         // That the bridge routes the loop-back address for the rule before this is no leave for pods to use it.
-        guard
-            .push([Key::In(bridge()).is(), Key::Destination(loopback).is(), vec![Expression::Drop]].concat());
+        for end in [Key::Destination(loopback), Key::Source(loopback)] {
+            guard.push([Key::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
+        }
     }
     vec![
         Chain { name: "guard", kind: "filter", hook: Hook::Prerouting, priority: RAW, rules: guard },
@@ -128,6 +129,19 @@ mod tests {
     fn attached(serial: u64, ports: Vec<PortMapping>) -> Attached {
         let address = Ipv4Addr::new(10, 0, 0, u8::try_from(serial).unwrap());
         Attached { sandbox: serial.to_string(), address, serial, ports }
+    }
+
+    #[test]
+    fn what_comes_from_pods_with_a_loopback_address_at_either_end_is_dropped() {
+        let subnet = Subnet::around(Ipv4Addr::new(10, 0, 0, 0), 24).unwrap();
+        let chains = chains("br", subnet, std::iter::empty());
+        let guard = chains.iter().find(|chain| chain.name == "guard").unwrap();
+        let loopback = Subnet::around(LOOPBACK.0, LOOPBACK.1).unwrap();
+        for end in [Key::Destination(loopback), Key::Source(loopback)] {
+            let rule = [Key::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
+            assert!(guard.rules.contains(&rule), "{rule:?}");
+        }
+        assert_eq!((guard.kind, guard.hook, guard.priority), ("filter", Hook::Prerouting, RAW));
     }
 
     #[test]
