@@ -190,6 +190,6 @@ mod tests {
             chains.iter().find(|c| c.hook == hook && c.kind == kind).unwrap().rules.len()
         };
         assert_eq!((rules(Hook::Prerouting, "nat"), rules(Hook::Output, "nat")), (1, 1));
-        assert_eq!((rules(Hook::Prerouting, "filter"), rules(Hook::Postrouting, "nat")), (1, 3));
+        assert_eq!((rules(Hook::Prerouting, "filter"), rules(Hook::Postrouting, "nat")), (2, 3));
     }
 }

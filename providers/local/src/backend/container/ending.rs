@@ -194,10 +194,19 @@ impl Inner {
         })
     }
 
-    /// Waits for the end, at most this long; whether it came.
+    /// Waits for the end, at most this long; whether it came. Where the supervisor does not answer, its files are looked at.
     async fn ended_by(self: &Arc<Self>, known: &Arc<KnownContainer>, within: Duration) -> Result<bool> {
         let until = Instant::now() + within;
-        let state = known.shim.wait(until).await.map_err(|error| {
+        let mut state = known.shim.wait(until).await;
+        if let Err(error) = &state {
+            tracing::debug!(%error, container = known.record.id, "the supervisor of a container does not answer");
+            state = known.shim.state();
+            while matches!(state, Ok(State::Running { .. })) && Instant::now() < until {
+                sleep(LOOK).await;
+                state = known.shim.state();
+            }
+        }
+        let state = state.map_err(|error| {
             fault::system(&format!("failed to wait for container {:?}", known.record.id), &error)
         })?;
         match state {
@@ -227,8 +236,7 @@ impl Inner {
             }
         };
         // A supervisor that died at this moment is met by the wait.
-        self.send_kill(known).await;
-        if self.ended_by(known, KILL_LIMIT).await? {
+        if self.send_kill(known).await && self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
         }
         // The supervisor does not do it: the kernel must.
@@ -257,14 +265,17 @@ impl Inner {
         Ok(())
     }
 
-    async fn send_kill(&self, known: &KnownContainer) {
-        if let Err(error) = self.send(known, signal::KILL).await {
-            tracing::debug!(
+    /// Has the supervisor kill the container; whether it heard that.
+    async fn send_kill(&self, known: &KnownContainer) -> bool {
+        let sent = self.send(known, signal::KILL).await;
+        if let Err(error) = &sent {
+            tracing::warn!(
                 error = error.report(),
                 container = known.record.id,
-                "a container could not be told to end"
+                "a container could not be told to end: it is ended by force"
             );
         }
+        sent.is_ok()
     }
 
     pub(in super::super) async fn remove_container(self: &Arc<Self>, id: &str) -> Result<()> {
