@@ -227,7 +227,7 @@ async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result
     let wanted = NetworkSettings { dir: network_dir(node_dir), subnet: settings.pod_cidr, nat: true };
     match Network::open(wanted).await {
         Ok(network) => {
-            let problem = network.limits().or(network.obstacle()).map(str::to_owned);
+            let problem = network.limits().or_else(|| network.obstacle()).map(str::to_owned);
             tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "pods have a network of their own");
             Ok(Networked { network: Some(network), problem })
         }

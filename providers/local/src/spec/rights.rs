@@ -56,8 +56,8 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
     if security.privileged {
         return ours.clone();
     }
-    let add: Vec<String> = security.capabilities.add.iter().map(plain).collect();
-    let drop: Vec<String> = security.capabilities.drop.iter().map(plain).collect();
+    let add: Vec<String> = security.capabilities.add.iter().map(|name| plain(name)).collect();
+    let drop: Vec<String> = security.capabilities.drop.iter().map(|name| plain(name)).collect();
     let mut granted: BTreeSet<String> = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
     if add.iter().any(|name| name == ALL) {
         granted.clone_from(ours);
@@ -81,7 +81,7 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
 /// Refuses a capability by its name that this machine cannot hold within bounds.
 pub(super) fn check(container: &ContainerConfig, machine: &Machine) -> Result<()> {
     let security = &container.security;
-    let names = |names: &[String]| names.iter().map(plain).any(|name| name == MKNOD);
+    let names = |names: &[String]| names.iter().any(|name| plain(name) == MKNOD);
     let wanted = names(&security.capabilities.add) && !names(&security.capabilities.drop);
     if security.privileged || !machine.unified || !wanted {
         return Ok(());
@@ -95,7 +95,7 @@ pub(super) fn check(container: &ContainerConfig, machine: &Machine) -> Result<()
 }
 
 /// A capability as the kernel's list has it.
-fn plain(name: &String) -> String {
+fn plain(name: &str) -> String {
     let name = name.to_ascii_uppercase();
     name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }

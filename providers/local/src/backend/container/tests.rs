@@ -149,3 +149,22 @@ async fn what_is_removed_waits_for_a_start_that_is_under_way_and_is_not_started_
     }
     local.remove_sandbox(&sandbox).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_clean_up_that_takes_long_holds_no_listing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = open(folder.path()).await;
+    let config = sandbox(folder.path());
+    let sandbox = local.run_sandbox(&config).await.unwrap();
+    let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
+    // It ran, by a number that no process can have, and its supervisor is gone.
+    let lost = r#"{"phase":"running","pid":2147483647,"started":"2026-11-15T16:30:00Z"}"#;
+    std::fs::write(local.inner.container_directory(&id).join("state.json"), lost).unwrap();
+    let known = local.inner.registry.lock().container(&id).unwrap();
+    let burial = known.burial.lock().await;
+    assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Unknown);
+    assert_eq!(local.container(&id).await.unwrap().state, ContainerState::Unknown);
+    drop(burial);
+    assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Exited);
+    local.remove_sandbox(&sandbox).await.unwrap();
+}

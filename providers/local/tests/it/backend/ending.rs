@@ -1,5 +1,7 @@
 //! Containers that do not make it easy to end them.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use vk_pod_engine::{ContainerBackend, backend::SandboxConfig, snapshot::ContainerState};
