@@ -12,14 +12,11 @@ use std::{
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, setns, unshare},
-    sys::{
-        signal::{SigSet, Signal},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
+    sys::signal::{SigSet, Signal},
     unistd::{Gid, Uid, chdir, pivot_root, setgroups, setresgid, setresuid, setsid},
 };
 use rustix::{
-    process::{DumpableBehavior, set_dumpable_behavior},
+    process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, wait},
     stdio::{dup2_stderr, dup2_stdout},
     thread::set_no_new_privs,
 };
@@ -110,6 +107,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let settled = || -> io::Result<Option<(File, File)>> {
         sys::fd::close_all()?;
         setsid()?;
+        sys::process::leave_keyring();
         signals.thread_block()?;
         let Some(lock) = state::take(&dir.join(LOCK))? else { return Ok(None) };
         // The machine's own view of processes is still there: in the pod's we are number 1.
@@ -137,13 +135,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let _ = dup2_stderr(&null);
     loop {
         match signals.wait() {
-            Ok(Signal::SIGCHLD) => {
-                while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                    if status == WaitStatus::StillAlive {
-                        break;
-                    }
-                }
-            }
+            Ok(Signal::SIGCHLD) => while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {},
             Ok(_) => return ExitCode::SUCCESS,
             Err(_) => {}
         }

@@ -80,7 +80,11 @@ fn begin(dir: &Path) -> io::Result<Option<(File, Launch)>> {
     if state::before(here)?.is_some() {
         return Err(io::Error::other("the container was started before"));
     }
-    let launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+    let launch: Launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+    if launch.level == Level::Oci {
+        // The container and the commands in it have one of their own, and not that of the machine's user.
+        sys::process::leave_keyring();
+    }
     Ok(Some((lock, launch)))
 }
 

@@ -209,6 +209,26 @@ impl Bundle {
         fs::read_to_string(self.shim.dir().join("shim.err")).unwrap_or_default()
     }
 
+    /// A helper of this container that has this verb.
+    pub(super) fn helper(&self, verb: &str) -> Option<i32> {
+        let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.into_iter().find(|pid| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let here = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            line.split('\0').any(|word| word == verb) && here == self.shim.dir()
+        })
+    }
+
+    /// Until this is dropped, helpers hang at their first step.
+    pub(super) fn stuck(&self) -> Stuck {
+        let launch = self.shim.dir().join("launch.json");
+        let aside = launch.with_extension("aside");
+        fs::rename(&launch, &aside).unwrap();
+        nix::unistd::mkfifo(&launch, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Stuck { launch, aside }
+    }
+
     /// The supervisor of this container, by what it was started with.
     pub(super) fn supervisor(&self) -> i32 {
         let dir = self.shim.dir().to_str().unwrap().to_owned();
@@ -221,6 +241,18 @@ impl Bundle {
                 line.contains("supervise") && line.contains(&dir)
             })
             .expect("a supervisor")
+    }
+}
+
+/// Helpers of a container hang.
+pub(super) struct Stuck {
+    launch: PathBuf,
+    aside: PathBuf,
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        let _ = fs::rename(&self.aside, &self.launch);
     }
 }
 

@@ -47,8 +47,7 @@ async fn a_helper_that_was_killed_fails_the_start_and_leaves_nothing() {
     bundle.spec.set_hooks(Some(hooks));
     let killing = async {
         let helper =
-            eventually("the helper is at work", SOON, async || children(&bundle, "create").ok_or("none"))
-                .await;
+            eventually("the helper is at work", SOON, async || bundle.helper("create").ok_or("none")).await;
         // Until it has made the process that waits for its start.
         eventually("the container's process is there", SOON, async || {
             let path = bundle.launch.cgroup.as_ref().unwrap().trim_start_matches('/').to_owned();
@@ -73,18 +72,6 @@ async fn a_helper_that_was_killed_fails_the_start_and_leaves_nothing() {
         fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|text| text.contains(&cgroup))
     });
     assert_eq!(left.count(), 0);
-}
-
-/// The child of this container's supervisor that has this verb.
-fn children(bundle: &Bundle, verb: &str) -> Option<i32> {
-    let dir = bundle.shim.dir().to_str()?.to_owned();
-    let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.into_iter().find(|pid| {
-        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let here = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-        line.split('\0').any(|word| word == verb) && here == Path::new(&dir)
-    })
 }
 
 #[tokio::test]

@@ -40,6 +40,40 @@ async fn success_is_completed_and_a_signal_is_counted_from_128() {
 }
 
 #[tokio::test]
+async fn a_signal_without_a_name_is_sent_and_its_end_is_seen() {
+    let bundle = Bundle::process("sleep 1000");
+    bundle.start().await.unwrap();
+    let command = ["sh", "-c", "kill -40 $$; sleep 1000"].map(str::to_owned);
+    let ran = bundle.shim.run(&command, SOON).await.unwrap();
+    assert!(matches!(ran, Ran::Ended { code: 168, .. }), "{ran:?}");
+    for number in [0, -9, 65] {
+        assert!(bundle.shim.signal(number).await.is_err(), "{number}");
+    }
+    bundle.shim.signal(37).await.unwrap();
+    let exit = bundle.ended().await;
+    assert_eq!((exit.code, exit.reason.as_str()), (165, "Error"));
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_before_its_program_ends_with_whoever_asked_for_it() {
+    let bundle = Bundle::process("sleep 1000");
+    bundle.start().await.unwrap();
+    let helper = {
+        let _stuck = bundle.stuck();
+        let command = ["true".to_owned()];
+        let running = bundle.shim.run(&command, Duration::ZERO);
+        let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
+        tokio::select! {
+            ran = running => panic!("{ran:?}"),
+            helper = found => helper,
+        }
+    };
+    dies(helper).await;
+    let ran = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
+    assert!(matches!(ran, Ran::Ended { code: 0, .. }), "{ran:?}");
+}
+
+#[tokio::test]
 async fn a_command_that_is_not_there_fails_the_start_in_known_words() {
     let mut bundle = Bundle::process("");
     bundle.launch.process.as_mut().unwrap().argv = vec!["/absent".to_owned()];
