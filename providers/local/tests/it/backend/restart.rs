@@ -140,7 +140,9 @@ async fn a_record_that_was_cut_off_is_removed_unless_something_runs_there() {
     };
     let local = place.root().join("local");
     std::fs::create_dir_all(local.join("containers/cut")).unwrap();
-    std::fs::write(local.join("containers/cut/record.json"), "").unwrap();
+    for file in ["record.json", "state.json"] {
+        std::fs::write(local.join("containers/cut").join(file), "").unwrap();
+    }
     let record = local.join("containers").join(&id).join("record.json");
     let whole = std::fs::read(&record).unwrap();
     std::fs::write(&record, "").unwrap();
