@@ -19,6 +19,7 @@ mod exec;
 mod executor;
 mod log;
 mod pause;
+mod plain;
 mod session;
 mod state;
 mod supervise;
@@ -35,6 +36,7 @@ use crate::level::Level;
 pub use self::{
     client::Shim,
     pause::{pause, paused},
+    plain::{plain_strays, start_ticks_of},
     verb::main,
 };
 

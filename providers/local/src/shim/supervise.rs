@@ -37,8 +37,9 @@ use self::{children::Children, client::Client, helper::Helper, output::Output};
 use super::{
     Exit, Launch, Program, StartError, cgroup,
     create::{LAUNCH, RUNTIME},
+    plain,
     state::{self, Written},
-    verb::complain,
+    verb::{complain, protected},
     wire::{self, Outcome},
 };
 use crate::{level::Level, sys};
@@ -99,6 +100,8 @@ fn say(outcome: &Outcome) {
 /// A container and everybody who has to do with it.
 struct Supervisor {
     program: Program,
+    /// What the program is started from.
+    _binary: Option<OwnedFd>,
     launch: Launch,
     clock: Clock,
     signals: SignalFd,
@@ -109,6 +112,8 @@ struct Supervisor {
     /// Where input goes, while it is open; `None` also with a terminal.
     stdin: Option<OwnedFd>,
     pid: i32,
+    /// When the kernel started the process.
+    ticks: Option<u64>,
     started: Timestamp,
     log_error: Option<String>,
     _lock: File,
@@ -132,13 +137,18 @@ impl Supervisor {
         }
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        state::write(Path::new("."), &Written::Starting)?;
+        state::write(Path::new("."), &Written::Starting { pid: None, ticks: None })?;
         let _ = fs::remove_file(SOCKET);
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
         let output = Output::new(&launch.log)?;
+        let (program, binary) = match launch.level {
+            Level::Oci => protected(program),
+            Level::Process => (program, None),
+        };
         Ok(Self {
             program,
+            _binary: binary,
             launch,
             clock,
             signals,
@@ -148,6 +158,7 @@ impl Supervisor {
             output,
             stdin: None,
             pid: 0,
+            ticks: None,
             started,
             log_error: None,
             _lock: lock,
@@ -188,6 +199,7 @@ impl Supervisor {
         self.output.pipes(ends.stdout, ends.stderr);
         self.stdin = ends.stdin;
         self.pid = pid;
+        self.ticks = plain::start_ticks_of(pid);
         self.children.watch(pid);
         self.started = self.clock.now();
         for detail in helper.details() {
@@ -279,8 +291,12 @@ impl Supervisor {
 
     /// Writes that the container runs.
     fn note(&self) {
-        let running =
-            Written::Running { pid: self.pid, started: self.started, log_error: self.log_error.clone() };
+        let running = Written::Running {
+            pid: self.pid,
+            ticks: self.ticks,
+            started: self.started,
+            log_error: self.log_error.clone(),
+        };
         if let Err(error) = state::write(Path::new("."), &running) {
             complain(format_args!("{} write the state: {error}", self.clock.now()));
         }
