@@ -18,7 +18,10 @@ use std::{
 use libcontainer::{
     container::builder::ContainerBuilder, oci_spec::runtime::Spec, syscall::syscall::SyscallType,
 };
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::{
+    process::{Signal, set_parent_process_death_signal},
+    thread::set_no_new_privs,
+};
 use tracing::{
     Event, Level as Severity, Metadata, Subscriber,
     field::{Field, Visit},
@@ -90,6 +93,9 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);
     console.enter(None).map_err(|error| format!("set up input and output: {error}"))?;
+    if launch.no_new_privs {
+        set_no_new_privs(true).map_err(|error| format!("renounce new privileges: {error}"))?;
+    }
     let pid = std::process::id().cast_signed();
     if order.command.is_none() {
         let written = Written::Starting { pid: Some(pid), ticks: plain::start_ticks_of(pid) };

@@ -47,6 +47,8 @@ use crate::{level::Level, sys};
 const SOCKET: &str = "shim.sock";
 /// How long the making of a container may take.
 const CREATION: Duration = Duration::from_mins(2);
+/// The kernel shall take the containers before those who look after them.
+const SCORE: &str = "-998";
 /// How long the output of a container is waited for that has ended: whoever could still write is dead.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -83,10 +85,24 @@ fn begin(dir: &Path) -> io::Result<Option<(File, Launch)>> {
     }
     let launch: Launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
     if launch.level == Level::Oci {
+        settle(&launch);
         // The container and the commands in it have one of their own, and not that of the machine's user.
         sys::process::leave_keyring();
     }
     Ok(Some((lock, launch)))
+}
+
+/// Leaves the place of whoever started us, whose memory and time are not ours. None of it is worth a start that fails.
+fn settle(launch: &Launch) {
+    if let Some(path) = &launch.own_cgroup
+        && let Err(error) = cgroup::enter(path)
+    {
+        complain(format_args!("a supervisor stays where it was started: {error}"));
+    }
+    // Only where what we start gets a score of its own. Who may not lower it is not worse off than before.
+    if launch.oom_score_adj.is_some() {
+        let _ = fs::write("/proc/self/oom_score_adj", SCORE);
+    }
 }
 
 /// Tells whoever started us; nobody may be there any more.

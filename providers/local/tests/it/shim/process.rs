@@ -269,3 +269,13 @@ async fn a_program_whose_supervisor_was_killed_at_once_is_found() {
         signal(stray, nix::libc::SIGKILL);
     }
 }
+
+#[tokio::test]
+async fn a_program_renounces_new_privileges_where_that_is_asked_for() {
+    for wanted in [false, true] {
+        let mut bundle = Bundle::process("grep NoNewPrivs /proc/self/status");
+        bundle.launch.no_new_privs = wanted;
+        assert_eq!(bundle.ran().await.code, 0);
+        assert_eq!(bundle.logged(), [format!("NoNewPrivs:\t{}", u8::from(wanted))]);
+    }
+}
