@@ -23,7 +23,10 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::{Program, state, verb::complain};
+use super::{
+    Program, state,
+    verb::{complain, protected},
+};
 use crate::sys;
 
 const LOCK: &str = "pause.lock";
@@ -69,6 +72,7 @@ pub fn paused(dir: &Path) -> Option<i32> {
 /// The process `pause`: starts the other one and ends.
 pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     let start = || -> io::Result<()> {
+        let (program, _binary) = protected(program.clone());
         for namespace in join {
             let file = File::open(namespace)
                 .map_err(|error| io::Error::new(error.kind(), format!("open {namespace}: {error}")))?;

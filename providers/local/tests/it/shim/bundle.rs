@@ -56,6 +56,8 @@ impl Bundle {
             stdin_once: false,
             oom_score_adj: None,
             cgroup: None,
+            own_cgroup: None,
+            no_new_privs: false,
             process: None,
         };
         Self { folder, launch, spec: Spec::default(), shim: Shim::at(dir) }
@@ -272,6 +274,10 @@ impl Drop for Bundle {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        let own = self.launch.own_cgroup.iter();
+        if let Some(top) = own.flat_map(|path| path.split('/')).find(|part| !part.is_empty()) {
+            let _ = cgroup::remove(top);
         }
     }
 }

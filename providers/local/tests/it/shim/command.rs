@@ -150,6 +150,24 @@ async fn the_keys_of_a_container_are_its_own() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
+async fn the_binary_of_a_process_that_enters_a_container_cannot_be_written() {
+    let bundle = Bundle::container("sleep 1000");
+    bundle.start().await.unwrap();
+    let _stuck = bundle.stuck();
+    let command = words(&["true"]);
+    let mut running = std::pin::pin!(bundle.shim.run(&command, Duration::ZERO));
+    let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
+    let helper = tokio::select! {
+        ran = &mut running => panic!("{ran:?}"),
+        helper = found => helper,
+    };
+    // While it runs nobody can write to it in any case; this is for one who keeps it until then.
+    let mount = rustix::fs::statvfs(format!("/proc/{helper}/exe")).unwrap();
+    assert!(mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
 async fn a_command_that_is_not_there_is_refused_in_the_words_of_runc() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
