@@ -123,7 +123,7 @@ fn service(machine: &Machine) -> Option<Finding> {
     Some(Finding::warning(
         "systemd",
         format!(
-            "this process is in the cgroup of {unit}: unless the unit says otherwise, systemd ends the pods' supervisors with it"
+            "this process is in the cgroup of {unit}: unless the unit says otherwise, systemd ends with it what it started and could not move elsewhere, at level process all pods"
         ),
         "set `KillMode=process` and `Delegate=yes` in the unit's [Service] section, so that pods outlive a restart",
     ))

@@ -117,12 +117,14 @@ impl Inner {
             return cgroups.remove(cgroup).map_err(failed);
         }
         // After a restart of the machine the number is another's.
-        if known.record.boot == self.boot
-            && let Some(pid) = pid
-        {
-            plain::kill_session(pid, started).map_err(failed)?;
+        if known.record.boot != self.boot {
+            return Ok(());
         }
-        Ok(())
+        if let Some(pid) = pid {
+            let ticks = known.shim.start_ticks().ok().flatten();
+            plain::kill_session(pid, started, ticks).map_err(failed)?;
+        }
+        plain::kill_strays(&known.record.id).map_err(failed)
     }
 
     /// The same where it holds nobody up.

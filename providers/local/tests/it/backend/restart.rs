@@ -58,6 +58,14 @@ async fn containers_run_on_while_nobody_is_there_and_are_adopted() {
 
     let backend = place.open().await;
     assert_eq!(pid(&place, &id), Some(before));
+    // Not with us, with whom a service manager would end them.
+    let shims = format!("{}/shims", place.cgroup());
+    let supervised = supervisors(&place, &id);
+    assert!(!supervised.is_empty());
+    for pid in supervised {
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        assert!(cgroups.lines().any(|line| line.ends_with(&shims)), "{cgroups}");
+    }
     let listing = backend.list(&BTreeMap::default()).await.unwrap();
     assert_eq!(listing.sandboxes.len(), 1);
     assert_eq!(
