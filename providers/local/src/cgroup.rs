@@ -200,7 +200,8 @@ impl Cgroups {
         if let Hierarchy::Old(_) = &self.hierarchy {
             let path = inside(path)?;
             let others = children(&self.root).unwrap_or_default().into_iter();
-            let others = others.filter(|other| other.join("cgroup.procs").exists()).map(|other| other.join(path));
+            let others =
+                others.filter(|other| other.join("cgroup.procs").exists()).map(|other| other.join(path));
             all.extend(others.collect::<Vec<_>>().into_iter().filter(|other| other.exists()));
             all.sort();
             all.dedup();
