@@ -33,7 +33,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{net::UnixDatagram, sync::oneshot, task::JoinSet};
+use tokio::{
+    net::UnixDatagram,
+    sync::oneshot,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use vk_provider::{Error, Result};
 use vk_supervisor::Clock;
 
@@ -43,6 +48,10 @@ use crate::{cgroup::Cgroups, image::Store, level::Level, network::Network, shim:
 
 /// How long a call may take, unless it says otherwise: as long as a kubelet waits.
 const CALL_LIMIT: Duration = Duration::from_mins(2);
+
+/// How long the supervisors of containers that are gone may take to end, and how often is looked.
+const SHIMS_LIMIT: Duration = Duration::from_secs(5);
+const SHIMS_LOOK: Duration = Duration::from_millis(10);
 
 /// What the backend is opened with.
 #[derive(Clone)]
@@ -120,6 +129,15 @@ pub(crate) struct Inner {
     layers: Mutex<BTreeMap<String, meter::Layer>>,
 }
 
+// === impl Inner ===
+
+impl Inner {
+    /// The cgroup of the supervisors: not that of this process, with which a service manager would end them.
+    fn shims_cgroup(&self) -> String {
+        format!("{}/shims", self.settings.cgroup_root.trim_end_matches('/'))
+    }
+}
+
 // === impl Local ===
 
 impl Local {
@@ -188,6 +206,13 @@ impl Local {
             })?;
         }
         if let Some(cgroups) = &self.inner.settings.cgroups {
+            // The last supervisors end a moment after their containers.
+            let (shims, until) = (self.inner.shims_cgroup(), Instant::now() + SHIMS_LIMIT);
+            cgroups.discard(&shims);
+            while cgroups.exists(&shims) && Instant::now() < until {
+                sleep(SHIMS_LOOK).await;
+                cgroups.discard(&shims);
+            }
             cgroups.discard(&self.inner.settings.cgroup_root);
         }
         Ok(())

@@ -137,7 +137,7 @@ impl Cgroups {
 
     /// Removes a cgroup with all below it, when nothing runs in it. One that is not there is removed.
     pub fn remove(&self, path: &str) -> io::Result<()> {
-        for directory in self.directories(path)? {
+        for directory in self.everywhere(path)? {
             remove_tree(&directory)?;
         }
         Ok(())
@@ -160,14 +160,14 @@ impl Cgroups {
 
     /// Removes a cgroup and those below it as far as nothing runs in them. Nothing is killed.
     pub fn discard(&self, path: &str) {
-        for directory in self.directories(path).unwrap_or_default() {
+        for directory in self.everywhere(path).unwrap_or_default() {
             discard(&directory);
         }
     }
 
     /// Whether the cgroup is there in any hierarchy.
     pub fn exists(&self, path: &str) -> bool {
-        self.directories(path).is_ok_and(|all| all.iter().any(|directory| directory.exists()))
+        self.everywhere(path).is_ok_and(|all| all.iter().any(|directory| directory.exists()))
     }
 
     /// The ids of what runs in a cgroup and below it.
@@ -192,6 +192,21 @@ impl Cgroups {
                 v1::usage(of("cpuacct"), of("memory"), of("pids"))
             }
         }
+    }
+
+    /// The same, and beside the old hierarchies those without a controller, which supervisors enter too.
+    fn everywhere(&self, path: &str) -> io::Result<Vec<PathBuf>> {
+        let mut all = self.directories(path)?;
+        if let Hierarchy::Old(_) = &self.hierarchy {
+            let path = inside(path)?;
+            let others = children(&self.root).unwrap_or_default().into_iter();
+            let others =
+                others.filter(|other| other.join("cgroup.procs").exists()).map(|other| other.join(path));
+            all.extend(others.collect::<Vec<_>>().into_iter().filter(|other| other.exists()));
+            all.sort();
+            all.dedup();
+        }
+        Ok(all)
     }
 
     fn directories(&self, path: &str) -> io::Result<Vec<PathBuf>> {

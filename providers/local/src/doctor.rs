@@ -20,11 +20,15 @@ pub struct Places<'a> {
     pub images: &'a Path,
 }
 
+/// Finds what another firewall does to pods' packets, with the remedy.
+pub type Firewall<'a> = dyn Fn() -> Option<String> + 'a;
+
 /// Looks at everything: first which level it is and why, then what else pods may miss.
 pub fn examine(
     settings: &Settings,
     machine: &Machine,
     trial: &Trial<'_>,
+    firewall: &Firewall<'_>,
     places: &Places<'_>,
 ) -> Vec<Finding> {
     let allowed = Allowed::on(machine, trial, places.node);
@@ -34,9 +38,15 @@ pub fn examine(
     findings.push(directory("node directory", places.node));
     findings.push(directory("image store", places.images));
     findings.extend(disk(machine));
+    findings.extend(service(machine));
     if level == Level::Oci {
         findings.push(seccomp(machine));
         findings.push(network(settings, machine));
+        if settings.network != NetworkMode::Host
+            && let Some(obstacle) = firewall()
+        {
+            findings.push(other_firewall(&obstacle));
+        }
         findings.extend(rights(machine));
     }
     findings
@@ -105,6 +115,40 @@ fn disk(machine: &Machine) -> Option<Finding> {
         "too little is free: the node has DiskPressure, and pods are not scheduled to it",
         "free some, or say with `minFreeDisk` how much has to be free, such as 1Gi in place of a tenth of the disk",
     ))
+}
+
+/// Whether systemd would end the pods with this process.
+fn service(machine: &Machine) -> Option<Finding> {
+    let unit = unit(&machine.read("proc/self/cgroup").ok()?)?;
+    Some(Finding::warning(
+        "systemd",
+        format!(
+            "this process is in the cgroup of {unit}: unless the unit says otherwise, systemd ends with it what it started and could not move elsewhere, at level process all pods"
+        ),
+        "set `KillMode=process` and `Delegate=yes` in the unit's [Service] section, so that pods outlive a restart",
+    ))
+}
+
+/// The service of systemd that a process is in, by its `/proc/PID/cgroup`.
+fn unit(cgroups: &str) -> Option<String> {
+    let path = cgroups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next()?;
+        (controllers.is_empty() || controllers == "name=systemd").then(|| fields.next()).flatten()
+    })?;
+    // The innermost unit counts: what a user starts in a session is in a scope below the service of the user.
+    let units = path.rsplit('/').find(|part| {
+        [".service", ".scope", ".slice"]
+            .iter()
+            .any(|suffix| part.len() > suffix.len() && part.ends_with(suffix))
+    })?;
+    units.ends_with(".service").then(|| units.to_owned())
+}
+
+/// A firewall that does not know the pods.
+fn other_firewall(obstacle: &str) -> Finding {
+    let (found, remedy) = obstacle.split_once(": ").unwrap_or((obstacle, "let it accept the pods' bridge"));
+    Finding::warning("firewall", found, remedy)
 }
 
 fn seccomp(machine: &Machine) -> Finding {

@@ -28,7 +28,7 @@ use crate::{
     doctor::{self, Places},
     image::{self, Store},
     level::{Allowed, Level, try_overlay},
-    network::{Network, NetworkSettings},
+    network::{self, Network, NetworkSettings},
     shim::Program,
 };
 
@@ -174,7 +174,9 @@ impl Factory for LocalFactory {
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
         let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
-        doctor::examine(&settings, &machine, &try_overlay, &Places { node: &node, images: &images })
+        let firewall = || network::obstacle(&network_dir(&node));
+        let places = Places { node: &node, images: &images };
+        doctor::examine(&settings, &machine, &try_overlay, &firewall, &places)
     }
 }
 
@@ -222,11 +224,10 @@ async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result
         (Level::Oci, NetworkMode::Host) => return host(None),
         (Level::Oci, _) => {}
     }
-    let wanted =
-        NetworkSettings { dir: node_dir.join("local").join("network"), subnet: settings.pod_cidr, nat: true };
+    let wanted = NetworkSettings { dir: network_dir(node_dir), subnet: settings.pod_cidr, nat: true };
     match Network::open(wanted).await {
         Ok(network) => {
-            let problem = network.limits().map(str::to_owned);
+            let problem = network.limits().or_else(|| network.obstacle()).map(str::to_owned);
             tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "pods have a network of their own");
             Ok(Networked { network: Some(network), problem })
         }
@@ -235,6 +236,10 @@ async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result
         }
         Err(error) => host(Some(error.to_string())),
     }
+}
+
+fn network_dir(node_dir: &Path) -> PathBuf {
+    node_dir.join("local").join("network")
 }
 
 /// A group of the node's own, so that nothing of another node or process is in it.

@@ -63,6 +63,7 @@ struct Inner {
     subnet: Subnet,
     mtu: u32,
     limits: Option<String>,
+    obstacle: Option<String>,
     addresses: Mutex<Addresses>,
     /// The version of the addresses that the rules are of. Taken before the addresses where both are.
     published: Mutex<u64>,
@@ -113,6 +114,11 @@ impl Network {
     /// Why pods reach neither the world nor have ports of the host, if so.
     pub fn limits(&self) -> Option<&str> {
         self.0.limits.as_deref()
+    }
+
+    /// What another firewall of this machine may do to the packets of pods, and the remedy, if it was found when this network was opened.
+    pub fn obstacle(&self) -> Option<&str> {
+        self.0.obstacle.as_deref()
     }
 
     /// Gives a sandbox an interface and an address. May be repeated, also after a crash in the middle of it; after an error nothing is left.
@@ -173,6 +179,14 @@ impl Network {
     }
 }
 
+/// What another firewall of this machine may do to the packets of pods of the node with this directory of its network, and the remedy.
+pub fn obstacle(dir: &Path) -> Option<String> {
+    // Before the node was ever started its bridge has no name yet.
+    let bridge =
+        std::fs::canonicalize(dir).map_or_else(|_| "BRIDGE".to_owned(), |place| machine::name(&place));
+    machine::obstacle(&bridge)
+}
+
 /// Talks to the kernel where it holds nobody up.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
@@ -217,7 +231,7 @@ impl Inner {
         }
 
         let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu, self.limits.is_none())?;
+        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
         let inside = namespace::inside_blocking(&namespace, Routing::open)
             .and_then(|opened| opened)
             .map_err(Error::kernel(format!("open a socket in {}", netns.display())))?;
@@ -247,7 +261,14 @@ impl Inner {
             return Ok(address);
         }
         // Version 0 is that of no rules at all: the network was closed.
-        let none = *self.published.lock() == 0;
+        let none = {
+            let mut published = self.published.lock();
+            // A bridge that had to be made anew knows nothing of them either.
+            if self.limits.is_none() && !machine::routes_loopback(&self.bridge) {
+                *published = 0;
+            }
+            *published == 0
+        };
         if changed || none || !ports.is_empty() {
             self.publish()?;
             forget(&ports);
@@ -319,7 +340,7 @@ impl Inner {
             self.detach(sandbox)?;
         }
         let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu, self.limits.is_none())?;
+        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
         // Links first: a sandbox that is attached meanwhile has its file before its link.
         let links = routing.links().map_err(Error::kernel("list links"))?;
         let known: BTreeSet<String> =
@@ -340,6 +361,7 @@ impl Inner {
             return Ok(false);
         }
         *published = 0;
+        machine::route_loopback(&self.bridge, false)?;
         nft::remove(&self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
         let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
@@ -391,6 +413,7 @@ impl Inner {
         };
         nft::replace(&self.bridge, &chains)
             .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))?;
+        machine::route_loopback(&self.bridge, true)?;
         *published = version;
         Ok(())
     }

@@ -19,6 +19,7 @@ mod exec;
 mod executor;
 mod log;
 mod pause;
+mod plain;
 mod session;
 mod state;
 mod supervise;
@@ -35,6 +36,7 @@ use crate::level::Level;
 pub use self::{
     client::Shim,
     pause::{pause, paused},
+    plain::{plain_strays, start_ticks_of},
     verb::main,
 };
 
@@ -69,6 +71,13 @@ pub struct Launch {
     pub oom_score_adj: Option<i64>,
     /// Its cgroup, below the mount of each controller.
     pub cgroup: Option<String>,
+    /// The cgroup of the supervisor itself, below the mount of each controller; it is made where there is none. `None` is the one of
+    /// whoever starts it. Only at the level `oci`.
+    #[serde(default)]
+    pub own_cgroup: Option<String>,
+    /// Whether the program can gain no rights, at the level `process`; otherwise the bundle says so.
+    #[serde(default)]
+    pub no_new_privs: bool,
     /// The program, at the level `process`.
     pub process: Option<ProcessLaunch>,
 }

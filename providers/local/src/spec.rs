@@ -102,6 +102,7 @@ pub fn spec(order: &Order<'_>) -> Result<Spec> {
             "apparmor profile {profile:?} is asked for, and AppArmor is not enabled on this machine"
         )));
     }
+    rights::check(order.container, order.machine)?;
     let privileged = security.privileged;
     let mut linux = json!({
         "cgroupsPath": order.cgroup,

@@ -2,4 +2,5 @@
 #![allow(unsafe_code)]
 
 pub mod fd;
+pub mod mount;
 pub mod process;

@@ -1,10 +1,16 @@
 //! Containers: made here, run by their shims.
 
+mod ending;
 mod making;
+#[cfg(test)]
+mod tests;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use jiff::Timestamp;
+pub(super) use self::ending::locked;
 use vk_pod_engine::{
     backend::ContainerConfig,
     snapshot::{Container, ContainerState, Mounted, User},
@@ -12,21 +18,11 @@ use vk_pod_engine::{
 use vk_provider::{Error, Result, error::Kind};
 
 use super::{
-    Inner, blocking, fault, leftover, plain,
+    Inner, blocking, fault, leftover,
     record::{self, ContainerRecord},
     registry::{KnownContainer, KnownSandbox},
-    signal,
 };
-use crate::{
-    level::Level,
-    shim::{Exit, State},
-};
-
-/// How long the kernel may take to end what it was told to kill.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// The code of a process that was killed, and the word for it.
-const KILLED: i32 = 137;
-const ERROR: &str = "Error";
+use crate::{level::Level, shim::State};
 
 impl Inner {
     pub(super) fn container_directory(&self, id: &str) -> PathBuf {
@@ -49,12 +45,8 @@ impl Inner {
         let id = record::new_id();
         let directory = self.container_directory(&id);
         let outcome = self.fill_container(&id, sandbox, config, &directory);
-        match outcome {
-            Ok(record) => {
-                let known = KnownContainer::new(record, directory);
-                self.registry.lock().containers.insert(id.clone(), Arc::new(known));
-                Ok(id)
-            }
+        match outcome.and_then(|record| self.enter(record, &directory)) {
+            Ok(()) => Ok(id),
             Err(error) => {
                 if let Err(second) = leftover::bury(&directory) {
                     tracing::warn!(
@@ -68,8 +60,23 @@ impl Inner {
         }
     }
 
+    /// Makes a whole container known, unless its sandbox went meanwhile: nobody would ever remove it.
+    fn enter(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
+        let mut registry = self.registry.lock();
+        if registry.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
+            let message = format!("sandbox container {:?} is not running", record.sandbox);
+            return Err(fault::told(Kind::Internal, message));
+        }
+        let known = KnownContainer::new(record, directory.to_owned());
+        registry.containers.insert(known.record.id.clone(), Arc::new(known));
+        Ok(())
+    }
+
     pub(super) async fn start_container(self: &Arc<Self>, id: &str) -> Result<()> {
         let known = self.registry.lock().container(id)?;
+        let _start = known.start.lock().await;
+        // It may have been removed while we waited.
+        self.registry.lock().container(id)?;
         match self.state(&known).await? {
             State::Created => {}
             State::Running { .. } => return Ok(()),
@@ -86,151 +93,16 @@ impl Inner {
         launched.map_err(|error| fault::told(Kind::Internal, error.to_string()))
     }
 
-    /// Where a container stands. One whose shim is gone is buried first.
-    pub(super) async fn state(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
-        if let Some(exit) = known.ended.lock().clone() {
-            return Ok(State::Exited(exit));
-        }
-        match look(known)? {
-            State::Lost { .. } => self.settle(known).await,
-            state => Ok(state),
-        }
-    }
-
-    /// Ends what the shim of a container left when it was killed, and writes down that it ended.
-    async fn settle(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
-        let _burial = known.burial.lock().await;
-        let State::Lost { pid, started } = look(known)? else { return look(known) };
-        let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, pid, started)).await?;
-        let exit = Exit {
-            started,
-            finished: self.settings.clock.now(),
-            code: KILLED,
-            oom: false,
-            reason: ERROR.to_owned(),
-            message: String::new(),
-        };
-        known
-            .shim
-            .conclude(&exit)
-            .map_err(|error| fault::system("failed to write the state of a container", &error))?;
-        *known.ended.lock() = Some(exit.clone());
-        tracing::warn!(
-            container = known.record.id,
-            "the supervisor of a container was gone: the container was ended"
-        );
-        Ok(State::Exited(exit))
-    }
-
-    fn kill_rest(&self, known: &KnownContainer, pid: Option<i32>, started: Option<Timestamp>) -> Result<()> {
-        let failed =
-            |error: std::io::Error| fault::told(Kind::Internal, format!("failed to kill container: {error}"));
-        if let (Some(cgroups), Some(cgroup)) = (&self.settings.cgroups, &known.record.launch.cgroup) {
-            cgroups.kill(cgroup).map_err(failed)?;
-            return cgroups.remove(cgroup).map_err(failed);
-        }
-        // After a restart of the machine the number is another's.
-        if known.record.boot == self.boot
-            && let Some(pid) = pid
-        {
-            plain::kill_session(pid, started).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn stop_container(self: &Arc<Self>, id: &str, grace: Duration) -> Result<()> {
-        let Ok(known) = self.registry.lock().container(id) else { return Ok(()) };
-        if !matches!(self.state(&known).await?, State::Running { .. }) {
-            return Ok(());
-        }
-        if !grace.is_zero() {
-            self.send(&known, known.record.stop_signal).await?;
-            if self.ended_by(&known, grace).await? {
-                return Ok(());
-            }
-        }
-        self.end(&known).await
-    }
-
-    async fn send(&self, known: &KnownContainer, number: i32) -> Result<()> {
-        known.shim.signal(number).await.map_err(|error| {
-            fault::system(&format!("failed to signal container {:?}", known.record.id), &error)
-        })
-    }
-
-    /// Waits for the end, at most this long; whether it came.
-    async fn ended_by(self: &Arc<Self>, known: &Arc<KnownContainer>, within: Duration) -> Result<bool> {
-        let until = tokio::time::Instant::now() + within;
-        let state = known.shim.wait(until).await.map_err(|error| {
-            fault::system(&format!("failed to wait for container {:?}", known.record.id), &error)
-        })?;
-        match state {
-            State::Running { .. } => Ok(false),
-            State::Lost { .. } => self.settle(known).await.map(|_| true),
-            State::Created | State::Exited(_) => Ok(true),
-        }
-    }
-
-    /// Kills a container and waits until it is gone.
-    pub(super) async fn end(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<()> {
-        if !matches!(self.state(known).await?, State::Running { .. }) {
-            return Ok(());
-        }
-        // A supervisor that died at this moment is met by the wait.
-        if let Err(error) = self.send(known, signal::KILL).await {
-            tracing::debug!(
-                error = error.report(),
-                container = known.record.id,
-                "a container could not be told to end"
-            );
-        }
-        if self.ended_by(known, KILL_LIMIT).await? {
-            return Ok(());
-        }
-        // The supervisor does not do it: the kernel must.
-        let (this, container) = (Arc::clone(self), Arc::clone(known));
-        blocking("end container", move || this.kill_rest(&container, None, None)).await?;
-        if self.ended_by(known, KILL_LIMIT).await? {
-            return Ok(());
-        }
-        let message =
-            format!("an error occurs during waiting for container {:?} to be killed", known.record.id);
-        Err(fault::told(Kind::Unavailable, message))
-    }
-
-    pub(super) async fn remove_container(self: &Arc<Self>, id: &str) -> Result<()> {
-        let Ok(known) = self.registry.lock().container(id) else { return Ok(()) };
-        self.end(&known).await?;
-        let (this, container) = (Arc::clone(self), Arc::clone(&known));
-        blocking("remove container", move || {
-            if let (Some(cgroups), Some(cgroup)) = (&this.settings.cgroups, &container.record.launch.cgroup) {
-                let failed = |error: std::io::Error| {
-                    fault::told(Kind::Internal, format!("failed to remove the container's cgroup: {error}"))
-                };
-                if cgroups.exists(cgroup) {
-                    cgroups.kill(cgroup).map_err(failed)?;
-                    cgroups.remove(cgroup).map_err(failed)?;
-                }
-            }
-            leftover::bury(container.shim.dir())
-        })
-        .await?;
-        self.registry.lock().containers.remove(id);
-        self.layers.lock().remove(id);
-        Ok(())
-    }
-
     pub(super) async fn container_status(self: &Arc<Self>, id: &str) -> Result<Container> {
         let known = self.registry.lock().container(id)?;
-        let state = self.state(&known).await?;
+        let state = self.told(&known).await;
         let ContainerRecord { config, .. } = &known.record;
         let mut container = Container {
             id: id.to_owned(),
             name: config.name.clone(),
             attempt: config.attempt,
             sandbox: known.record.sandbox.clone(),
-            state: told_state(&state),
+            state: told_state(state.as_ref()),
             created: known.record.created,
             started: None,
             finished: None,
@@ -259,10 +131,10 @@ impl Inner {
             annotations: config.annotations.clone(),
         };
         match state {
-            State::Created => {}
-            State::Running { started, .. } => container.started = Some(started),
-            State::Lost { started, .. } => container.started = started,
-            State::Exited(exit) => {
+            None | Some(State::Created) => {}
+            Some(State::Running { started, .. }) => container.started = Some(started),
+            Some(State::Lost { started, .. }) => container.started = started,
+            Some(State::Exited(exit)) => {
                 container.started = exit.started;
                 container.finished = Some(exit.finished);
                 container.exit_code = exit.code;
@@ -280,7 +152,7 @@ impl Inner {
         match state {
             State::Running { pid, .. } => Ok((known, pid)),
             other => {
-                let state = match told_state(&other) {
+                let state = match told_state(Some(&other)) {
                     ContainerState::Created => "CONTAINER_CREATED",
                     ContainerState::Exited => "CONTAINER_EXITED",
                     ContainerState::Running | ContainerState::Unknown => "CONTAINER_UNKNOWN",
@@ -295,23 +167,13 @@ impl Inner {
     }
 }
 
-/// Where a container stands, as its files say.
-fn look(known: &KnownContainer) -> Result<State> {
-    let state = known.shim.state().map_err(|error| {
-        fault::system(&format!("failed to read the state of container {}", known.record.id), &error)
-    })?;
-    if let State::Exited(exit) = &state {
-        *known.ended.lock() = Some(exit.clone());
-    }
-    Ok(state)
-}
-
-pub(super) fn told_state(state: &State) -> ContainerState {
+/// A state in the engine's words; one that cannot be told has none.
+pub(super) fn told_state(state: Option<&State>) -> ContainerState {
     match state {
-        State::Created => ContainerState::Created,
-        State::Running { .. } => ContainerState::Running,
-        State::Exited(_) => ContainerState::Exited,
-        State::Lost { .. } => ContainerState::Unknown,
+        Some(State::Created) => ContainerState::Created,
+        Some(State::Running { .. }) => ContainerState::Running,
+        Some(State::Exited(_)) => ContainerState::Exited,
+        None | Some(State::Lost { .. }) => ContainerState::Unknown,
     }
 }
 

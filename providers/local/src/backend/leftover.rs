@@ -10,7 +10,7 @@ use std::{
 use vk_provider::{Error, Result};
 
 use super::{
-    Inner, blocking,
+    Inner, blocking, container,
     record::{self, ContainerRecord, DRAFT, RECORD, STOPPED, SandboxRecord},
     registry::{KnownContainer, KnownSandbox},
     rootfs,
@@ -146,9 +146,17 @@ fn holds(path: &Path) -> bool {
     kinds.into_iter().any(|kind| namespace::pinned(path, kind))
 }
 
-/// Whether a container runs, or may run.
+/// Whether a container runs, or may run. A state that a loss of power cut off, where nothing is mounted any more, is of none.
 fn runs(path: &Path) -> bool {
-    !matches!(shim::Shim::at(path).state(), Ok(shim::State::Created | shim::State::Exited(_)))
+    match shim::Shim::at(path).state() {
+        Ok(shim::State::Created | shim::State::Exited(_)) => false,
+        Ok(shim::State::Running { .. } | shim::State::Lost { .. }) => true,
+        Err(error) if error.raw_os_error().is_some() => true,
+        Err(_) => {
+            container::locked(path).unwrap_or(true)
+                || rootfs::mounted_below(path).map_or(true, |mounts| !mounts.is_empty())
+        }
+    }
 }
 
 /// A record that we cannot read, of something that is alive: it is not ours to remove.

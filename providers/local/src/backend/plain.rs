@@ -17,7 +17,10 @@ use vk_pod_engine::backend::{ContainerConfig, SandboxConfig, Seccomp, Share};
 use vk_provider::{Result, error::Kind};
 
 use super::fault;
-use crate::{shim::ProcessLaunch, spec};
+use crate::{
+    shim::{self, ProcessLaunch},
+    spec,
+};
 
 const WHY: &str = "this node runs pods as plain processes (level \"process\")";
 /// How many ticks the kernel counts in a second towards programs, on every machine.
@@ -191,15 +194,30 @@ fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
     Ok(link)
 }
 
-/// Kills the processes of a session: what a container was whose supervisor is gone.
-pub(super) fn kill_session(leader: i32, started: Option<Timestamp>) -> io::Result<()> {
+/// Kills the processes of a session: what a container was whose supervisor is gone. `ticks` is the kernel's time of the leader's start, which tells
+/// it from all others; without, the time of the container's start must do.
+pub(super) fn kill_session(leader: i32, started: Option<Timestamp>, ticks: Option<u64>) -> io::Result<()> {
     // The number may be another's by now: one that began later than the container did.
     let later = |begun: Timestamp| started.is_none_or(|started| begun.duration_since(started) > TOLERANCE);
-    if begun(leader).is_some_and(later) {
+    let another = match ticks {
+        Some(ticks) => shim::start_ticks_of(leader).is_some_and(|now| now != ticks),
+        None => begun(leader).is_some_and(later),
+    };
+    if another {
         return Ok(());
     }
+    kill_all(&format!("of session {leader}"), || session(leader))
+}
+
+/// Kills the processes of a container that are in no session of it any more, as far as their environment tells.
+pub(super) fn kill_strays(id: &str) -> io::Result<()> {
+    kill_all(&format!("of container {id}"), || Ok(shim::plain_strays(id)))
+}
+
+/// Kills until there is nobody left.
+fn kill_all(what: &str, members: impl Fn() -> io::Result<Vec<i32>>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
-        let members = session(leader)?;
+        let members = members()?;
         if members.is_empty() {
             return Ok(());
         }
@@ -208,7 +226,7 @@ pub(super) fn kill_session(leader: i32, started: Option<Timestamp>) -> io::Resul
         }
         std::thread::sleep(PAUSE);
     }
-    Err(io::Error::other(format!("processes of session {leader} do not end after SIGKILL")))
+    Err(io::Error::other(format!("processes {what} do not end after SIGKILL")))
 }
 
 /// When a process began, to a few hundredths of a second; `None` where there is none.
@@ -250,11 +268,33 @@ mod tests {
         let mut other = other.arg("60").process_group(0).spawn().unwrap();
         let pid = other.id().cast_signed();
         let begun = begun(pid).unwrap();
-        kill_session(pid, Some(begun - SignedDuration::from_mins(1))).unwrap();
-        kill_session(pid, None).unwrap();
+        let ticks = shim::start_ticks_of(pid).unwrap();
+        kill_session(pid, Some(begun - SignedDuration::from_mins(1)), None).unwrap();
+        kill_session(pid, None, None).unwrap();
+        kill_session(pid, Some(begun), Some(ticks + 1)).unwrap();
         assert!(other.try_wait().unwrap().is_none(), "it runs on");
         other.kill().unwrap();
         other.wait().unwrap();
-        kill_session(pid, Some(begun)).unwrap();
+        kill_session(pid, Some(begun), Some(ticks)).unwrap();
+    }
+
+    #[test]
+    fn the_leader_of_a_session_is_known_by_its_ticks_whatever_the_clock_says() {
+        let mut leader = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+        let pid = leader.id().cast_signed();
+        let ticks = shim::start_ticks_of(pid).unwrap();
+        let deadline = std::time::Duration::from_secs(10);
+        // It is another's session until the program has made its own.
+        for _ in 0..deadline.as_millis() / PAUSE.as_millis() {
+            if session(pid).unwrap() == [pid] {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // The clock was set a year back after it had begun.
+        let wrong = begun(pid).unwrap() - SignedDuration::from_hours(24 * 365);
+        kill_session(pid, Some(wrong), Some(ticks)).unwrap();
+        let status = leader.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     }
 }

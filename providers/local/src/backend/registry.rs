@@ -49,12 +49,28 @@ pub(super) struct KnownContainer {
     pub(super) ended: Mutex<Option<Exit>>,
     /// Held by whoever buries a container whose shim is gone.
     pub(super) burial: tokio::sync::Mutex<()>,
+    /// Held while it is started, and by whoever must not meet a start.
+    pub(super) start: tokio::sync::Mutex<()>,
+    /// Whether it was said already that its state cannot be told.
+    puzzling: AtomicBool,
 }
 
 impl KnownContainer {
     pub(super) fn new(record: ContainerRecord, directory: PathBuf) -> Self {
         let shim = Shim::at(directory);
-        Self { record, shim, ended: Mutex::default(), burial: tokio::sync::Mutex::default() }
+        Self {
+            record,
+            shim,
+            ended: Mutex::default(),
+            burial: tokio::sync::Mutex::default(),
+            start: tokio::sync::Mutex::default(),
+            puzzling: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that its state cannot be told, and says whether that is news.
+    pub(super) fn puzzles(&self) -> bool {
+        !self.puzzling.swap(true, Ordering::AcqRel)
     }
 }
 

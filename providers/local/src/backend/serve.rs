@@ -59,17 +59,17 @@ impl Inner {
         });
         let sandboxes = sandboxes.collect();
         let containers = containers.into_iter().map(|(known, pod)| async move {
-            let state = self.state(&known).await?;
-            Ok(ContainerEntry {
+            let state = self.told(&known).await;
+            ContainerEntry {
                 id: known.record.id.clone(),
                 pod,
                 sandbox: known.record.sandbox.clone(),
                 name: known.record.config.name.clone(),
-                state: told_state(&state),
+                state: told_state(state.as_ref()),
                 attempt: known.record.config.attempt,
-            })
+            }
         });
-        let containers = join_all(containers).await.into_iter().collect::<Result<_>>()?;
+        let containers = join_all(containers).await;
         Ok(Listing { sandboxes, containers })
     }
 }

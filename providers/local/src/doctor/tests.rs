@@ -7,11 +7,16 @@ use super::*;
 use crate::level::tests::{good, status};
 
 fn look(settings: &Settings, folder: &Path, works: bool) -> Vec<Finding> {
+    behind(settings, folder, works, None)
+}
+
+fn behind(settings: &Settings, folder: &Path, works: bool, firewall: Option<&str>) -> Vec<Finding> {
     let trial = |_: &Path| if works { Ok(()) } else { Err(io::Error::from(io::ErrorKind::InvalidInput)) };
     let node = folder.join("state/node");
     let images: PathBuf = folder.join("state/images");
     let machine = Machine::at(folder, folder);
-    examine(settings, &machine, &trial, &Places { node: &node, images: &images })
+    let firewall = || firewall.map(str::to_owned);
+    examine(settings, &machine, &trial, &firewall, &Places { node: &node, images: &images })
 }
 
 fn about(findings: &[Finding], what: &str) -> (Gravity, String) {
@@ -104,4 +109,41 @@ fn a_directory_that_cannot_be_made_is_an_error() {
         gravity == Gravity::Error && line.contains("is no directory") && line.contains("`imageDir`"),
         "{line}"
     );
+}
+
+#[test]
+fn a_process_in_a_service_of_systemd_is_told_how_pods_outlive_it() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    let service = "/system.slice/virtual-kubelet.service";
+    for (cgroups, told) in [
+        (format!("0::{service}\n"), true),
+        (format!("0::{service}/inner\n"), true),
+        (format!("12:memory:/x.slice\n1:name=systemd:{service}\n"), true),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-7.scope\n".to_owned(), false),
+        ("0::/user.slice/user-0.slice/session-1.scope\n".to_owned(), false),
+        ("0::/\n".to_owned(), false),
+        ("5:memory:/a.service\n".to_owned(), false),
+    ] {
+        put(folder.path(), "proc/self/cgroup", &cgroups);
+        let findings = look(&Settings::default(), folder.path(), true);
+        let found = findings.iter().find(|finding| finding.what == "systemd");
+        assert_eq!(found.is_some(), told, "{cgroups}");
+        if let Some(found) = found {
+            let line = found.to_string();
+            assert!(line.contains("virtual-kubelet.service") && line.contains("KillMode=process"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn another_firewall_is_told_with_its_remedy_unless_pods_have_the_machines_network() {
+    let folder = tempfile::tempdir().unwrap();
+    machine(folder.path());
+    let obstacle = Some("another firewall drops (chain ip filter FORWARD): let it accept vk1");
+    let (gravity, line) = about(&behind(&Settings::default(), folder.path(), true, obstacle), "firewall");
+    assert!(gravity == Gravity::Warning && line.contains("FORWARD) -> let it accept vk1"), "{line}");
+    let host = Settings { network: NetworkMode::Host, ..Settings::default() };
+    let findings = behind(&host, folder.path(), true, obstacle);
+    assert!(findings.iter().all(|finding| finding.what != "firewall"), "{findings:#?}");
 }

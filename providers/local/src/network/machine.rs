@@ -41,13 +41,13 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         path: settings.dir.clone(),
         source,
     })?;
-    let name = format!("vk{}", hash(&[place.as_os_str().as_encoded_bytes()], 8));
+    let name = name(&place);
     let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
     let mtu = mtu(&routing).map_err(Error::kernel("find the link to the world"))?;
     let subnet = {
         let _turn = turn()?;
         let subnet = settle(settings, &routing, &name)?;
-        bridge(&routing, &name, subnet, mtu, settings.nat)?;
+        bridge(&routing, &name, subnet, mtu)?;
         subnet
     };
     let addresses = Addresses::open(&settings.dir, subnet)?;
@@ -57,28 +57,34 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         Some("switched off in the configuration of this node's network".to_owned())
     };
     if let Some(why) = &limits {
+        // First, because it needs the rules.
+        route_loopback(&name, false)?;
         // Rules that an earlier run may have left, which could do more than this one.
         let _ = nft::remove(&name);
         tracing::warn!(bridge = %name, %why, "pods reach each other and this machine only, and have no ports of the host");
+    }
+    let obstacle = obstacle(&name);
+    if let Some(why) = &obstacle {
+        tracing::warn!(bridge = %name, %why, "another firewall may keep packets from pods");
     }
     Ok(Inner {
         bridge: name,
         subnet,
         mtu,
         limits,
+        obstacle,
         addresses: Mutex::new(addresses),
         published: Mutex::new(0),
     })
 }
 
+/// The name of the bridge of a directory, which has to be written in one way.
+pub(super) fn name(place: &Path) -> String {
+    format!("vk{}", hash(&[place.as_os_str().as_encoded_bytes()], 8))
+}
+
 /// The index of the bridge, which is made with its address if it is not there.
-pub(super) fn bridge(
-    routing: &Routing,
-    name: &str,
-    subnet: Subnet,
-    mtu: u32,
-    nat: bool,
-) -> Result<u32, Error> {
+pub(super) fn bridge(routing: &Routing, name: &str, subnet: Subnet, mtu: u32) -> Result<u32, Error> {
     let find = || routing.link(name).map_err(Error::kernel(format!("find the bridge {name}")));
     let failed = || Error::kernel(format!("make the bridge {name}"));
     let index = match find()? {
@@ -95,6 +101,11 @@ pub(super) fn bridge(
             find()?.ok_or_else(|| failed()(std::io::ErrorKind::NotFound.into()))?.index
         }
     };
+    // Before it is up and has ports: pods have no IPv6, and would reach by it what the machine's rules for IPv4 keep from them, or
+    // announce themselves as the machine's router.
+    for (file, value) in [("accept_ra", "0"), ("disable_ipv6", "1")] {
+        set_if_there(&format!("/proc/sys/net/ipv6/conf/{name}/{file}"), value)?;
+    }
     let has = routing.addresses(Some(index)).map_err(Error::kernel("list addresses"))?;
     if !has.iter().any(|(address, _)| *address == subnet.gateway()) {
         routing
@@ -102,11 +113,42 @@ pub(super) fn bridge(
             .map_err(Error::kernel(format!("give the bridge {name} its address")))?;
         routing.up(index).map_err(failed())?;
     }
-    if nat {
-        // For connections to ports of the host at 127.0.0.1; a rule keeps pods from using it.
-        set(&format!("/proc/sys/net/ipv4/conf/{name}/route_localnet"))?;
-    }
     Ok(index)
+}
+
+/// Whether connections to ports of the host at 127.0.0.1 are led to pods. Only while there are rules: one of them keeps pods from using it.
+pub(super) fn route_loopback(bridge: &str, on: bool) -> Result<(), Error> {
+    set_if_there(&loopback(bridge), if on { "1" } else { "0" })
+}
+
+/// Whether they are.
+pub(super) fn routes_loopback(bridge: &str) -> bool {
+    fs::read_to_string(loopback(bridge)).is_ok_and(|text| text.trim() == "1")
+}
+
+fn loopback(bridge: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet")
+}
+
+/// What another firewall does to the packets of pods, with what to do about it, as far as nftables shows it. What `iptables-legacy` was told is not
+/// shown there.
+pub(super) fn obstacle(bridge: &str) -> Option<String> {
+    // That they cannot be listed is told as a limit of our own rules.
+    let chains = nft::dropping().unwrap_or_default();
+    let foreign: Vec<String> = chains
+        .into_iter()
+        .filter(|chain| chain.table != bridge)
+        .map(|chain| format!("{} {} {}", chain.family, chain.table, chain.name))
+        .collect();
+    if foreign.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "another firewall drops what it does not know (chain {}): unless it has such rules already, let it accept the pods' bridge, with \
+         `iptables -I FORWARD -i {bridge} -j ACCEPT` and `iptables -I FORWARD -o {bridge} -j ACCEPT` (DOCKER-USER in place of FORWARD where Docker \
+         runs), or by adding {bridge} to a trusted zone of firewalld",
+        foreign.join(", ")
+    ))
 }
 
 /// A hardware address that follows from the address, so that nobody keeps a wrong one when an address comes to another pod.
@@ -134,10 +176,11 @@ pub(super) fn hash(parts: &[&[u8]], digits: usize) -> String {
 
 /// Lets the kernel forward, and writes the rules; or says why there are none.
 fn forward(name: &str, subnet: Subnet, addresses: &Addresses) -> Result<(), String> {
-    set("/proc/sys/net/ipv4/ip_forward").map_err(|error| error.to_string())?;
+    set("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
     nft::replace(name, &rules::chains(name, subnet, addresses.attached())).map_err(|error| {
         format!("this kernel does not take nftables rules ({error}): load or build nf_tables, nft_nat, nft_masq and nft_fib_ipv4")
-    })
+    })?;
+    route_loopback(name, true).map_err(|error| error.to_string())
 }
 
 /// The subnet: configured, remembered or chosen.
@@ -205,11 +248,16 @@ fn turn() -> Result<Flock<File>, Error> {
     Err(failed(std::io::ErrorKind::TimedOut.into()))
 }
 
-/// Switches a kernel setting on; one that is on is left alone, because it may be in a file system that is read-only.
-fn set(path: &str) -> Result<(), Error> {
+/// Changes a kernel setting; one that is so already is left alone, because it may be in a file system that is read-only.
+fn set(path: &str, value: &str) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "set", path: path.into(), source };
-    if fs::read_to_string(Path::new(path)).map_err(failed)?.trim() != "1" {
-        fs::write(path, "1").map_err(failed)?;
+    if fs::read_to_string(Path::new(path)).map_err(failed)?.trim() != value {
+        fs::write(path, value).map_err(failed)?;
     }
     Ok(())
+}
+
+/// The same where the kernel may not have what is set.
+fn set_if_there(path: &str, value: &str) -> Result<(), Error> {
+    if Path::new(path).exists() { set(path, value) } else { Ok(()) }
 }

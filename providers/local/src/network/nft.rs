@@ -17,6 +17,7 @@ const NEW_TABLE: u16 = SUBSYSTEM << 8;
 const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 
 /// `NFPROTO_IPV4`: the family `ip` of tables.
@@ -36,6 +37,12 @@ const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_LIST_ELEMENT: u16 = 1;
+/// `NFPROTO_INET`: tables for both versions of IP.
+const INET: u8 = 1;
+/// `NF_INET_FORWARD`.
+const FORWARD: u32 = 2;
+/// `NF_DROP`.
+const DROP: u32 = 0;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 
@@ -94,6 +101,39 @@ pub fn tables() -> io::Result<Vec<String>> {
             .map(|(_, value)| netlink::text(value))
     };
     Ok(replies.iter().filter_map(name).collect())
+}
+
+/// A chain of somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// `ip` or `inet`.
+    pub(crate) family: &'static str,
+    pub(crate) table: String,
+    pub(crate) name: String,
+}
+
+/// The chains on the way of forwarded IPv4 packets that drop what no rule of theirs accepts.
+pub(crate) fn dropping() -> io::Result<Vec<Foreign>> {
+    // Of all families.
+    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_CHAIN, 0, &header(0, 0)))?;
+    Ok(replies.iter().filter_map(drops_forwarded).collect())
+}
+
+fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
+    let family = match *reply.payload.first()? {
+        IPV4 => "ip",
+        INET => "inet",
+        _ => return None,
+    };
+    let value =
+        |wanted: u16| reply.attributes(HEADER).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let number = |bytes: &[u8]| Some(u32::from_be_bytes(bytes.try_into().ok()?));
+    let hook = netlink::attributes(value(NFTA_CHAIN_HOOK)?).find(|(kind, _)| *kind == NFTA_HOOK_NUMBER)?.1;
+    if number(hook)? != FORWARD || number(value(NFTA_CHAIN_POLICY)?)? != DROP {
+        return None;
+    }
+    let text = |kind| value(kind).map(netlink::text);
+    Some(Foreign { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
 }
 
 /// Made, so that it can be removed in any case, removed with all that it had, and made anew.
@@ -194,5 +234,33 @@ mod tests {
                 8, 0, 7, 0, b'n', b'a', b't', 0, // type
             ]
         );
+    }
+
+    #[test]
+    fn only_chains_that_drop_forwarded_packets_of_ipv4_stand_in_the_way() {
+        let reply = |family: u8, hook: u32, policy: u32| {
+            let mut body = netlink::Attributes::default();
+            body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "FORWARD").nest(
+                NFTA_CHAIN_HOOK,
+                |inner| {
+                    inner.number(NFTA_HOOK_NUMBER, hook).number(NFTA_HOOK_PRIORITY, 0);
+                },
+            );
+            body.number(NFTA_CHAIN_POLICY, policy);
+            let payload = [&header(family, 0)[..], body.as_slice()].concat();
+            drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload })
+        };
+        let found = Foreign { family: "ip", table: "filter".into(), name: "FORWARD".into() };
+        assert_eq!(reply(IPV4, FORWARD, DROP), Some(found));
+        assert_eq!(reply(INET, FORWARD, DROP).map(|chain| chain.family), Some("inet"));
+        // IPv6, on the way into the machine, or one that accepts.
+        for (family, hook, policy) in [(10, FORWARD, DROP), (IPV4, 1, DROP), (IPV4, FORWARD, ACCEPT)] {
+            assert_eq!(reply(family, hook, policy), None);
+        }
+        // A chain without a hook is called by others.
+        let mut body = netlink::Attributes::default();
+        body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "DOCKER-USER");
+        let payload = [&header(IPV4, 0)[..], body.as_slice()].concat();
+        assert_eq!(drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload }), None);
     }
 }

@@ -40,8 +40,9 @@ pub(crate) fn chains<'a>(
         // From the host's 127.0.0.1 by a port of the host: a pod would answer to its own.
         outward.push(masquerade(vec![Key::Source(loopback).is(), Key::Out(bridge()).is()]));
         // That the bridge routes the loop-back address for the rule before this is no leave for pods to use it.
-        guard
-            .push([Key::In(bridge()).is(), Key::Destination(loopback).is(), vec![Expression::Drop]].concat());
+        for end in [Key::Destination(loopback), Key::Source(loopback)] {
+            guard.push([Key::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
+        }
     }
     vec![
         Chain { name: "guard", kind: "filter", hook: Hook::Prerouting, priority: RAW, rules: guard },
@@ -131,6 +132,19 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_from_pods_with_a_loopback_address_at_either_end_is_dropped() {
+        let subnet = Subnet::around(Ipv4Addr::new(10, 0, 0, 0), 24).unwrap();
+        let chains = chains("br", subnet, std::iter::empty());
+        let guard = chains.iter().find(|chain| chain.name == "guard").unwrap();
+        let loopback = Subnet::around(LOOPBACK.0, LOOPBACK.1).unwrap();
+        for end in [Key::Destination(loopback), Key::Source(loopback)] {
+            let rule = [Key::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
+            assert!(guard.rules.contains(&rule), "{rule:?}");
+        }
+        assert_eq!((guard.kind, guard.hook, guard.priority), ("filter", Hook::Prerouting, RAW));
+    }
+
+    #[test]
     fn ports_without_a_host_port_are_none() {
         assert_eq!(ports(&[port("", 0)], Some("no nftables")).unwrap(), []);
     }
@@ -176,6 +190,6 @@ mod tests {
             chains.iter().find(|c| c.hook == hook && c.kind == kind).unwrap().rules.len()
         };
         assert_eq!((rules(Hook::Prerouting, "nat"), rules(Hook::Output, "nat")), (1, 1));
-        assert_eq!((rules(Hook::Prerouting, "filter"), rules(Hook::Postrouting, "nat")), (1, 3));
+        assert_eq!((rules(Hook::Prerouting, "filter"), rules(Hook::Postrouting, "nat")), (2, 3));
     }
 }

@@ -146,7 +146,7 @@ async fn a_link_of_the_bridges_name_that_is_none_is_refused() {
     network.attach("pod", &site.netns(), &[]).await.unwrap();
     let name = network.0.host_end("pod");
     let routing = Routing::open().unwrap();
-    let error = machine::bridge(&routing, &name, network.subnet(), 1500, false).unwrap_err().to_string();
+    let error = machine::bridge(&routing, &name, network.subnet(), 1500).unwrap_err().to_string();
     assert_eq!(error, format!("the link {name} exists and is no bridge (but a \"veth\"): remove it"));
 }
 

@@ -77,6 +77,44 @@ pub(super) fn join(path: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Puts this process into a cgroup of every hierarchy, which is made where there is none. What fails in one is no reason not to try the
+/// others; the first of it is told.
+pub(super) fn enter(path: &str) -> io::Result<()> {
+    let below = relative(path)?;
+    let mut failed = None;
+    for (root, _) in mounted(&fs::read_to_string("/proc/self/mountinfo")?) {
+        let dir = root.join(below);
+        let entered = make(&root, below).and_then(|()| fs::write(dir.join("cgroup.procs"), "0"));
+        if let Err(error) = entered {
+            let words = format!("enter cgroup {}: {error}", dir.display());
+            failed.get_or_insert_with(|| io::Error::new(error.kind(), words));
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn make(root: &Path, below: &str) -> io::Result<()> {
+    let mut dir = root.to_owned();
+    for part in below.split('/') {
+        let parent = dir.clone();
+        dir.push(part);
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // Version 1 lets nobody into a new one that has no processors and no memory.
+        for file in ["cpuset.cpus", "cpuset.mems"].map(|name| dir.join(name)) {
+            if fs::read_to_string(&file).is_ok_and(|text| text.trim().is_empty())
+                && let Some(name) = file.file_name()
+                && let Ok(all) = fs::read_to_string(parent.join(name))
+            {
+                let _ = fs::write(&file, all.trim());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A cgroup in one hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
@@ -93,13 +131,19 @@ enum Version {
 /// Where a cgroup is.
 fn places(path: &str) -> io::Result<Vec<Place>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let below = path.trim_matches('/');
-    if below.is_empty() || below.split('/').any(|part| part == "..") {
-        return Err(io::Error::other(format!("cgroup {path:?} is none of a container")));
-    }
+    let below = relative(path)?;
     let places = mounted(&mounts).into_iter();
     let places = places.map(|(dir, version)| Place { dir: dir.join(below), version });
     Ok(places.filter(|place| place.dir.is_dir()).collect())
+}
+
+/// A path below the mounts; the root of a hierarchy is none.
+fn relative(path: &str) -> io::Result<&str> {
+    let below = path.trim_matches('/');
+    if below.is_empty() || below.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(io::Error::other(format!("cgroup {path:?} is none of a container")));
+    }
+    Ok(below)
 }
 
 fn mounted(mounts: &str) -> Vec<(PathBuf, Version)> {

@@ -119,6 +119,12 @@ impl Shim {
         state::read(&self.dir)
     }
 
+    /// When the kernel started the container's first process, in its ticks since the machine's start; `None` where that is not known.
+    /// A process with the number that [`State`] tells and another time is not the container's.
+    pub fn start_ticks(&self) -> io::Result<Option<u64>> {
+        state::ticks(&self.dir)
+    }
+
     /// Sends a signal to the container's first process. One that has ended needs none.
     pub async fn signal(&self, signal: i32) -> io::Result<()> {
         self.ask(&Request::Signal(signal)).await

@@ -18,7 +18,10 @@ use std::{
 use libcontainer::{
     container::builder::ContainerBuilder, oci_spec::runtime::Spec, syscall::syscall::SyscallType,
 };
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::{
+    process::{Signal, set_parent_process_death_signal},
+    thread::set_no_new_privs,
+};
 use tracing::{
     Event, Level as Severity, Metadata, Subscriber,
     field::{Field, Visit},
@@ -29,7 +32,8 @@ use super::{
     Launch, ProcessLaunch,
     console::{self, Console},
     executor::{self, Payload},
-    state,
+    plain,
+    state::{self, Written},
     verb::complain,
     wire::{self, Order, Report},
 };
@@ -80,6 +84,7 @@ pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(
 pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
     let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("the launch names no program")?;
     let console = Console::taken(order).map_err(|error| error.to_string())?;
+    let dir = env::current_dir().map_err(|error| format!("find the container's directory: {error}"))?;
     let argv = order.command.as_ref().unwrap_or(argv);
     let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
     env::set_current_dir(cwd).map_err(|error| {
@@ -88,11 +93,22 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);
     console.enter(None).map_err(|error| format!("set up input and output: {error}"))?;
-    tell(report, &Report::Pid(std::process::id().cast_signed()));
-    // The program outlives a supervisor that was killed: its owner finds it and ends it.
+    if launch.no_new_privs {
+        set_no_new_privs(true).map_err(|error| format!("renounce new privileges: {error}"))?;
+    }
+    let pid = std::process::id().cast_signed();
+    if order.command.is_none() {
+        let written = Written::Starting { pid: Some(pid), ticks: plain::start_ticks_of(pid) };
+        state::write(&dir, &written).map_err(|error| format!("write the state: {error}"))?;
+    }
+    tell(report, &Report::Pid(pid));
+    // The program outlives a supervisor that was killed: its owner finds it by what is written, and ends it.
     let _ = set_parent_process_death_signal(None);
     let mut command = Command::new(&program);
-    command.env_clear().envs(env.iter().map(|(name, value)| (name, value)));
+    command
+        .env_clear()
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        .env(plain::MARK, plain::name(&dir));
     executor::run(command, &program, argv)
 }
 
@@ -100,8 +116,7 @@ fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), Stri
     // The library's errors name what failed and not why; it tells that while it works.
     let _ = tracing::subscriber::set_global_default(Details { report: report.clone() });
     let dir = env::current_dir().map_err(|error| format!("find the bundle: {error}"))?;
-    let id =
-        dir.file_name().map_or_else(|| "container".to_owned(), |name| name.to_string_lossy().into_owned());
+    let id = plain::name(&dir);
     let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
     let uid = spec.process().as_ref().map_or(0, |process| process.user().uid());
     let console = Console::taken(order).map_err(|error| error.to_string())?;

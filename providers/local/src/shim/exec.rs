@@ -3,8 +3,9 @@
 //! The library that makes containers could do this too, but what it starts is not under the container's filter of system calls. So the
 //! steps are ours, and the single tools the library's.
 //!
-//! Until the command takes its place, our own binary runs among the container's processes. They can neither trace it (it is not
-//! dumpable) nor write to it through `/proc`: it is in use as long as the container's supervisor lives.
+//! Until the command takes its place, our own binary runs among the container's processes. They cannot trace it, because it is not
+//! dumpable, and whoever may trace all the same finds nothing of the machine behind it in `/proc`: it has left the machine's files
+//! before it is seen, and its binary is on a mount that cannot be written to.
 
 use std::{
     convert::Infallible,
@@ -28,6 +29,8 @@ use nix::{
     unistd::{Gid, Uid, setgroups, setresgid, setresuid},
 };
 use rustix::{
+    io::{read, retry_on_intr, write},
+    pipe::{PipeFlags, pipe_with},
     process::{DumpableBehavior, set_dumpable_behavior},
     thread::{set_keep_capabilities, set_no_new_privs},
 };
@@ -62,30 +65,43 @@ fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
         cgroup::join(path).map_err(|error| error.to_string())?;
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("hide from the container"))?;
+    // All others first: whoever is seen by the container's processes has the container's files and no longer the machine's.
+    for (namespace, kind) in &namespaces.rest {
+        setns(namespace, *kind).map_err(failed("join the container's namespaces"))?;
+    }
     if let Some(pid) = &namespaces.pid {
         setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's processes"))?;
     }
+    drop(namespaces);
+    let (told, mut telling) = pipe_with(PipeFlags::CLOEXEC)
+        .map(|(told, telling)| (told, Some(telling)))
+        .map_err(failed("start a process in the container"))?;
     // This is the process that is counted among the container's; the supervisor adopts it when we end.
     let child = sys::process::fork_to(|| {
-        let Err(words) = enter(&namespaces, console, process, filter, &args);
+        drop(telling.take());
+        // One whose number nobody was told could not be ended.
+        if !matches!(retry_on_intr(|| read(&told, &mut [0; 1])), Ok(1)) {
+            return;
+        }
+        drop(told);
+        let Err(words) = enter(console, process, filter, &args);
         tell(report, &Report::Error(words));
     });
     tell(report, &Report::Pid(child.map_err(failed("start a process in the container"))?));
+    if let Some(telling) = telling {
+        retry_on_intr(|| write(&telling, b"g")).map_err(failed("start a process in the container"))?;
+    }
     Ok(())
 }
 
 /// From here on it is the new process.
 fn enter(
-    namespaces: &Namespaces,
     console: Console,
     process: &Process,
     filter: Option<&LinuxSeccomp>,
     args: &[String],
 ) -> Result<Infallible, String> {
     let kernel = SyscallType::Linux.create_syscall();
-    for (namespace, kind) in &namespaces.rest {
-        setns(namespace, *kind).map_err(failed("join the container's namespaces"))?;
-    }
     let user = process.user();
     console.enter(Some(user.uid())).map_err(failed("set up input and output"))?;
     for limit in process.rlimits().iter().flatten() {
@@ -98,11 +114,15 @@ fn enter(
     if process.no_new_privileges() == Some(true) {
         set_no_new_privs(true).map_err(failed("renounce new privileges"))?;
     }
+    // The user may not get there, but may be there. A file system that keeps root out is the other way round.
+    let there = env::set_current_dir(process.cwd()).is_ok();
     become_user(process)?;
-    env::set_current_dir(process.cwd()).map_err(|error| {
-        let cwd = process.cwd().display();
-        format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
-    })?;
+    if !there {
+        env::set_current_dir(process.cwd()).map_err(|error| {
+            let cwd = process.cwd().display();
+            format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
+        })?;
+    }
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
 
     // Without `no_new_privs` only who has the right to may set a filter, so it comes before the rights go.
@@ -116,6 +136,8 @@ fn enter(
     let path = variable(process, "PATH");
     let program = executor::lookup(args, path.as_deref().unwrap_or(executor::PATH))?;
     let env = executor::with_home(environment(process), user.uid());
+    // A change of the user leaves the rights permitted, but not in effect.
+    capabilities::reset_effective(&*kernel).map_err(|error| format!("reset capabilities: {error}"))?;
     confine(early)?;
     drop_rights(process, &*kernel)?;
     confine(!early)?;
@@ -124,7 +146,7 @@ fn enter(
     executor::run(command, &program, args)
 }
 
-/// Changes to the container's user and keeps the rights for a moment.
+/// Changes to the container's user and keeps the rights permitted for a moment.
 fn become_user(process: &Process) -> Result<(), String> {
     let user = process.user();
     let (uid, gid) = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
@@ -137,7 +159,6 @@ fn become_user(process: &Process) -> Result<(), String> {
 }
 
 fn drop_rights(process: &Process, kernel: &dyn Syscall) -> Result<(), String> {
-    capabilities::reset_effective(kernel).map_err(|error| format!("reset capabilities: {error}"))?;
     match process.capabilities() {
         Some(wanted) => capabilities::drop_privileges(wanted, kernel)
             .map_err(|error| format!("drop capabilities: {error}")),

@@ -2,7 +2,8 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStringExt as _, fs::PermissionsExt as _, process::CommandExt as _},
@@ -16,6 +17,7 @@ use libcontainer::{
     oci_spec::runtime::Spec,
     workload::{Executor, ExecutorError, ExecutorValidationError},
 };
+use rustix::fs::{Mode, OFlags};
 
 use super::{
     verb::complain,
@@ -24,6 +26,8 @@ use super::{
 
 /// Where programs are looked for when nobody says where.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The longest `/etc/passwd` that is read.
+const LONGEST: u64 = 4 << 20;
 /// The exit code of a program that is there and could not be run.
 const NOT_RUN: i32 = 255;
 
@@ -102,10 +106,21 @@ pub(super) fn said(error: &io::Error) -> String {
 /// The environment with `HOME`, which programs expect: the user's as the container's own `/etc/passwd` says.
 pub(super) fn with_home(mut env: Vec<(OsString, OsString)>, uid: u32) -> Vec<(OsString, OsString)> {
     if !env.iter().any(|(name, value)| name == "HOME" && !value.is_empty()) {
-        let passwd = fs::read("/etc/passwd").unwrap_or_default();
+        let passwd = read(Path::new("/etc/passwd")).unwrap_or_default();
         env.push(("HOME".into(), home(&passwd, uid)));
     }
     env
+}
+
+/// A file that the container's own processes may have put there: nothing that makes us wait, and not without end.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(LONGEST).read_to_end(&mut content)?;
+    }
+    Ok(content)
 }
 
 fn home(passwd: &[u8], uid: u32) -> OsString {

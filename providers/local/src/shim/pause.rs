@@ -12,21 +12,21 @@ use std::{
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, setns, unshare},
-    sys::{
-        signal::{SigSet, Signal},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
+    sys::signal::{SigSet, Signal},
     unistd::{Gid, Uid, chdir, pivot_root, setgroups, setresgid, setresuid, setsid},
 };
 use rustix::{
-    process::{DumpableBehavior, set_dumpable_behavior},
+    process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, wait},
     stdio::{dup2_stderr, dup2_stdout},
     thread::set_no_new_privs,
 };
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::{Program, state, verb::complain};
+use super::{
+    Program, state,
+    verb::{complain, protected},
+};
 use crate::sys;
 
 const LOCK: &str = "pause.lock";
@@ -72,6 +72,7 @@ pub fn paused(dir: &Path) -> Option<i32> {
 /// The process `pause`: starts the other one and ends.
 pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     let start = || -> io::Result<()> {
+        let (program, _binary) = protected(program.clone());
         for namespace in join {
             let file = File::open(namespace)
                 .map_err(|error| io::Error::new(error.kind(), format!("open {namespace}: {error}")))?;
@@ -110,6 +111,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let settled = || -> io::Result<Option<(File, File)>> {
         sys::fd::close_all()?;
         setsid()?;
+        sys::process::leave_keyring();
         signals.thread_block()?;
         let Some(lock) = state::take(&dir.join(LOCK))? else { return Ok(None) };
         // The machine's own view of processes is still there: in the pod's we are number 1.
@@ -137,13 +139,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let _ = dup2_stderr(&null);
     loop {
         match signals.wait() {
-            Ok(Signal::SIGCHLD) => {
-                while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                    if status == WaitStatus::StillAlive {
-                        break;
-                    }
-                }
-            }
+            Ok(Signal::SIGCHLD) => while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {},
             Ok(_) => return ExitCode::SUCCESS,
             Err(_) => {}
         }

@@ -24,10 +24,19 @@ const LOCK: &str = "shim.lock";
 #[serde(rename_all = "camelCase", tag = "phase")]
 pub(super) enum Written {
     /// A supervisor is at it.
-    Starting,
+    Starting {
+        /// The process that is about to become the program, from the moment on that it outlives its supervisor.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<i32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ticks: Option<u64>,
+    },
     /// It runs.
     Running {
         pid: i32,
+        /// When the kernel started the process: tells it from a later one with the same number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ticks: Option<u64>,
         started: Timestamp,
         /// Why a part of the log is missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +54,7 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
             return Ok(match written {
                 Some(Written::Running { pid, started, .. }) => State::Running { pid, started },
                 Some(Written::Exited(exit)) => State::Exited(exit),
-                Some(Written::Starting) | None => State::Created,
+                Some(Written::Starting { .. }) | None => State::Created,
             });
         }
         // The supervisor may have written its last word between our two looks.
@@ -53,9 +62,17 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
     }
     Ok(match written {
         None => State::Created,
-        Some(Written::Starting) => State::Lost { pid: None, started: None },
+        Some(Written::Starting { pid, .. }) => State::Lost { pid, started: None },
         Some(Written::Running { pid, started, .. }) => State::Lost { pid: Some(pid), started: Some(started) },
         Some(Written::Exited(exit)) => State::Exited(exit),
+    })
+}
+
+/// When the kernel started the container's first process, in its ticks.
+pub(super) fn ticks(dir: &Path) -> io::Result<Option<u64>> {
+    Ok(match load(&dir.join(STATE))? {
+        Some(Written::Starting { ticks, .. } | Written::Running { ticks, .. }) => ticks,
+        Some(Written::Exited(_)) | None => None,
     })
 }
 
@@ -154,12 +171,40 @@ mod tests {
     #[test]
     fn a_running_container_without_a_supervisor_is_lost() {
         let dir = tempfile::tempdir().unwrap();
-        let running = Written::Running { pid: 7, started: moment(), log_error: None };
+        let running = Written::Running { pid: 7, ticks: Some(70), started: moment(), log_error: None };
         let lock = lock(dir.path()).unwrap().expect("nobody else has it");
         write(dir.path(), &running).unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Running { pid: 7, started: moment() });
         drop(lock);
         assert_eq!(read(dir.path()).unwrap(), State::Lost { pid: Some(7), started: Some(moment()) });
+        assert_eq!(ticks(dir.path()).unwrap(), Some(70));
+    }
+
+    #[test]
+    fn a_program_is_known_before_its_supervisor_says_that_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = lock(dir.path()).unwrap().expect("nobody else has it");
+        write(dir.path(), &Written::Starting { pid: Some(7), ticks: Some(70) }).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), State::Created);
+        drop(lock);
+        assert_eq!(read(dir.path()).unwrap(), State::Lost { pid: Some(7), started: None });
+        assert_eq!(ticks(dir.path()).unwrap(), Some(70));
+    }
+
+    #[test]
+    fn what_earlier_supervisors_wrote_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, lost) in [
+            (r#"{"phase":"starting"}"#, State::Lost { pid: None, started: None }),
+            (
+                r#"{"phase":"running","pid":7,"started":"2026-11-15T16:30:00Z"}"#,
+                State::Lost { pid: Some(7), started: Some(moment()) },
+            ),
+        ] {
+            fs::write(dir.path().join(STATE), text).unwrap();
+            assert_eq!(read(dir.path()).unwrap(), lost);
+            assert_eq!(ticks(dir.path()).unwrap(), None);
+        }
     }
 
     #[test]

@@ -37,8 +37,9 @@ use self::{children::Children, client::Client, helper::Helper, output::Output};
 use super::{
     Exit, Launch, Program, StartError, cgroup,
     create::{LAUNCH, RUNTIME},
+    plain,
     state::{self, Written},
-    verb::complain,
+    verb::{complain, protected},
     wire::{self, Outcome},
 };
 use crate::{level::Level, sys};
@@ -46,6 +47,8 @@ use crate::{level::Level, sys};
 const SOCKET: &str = "shim.sock";
 /// How long the making of a container may take.
 const CREATION: Duration = Duration::from_mins(2);
+/// The kernel shall take the containers before those who look after them.
+const SCORE: &str = "-998";
 /// How long the output of a container is waited for that has ended: whoever could still write is dead.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -80,8 +83,26 @@ fn begin(dir: &Path) -> io::Result<Option<(File, Launch)>> {
     if state::before(here)?.is_some() {
         return Err(io::Error::other("the container was started before"));
     }
-    let launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+    let launch: Launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+    if launch.level == Level::Oci {
+        settle(&launch);
+        // The container and the commands in it have one of their own, and not that of the machine's user.
+        sys::process::leave_keyring();
+    }
     Ok(Some((lock, launch)))
+}
+
+/// Leaves the place of whoever started us, whose memory and time are not ours. None of it is worth a start that fails.
+fn settle(launch: &Launch) {
+    if let Some(path) = &launch.own_cgroup
+        && let Err(error) = cgroup::enter(path)
+    {
+        complain(format_args!("a supervisor stays where it was started: {error}"));
+    }
+    // Only where what we start gets a score of its own. Who may not lower it is not worse off than before.
+    if launch.oom_score_adj.is_some() {
+        let _ = fs::write("/proc/self/oom_score_adj", SCORE);
+    }
 }
 
 /// Tells whoever started us; nobody may be there any more.
@@ -95,6 +116,8 @@ fn say(outcome: &Outcome) {
 /// A container and everybody who has to do with it.
 struct Supervisor {
     program: Program,
+    /// What the program is started from.
+    _binary: Option<OwnedFd>,
     launch: Launch,
     clock: Clock,
     signals: SignalFd,
@@ -105,6 +128,8 @@ struct Supervisor {
     /// Where input goes, while it is open; `None` also with a terminal.
     stdin: Option<OwnedFd>,
     pid: i32,
+    /// When the kernel started the process.
+    ticks: Option<u64>,
     started: Timestamp,
     log_error: Option<String>,
     _lock: File,
@@ -128,13 +153,18 @@ impl Supervisor {
         }
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        state::write(Path::new("."), &Written::Starting)?;
+        state::write(Path::new("."), &Written::Starting { pid: None, ticks: None })?;
         let _ = fs::remove_file(SOCKET);
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
         let output = Output::new(&launch.log)?;
+        let (program, binary) = match launch.level {
+            Level::Oci => protected(program),
+            Level::Process => (program, None),
+        };
         Ok(Self {
             program,
+            _binary: binary,
             launch,
             clock,
             signals,
@@ -144,6 +174,7 @@ impl Supervisor {
             output,
             stdin: None,
             pid: 0,
+            ticks: None,
             started,
             log_error: None,
             _lock: lock,
@@ -184,6 +215,7 @@ impl Supervisor {
         self.output.pipes(ends.stdout, ends.stderr);
         self.stdin = ends.stdin;
         self.pid = pid;
+        self.ticks = plain::start_ticks_of(pid);
         self.children.watch(pid);
         self.started = self.clock.now();
         for detail in helper.details() {
@@ -275,8 +307,12 @@ impl Supervisor {
 
     /// Writes that the container runs.
     fn note(&self) {
-        let running =
-            Written::Running { pid: self.pid, started: self.started, log_error: self.log_error.clone() };
+        let running = Written::Running {
+            pid: self.pid,
+            ticks: self.ticks,
+            started: self.started,
+            log_error: self.log_error.clone(),
+        };
         if let Err(error) = state::write(Path::new("."), &running) {
             complain(format_args!("{} write the state: {error}", self.clock.now()));
         }

@@ -3,11 +3,13 @@
 use std::{
     env, fmt,
     io::{self, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
     process::ExitCode,
 };
 
 use super::{Program, create, exec, pause, supervise};
+use crate::sys;
 
 /// What a process of our binary does that was started as a shim: the verb is the first argument that is one, and what is before it is
 /// how the next process is started.
@@ -30,6 +32,18 @@ pub fn main() -> ExitCode {
         "exec" => exec::run(),
         "pause" => pause::run(dir, &program, rest),
         _ => pause::rest(dir),
+    }
+}
+
+/// The program from a binary that a container cannot write to, however it comes by it: for processes that enter one. Must be kept while
+/// it is started. Where that cannot be had it is protected by being in use.
+pub(super) fn protected(program: Program) -> (Program, Option<OwnedFd>) {
+    match sys::mount::read_only(&program.path) {
+        Ok(binary) => {
+            let path = format!("/proc/self/fd/{}", binary.as_raw_fd()).into();
+            (Program { path, args: program.args }, Some(binary))
+        }
+        Err(_) => (program, None),
     }
 }
 

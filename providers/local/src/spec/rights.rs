@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use vk_pod_engine::backend::ContainerConfig;
+use vk_provider::{Error, Result};
 
 use super::{Machine, Order};
 
@@ -26,6 +27,7 @@ const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
 ];
 const ALL: &str = "ALL";
+const MKNOD: &str = "MKNOD";
 
 /// Character devices that every container may use: null, zero, full, random, urandom, tty, console, ptmx and the terminals.
 const COMMON: [(i64, Option<i64>); 9] = [
@@ -54,17 +56,9 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
     if security.privileged {
         return ours.clone();
     }
-    let plain = |name: &String| {
-        let name = name.to_ascii_uppercase();
-        name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
-    };
-    let add: Vec<String> = security.capabilities.add.iter().map(plain).collect();
-    let drop: Vec<String> = security.capabilities.drop.iter().map(plain).collect();
+    let add: Vec<String> = security.capabilities.add.iter().map(|name| plain(name)).collect();
+    let drop: Vec<String> = security.capabilities.drop.iter().map(|name| plain(name)).collect();
     let mut granted: BTreeSet<String> = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
-    if machine.unified {
-        // Nothing would hold a device node of the container's own making.
-        granted.remove("MKNOD");
-    }
     if add.iter().any(|name| name == ALL) {
         granted.clone_from(ours);
     }
@@ -75,8 +69,35 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
     for name in &drop {
         granted.remove(name);
     }
+    if machine.unified {
+        // Nothing would hold a device node of the container's own making: a node of the machine's disk would be the disk. Last, so that neither
+        // `ALL` nor a name brings it back.
+        granted.remove(MKNOD);
+    }
     granted.retain(|name| ours.contains(name));
     granted
+}
+
+/// Refuses a capability by its name that this machine cannot hold within bounds.
+pub(super) fn check(container: &ContainerConfig, machine: &Machine) -> Result<()> {
+    let security = &container.security;
+    let names = |names: &[String]| names.iter().any(|name| plain(name) == MKNOD);
+    let wanted = names(&security.capabilities.add) && !names(&security.capabilities.drop);
+    if security.privileged || !machine.unified || !wanted {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "capability MKNOD of container {:?} cannot be granted: this machine has cgroup version 2, on which the runtime \"local\" has no rules for \
+         devices, so that a node made by the container would open every disk of the machine; leave it out of `capabilities.add`, or run the \
+         container privileged",
+        container.name
+    )))
+}
+
+/// A capability as the kernel's list has it.
+fn plain(name: &str) -> String {
+    let name = name.to_ascii_uppercase();
+    name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }
 
 /// Device nodes beside those that every container has.

@@ -201,6 +201,36 @@ fn on_unified_cgroups_nobody_makes_device_nodes_and_no_old_hierarchy_is_named() 
 }
 
 #[test]
+fn on_unified_cgroups_the_right_to_make_device_nodes_is_refused_by_name_and_not_in_all() {
+    let unified = Machine { unified: true, hierarchies: vec![], ..machine() };
+    let asking = |add: &[&str], drop: &[&str]| {
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let mut container = container();
+        container.security.capabilities = Capabilities { add: all(add), drop: all(drop) };
+        container
+    };
+    for name in ["MKNOD", "mknod", "CAP_MKNOD"] {
+        let error = made(&asking(&[name], &[]), &unified, &places()).unwrap_err();
+        assert!(error.message().contains("capability MKNOD of container \"main\""), "{error}");
+        assert!(error.message().contains("cgroup version 2"), "{error}");
+        assert!(!granted(&asking(&[name], &["ALL"]), &unified).contains("MKNOD"));
+    }
+    let all = asking(&["ALL"], &[]);
+    made(&all, &unified, &places()).unwrap();
+    let rights = granted(&all, &unified);
+    assert!(rights.contains("SYS_ADMIN") && !rights.contains("MKNOD"), "{rights:?}");
+    made(&asking(&["MKNOD"], &["MKNOD"]), &unified, &places()).unwrap();
+    let mut privileged = asking(&["MKNOD"], &[]);
+    privileged.security.privileged = true;
+    made(&privileged, &unified, &places()).unwrap();
+    assert!(granted(&privileged, &unified).contains("MKNOD"));
+    assert!(
+        granted(&asking(&["MKNOD"], &["ALL"]), &machine()).contains("MKNOD"),
+        "rules hold it on version 1"
+    );
+}
+
+#[test]
 fn a_command_of_the_pods_own_takes_no_arguments_of_the_image() {
     let mut container = container();
     let image = image();

@@ -1,6 +1,7 @@
 //! Pods of real containers, by the backend alone.
 
 mod conformance;
+mod ending;
 mod life;
 mod limits;
 mod place;

@@ -186,6 +186,26 @@ async fn a_pod_with_power_over_its_network_does_not_reach_the_hosts_loopback_eit
     assert_eq!(hidden.recv(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn the_bridge_speaks_no_ipv6_and_routes_the_loopback_only_behind_its_rules() {
+    let lab = Lab::open().await;
+    let bridge = lab.network.bridge().to_owned();
+    let read = |path: String| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
+    let routed = || read(format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet"));
+    for (file, value) in [("disable_ipv6", "1"), ("accept_ra", "0")] {
+        // A kernel without IPv6 has no such file.
+        let found = read(format!("/proc/sys/net/ipv6/conf/{bridge}/{file}"));
+        assert!(found.is_none() || found.as_deref() == Some(value), "{file} is {found:?}");
+    }
+    assert_eq!(routed().as_deref(), Some("1"));
+    // The same bridge for a node that has no rules any more.
+    let plain = Network::open(NetworkSettings { nat: false, ..settings(&lab) }).await.unwrap();
+    assert_eq!((plain.bridge(), routed().as_deref()), (bridge.as_str(), Some("0")));
+    let again = Network::open(settings(&lab)).await.unwrap();
+    assert_eq!((again.bridge(), routed().as_deref()), (bridge.as_str(), Some("1")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
 async fn fifty_pods_at_once_have_an_address_each() {

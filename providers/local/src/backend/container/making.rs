@@ -60,6 +60,8 @@ impl Inner {
             stdin_once: config.stdin_once,
             oom_score_adj: Some(config.resources.oom_score_adj).filter(|_| !self.is_plain()),
             cgroup: sandbox.record.cgroup.as_ref().map(|pod| format!("{pod}/{id}")),
+            own_cgroup: sandbox.record.cgroup.as_ref().map(|_| self.shims_cgroup()),
+            no_new_privs: config.security.no_new_privileges && self.is_plain(),
             process: None,
         };
         let stored = self.image_of(&config)?;

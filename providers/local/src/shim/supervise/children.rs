@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 
 use nix::{
-    errno::Errno,
-    sys::{
-        signal::{self, Signal},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
+    sys::signal::{self, Signal},
     unistd::Pid,
+};
+use rustix::{
+    io::Errno,
+    process::{WaitOptions, wait},
 };
 use tokio::time::Instant;
 
@@ -70,13 +70,15 @@ impl Children {
     /// Takes note of all that have ended. Whether there are others.
     pub(super) fn reap(&mut self) -> bool {
         loop {
-            let (process, code) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), code),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), 128 + signal as i32),
-                Ok(WaitStatus::StillAlive) => return true,
-                Ok(_) | Err(Errno::EINTR) => continue,
+            let (process, status) = match wait(WaitOptions::NOHANG) {
+                Ok(Some((process, status))) => (process.as_raw_pid(), status),
+                Ok(None) => return true,
+                Err(Errno::INTR) => continue,
                 Err(_) => return false,
             };
+            // By number: signals of the program's own choice have no names.
+            let by_signal = status.terminating_signal().map(|number| 128 + number);
+            let Some(code) = status.exit_status().or(by_signal) else { continue };
             match self.watched.get_mut(&process) {
                 Some(ended) => *ended = Some(code),
                 None if self.helpers > 0 => {
@@ -84,6 +86,15 @@ impl Children {
                 }
                 // An orphan that came to us.
                 None => {}
+            }
+        }
+    }
+
+    /// Ends a helper and what it has started, unless they have ended: their numbers may be others' by now.
+    pub(super) fn kill(&self, helper: &Helper) {
+        for process in helper.pid().into_iter().chain([helper.process()]) {
+            if self.ended(process).is_none() && !self.unclaimed.contains_key(&process) {
+                kill(process);
             }
         }
     }

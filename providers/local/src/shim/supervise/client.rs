@@ -12,6 +12,7 @@ use rustix::{
     io::Errno,
     pipe::{PipeFlags, fcntl_setpipe_size, pipe_with},
 };
+use tokio::time::Instant;
 
 use super::helper::Helper;
 use crate::shim::{
@@ -40,7 +41,14 @@ pub(super) enum Role {
     /// It waits for the end.
     Waiting,
     /// Its command is being started; these ends are for the client.
-    Starting { helper: Box<Helper>, given: Given, ends: Vec<OwnedFd>, gone: bool },
+    Starting {
+        helper: Box<Helper>,
+        given: Given,
+        ends: Vec<OwnedFd>,
+        /// Then it has taken too long.
+        until: Option<Instant>,
+        gone: bool,
+    },
     /// Its command runs.
     Running { pid: i32 },
     /// It sees the container's output.

@@ -122,6 +122,12 @@ impl Helper {
         self.pid
     }
 
+    /// It is ended because of this, unless it said something itself, which is nearer to the cause.
+    pub(super) fn give_up(&mut self, why: &str) {
+        self.read();
+        self.error.get_or_insert_with(|| why.to_owned());
+    }
+
     pub(super) fn details(&self) -> &[String] {
         &self.details
     }

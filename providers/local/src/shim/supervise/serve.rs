@@ -6,11 +6,7 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    libc,
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::libc;
 use rand::RngExt as _;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::time::Instant;
@@ -20,10 +16,16 @@ use super::{
     client::{Client, Heard, Role},
     helper::{self, Helper, timespec},
 };
-use crate::shim::{
-    log::Stream,
-    wire::{Given, Reply, Request, Streams},
+use crate::{
+    shim::{
+        log::Stream,
+        wire::{Given, Reply, Request, Streams},
+    },
+    sys,
 };
+
+/// How long the start of a command may take.
+const STARTING: Duration = Duration::from_mins(2);
 
 /// What was awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,12 @@ impl Supervisor {
         }
         let mut fds: Vec<PollFd<'_>> =
             fds.into_iter().map(|fd: BorrowedFd<'_>| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let left = self.clients.iter().filter_map(|client| match client.role {
+            Role::Starting { until, .. } => Some(until?.saturating_duration_since(Instant::now())),
+            _ => None,
+        });
+        // A whole millisecond more: the deadline shall be over when we look.
+        let limit = limit.into_iter().chain(left.map(|left| left + Duration::from_millis(1))).min();
         if poll(&mut fds, limit.and_then(timespec).as_ref()).is_err() {
             return Vec::new();
         }
@@ -159,7 +167,12 @@ impl Supervisor {
                 self.children.release(*pid);
                 client.role = Role::Done;
             }
-            (Heard::Gone, Role::Starting { gone, .. }) => *gone = true,
+            (Heard::Gone, Role::Starting { helper, gone, .. }) => {
+                *gone = true;
+                // It may hang in something that the container has made.
+                helper.give_up("whoever asked for it is gone");
+                self.children.kill(helper);
+            }
             (Heard::Gone, _) => client.role = Role::Done,
         }
     }
@@ -201,10 +214,10 @@ impl Supervisor {
     }
 
     fn signal(&self, number: i32) -> Result<(), String> {
-        let signal = Signal::try_from(number).map_err(|error| format!("signal {number}: {error}"))?;
-        match kill(Pid::from_raw(self.pid), signal) {
+        match sys::process::signal(self.pid, number) {
+            Ok(()) => Ok(()),
             // It has ended, and nobody has noticed yet.
-            Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             Err(error) => Err(format!("signal {number}: {error}")),
         }
     }
@@ -227,19 +240,25 @@ impl Supervisor {
             (helper, [stdin_ours, stdout_ours, stderr_ours].into_iter().flatten().collect())
         };
         self.children.expect(helper.process());
-        Ok(Role::Starting { helper: Box::new(helper), given, ends, gone: false })
+        let until = Some(Instant::now() + STARTING);
+        Ok(Role::Starting { helper: Box::new(helper), given, ends, until, gone: false })
     }
 
     /// Goes on with commands that have started, and with those that have ended.
     fn settle(&mut self) {
         for place in 0..self.clients.len() {
             let client = &mut self.clients[place];
-            if let Role::Starting { helper, .. } = &mut client.role {
+            if let Role::Starting { helper, until, .. } = &mut client.role {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    *until = None;
+                    helper.give_up("it takes too long");
+                    self.children.kill(helper);
+                }
                 if !helper.read() || !self.children.finished(helper) {
                     continue;
                 }
                 let role = std::mem::replace(&mut client.role, Role::Done);
-                if let Role::Starting { helper, given, ends, gone } = role {
+                if let Role::Starting { helper, given, ends, gone, .. } = role {
                     let role = self.started(place, &helper, given, ends, gone);
                     self.clients[place].role = role;
                 }

@@ -58,6 +58,14 @@ async fn containers_run_on_while_nobody_is_there_and_are_adopted() {
 
     let backend = place.open().await;
     assert_eq!(pid(&place, &id), Some(before));
+    // Not with us, with whom a service manager would end them.
+    let shims = format!("{}/shims", place.cgroup());
+    let supervised = supervisors(&place, &id);
+    assert!(!supervised.is_empty());
+    for pid in supervised {
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        assert!(cgroups.lines().any(|line| line.ends_with(&shims)), "{cgroups}");
+    }
     let listing = backend.list(&BTreeMap::default()).await.unwrap();
     assert_eq!(listing.sandboxes.len(), 1);
     assert_eq!(
@@ -140,7 +148,9 @@ async fn a_record_that_was_cut_off_is_removed_unless_something_runs_there() {
     };
     let local = place.root().join("local");
     std::fs::create_dir_all(local.join("containers/cut")).unwrap();
-    std::fs::write(local.join("containers/cut/record.json"), "").unwrap();
+    for file in ["record.json", "state.json"] {
+        std::fs::write(local.join("containers/cut").join(file), "").unwrap();
+    }
     let record = local.join("containers").join(&id).join("record.json");
     let whole = std::fs::read(&record).unwrap();
     std::fs::write(&record, "").unwrap();

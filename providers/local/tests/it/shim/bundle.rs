@@ -56,6 +56,8 @@ impl Bundle {
             stdin_once: false,
             oom_score_adj: None,
             cgroup: None,
+            own_cgroup: None,
+            no_new_privs: false,
             process: None,
         };
         Self { folder, launch, spec: Spec::default(), shim: Shim::at(dir) }
@@ -209,6 +211,26 @@ impl Bundle {
         fs::read_to_string(self.shim.dir().join("shim.err")).unwrap_or_default()
     }
 
+    /// A helper of this container that has this verb.
+    pub(super) fn helper(&self, verb: &str) -> Option<i32> {
+        let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.into_iter().find(|pid| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let here = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            line.split('\0').any(|word| word == verb) && here == self.shim.dir()
+        })
+    }
+
+    /// Until this is dropped, helpers hang at their first step.
+    pub(super) fn stuck(&self) -> Stuck {
+        let launch = self.shim.dir().join("launch.json");
+        let aside = launch.with_extension("aside");
+        fs::rename(&launch, &aside).unwrap();
+        nix::unistd::mkfifo(&launch, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Stuck { launch, aside }
+    }
+
     /// The supervisor of this container, by what it was started with.
     pub(super) fn supervisor(&self) -> i32 {
         let dir = self.shim.dir().to_str().unwrap().to_owned();
@@ -221,6 +243,18 @@ impl Bundle {
                 line.contains("supervise") && line.contains(&dir)
             })
             .expect("a supervisor")
+    }
+}
+
+/// Helpers of a container hang.
+pub(super) struct Stuck {
+    launch: PathBuf,
+    aside: PathBuf,
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        let _ = fs::rename(&self.aside, &self.launch);
     }
 }
 
@@ -240,6 +274,10 @@ impl Drop for Bundle {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        let own = self.launch.own_cgroup.iter();
+        if let Some(top) = own.flat_map(|path| path.split('/')).find(|part| !part.is_empty()) {
+            let _ = cgroup::remove(top);
         }
     }
 }

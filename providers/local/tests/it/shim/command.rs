@@ -42,13 +42,7 @@ async fn a_command_runs_among_the_processes_of_the_container_and_its_code_is_tol
 #[ignore = "needs root: make test"]
 async fn a_command_has_the_rights_of_the_container_and_no_more() {
     let mut bundle = Bundle::container("grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status; sleep 1000");
-    let profile: oci_spec::runtime::LinuxSeccomp = serde_json::from_value(serde_json::json!({
-        "defaultAction": "SCMP_ACT_ALLOW",
-        "architectures": ["SCMP_ARCH_X86_64"],
-        "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
-    }))
-    .unwrap();
-    bundle.spec.linux_mut().as_mut().unwrap().set_seccomp(Some(profile));
+    bundle.spec.linux_mut().as_mut().unwrap().set_seccomp(Some(no_folders()));
     bundle.start().await.unwrap();
     bundle.logs("Seccomp:").await;
     let (code, output) = ran(&bundle, &["grep", "-E", "Cap|NoNewPrivs|Seccomp:", "/proc/self/status"]).await;
@@ -56,6 +50,120 @@ async fn a_command_has_the_rights_of_the_container_and_no_more() {
     assert!(output.contains("Seccomp:\t2"), "{output}");
     let (code, output) = ran(&bundle, &["mkdir", "/tmp/forbidden"]).await;
     assert!(code == 1 && output.contains("not permitted"), "{output}");
+}
+
+/// A filter under which nobody makes a directory.
+fn no_folders() -> oci_spec::runtime::LinuxSeccomp {
+    serde_json::from_value(serde_json::json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_command_of_another_user_is_under_the_filter_with_and_without_new_privileges() {
+    for renounced in [None, Some(true)] {
+        let script = "grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status; sleep 1000";
+        let mut bundle = Bundle::container(script).user(1000);
+        bundle.spec.linux_mut().as_mut().unwrap().set_seccomp(Some(no_folders()));
+        bundle.spec.process_mut().as_mut().unwrap().set_no_new_privileges(renounced);
+        bundle.start().await.unwrap();
+        bundle.logs("Seccomp:").await;
+        let status = ["grep", "-E", "Cap|NoNewPrivs|Seccomp:", "/proc/self/status"];
+        let (code, output) = ran(&bundle, &status).await;
+        assert_eq!((code, output.lines().collect::<Vec<_>>().join(";")), (0, bundle.logged().join(";")));
+        assert!(output.contains("Seccomp:\t2"), "{output}");
+        let (code, output) = ran(&bundle, &["mkdir", "/tmp/forbidden"]).await;
+        assert!(code == 1 && output.contains("not permitted"), "{output}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_command_starts_in_a_directory_that_its_user_could_not_enter() {
+    let mut bundle = Bundle::container("sleep 1000").user(1000);
+    let inner = bundle.shim.dir().join("rootfs/closed/inner");
+    std::fs::create_dir_all(&inner).unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(inner.parent().unwrap(), closed).unwrap();
+    bundle.spec.process_mut().as_mut().unwrap().set_cwd("/closed/inner".into());
+    bundle.start().await.unwrap();
+    let (code, output) = ran(&bundle, &["readlink", "/proc/self/cwd"]).await;
+    assert_eq!((code, output.as_str()), (0, "/closed/inner\n"));
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_command_that_starts_shows_nothing_of_the_machine_to_the_container() {
+    // Whoever may trace sees through `/proc` what the others have.
+    let script =
+        "echo up; while :; do for p in /proc/[0-9]*; do [ -e $p/root$MARK ] && echo seen $p; done; done";
+    let mut bundle = Bundle::container(script);
+    let mark = bundle.folder.path().join("mark");
+    std::fs::write(&mark, "").unwrap();
+    let process = bundle.spec.process_mut().as_mut().unwrap();
+    process.set_env(Some(vec!["PATH=/bin".to_owned(), format!("MARK={}", mark.display())]));
+    let rights: oci_spec::runtime::LinuxCapabilities = serde_json::from_value(serde_json::json!({
+        "bounding": ["CAP_SYS_PTRACE"], "effective": ["CAP_SYS_PTRACE"], "permitted": ["CAP_SYS_PTRACE"],
+    }))
+    .unwrap();
+    process.set_capabilities(Some(rights));
+    bundle.start().await.unwrap();
+    bundle.logs("up").await;
+    for _ in 0..60 {
+        assert_eq!(ran(&bundle, &["true"]).await.0, 0);
+    }
+    assert_eq!(bundle.logged(), ["up"]);
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn a_list_of_users_that_gives_nothing_does_not_hold_a_command_up() {
+    let bundle = Bundle::container("rm /etc/passwd; mkfifo /etc/passwd; echo up; sleep 1000");
+    bundle.start().await.unwrap();
+    bundle.logs("up").await;
+    assert_eq!(ran(&bundle, &["sh", "-c", "echo $HOME"]).await, (0, "/\n".to_owned()));
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn the_keys_of_a_container_are_its_own() {
+    let script = "grep -o '^.*keyring *_ses' /proc/keys | cut -d' ' -f1; echo up; sleep 1000";
+    let [one, other] = [(); 2].map(|()| {
+        // Another user sees only the keys that it has.
+        let mut bundle = Bundle::container(script).user(1000);
+        bundle.spec.linux_mut().as_mut().unwrap().set_masked_paths(None);
+        bundle
+    });
+    for bundle in [&one, &other] {
+        bundle.start().await.unwrap();
+        bundle.logs("up").await;
+    }
+    assert_eq!((one.logged().len(), other.logged().len()), (2, 2), "{:?}", one.logged());
+    assert_ne!(one.logged()[0], other.logged()[0]);
+    let command = script.split(';').next().unwrap();
+    assert_eq!(ran(&one, &["sh", "-c", command]).await, (0, format!("{}\n", one.logged()[0])));
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn the_binary_of_a_process_that_enters_a_container_cannot_be_written() {
+    let bundle = Bundle::container("sleep 1000");
+    bundle.start().await.unwrap();
+    let _stuck = bundle.stuck();
+    let command = words(&["true"]);
+    let mut running = std::pin::pin!(bundle.shim.run(&command, Duration::ZERO));
+    let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
+    let helper = tokio::select! {
+        ran = &mut running => panic!("{ran:?}"),
+        helper = found => helper,
+    };
+    // While it runs nobody can write to it in any case; this is for one who keeps it until then.
+    let mount = rustix::fs::statvfs(format!("/proc/{helper}/exe")).unwrap();
+    assert!(mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
 }
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use std::{fs, time::Duration};
 use tokio::{io::AsyncReadExt as _, net::UnixDatagram, time::timeout};
 use vk_pod_engine::backend::Ran;
 use vk_provider::ability::ExecOptions;
-use vk_provider_local::shim::State;
+use vk_provider_local::shim::{State, plain_strays, start_ticks_of};
 use vk_testing::eventually;
 
-use super::bundle::{Bundle, SOON, dies, signal};
+use super::bundle::{Bundle, SOON, alive, dies, signal};
 
 #[tokio::test]
 async fn a_process_runs_to_its_end_and_its_output_is_logged() {
@@ -37,6 +37,40 @@ async fn success_is_completed_and_a_signal_is_counted_from_128() {
     assert_eq!((exit.code, exit.reason.as_str()), (143, "Error"));
     // Nobody is there any more, and that is what was wanted.
     bundle.shim.signal(nix::libc::SIGKILL).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_signal_without_a_name_is_sent_and_its_end_is_seen() {
+    let bundle = Bundle::process("sleep 1000");
+    bundle.start().await.unwrap();
+    let command = ["sh", "-c", "kill -40 $$; sleep 1000"].map(str::to_owned);
+    let ran = bundle.shim.run(&command, SOON).await.unwrap();
+    assert!(matches!(ran, Ran::Ended { code: 168, .. }), "{ran:?}");
+    for number in [0, -9, 65] {
+        assert!(bundle.shim.signal(number).await.is_err(), "{number}");
+    }
+    bundle.shim.signal(37).await.unwrap();
+    let exit = bundle.ended().await;
+    assert_eq!((exit.code, exit.reason.as_str()), (165, "Error"));
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_before_its_program_ends_with_whoever_asked_for_it() {
+    let bundle = Bundle::process("sleep 1000");
+    bundle.start().await.unwrap();
+    let helper = {
+        let _stuck = bundle.stuck();
+        let command = ["true".to_owned()];
+        let running = bundle.shim.run(&command, Duration::ZERO);
+        let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
+        tokio::select! {
+            ran = running => panic!("{ran:?}"),
+            helper = found => helper,
+        }
+    };
+    dies(helper).await;
+    let ran = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
+    assert!(matches!(ran, Ran::Ended { code: 0, .. }), "{ran:?}");
 }
 
 #[tokio::test]
@@ -188,4 +222,60 @@ async fn the_log_goes_on_in_a_new_file() {
     let before = fs::read_to_string(&old).unwrap();
     let last: usize = before.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert_eq!(bundle.logged()[0], format!("line {}", last + 1));
+}
+
+#[tokio::test]
+async fn the_processes_of_a_lost_container_are_found_wherever_they_went() {
+    let script = "(setsid sleep 1000 & echo $! > parted); echo up; sleep 1000";
+    let bundle = Bundle::process(script);
+    bundle.start().await.unwrap();
+    bundle.logs("up").await;
+    let (pid, ticks) = (bundle.pid(), bundle.shim.start_ticks().unwrap());
+    assert!(ticks.is_some() && ticks == start_ticks_of(pid), "{ticks:?}");
+    signal(bundle.supervisor(), nix::libc::SIGKILL);
+    eventually("it is lost", SOON, async || match bundle.shim.state().unwrap() {
+        State::Lost { pid: Some(found), .. } if found == pid => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert_eq!(bundle.shim.start_ticks().unwrap(), ticks);
+    let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap();
+    let found = plain_strays(id);
+    assert!(found.contains(&pid) && found.len() >= 2, "{found:?}");
+    for stray in found {
+        signal(stray, nix::libc::SIGKILL);
+    }
+    eventually("nobody is left", SOON, async || {
+        let left = plain_strays(id);
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_program_whose_supervisor_was_killed_at_once_is_found() {
+    // The first thing that the program does, when its supervisor has hardly noticed that it runs.
+    let bundle = Bundle::process("kill -9 $PPID; sleep 1000");
+    let _ = bundle.start().await;
+    let pid = eventually("it is lost", SOON, async || match bundle.shim.state().unwrap() {
+        State::Lost { pid: Some(pid), .. } => Ok(pid),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let ticks = bundle.shim.start_ticks().unwrap();
+    assert!(alive(pid) && ticks.is_some() && ticks == start_ticks_of(pid), "{pid} {ticks:?}");
+    let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap();
+    for stray in plain_strays(id) {
+        signal(stray, nix::libc::SIGKILL);
+    }
+}
+
+#[tokio::test]
+async fn a_program_renounces_new_privileges_where_that_is_asked_for() {
+    for wanted in [false, true] {
+        let mut bundle = Bundle::process("grep NoNewPrivs /proc/self/status");
+        bundle.launch.no_new_privs = wanted;
+        assert_eq!(bundle.ran().await.code, 0);
+        assert_eq!(bundle.logged(), [format!("NoNewPrivs:\t{}", u8::from(wanted))]);
+    }
 }
