@@ -95,6 +95,7 @@ impl Factory for CriFactory {
             resync: RESYNC,
         };
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &Supervisor::new())?;
+        engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }

@@ -160,6 +160,7 @@ impl Factory for LocalFactory {
         };
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &Supervisor::new())?
             .describing(move |node| described.describe(node));
+        engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }
