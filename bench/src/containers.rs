@@ -1,5 +1,5 @@
-//! A burst of pods that really run: ours with the provider `cri`, and the real kubelet, one after the other, each on a containerd of its own
-//! of the same build and with a control plane of its own.
+//! A burst of pods that really run: ours with the provider `cri`, ours with the provider `local`, and the real kubelet, one after the other,
+//! each with a control plane of its own; and on a containerd of its own of the same build, where it needs one.
 
 use std::{
     fs::{self, File},
@@ -15,18 +15,25 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane, Usage, control_plane,
-    peer::{Containerd, Kubelet, Machine as Place, Resident, containerd, image, kubelet},
+    peer::{
+        Bare, Containerd, Host, House, Image, Kubelet, Machine as Place, Resident, containerd, image, kubelet,
+    },
 };
 
 use crate::{
     burst::{Burst, Up},
     contestant::{Contestant, Field, NODE, Prepared, is_ready},
-    machine::{Machine, proportional_megabytes},
+    machine::{Machine, proportional_megabytes, proportional_megabytes_below},
     report::{Figure, Report, say, thousands},
 };
 
 /// Memory is read this long after what it is read for: collectors have run, buffers have gone.
 const SETTLE: Duration = Duration::from_secs(5);
+/// What runs in the pods.
+const PROGRAM: [&str; 2] = ["sleep", "3600"];
+/// Bytes of each file of a large image, and how many files it has.
+const MEGABYTE: u32 = 1 << 20;
+const LARGE: u32 = 256;
 /// A kubelet looks at its machine first.
 const READY: Duration = Duration::from_mins(2);
 
@@ -54,16 +61,24 @@ enum Agent {
     Kubelet(Kubelet),
 }
 
-/// What an agent holds.
+/// What it runs them on.
+enum Ground {
+    Containerd(Containerd),
+    Bare(Bare),
+}
+
+/// What an agent holds, and what all that is there to run pods does.
 struct Held {
     usage: Usage,
     proportional: f64,
+    all: f64,
+    runtime: Duration,
 }
 
 impl Containers {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
         // Nobody else runs containers.
-        self.field.keep(&[Contestant::Ours, Contestant::Kubelet]);
+        self.field.keep(&[Contestant::Ours, Contestant::Local, Contestant::Kubelet]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::beside(Machine::look()?, Contestant::Kubelet);
         for &contestant in &field.contestants {
@@ -93,19 +108,26 @@ impl Containers {
         report.machine.saw(&cluster).await?;
         let namespace = cluster.namespace("bench").await?;
         let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
-        let mut options = containerd::Options::default();
-        options.program = self.containerd.clone().unwrap_or(options.program);
-        let containerd = Containerd::start(Place::any(), options).await;
-        report.runtime = Some(format!("containerd {}", containerd.version()));
-
-        let agent = Agent::start(who, field, &containerd, &cluster, &format!("containers-{count}")).await?;
-        let figures = burst(&agent, &containerd, &cluster, pods, count).await;
+        let ground = if who == Contestant::Local {
+            Ground::Bare(Bare::start(Place::any()).await)
+        } else {
+            let mut options = containerd::Options::default();
+            options.program = self.containerd.clone().unwrap_or(options.program);
+            let containerd = Containerd::start(Place::any(), options).await;
+            report.runtime = Some(format!("containerd {}", containerd.version()));
+            Ground::Containerd(containerd)
+        };
+        let unpacked = ground.unpacks(field.ours())?;
+        let agent = Agent::start(who, field, &ground, &cluster, &format!("containers-{count}")).await?;
+        let figures = burst(&agent, &ground, &cluster, pods, count).await;
         if let Agent::Kubelet(kubelet) = &agent {
             // Its folder goes with the machine.
             let said = kubelet.folder().join("kubelet.log");
             fs::copy(said, field.log(who, &format!("containers-{count}")))?;
         }
-        figures
+        let mut figures = figures?;
+        figures.push(("an archive imported and unpacked, by containerd or by ours", unpacked, "MB/s"));
+        Ok(figures)
     }
 }
 
@@ -115,16 +137,16 @@ impl Agent {
     async fn start(
         who: Contestant,
         field: &Prepared,
-        containerd: &Containerd,
+        ground: &Ground,
         cluster: &ControlPlane,
         what: &str,
     ) -> anyhow::Result<Self> {
-        if who == Contestant::Kubelet {
+        if let (Contestant::Kubelet, Ground::Containerd(containerd)) = (who, ground) {
             let options = kubelet::Options { node: NODE.to_owned(), features: Vec::new() };
             return Ok(Self::Kubelet(Kubelet::start(containerd, cluster, &options).await));
         }
         let log = File::create(field.log(who, what))?;
-        Ok(Self::Ours(ours(field.ours(), containerd, cluster, log).await?))
+        Ok(Self::Ours(ours(field.ours(), ground, cluster, log).await?))
     }
 
     fn id(&self) -> u32 {
@@ -134,16 +156,25 @@ impl Agent {
         }
     }
 
-    fn look(&self) -> anyhow::Result<Held> {
+    fn look(&self, ground: &Ground) -> anyhow::Result<Held> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
-        Ok(Held { usage, proportional: proportional_megabytes(self.id())? })
+        let runtime = match ground {
+            Ground::Containerd(containerd) => {
+                let id = containerd.id().context("containerd runs")?;
+                Usage::of(id).context("containerd ended")?.cpu
+            }
+            Ground::Bare(_) => Duration::ZERO,
+        };
+        // What the pods themselves hold is their own affair.
+        let all = proportional_megabytes_below(ground.inside(), &[&PROGRAM.join(" ")])?;
+        Ok(Held { usage, proportional: proportional_megabytes(self.id())?, all, runtime })
     }
 
     /// Waits until its node is Ready.
-    async fn ready(&self, nodes: &Api<Node>) -> anyhow::Result<()> {
+    async fn ready(&self, nodes: &Api<Node>, ground: &Ground) -> anyhow::Result<()> {
         let begun = Instant::now();
         while nodes.get_opt(NODE).await?.is_none_or(|node| !is_ready(&node)) {
-            self.look()?;
+            self.look(ground)?;
             anyhow::ensure!(begun.elapsed() < READY, "the node is not Ready");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -154,11 +185,11 @@ impl Agent {
 /// Starts ours where the kubelet would be, and with the same settings.
 async fn ours(
     program: &Path,
-    containerd: &Containerd,
+    ground: &Ground,
     cluster: &ControlPlane,
     log: File,
 ) -> anyhow::Result<Resident> {
-    let machine = containerd.machine();
+    let machine = ground.machine();
     let folder = machine.folder();
     let address = machine.addresses()[0].to_string();
     let user = format!("system:node:{NODE}");
@@ -170,19 +201,28 @@ async fn ours(
     let kubeconfig = folder.join("kubeconfig");
     cluster.write_kubeconfig(&kubeconfig, &user, &["system:nodes"])?;
     let serving = cluster.serving_certificate(&user, &[&address])?;
-    let provider = json!({
-        "socket": containerd.socket(),
+    let mut provider = json!({
         "root": folder.join("virtual-kubelet"),
         "logRoot": folder.join("logs"),
         "clusterDNS": ["10.0.0.10"],
         "cgroupRoot": format!("/{}", machine.cgroup()),
         "maxPods": 500,
     });
-    let mut command = containerd.beside(program);
+    let name = match ground {
+        Ground::Containerd(containerd) => {
+            provider["socket"] = json!(containerd.socket());
+            "cri"
+        }
+        Ground::Bare(bare) => {
+            import(bare, program, &bare.archive(&Image::standard()))?;
+            "local"
+        }
+    };
+    let mut command = ground.beside(program);
     command.args([
         "run",
         "--provider",
-        "cri",
+        name,
         "--nodename",
         NODE,
         "--metrics-addr",
@@ -192,50 +232,98 @@ async fn ours(
     ]);
     // On all addresses of the machine, where a kubelet may have the usual one already.
     command.args(["--internal-ip", &address, "--port", "11999"]);
+    command.arg("--state-dir").arg(state(ground));
     command.arg("--provider-config").arg(file("provider.yaml", &provider.to_string())?);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert-file").arg(file("serving.crt", &serving.cert_pem)?);
     command.arg("--tls-private-key-file").arg(file("serving.key", &serving.key_pem)?);
     command.arg("--client-verify-ca").arg(file("clients.crt", cluster.ca_pem())?);
     command.stdout(log.try_clone()?).stderr(log);
-    Ok(containerd.start_beside(&mut command).await)
+    Ok(Resident::start(&mut command).await)
+}
+
+/// Where ours keeps what survives it.
+fn state(host: &impl Host) -> PathBuf {
+    host.machine().folder().join("state")
+}
+
+/// Gives images to ours.
+fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()> {
+    let mut command = host.beside(program);
+    let output = command.args(["image", "import", "--state-dir"]).args([&state(host), archive]).output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+// === impl Ground ===
+
+impl Ground {
+    /// How many megabytes of an image's files it takes from an archive in a second.
+    fn unpacks(&self, program: &Path) -> anyhow::Result<f64> {
+        let line = "an image is mostly files of programs and libraries, and those are larger than this one\n";
+        let text = line.repeat(MEGABYTE as usize / line.len());
+        let image = Image::new("vk.test/large:1");
+        let image = (0..LARGE).fold(image, |image, number| image.file(&format!("/files/{number}"), &text));
+        let archive = self.archive(&[image]);
+        let begun = Instant::now();
+        match self {
+            Self::Containerd(containerd) => containerd.import(&archive),
+            Self::Bare(bare) => import(bare, program, &archive)?,
+        }
+        let took = begun.elapsed().as_secs_f64();
+        fs::remove_file(archive)?;
+        Ok(f64::from(LARGE) * f64::from(MEGABYTE) / 1e6 / took)
+    }
+}
+
+impl Host for Ground {
+    fn machine(&self) -> &Place {
+        match self {
+            Self::Containerd(containerd) => containerd.machine(),
+            Self::Bare(bare) => bare.machine(),
+        }
+    }
+
+    fn house(&self) -> &House {
+        match self {
+            Self::Containerd(containerd) => containerd.house(),
+            Self::Bare(bare) => bare.house(),
+        }
+    }
 }
 
 async fn burst(
     agent: &Agent,
-    containerd: &Containerd,
+    ground: &Ground,
     cluster: &ControlPlane,
     pods: Api<Pod>,
     count: usize,
 ) -> anyhow::Result<Vec<Figure>> {
-    let runtime = || Usage::of(containerd.id().context("containerd runs")?).context("containerd ended");
-    agent.ready(&Api::all(cluster.admin()?)).await?;
+    agent.ready(&Api::all(cluster.admin()?), ground).await?;
     tokio::time::sleep(SETTLE).await;
-    let (idle, runtime_idle) = (agent.look()?, runtime()?);
+    let idle = agent.look(ground)?;
     let mut burst = Burst::of(pods, count, sleeping());
     let up = burst.up().await?;
-    let (ran, runtime_ran) = (agent.look()?, runtime()?);
+    let ran = agent.look(ground)?;
     tokio::time::sleep(SETTLE).await;
-    let (full, runtime_full) = (agent.look()?, runtime()?);
+    let full = agent.look(ground)?;
     let down = burst.down().await?;
-    let (ended, runtime_ended) = (agent.look()?, runtime()?);
-    let spent = |spans: [(&Usage, &Usage); 2]| -> f64 {
-        spans.into_iter().map(|(from, to)| to.cpu.saturating_sub(from.cpu).as_secs_f64()).sum()
+    let ended = agent.look(ground)?;
+    let spent = |what: fn(&Held) -> Duration| -> f64 {
+        let spans = [(&idle, &ran), (&full, &ended)];
+        spans.into_iter().map(|(from, to)| what(to).saturating_sub(what(from)).as_secs_f64()).sum()
     };
+    #[expect(clippy::cast_precision_loss, reason = "nobody starts so many containers")]
+    let each = (full.all - idle.all) / count as f64;
     let mut figures = times(&up, down);
     figures.extend([
-        (
-            "processor time of the agent, pods to Running and gone",
-            spent([(&idle.usage, &ran.usage), (&full.usage, &ended.usage)]),
-            "s",
-        ),
-        (
-            "processor time of containerd meanwhile, without its shims",
-            spent([(&runtime_idle, &runtime_ran), (&runtime_full, &runtime_ended)]),
-            "s",
-        ),
+        ("processor time of the agent, pods to Running and gone", spent(|held| held.usage.cpu), "s"),
+        ("processor time of containerd meanwhile, without its shims", spent(|held| held.runtime), "s"),
         ("proportional set size, idle", idle.proportional, "MB"),
         ("proportional set size with the pods", full.proportional, "MB"),
+        ("proportional set size of all that runs pods, idle", idle.all, "MB"),
+        ("proportional set size of all that runs pods, with them", full.all, "MB"),
+        ("proportional set size of all that runs pods, for each", each, "MB"),
         ("resident, idle", idle.usage.megabytes(), "MB"),
         ("resident with the pods", full.usage.megabytes(), "MB"),
     ]);
@@ -255,6 +343,6 @@ fn times(up: &Up, down: Duration) -> Vec<Figure> {
 fn sleeping() -> Value {
     json!({
         "terminationGracePeriodSeconds": 1,
-        "containers": [{"name": "main", "image": image::BUSYBOX, "command": ["sleep", "3600"]}],
+        "containers": [{"name": "main", "image": image::BUSYBOX, "command": PROGRAM}],
     })
 }

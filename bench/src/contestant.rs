@@ -53,6 +53,8 @@ pub(crate) enum Contestant {
     Kwok,
     /// kwok with more workers
     KwokUnlimited,
+    /// This project with the provider local: containers without a runtime beside it
+    Local,
     /// The real kubelet, where containers run
     Kubelet,
 }
@@ -63,6 +65,7 @@ impl Contestant {
         match self {
             Self::Bare => "bare client",
             Self::Ours => "virtual-kubelet (this)",
+            Self::Local => "virtual-kubelet (this), local",
             Self::GoAsShipped => "Go original, as shipped",
             Self::GoUnlimited => "Go original, limits lifted",
             Self::Kwok => "kwok, as shipped",
@@ -74,7 +77,7 @@ impl Contestant {
     /// The rival behind it, as `dev/rivals/build` calls it.
     fn rival(self) -> Option<&'static str> {
         match self {
-            Self::Bare | Self::Ours | Self::Kubelet => None,
+            Self::Bare | Self::Ours | Self::Local | Self::Kubelet => None,
             Self::GoAsShipped | Self::GoUnlimited => Some("virtual-kubelet"),
             Self::Kwok | Self::KwokUnlimited => Some("kwok"),
         }
@@ -107,9 +110,9 @@ impl Field {
         self.only.retain(|contestant| these.contains(contestant));
     }
 
-    /// Leaves one out, where a question is not for it.
-    pub(crate) fn leave_out(&mut self, contestant: Contestant) {
-        self.only.retain(|other| *other != contestant);
+    /// Leaves those out who run real containers, where a question is not for them.
+    pub(crate) fn without_containers(&mut self) {
+        self.only.retain(|other| !matches!(other, Contestant::Local | Contestant::Kubelet));
     }
 
     /// Makes everything ready that those who take part need, before the first is measured.
@@ -150,7 +153,7 @@ impl Prepared {
         match contestant {
             // The kubelet's is that of the whole control plane.
             Contestant::Bare | Contestant::Kubelet => None,
-            Contestant::Ours => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
+            Contestant::Ours | Contestant::Local => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
             rival => {
                 let name = self.programs.get(rival.rival()?)?.file_name()?.to_str()?;
                 Some(format!("v{}", name.rsplit_once("-v")?.1))

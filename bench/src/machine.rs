@@ -60,6 +60,34 @@ pub(crate) fn proportional_megabytes(pid: u32) -> anyhow::Result<f64> {
     megabytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "Pss")
 }
 
+/// The same of a process and all that it and its children started, but for those that `leave_out` names by their command lines.
+pub(crate) fn proportional_megabytes_below(root: u32, leave_out: &[&str]) -> anyhow::Result<f64> {
+    let all: Vec<u32> = fs::read_dir("/proc")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    let parent = |pid: &u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    };
+    let parents: std::collections::BTreeMap<u32, u32> =
+        all.iter().filter_map(|pid| Some((*pid, parent(pid)?))).collect();
+    let is_below = |pid: &&u32| {
+        let mut at = Some(**pid);
+        while let Some(here) = at.filter(|here| *here != root) {
+            at = parents.get(&here).copied();
+        }
+        at.is_some()
+    };
+    let command = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ")
+    };
+    let counted = all.iter().filter(is_below).filter(|pid| !leave_out.contains(&command(pid).as_str()));
+    // Who has ended meanwhile holds nothing.
+    Ok(counted.filter_map(|pid| proportional_megabytes(*pid).ok()).sum())
+}
+
 /// The amount behind a name, of which the kernel tells in units of 1,024 bytes.
 fn megabytes(text: &str, name: &str) -> anyhow::Result<f64> {
     let behind = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));

@@ -40,7 +40,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
         // It has nothing to do without containers.
-        self.field.leave_out(Contestant::Kubelet);
+        self.field.without_containers();
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(Machine::look()?);
         for &count in &self.count {

@@ -38,7 +38,7 @@ pub(crate) struct Pods {
 impl Pods {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
         // It has nothing to do without containers.
-        self.field.leave_out(Contestant::Kubelet);
+        self.field.without_containers();
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(Machine::look()?);
         for &contestant in &field.contestants {

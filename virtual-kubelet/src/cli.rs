@@ -6,6 +6,8 @@ mod config;
 mod dev;
 mod doctor;
 mod flags;
+#[cfg(feature = "local")]
+mod image;
 mod output;
 mod providers;
 mod run;
@@ -45,12 +47,19 @@ enum Verb {
     /// Start a control plane on this machine with virtual nodes in it
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
+    /// Waits for the end of `dev`, and removes what it has left
+    #[cfg(feature = "dev")]
+    #[command(hide = true)]
+    DevGuardian,
     /// List the providers, or show one
     Providers(providers::Providers),
     /// Show, describe or check the configuration
     Config(config::Config),
     /// Look whether pods could run here, and say what to do where they could not
     Doctor(doctor::Doctor),
+    /// Import, list, pull or remove images of the provider local
+    #[cfg(feature = "local")]
+    Image(image::Image),
     /// Show which version this is
     Version(version::Version),
     /// Print a script that completes this command in a shell
@@ -82,7 +91,11 @@ impl Cli {
             Some(Verb::Run(verb)) => verb.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
             Some(Verb::Dev(verb)) => verb.execute(self.flags, registry).await,
+            #[cfg(feature = "dev")]
+            Some(Verb::DevGuardian) => Ok(crate::dev::guard().await?),
             Some(Verb::Doctor(verb)) => verb.execute(self.flags, &registry).await,
+            #[cfg(feature = "local")]
+            Some(Verb::Image(verb)) => verb.execute(self.flags, &registry).await,
             Some(Verb::Config(verb)) => verb.execute(self.flags, &registry),
             Some(Verb::Providers(verb)) => Ok(verb.execute(&registry)?),
             Some(Verb::Version(verb)) => Ok(verb.execute()?),

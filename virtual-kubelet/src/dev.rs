@@ -1,5 +1,10 @@
 //! A control plane on this machine with virtual nodes in it, to try things out.
 
+#[cfg(feature = "local")]
+mod demo;
+mod guardian;
+mod state;
+
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
@@ -7,14 +12,18 @@ use std::{
 };
 
 use anyhow::Context as _;
+use tokio::time::Instant;
 use vk_testing::{ControlPlane, control_plane, kubectl};
 
+use self::guardian::Guardian;
 use crate::{
     Registry,
     cli::Failure,
     config::{Resolved, Tls},
-    run::{self, Stop},
+    run::{self, INTERRUPTED, Running, Stop},
 };
+
+pub use self::{guardian::guard, state::State};
 
 /// How long the nodes may take to become Ready.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -28,22 +37,72 @@ pub struct Options {
     pub kubeconfig_out: Option<PathBuf>,
     /// Whether to start the scheduler and the controller manager beside the API server.
     pub controllers: bool,
+    /// Whether to show pods, where the nodes run any.
+    pub demo: bool,
+}
+
+/// Everything that `dev` has brought up.
+struct Stage<'a> {
+    running: &'a Running,
+    cluster: &'a ControlPlane,
+    kubeconfig: &'a Path,
+    begin: Instant,
+    ready: Duration,
+    #[cfg(feature = "local")]
+    demo: Option<demo::Demo>,
+    /// Whether pods are to be shown.
+    #[cfg(feature = "local")]
+    wanted: bool,
 }
 
 /// Starts the control plane and the nodes of the configuration, shows them, and stays until a signal comes. Nothing is
 /// left behind then but the kubeconfig and a data folder that the user named.
-pub async fn run(options: Options, mut config: Resolved, registry: Registry) -> Result<(), Failure> {
+pub async fn run(
+    options: Options,
+    state: State,
+    config: Resolved,
+    registry: Registry,
+) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    #[cfg(feature = "local")]
+    let config = demo::modest(config);
+    let guardian = Guardian::start(state, &config)?;
+    let outcome = Box::pin(play(options, config, registry, &mut stop)).await;
+    // Whatever came of it: what the nodes ran goes now.
+    tokio::select! {
+        ended = guardian.end() => ended?,
+        _ = stop.signal() => std::process::exit(INTERRUPTED),
+    }
+    outcome
+}
+
+async fn play(
+    options: Options,
+    mut config: Resolved,
+    registry: Registry,
+    stop: &mut Stop,
+) -> Result<(), Failure> {
+    let begin = Instant::now();
     say("Starting etcd, kube-apiserver and the rest of the control plane ...")?;
     let starting = ControlPlane::start(control_plane::Options {
         controllers: options.controllers,
         data_dir: options.data_dir,
         ..control_plane::Options::default()
     });
-    let cluster = tokio::select! {
-        started = Box::pin(starting) => started.context("cannot start the control plane")?,
+    #[cfg(feature = "local")]
+    let demo = demo::prepare(&config);
+    #[cfg(feature = "local")]
+    let starting = async {
+        let (started, demo) = tokio::join!(Box::pin(starting), demo);
+        started.map(|cluster| (cluster, demo))
+    };
+    #[cfg(not(feature = "local"))]
+    let starting = async { Box::pin(starting).await.map(|cluster| (cluster, ())) };
+    let (cluster, demo) = tokio::select! {
+        started = starting => started.context("cannot start the control plane")?,
         _ = stop.signal() => return Ok(()),
     };
+    let ready = begin.elapsed();
     let kubeconfig = match options.kubeconfig_out {
         Some(path) => write_kubeconfig(&cluster, &path)?,
         None => cluster.admin_kubeconfig().to_owned(),
@@ -58,31 +117,105 @@ pub async fn run(options: Options, mut config: Resolved, registry: Registry) -> 
         started = Box::pin(run::start(config, registry)) => started?,
         _ = stop.signal() => return Ok(()),
     };
-    let shown = tokio::select! {
-        shown = tokio::time::timeout(LIMIT, show(&running, &cluster, &kubeconfig)) => shown,
-        _ = stop.signal() => Ok(Ok(())),
+    #[cfg(not(feature = "local"))]
+    let () = demo;
+    let stage = Stage {
+        running: &running,
+        cluster: &cluster,
+        kubeconfig: &kubeconfig,
+        begin,
+        ready,
+        #[cfg(feature = "local")]
+        demo,
+        #[cfg(feature = "local")]
+        wanted: options.demo && options.controllers,
     };
-    let late = || anyhow::anyhow!("the nodes are not Ready after {LIMIT:?}: see the log above");
-    let outcome = match shown.map_err(|_| late()).and_then(|shown| shown) {
-        Ok(()) => running.until(stop).await,
-        Err(error) => Err(error.into()),
+    let shown = tokio::select! {
+        shown = stage.show() => shown.map(|()| false),
+        _ = stop.signal() => Ok(true),
+    };
+    let outcome = match shown {
+        Ok(false) => running.until(stop).await,
+        Ok(true) => running.stop(stop).await,
+        Err(error) => {
+            running.stop(stop).await?;
+            Err(error.into())
+        }
     };
     drop(cluster);
     outcome
 }
 
-async fn show(running: &run::Running, cluster: &ControlPlane, kubeconfig: &Path) -> anyhow::Result<()> {
-    running.ready().await;
-    let nodes = kubectl(cluster, ["get", "nodes", "-o", "wide"]).await.context("cannot run kubectl")?;
-    let program = cluster.kubectl().context("cannot find kubectl")?;
-    say(&format!(
-        "\n$ kubectl get nodes -o wide\n{}\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n  \
-         kubectl create deployment hello --image=hello --replicas=3\n  kubectl get pods -o wide\n  \
-         kubectl logs deploy/hello\n  kubectl exec deploy/hello -- hostname\n  kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
-        nodes.stdout,
-        kubeconfig.display(),
-        program.display(),
-    ))
+// === impl Stage ===
+
+impl Stage<'_> {
+    async fn show(&self) -> anyhow::Result<()> {
+        let late = || anyhow::anyhow!("the nodes are not Ready after {LIMIT:?}: see the log above");
+        tokio::time::timeout(LIMIT, self.running.ready()).await.map_err(|_| late())?;
+        say(&format!(
+            "The control plane is ready after {}, its nodes after {}.",
+            seconds(self.ready),
+            seconds(self.begin.elapsed())
+        ))?;
+        self.kubectl(&["get", "nodes", "-o", "wide"]).await?;
+        let hints = self.hints().await?;
+        let program = self.cluster.kubectl().context("cannot find kubectl")?;
+        say(&format!(
+            "\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n{hints}  \
+             kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
+            self.kubeconfig.display(),
+            program.display(),
+        ))
+    }
+
+    /// What can be tried, after what is shown first.
+    #[cfg_attr(
+        not(feature = "local"),
+        expect(clippy::unused_async, reason = "pods are shown with the provider local")
+    )]
+    async fn hints(&self) -> anyhow::Result<String> {
+        #[cfg(feature = "local")]
+        if let Some(demo) = &self.demo {
+            return if self.wanted { demo.show(self).await } else { Ok(demo.hints(None)) };
+        }
+        let hints = [
+            "kubectl create deployment hello --image=hello --replicas=3",
+            "kubectl get pods -o wide",
+            "kubectl logs deploy/hello",
+            "kubectl exec deploy/hello -- hostname",
+        ];
+        Ok(indented(&hints))
+    }
+
+    /// Shows a command and what it answers.
+    async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let output = kubectl(self.cluster, arguments).await.context("cannot run kubectl")?;
+        let shown: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
+        // Beside an answer, it has only remarks to make.
+        let answer = if output.success() { output.stdout } else { output.stdout + &output.stderr };
+        say(&format!("\n$ kubectl {}\n{}", shown.join(" "), answer.trim_end_matches('\n')))
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@".contains(letter);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Commands, one in a line.
+fn indented(commands: &[impl AsRef<str>]) -> String {
+    let mut text = String::new();
+    for command in commands {
+        text.push_str("  ");
+        text.push_str(command.as_ref());
+        text.push('\n');
+    }
+    text
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// A serving certificate for all nodes, of the authority by which the API server knows kubelets. Nobody has to approve it.

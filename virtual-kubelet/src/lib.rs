@@ -16,7 +16,7 @@
 //!
 //! # Features
 //!
-//! One per provider, named as the provider: `cri`, `mock` (on by default); and `dev` (on by default) for `virtual-kubelet dev`.
+//! One per provider, named as the provider: `cri`, `local`, `mock` (on by default); and `dev` (on by default) for `virtual-kubelet dev`.
 
 pub mod cli;
 pub mod config;
@@ -43,6 +43,11 @@ pub use self::{
 /// The whole command: reads the arguments of the process, does what they ask, and says how it ended: 0 when all went well,
 /// 1 when something failed, 2 when the command line or the configuration is wrong.
 pub fn main_with(registry: Registry) -> ExitCode {
+    // Before anything else: there is one such process per container, and it shall stay small and alone.
+    #[cfg(feature = "local")]
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == "shim") {
+        return vk_provider_local::shim::main();
+    }
     // One TLS implementation for the process. An error only says that the caller has chosen one already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let cli = match Cli::try_parse() {

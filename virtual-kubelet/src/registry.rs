@@ -23,6 +23,8 @@ impl Registry {
         let registry = Self::new();
         #[cfg(feature = "cri")]
         let registry = registry.with(vk_provider_cri::CriFactory);
+        #[cfg(feature = "local")]
+        let registry = registry.with(vk_provider_local::LocalFactory::default());
         #[cfg(feature = "mock")]
         let registry = registry.with(vk_provider_mock::MockFactory);
         registry
@@ -80,10 +82,10 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "cri", feature = "mock"))]
+    #[cfg(all(feature = "cri", feature = "local", feature = "mock"))]
     fn the_builtin_providers_are_found_by_name() {
         let registry = Registry::with_builtin();
-        assert_eq!(registry.names(), ["cri", "mock"]);
+        assert_eq!(registry.names(), ["cri", "local", "mock"]);
         assert_eq!(registry.get("mock").unwrap().name(), "mock");
         assert!(registry.get("nosuch").is_none());
     }

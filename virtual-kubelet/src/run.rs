@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// How a shell shows that a second signal ended the process.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// A running process: its nodes, and what keeps them.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
             return Ok(());
         }
     };
-    running.until(stop).await
+    running.until(&mut stop).await
 }
 
 /// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
@@ -206,7 +206,7 @@ impl Running {
     }
 
     /// Goes on until a signal or a failure, then stops everything in order.
-    pub(crate) async fn until(self, mut stop: Stop) -> Result<(), Failure> {
+    pub(crate) async fn until(self, stop: &mut Stop) -> Result<(), Failure> {
         let ready = async {
             self.ready().await;
             info!("all nodes are Ready");
@@ -220,16 +220,21 @@ impl Running {
             failure = self.supervisor.failed() => Some(failure),
             never = ready => never,
         };
+        self.stop(stop).await?;
+        match failure {
+            Some(failure) => Err(anyhow::anyhow!("{failure}").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops everything in order; at once when a signal comes.
+    pub(crate) async fn stop(self, stop: &mut Stop) -> Result<(), Failure> {
         tokio::select! {
-            _ = self.supervisor.shut_down(self.limit) => {}
+            _ = self.supervisor.shut_down(self.limit) => Ok(()),
             signal = stop.signal() => {
                 warn!(signal, "a second signal: ending at once");
                 std::process::exit(INTERRUPTED);
             }
-        }
-        match failure {
-            Some(failure) => Err(anyhow::anyhow!("{failure}").into()),
-            None => Ok(()),
         }
     }
 }

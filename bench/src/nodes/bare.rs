@@ -48,7 +48,7 @@ async fn renew(leases: &Objects<Lease>, name: String, start: Instant) -> anyhow:
     loop {
         due += PERIOD;
         tokio::time::sleep_until(due).await;
-        leases.patch(&name, &Patch::Merge(json!({"spec": {"renewTime": now()}}))).await?;
+        leases.patch(&name, Patch::Merge(&json!({"spec": {"renewTime": now()}}))).await?;
     }
 }
 
@@ -70,14 +70,14 @@ async fn write_node(client: Client, name: String) -> anyhow::Result<(String, Ins
     let created = nodes.create(&serde_json::from_value(node)?).await?;
     let head = json!({"name": name, "uid": created.metadata.uid, "labels": {"type": "virtual-kubelet"}});
     let metadata = json!({"apiVersion": "v1", "kind": "Node", "metadata": head});
-    nodes.patch(&name, &Patch::Apply(metadata)).await?;
+    nodes.patch(&name, Patch::Apply(&metadata)).await?;
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": created.metadata.uid});
-    leases.patch(&name, &Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}))).await?;
+    leases.patch(&name, Patch::Merge(&json!({"metadata": {"ownerReferences": [owner]}}))).await?;
     let addresses = json!([{"$patch": "replace"}, {"type": "InternalIP", "address": "127.0.0.1"}]);
-    nodes.patch_status(&name, &Patch::Strategic(json!({"status": {"addresses": addresses}}))).await?;
+    nodes.patch_status(&name, Patch::Strategic(&json!({"status": {"addresses": addresses}}))).await?;
     let condition = json!({"type": "Ready", "status": "True", "reason": "Bench", "message": "bench"});
     let status = json!({"capacity": {"cpu": "20", "memory": "100Gi"}, "conditions": [condition]});
     let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
-    nodes.patch_status(&name, &Patch::Apply(body)).await?;
+    nodes.patch_status(&name, Patch::Apply(&body)).await?;
     Ok((name, start))
 }

@@ -325,19 +325,20 @@ impl Client {
 
     /// kube-rs' client with the credentials of this moment, for calls.
     pub fn kube(&self) -> kube::Client {
-        self.transport().calls
+        self.transport(|transport| transport.calls.clone())
     }
 
     /// The same for watches.
     pub(crate) fn kube_for_watches(&self) -> kube::Client {
-        self.transport().watches
+        self.transport(|transport| transport.watches.clone())
     }
 
-    fn transport(&self) -> Transport {
+    /// One of the clients of this moment.
+    fn transport(&self, pick: impl FnOnce(&Transport) -> kube::Client) -> kube::Client {
         let current = self.current.borrow();
         match &self.guise {
-            Some(guise) => guise.over(&current),
-            None => current.clone(),
+            Some(guise) => guise.over(&current, pick),
+            None => pick(&current),
         }
     }
 

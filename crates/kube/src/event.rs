@@ -118,9 +118,9 @@ impl Recorder {
     async fn count(&self, about: &ObjectReference, series: &Series) -> Result<Series, Error> {
         let body = json!({"series": {"count": series.count, "lastObservedTime": MicroTime(series.last)}});
         if self.core.load(Ordering::Relaxed) {
-            self.core_events(about).patch(&series.name, &Patch::Merge(body)).await?;
+            self.core_events(about).patch(&series.name, Patch::Merge(&body)).await?;
         } else {
-            self.events(about).patch(&series.name, &Patch::Merge(body)).await?;
+            self.events(about).patch(&series.name, Patch::Merge(&body)).await?;
         }
         Ok(series.clone())
     }

@@ -36,13 +36,13 @@ impl Guise {
         Self { headers, made: Mutex::new(None) }
     }
 
-    /// Clients over these, which are those of the moment.
-    pub(crate) fn over(&self, transport: &Transport) -> Transport {
+    /// One of the clients over these, which are those of the moment.
+    pub(crate) fn over<T>(&self, transport: &Transport, pick: impl FnOnce(&Transport) -> T) -> T {
         let mut made = self.made.lock();
         if let Some((mark, known)) = &*made
             && Arc::ptr_eq(mark, &transport.mark)
         {
-            return known.clone();
+            return pick(known);
         }
         let fresh = Transport {
             calls: self.wrap(&transport.calls),
@@ -51,8 +51,9 @@ impl Guise {
             lanes: transport.lanes.clone(),
             mark: Arc::clone(&transport.mark),
         };
-        *made = Some((Arc::clone(&transport.mark), fresh.clone()));
-        fresh
+        let picked = pick(&fresh);
+        *made = Some((Arc::clone(&transport.mark), fresh));
+        picked
     }
 
     pub(crate) fn wrap(&self, client: &kube::Client) -> kube::Client {
@@ -102,8 +103,8 @@ mod tests {
         let log = Arc::default();
         let transport = client(&log);
         let guise = Guise::of_node("vk");
-        ask(&guise.over(&transport).calls).await.unwrap();
-        ask(&guise.over(&transport).watches).await.unwrap();
+        ask(&guise.over(&transport, |one| one.calls.clone())).await.unwrap();
+        ask(&guise.over(&transport, |one| one.watches.clone())).await.unwrap();
         ask(&transport.calls).await.unwrap();
         let node = "system:node:vk/system:nodes,system:authenticated";
         assert_eq!(*log.lock(), [node, node, "/"]);
@@ -114,16 +115,17 @@ mod tests {
         let (old, new) = (Arc::default(), Arc::default());
         let (first, second) = (client(&old), client(&new));
         let guise = Guise::of_node("vk");
-        ask(&guise.over(&first).calls).await.unwrap();
-        ask(&guise.over(&second).calls).await.unwrap();
-        ask(&guise.over(&second).calls).await.unwrap();
+        ask(&guise.over(&first, |one| one.calls.clone())).await.unwrap();
+        ask(&guise.over(&second, |one| one.calls.clone())).await.unwrap();
+        ask(&guise.over(&second, |one| one.calls.clone())).await.unwrap();
         assert_eq!((old.lock().len(), new.lock().len()), (1, 2));
     }
 
     #[tokio::test]
     async fn a_name_that_nobody_can_have_is_refused_and_not_sent_as_ourselves() {
         let log = Arc::default();
-        let refused = ask(&Guise::of_node("a\nb").over(&client(&log)).calls).await.unwrap_err();
+        let refused =
+            ask(&Guise::of_node("a\nb").over(&client(&log), |one| one.calls.clone())).await.unwrap_err();
         assert!(refused.message.contains("impersonated"), "{refused}");
         assert!(log.lock().is_empty());
     }

@@ -14,6 +14,7 @@ mod guise;
 pub mod identity;
 pub mod kubeconfig;
 pub mod lane;
+pub mod lean;
 pub mod metrics;
 pub mod objects;
 mod pause;
@@ -29,6 +30,7 @@ pub use self::{
     fence::Fence,
     identity::Identity,
     lane::Lane,
+    lean::Lean,
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,

@@ -8,7 +8,10 @@ use kube::{
     api::{DeleteParams, Patch as KubePatch, PatchParams, PostParams, Preconditions},
     core::{Request, request},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 
 use crate::{Client, Error, lane::Lane};
@@ -30,17 +33,17 @@ pub struct Objects<K> {
 }
 
 /// A change to one object. All but `Json` may carry `metadata.uid` and `metadata.resourceVersion` as preconditions.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Patch {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Patch<'a> {
     /// Server-side apply of the fields given, by force, as [`FIELD_MANAGER`]: fields that we applied before and that are
     /// not given any more go.
-    Apply(Value),
+    Apply(&'a Value),
     /// Strategic merge: lists merge by their keys.
-    Strategic(Value),
+    Strategic(&'a Value),
     /// JSON merge: lists are replaced.
-    Merge(Value),
+    Merge(&'a Value),
     /// A list of JSON patch operations.
-    Json(Value),
+    Json(&'a Value),
 }
 
 /// What the calls need to know of a kind.
@@ -170,13 +173,13 @@ impl<K: Object> Objects<K> {
     }
 
     /// Changes an object and answers what it is now.
-    pub async fn patch(&self, name: &str, patch: &Patch) -> Result<K, Error> {
+    pub async fn patch(&self, name: &str, patch: Patch<'_>) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
         self.write("patch", self.requests().patch(name, &params, &body)).await
     }
 
     /// Changes an object's status and answers what the object is now.
-    pub async fn patch_status(&self, name: &str, patch: &Patch) -> Result<K, Error> {
+    pub async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
         self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
@@ -205,7 +208,7 @@ impl<K: Object> Objects<K> {
             ..DeleteParams::default()
         };
         // Answered with the object, or with a status.
-        self.write::<Value>("delete", self.requests().delete(name, &params)).await.map(drop)
+        self.write::<IgnoredAny>("delete", self.requests().delete(name, &params)).await.map(drop)
     }
 }
 
@@ -242,15 +245,15 @@ impl<K> fmt::Debug for Objects<K> {
 
 // === impl Patch ===
 
-impl Patch {
-    fn for_kube(&self) -> Result<(PatchParams, KubePatch<&Value>), Error> {
+impl<'a> Patch<'a> {
+    fn for_kube(self) -> Result<(PatchParams, KubePatch<&'a Value>), Error> {
         let plain = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         Ok(match self {
             Self::Apply(body) => (PatchParams::apply(FIELD_MANAGER).force(), KubePatch::Apply(body)),
             Self::Strategic(body) => (plain, KubePatch::Strategic(body)),
             Self::Merge(body) => (plain, KubePatch::Merge(body)),
             Self::Json(body) => {
-                let operations = serde_json::from_value(body.clone())
+                let operations = Deserialize::deserialize(body)
                     .map_err(|error| Error::new(crate::Kind::Invalid, format!("JSON patch: {error}")))?;
                 (plain, KubePatch::Json(operations))
             }

@@ -37,6 +37,19 @@ pub enum Change<K> {
     Trouble(Error),
 }
 
+impl<K> Change<K> {
+    /// The same of an object in another form.
+    pub fn map<T>(self, form: impl FnOnce(K) -> T) -> Change<T> {
+        match self {
+            Self::Restarted => Change::Restarted,
+            Self::Seen(object) => Change::Seen(form(object)),
+            Self::Deleted(object) => Change::Deleted(form(object)),
+            Self::Listed => Change::Listed,
+            Self::Trouble(error) => Change::Trouble(error),
+        }
+    }
+}
+
 struct State<K: Object> {
     reader: Reader<K>,
     backoff: Backoff,

@@ -319,11 +319,11 @@ async fn node_call(nodes: &Objects<Node>, name: &str, call: &NodeCall) -> Result
     let node = match call {
         NodeCall::Read => nodes.get(name).await?,
         NodeCall::Create(body) => nodes.create(&object(body)?).await?,
-        NodeCall::Adopt(operations) => nodes.patch(name, &Patch::Json(operations.clone())).await?,
-        NodeCall::Metadata(body) => nodes.patch(name, &Patch::Apply(body.clone())).await?,
-        NodeCall::Spec(body) => nodes.patch(name, &Patch::Merge(body.clone())).await?,
-        NodeCall::Status(body) => nodes.patch_status(name, &Patch::Apply(body.clone())).await?,
-        NodeCall::Addresses(body) => nodes.patch_status(name, &Patch::Strategic(body.clone())).await?,
+        NodeCall::Adopt(operations) => nodes.patch(name, Patch::Json(operations)).await?,
+        NodeCall::Metadata(body) => nodes.patch(name, Patch::Apply(body)).await?,
+        NodeCall::Spec(body) => nodes.patch(name, Patch::Merge(body)).await?,
+        NodeCall::Status(body) => nodes.patch_status(name, Patch::Apply(body)).await?,
+        NodeCall::Addresses(body) => nodes.patch_status(name, Patch::Strategic(body)).await?,
         NodeCall::Delete { uid } => return nodes.delete(name, uid).await.map(|()| None),
     };
     Ok(Some(node))
@@ -333,9 +333,7 @@ async fn lease_call(leases: &Objects<Lease>, name: &str, call: &LeaseCall) -> Re
     let lease = match call {
         LeaseCall::Read => leases.get(name).await?,
         LeaseCall::Create(body) => leases.create(&object(body)?).await?,
-        LeaseCall::Renew(body) | LeaseCall::Release(body) => {
-            leases.patch(name, &Patch::Merge(body.clone())).await?
-        }
+        LeaseCall::Renew(body) | LeaseCall::Release(body) => leases.patch(name, Patch::Merge(body)).await?,
         LeaseCall::Delete { uid } => return leases.delete(name, uid).await.map(|()| None),
     };
     Ok(Some(lease))

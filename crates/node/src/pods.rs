@@ -50,6 +50,7 @@ use self::{
     freshness::Freshness,
     leftovers::Leftovers,
     missed::Missed,
+    roll::Roll,
     watch::{Sight, Sights},
     worker::{Event, Worker},
     writing::Turns,
@@ -85,6 +86,8 @@ pub struct Controller {
     pub policy: Policy,
     /// How pods arrive.
     pub sights: Sights,
+    /// Where they stand for others, kept by these sights; and by what the API server answers to writes, so that a pod is held once.
+    pub roll: Roll,
     /// The Node as it was seen last, for the node's decisions about pods.
     pub facts: latest::Receiver<Option<Arc<Node>>>,
     /// What pods refer to.
@@ -115,6 +118,7 @@ struct Shell {
     /// Reasons of events that the provider tells itself.
     own_words: telling::OwnWords,
     library: Library,
+    roll: Roll,
     /// Waits for objects that pods need.
     waits: JoinSet<Arc<str>>,
     ledger: Ledger,
@@ -126,7 +130,8 @@ struct Shell {
     clock: Clock,
     start: Instant,
     rng: StdRng,
-    workers: HashMap<Arc<str>, Slot>,
+    /// Boxed: half of a large table is empty.
+    workers: HashMap<Arc<str>, Box<Slot>>,
     timers: BTreeSet<(Duration, Arc<str>)>,
     tasks: JoinSet<Answer>,
     /// The API server's pods were listed once: before that, every pod of the provider would look like a leftover.
@@ -194,6 +199,7 @@ impl Controller {
             provider: self.provider,
             client: self.client,
             library: self.library,
+            roll: self.roll,
             waits: JoinSet::new(),
             policy: Arc::new(policy),
             clock: self.clock,
@@ -239,7 +245,7 @@ impl Controller {
         }
         while shell.tasks.join_next().await.is_some() {}
         // A provider may keep what it was given: nothing is read for it any more.
-        shell.workers.values_mut().for_each(Slot::forget_references);
+        shell.workers.values_mut().for_each(|slot| slot.forget_references());
     }
 }
 
@@ -319,7 +325,7 @@ impl Shell {
         let claimed = self.leftovers.claim(&pod.uid);
         let uid = Arc::clone(&pod.uid);
         let worker = Worker::new(pod, Arc::clone(&self.policy), self.listed && claimed.is_none());
-        self.workers.insert(uid, Slot::new(worker));
+        self.workers.insert(uid, Box::new(Slot::new(worker)));
         claimed
     }
 
@@ -373,10 +379,12 @@ impl Shell {
         let now = self.now();
         let Some(slot) = self.workers.get_mut(uid) else { return };
         slot.freshness.note(now.elapsed, &event);
-        if let (Event::Desired(pod), Some(answers)) = (&event, &slot.answers) {
-            answers.update(pod);
-        }
+        let shown = matches!(event, Event::Desired(_) | Event::Wrote(..));
         let actions = slot.worker.handle(now, event, &mut self.rng);
+        if let Some(pod) = slot.worker.desired().filter(|_| shown) {
+            self.roll.renew(pod);
+            slot.answers.iter().for_each(|answers| answers.update(pod));
+        }
         let pod = slot.worker.pod().clone();
         let deadline = slot.worker.deadline(now.elapsed);
         if deadline != slot.timer {

@@ -44,6 +44,8 @@ use crate::{
 
 /// The longest grace that is counted: longer ones are no numbers that anybody means.
 const LONGEST_GRACE: Duration = Duration::from_hours(100 * 365 * 24);
+/// How long a runtime may take to say who it is before anybody waits no longer for it.
+const ACQUAINTANCE: Duration = Duration::from_secs(5);
 /// How long a list waits for a pod that is not known yet.
 const KNOWN_WITHIN: Duration = Duration::from_secs(30);
 
@@ -79,6 +81,15 @@ impl Engine {
     pub fn describing(mut self, describe: impl Fn(&mut NodeTemplate) + Send + Sync + 'static) -> Self {
         self.describe = Some(Box::new(describe));
         self
+    }
+
+    /// Asks the runtime who it is, so that the node is described whole from its first description on. One that is away, or does not answer
+    /// soon, is found when it comes.
+    pub async fn acquaint(&self) {
+        let ask = self.shared.health.ask(&self.shared);
+        if !matches!(tokio::time::timeout(ACQUAINTANCE, ask).await, Ok(Ok(()))) {
+            tracing::debug!("the container runtime has not answered yet");
+        }
     }
 
     /// The runtime as it answered last; `None` before its first answer.

@@ -14,6 +14,8 @@
 //! | [`probe`], [`hook`] | liveness, readiness, startup; postStart, preStop | the runtime, the pod's network |
 //! | [`volume`] | the pod's directories: volumes, `/etc/hosts`, termination messages | the file system |
 //! | [`log`] | container logs in the runtime's format, read with every option | the file system |
+//! | [`machine`] | the machine that pods run on, as a node: size, shortages | the machine's files |
+//! | [`written`] | what configurations of such providers are written with | nothing |
 //! | [`engine`] | one actor per pod, the relist, adoption, clean-up: the [`Provider`](vk_provider::Provider) | all of it |
 //!
 //! What is left for later, and said so in the documentation: eviction under node pressure, log rotation, in-place
@@ -27,6 +29,7 @@ pub mod fake;
 pub mod hook;
 pub mod image;
 pub mod log;
+pub mod machine;
 pub mod make;
 pub mod parts;
 pub mod probe;
@@ -34,5 +37,6 @@ pub mod settings;
 pub mod snapshot;
 pub mod status;
 pub mod volume;
+pub mod written;
 
 pub use self::{backend::ContainerBackend, settings::Settings, snapshot::Snapshot};

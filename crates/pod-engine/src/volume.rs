@@ -46,6 +46,7 @@ pub use self::{
     mounts::With,
     place::Place,
     source::{ImageVolume, images},
+    system::unmount_below,
 };
 use crate::{backend::Mount, status::Trouble};
 

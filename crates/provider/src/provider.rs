@@ -183,8 +183,10 @@ pub struct Context {
     pub operating_system: String,
     /// The cluster's DNS domain, such as `cluster.local`.
     pub cluster_domain: String,
-    /// A folder that the provider may fill and that survives restarts.
+    /// A folder that the provider may fill for this node and that survives restarts.
     pub state_dir: PathBuf,
+    /// A folder for what nodes of this machine share, such as images. It survives restarts too.
+    pub shared_dir: PathBuf,
 }
 
 /// The backend of a provider that is exactly one node.

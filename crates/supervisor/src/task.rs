@@ -72,6 +72,8 @@ impl Supervisor {
         T: Outcome,
     {
         let name = name.into();
+        // Boxed: each future around it would hold it twice.
+        let task = Box::pin(task);
         // No parent: a task outlives whatever happened to start it.
         let span = info_span!(parent: None, "task", task = %name);
         let this = self.clone();

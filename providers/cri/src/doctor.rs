@@ -11,13 +11,12 @@ use std::{
 
 use serde_json::Value;
 use tokio::net::UnixStream;
-use vk_pod_engine::{ContainerBackend as _, backend::Condition};
+use vk_pod_engine::{ContainerBackend as _, backend::Condition, machine::Machine};
 use vk_provider::{Finding, error::Kind};
 
 use crate::{
     client::{Cri, Limits},
     config::Settings,
-    machine::Machine,
     socket::{self, SOCKETS},
 };
 

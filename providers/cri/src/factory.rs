@@ -3,7 +3,11 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use vk_pod_engine::{engine::Engine, settings};
+use vk_pod_engine::{
+    engine::Engine,
+    machine::{Machine, Node},
+    settings,
+};
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
 use vk_supervisor::{Clock, Supervisor};
 
@@ -11,8 +15,6 @@ use crate::{
     client::Cri,
     config::Settings,
     doctor,
-    machine::Machine,
-    node::Node,
     socket::{self, SOCKETS},
 };
 
@@ -93,6 +95,7 @@ impl Factory for CriFactory {
             resync: RESYNC,
         };
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &Supervisor::new())?;
+        engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }
@@ -134,6 +137,7 @@ mod tests {
             operating_system: "linux".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
             state_dir: PathBuf::from("/state").join(node),
+            shared_dir: PathBuf::from("/state"),
         };
         let read = |config: Value| Settings::read(&Config::Inline(config)).unwrap();
         let configured = read(json!({ "root": "/data" }));

@@ -11,16 +11,13 @@ mod convert;
 pub mod doctor;
 mod factory;
 mod fault;
-mod machine;
-mod node;
 pub mod proto;
 mod socket;
 
 pub use self::{
     client::{Cri, Limits},
-    config::{Reserved, Settings},
+    config::Settings,
     factory::CriFactory,
     fault::RpcError,
-    machine::Machine,
     socket::{SOCKETS, find},
 };

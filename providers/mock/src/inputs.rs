@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What one pod was started with.
 pub(crate) struct Inputs {
     source: Mutex<Source>,
-    starts: Mutex<BTreeMap<String, Start>>,
+    /// One for each container that has started: a list, because a map of one has room for many.
+    starts: Mutex<Vec<Start>>,
     mounts: tokio::sync::Mutex<BTreeMap<String, Mount>>,
 }
 
@@ -36,6 +37,7 @@ struct Own {
 
 /// One start of a container. Its environment never changes.
 struct Start {
+    container: Box<str>,
     restarts: i32,
     inputs: ContainerInputs,
 }
@@ -57,11 +59,12 @@ impl Inputs {
             mounts.insert(volume.name.clone(), Mount::open(&bundle, &volume.name).await?);
         }
         let facts = Facts { host_ips: vec![host_ip], ..Facts::default() };
-        let mut starts = BTreeMap::new();
+        let mut starts = Vec::new();
         for container in containers(&bundle.pod) {
             let inputs = bundle.resolver.container(&container.name, &facts).await?;
-            starts.insert(container.name.clone(), Start { restarts: 0, inputs });
+            starts.push(Start { container: container.name.as_str().into(), restarts: 0, inputs });
         }
+        starts.shrink_to_fit();
         Ok(Self { source: Mutex::new(bundle.into()), starts: Mutex::new(starts), mounts: mounts.into() })
     }
 
@@ -87,9 +90,8 @@ impl Inputs {
         restarts: i32,
         facts: &Facts,
     ) -> Result<ContainerInputs> {
-        if let Some(start) = self.starts.lock().get(container)
-            && start.restarts == restarts
-        {
+        let of_this_life = |start: &&Start| *start.container == *container && start.restarts == restarts;
+        if let Some(start) = self.starts.lock().iter().find(of_this_life) {
             return Ok(start.inputs.clone());
         }
         self.start(container, restarts, facts).await
@@ -104,7 +106,9 @@ impl Inputs {
     ) -> Result<ContainerInputs> {
         let resolver = Arc::clone(&self.source.lock().resolver);
         let inputs = resolver.container(container, facts).await?;
-        self.starts.lock().insert(container.to_owned(), Start { restarts, inputs: inputs.clone() });
+        let mut starts = self.starts.lock();
+        starts.retain(|start| *start.container != *container);
+        starts.push(Start { container: container.into(), restarts, inputs: inputs.clone() });
         Ok(inputs)
     }
 

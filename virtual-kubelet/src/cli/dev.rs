@@ -9,16 +9,18 @@ use serde_json::json;
 use super::{Failure, Flags, load};
 use crate::{Registry, config::Layer, dev, telemetry};
 
-/// The provider of a control plane to play with, whose nodes take any pod.
-const PROVIDER: &str = "mock";
+/// The provider of a control plane to play with: real containers.
+const PROVIDER: &str = "local";
+/// The one for many nodes, of which a machine is none: they take any pod and run nothing.
+const MANY: &str = "mock";
 
 /// Starts a control plane with virtual nodes.
 #[derive(Debug, Args)]
 pub(super) struct Dev {
-    /// How many nodes
+    /// How many nodes; more than one are of the provider mock, unless another is chosen
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     nodes: Option<u16>,
-    /// Where the control plane keeps its data [default: a temporary folder]
+    /// Where the control plane and the nodes keep their data [default: a temporary folder]
     #[arg(long, value_name = "PATH")]
     data_dir: Option<PathBuf>,
     /// Where to write a kubeconfig for kubectl [default: in the data folder]
@@ -27,6 +29,9 @@ pub(super) struct Dev {
     /// Whether to start the scheduler and the controller manager
     #[arg(long, value_name = "on|off", default_value = "on")]
     controllers: OnOff,
+    /// Whether to run a Deployment and a Job to look at, on nodes of the provider local
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    demo: OnOff,
     #[command(flatten)]
     flags: Flags,
 }
@@ -41,8 +46,14 @@ enum OnOff {
 
 impl Dev {
     pub(super) async fn execute(self, before: Flags, registry: Registry) -> Result<(), Failure> {
-        let (base, _) = Layer::from_value(json!({ "provider": PROVIDER, "disableTaint": true }));
         let nodes = self.nodes.filter(|nodes| *nodes > 1);
+        let usual = if nodes.is_none() && registry.get(PROVIDER).is_some() { PROVIDER } else { MANY };
+        let state = dev::State::below(self.data_dir.as_deref())?;
+        let (base, _) = Layer::from_value(json!({
+            "provider": usual,
+            "disableTaint": true,
+            "stateDir": state.path(),
+        }));
         let extra = nodes.map(|nodes| Layer::from_value(json!({ "nodes": [{ "count": nodes }] })).0);
         let config = load(&before.under(self.flags), base, extra, &registry)?;
         let _telemetry = telemetry::init(&config.log).context("cannot start logging")?;
@@ -50,7 +61,8 @@ impl Dev {
             data_dir: self.data_dir,
             kubeconfig_out: self.kubeconfig_out,
             controllers: self.controllers == OnOff::On,
+            demo: self.demo == OnOff::On,
         };
-        Box::pin(dev::run(options, config, registry)).await
+        Box::pin(dev::run(options, state, config, registry)).await
     }
 }

@@ -234,8 +234,7 @@ impl Fleet {
             let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
-            let mut pods = pods(&own, &provider, &context, &common, facts.subscribe());
-            pods.sights = roll.follow(pods.sights);
+            let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
         let run = terms.serve(begin).instrument(span);
@@ -352,6 +351,7 @@ pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::pa
         operating_system: node.os.as_str().to_owned(),
         cluster_domain: node.cluster_domain.clone(),
         state_dir: state_dir.join(&node.name),
+        shared_dir: state_dir.to_owned(),
     }
 }
 
@@ -429,6 +429,7 @@ fn pods(
     context: &Context,
     common: &Common,
     facts: watch::Receiver<Option<Arc<Node>>>,
+    roll: &Roll,
 ) -> pods::Controller {
     let sources = Sources {
         client: common.reader(name),
@@ -445,7 +446,8 @@ fn pods(
         provider: Arc::clone(provider),
         client: common.client.clone(),
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
-        sights: common.watches.of(name),
+        sights: roll.follow(common.watches.of(name)),
+        roll: roll.clone(),
         facts,
         library: Library::new(sources, &common.supervisor),
         clock: Clock::system(),

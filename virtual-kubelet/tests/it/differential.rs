@@ -1,8 +1,8 @@
-//! That pods on a container runtime fare with ours as with the real kubelet.
+//! That pods on containers fare with ours as with the real kubelet, on containerd and with no runtime but our own.
 //!
-//! The command runs as a node of a control plane, on a containerd of its own, and every pod of the corpus goes through its steps. What
-//! there is to see at each checkpoint is compared with what was recorded of the kubelet (`crates/pod-engine/tests/it/kubelet`): the
-//! status, what containers wrote, and what people were told.
+//! The command runs as a node of a control plane, and every pod of the corpus goes through its steps. What there is to see at each
+//! checkpoint is compared with what was recorded of the kubelet (`crates/pod-engine/tests/it/kubelet`): the status, what containers
+//! wrote, and what people were told.
 
 #![allow(clippy::print_stdout, reason = "it takes minutes, and people want to see how far it is")]
 
@@ -19,11 +19,19 @@ use vk_supervisor::Clock;
 use vk_testing::{
     Process,
     corpus::{NODE, Recording, Scene},
-    peer::Machine,
+    peer::{Host, Image, Machine},
 };
 
-/// Where ours is meant to differ from the kubelet, and why.
-const DELIBERATE: [(&str, &str); 0] = [];
+/// Where the provider `local` is meant to differ from the kubelet on containerd, and why.
+const LOCAL: [(&str, &str); 5] = [
+    ("command-absent", "what failed to start it is not containerd, and is not said to be"),
+    ("command-absent-never", "what failed to start it is not containerd, and is not said to be"),
+    ("host-aliases", "its network has one family of addresses, and /etc/hosts one line for them"),
+    ("hostname-and-subdomain", "its network has one family of addresses, and /etc/hosts one line for them"),
+    ("hostname-as-fqdn", "its network has one family of addresses, and /etc/hosts one line for them"),
+];
+/// The kubelet on it is what `local` is compared with: the newest that was recorded.
+const NEWEST: &str = "containerd-2.1";
 /// What people hear from ours beside what a kubelet tells: what the node does with its provider, and what a pod refers to that is not
 /// there, by name.
 const OWN: [&str; 9] = [
@@ -61,26 +69,92 @@ const SOME: [&str; 12] = [
 #[tokio::test]
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn some_pods_fare_as_with_the_kubelet() {
-    compare(|name| SOME.contains(&name)).await;
+    on_containerd(|name| SOME.contains(&name)).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane and root: make test"]
+async fn some_pods_fare_without_a_runtime_as_with_the_kubelet() {
+    on_nothing(|name| SOME.contains(&name)).await;
 }
 
 #[cfg(feature = "e2e")]
 #[tokio::test]
 #[ignore = "needs the control plane, root and containerd: make e2e-cri"]
 async fn all_pods_fare_as_with_the_kubelet() {
-    let only = std::env::var(ONLY).unwrap_or_default();
-    compare(|name| only.split(',').any(|part| name.contains(part))).await;
+    on_containerd(asked_for()).await;
 }
 
-async fn compare(chosen: impl Fn(&str) -> bool) {
+#[cfg(feature = "e2e")]
+#[tokio::test]
+#[ignore = "needs the control plane and root: make e2e-local"]
+async fn all_pods_fare_without_a_runtime_as_with_the_kubelet() {
+    on_nothing(asked_for()).await;
+}
+
+#[cfg(feature = "e2e")]
+fn asked_for() -> impl Fn(&str) -> bool {
+    let only = std::env::var(ONLY).unwrap_or_default();
+    move |name| only.split(',').any(|part| name.contains(part))
+}
+
+async fn on_containerd(chosen: impl Fn(&str) -> bool) {
     let scene = Scene::set(Machine::any()).await;
-    let ours = start(&scene);
+    let (machine, folder) = (scene.host.machine(), scene.host.machine().folder());
+    let provider = json!({
+        "socket": scene.host.socket(),
+        "root": folder.join("kubelet"),
+        "logRoot": folder.join("logs"),
+        "clusterDNS": ["10.0.0.10"],
+        "cgroupRoot": format!("/{}", machine.cgroup()),
+        "maxPods": 500,
+    });
+    let command = start(&scene, "cri", &provider);
+    compare(&scene, &scene.runtime(), ("containerd", 2), &[], chosen).await;
+    drop(command);
+}
+
+async fn on_nothing(chosen: impl Fn(&str) -> bool) {
+    let scene = Scene::bare(Machine::any()).await;
+    let (machine, folder) = (scene.host.machine(), scene.host.machine().folder());
+    let archive = scene.host.archive(&Image::standard());
+    let import = scene
+        .host
+        .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
+        .args(["image", "import", "--state-dir"])
+        .args([&folder.join("state"), &archive])
+        .output()
+        .unwrap();
+    assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
+    let provider = json!({
+        "root": folder.join("kubelet"),
+        "logRoot": folder.join("logs"),
+        "clusterDNS": ["10.0.0.10"],
+        "cgroupRoot": format!("/{}", machine.cgroup()),
+        "maxPods": 500,
+    });
+    let command = start(&scene, "local", &provider);
+    // Its network has one family.
+    compare(&scene, NEWEST, ("local", 1), &LOCAL, chosen).await;
+    drop(command);
+}
+
+/// Lets every pod that is chosen go through its steps, and compares it with the recording of that runtime.
+async fn compare<H: Host>(
+    scene: &Scene<H>,
+    recorded: &str,
+    (name, addresses): (&str, usize),
+    deliberate: &[(&str, &str)],
+    chosen: impl Fn(&str) -> bool,
+) {
     let info = scene.node().await.status.unwrap().node_info.unwrap();
     println!("virtual-kubelet {} on {}", info.kubelet_version, info.container_runtime_version);
     let mut stage = scene.stage(Arc::new(|_| Box::pin(future::ready(Value::Null))), || Clock::system().now());
     stage.own = &OWN;
+    stage.addresses = addresses;
+    stage.words.push((format!("{name}://"), "containerd://"));
     let stage = &stage;
-    let folder = &data().join("recorded").join(scene.runtime());
+    let folder = &data().join("recorded").join(recorded);
     let mut cases = scene.cases(&data().join("corpus"));
     cases.retain(|case| chosen(&case.name));
     let found: Vec<(String, Vec<String>)> = stream::iter(&cases)
@@ -93,22 +167,21 @@ async fn compare(chosen: impl Fn(&str) -> bool) {
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    drop(ours);
-    let meant = |name: &str| DELIBERATE.iter().any(|(case, _)| *case == name);
+    let meant = |name: &str| deliberate.iter().any(|(case, _)| *case == name);
     let wrong: Vec<String> = found
         .iter()
         .filter(|(name, differences)| meant(name) == differences.is_empty())
         .map(|(name, differences)| match differences.as_slice() {
-            [] => format!("{name}: as the kubelet does it, though DELIBERATE says otherwise"),
+            [] => format!("{name}: as the kubelet does it, though it is said to be otherwise"),
             differences => format!("{name}:\n  {}", differences.join("\n  ")),
         })
         .collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), found.len(), wrong.join("\n"));
 }
 
-/// The command, in the namespaces of the runtime, with the settings that the kubelet had.
-fn start(scene: &Scene) -> Process {
-    let machine = scene.containerd.machine();
+/// The command, in the namespaces of the host, with the settings that the kubelet had.
+fn start<H: Host>(scene: &Scene<H>, provider: &str, config: &Value) -> Process {
+    let machine = scene.host.machine();
     let folder = machine.folder();
     let [address, second] = machine.addresses();
     let user = format!("system:node:{NODE}");
@@ -121,27 +194,19 @@ fn start(scene: &Scene) -> Process {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let provider = json!({
-        "socket": scene.containerd.socket(),
-        "root": folder.join("kubelet"),
-        "logRoot": folder.join("logs"),
-        "clusterDNS": ["10.0.0.10"],
-        "cgroupRoot": format!("/{}", machine.cgroup()),
-        "maxPods": 500,
-    });
-    let provider = file("provider.yaml", &provider.to_string());
+    let config = file("provider.yaml", &config.to_string());
     let certificate = file("serving.crt", &serving.cert_pem);
     let key = file("serving.key", &serving.key_pem);
     let clients = file("clients.crt", scene.cluster.ca_pem());
     let log = File::create(folder.join("virtual-kubelet.log")).unwrap();
-    let mut command = scene.containerd.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
+    let mut command = scene.host.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
     command
-        .args(["run", "--provider", "cri", "--nodename", NODE, "--metrics-addr", "off"])
+        .args(["run", "--provider", provider, "--nodename", NODE, "--metrics-addr", "off"])
         .args(["--internal-ip", &names[0], "--address", &names[0], "--port", "10250"])
         .arg("--state-dir")
         .arg(folder.join("state"))
         .arg("--provider-config")
-        .arg(provider)
+        .arg(config)
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .arg("--tls-cert-file")

@@ -2,6 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -91,6 +93,31 @@ fn there_is_one_tls_stack() {
     for unwanted in ["ring", "openssl-sys", "native-tls", "schannel"] {
         assert!(!reached.contains(unwanted), "virtual-kubelet pulls in {unwanted}");
     }
+}
+
+#[test]
+fn unsafe_code_has_one_room() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let room = root.join("providers/local/src/sys");
+    let mut folders =
+        vec![root.join("crates"), root.join("providers"), root.join("virtual-kubelet"), root.join("bench")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder can be read").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(&path).expect("a source can be read");
+                let allows = text
+                    .lines()
+                    .any(|line| line.trim_start().starts_with('#') && line.contains("unsafe_code"));
+                let inside = path.starts_with(&room) || path == room.with_extension("rs");
+                found.extend((allows && !inside).then_some(path));
+            }
+        }
+    }
+    assert_eq!(found, Vec::<PathBuf>::new(), "what needs `unsafe` belongs into providers/local/src/sys");
 }
 
 /// Every package that is compiled into this one on this platform, with all its features.

@@ -27,9 +27,12 @@ fn names_of_nodes() {
 
 #[test]
 fn providers() {
-    flags(&["--provider", "mokc"], &["provider:", "`mokc`", "did you mean `mock`?", "known: cri, mock"]);
-    file("nodes: [{name: a, provider: zzz}]", &["nodes[0].provider:", "`zzz`", "known: cri, mock"]);
-    vk(&["run"]).run().refused(2, &[&["provider:", "--provider", "known: cri, mock"]]);
+    flags(
+        &["--provider", "mokc"],
+        &["provider:", "`mokc`", "did you mean `mock`?", "known: cri, local, mock"],
+    );
+    file("nodes: [{name: a, provider: zzz}]", &["nodes[0].provider:", "`zzz`", "known: cri, local, mock"]);
+    vk(&["run"]).run().refused(2, &[&["provider:", "--provider", "known: cri, local, mock"]]);
     file("providerConfig: nosuch.yaml", &["providerConfig:", "nosuch.yaml", "No such file"]);
     file("providerConfig: .", &["providerConfig:", "cannot read", "directory"]);
     file("providerConfig: 7", &["providerConfig:", "path", "section"]);

@@ -18,6 +18,11 @@ fn providers_are_listed_in_a_table() {
     );
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
+    let local = lines.next().unwrap();
+    assert!(
+        local.starts_with("local ") && local.ends_with("logs, exec, attach, port-forward, stats"),
+        "{text}"
+    );
     let mock = lines.next().unwrap();
     assert!(mock.starts_with("mock "), "{text}");
     let one = vk(&["providers", "mock"]).run().ok();
@@ -26,23 +31,105 @@ fn providers_are_listed_in_a_table() {
 
 #[test]
 fn an_unknown_provider_ends_with_1_as_in_the_go_original() {
-    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, mock"]]);
+    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, local, mock"]]);
     vk(&["providers", "mocc"]).run().refused(1, &[&["`mocc`", "did you mean `mock`?"]]);
 }
 
 #[test]
 fn the_doctor_says_what_is_wrong_and_what_to_do_and_ends_with_1() {
-    // Without a provider the doctor looks at a runtime of this machine.
-    for provider in [&["--provider", "cri"][..], &[]] {
-        let run = vk(&[&["doctor", "--provider-config", "cri.yaml"][..], provider].concat());
-        run.write("cri.yaml", "socket: /nonexistent/cri.sock\n");
+    let run = vk(&["doctor", "--provider", "cri", "--provider-config", "cri.yaml"]);
+    run.write("cri.yaml", "socket: /nonexistent/cri.sock\n");
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "{seen:#?}");
+    let line = seen.stdout.lines().find(|line| line.contains("runtime socket: ")).unwrap();
+    assert!(line.starts_with("error ") && line.contains("/nonexistent/cri.sock -> "), "{line}");
+    assert!(seen.stdout.lines().any(|line| line.contains("cgroups: ")), "{seen:#?}");
+    assert!(seen.stderr.starts_with("error: ") && seen.stderr.lines().count() == 1, "{seen:#?}");
+}
+
+#[test]
+fn the_doctor_says_which_isolation_this_machine_allows_when_nobody_says_what_to_look_at() {
+    for arguments in
+        [&["doctor", "--state-dir", "state"][..], &["doctor", "--provider", "local", "--state-dir", "state"]]
+    {
+        let run = vk(arguments);
+        let folder = run.folder.path().to_owned();
         let seen = run.run();
-        assert_eq!(seen.code, 1, "{seen:#?}");
-        let line = seen.stdout.lines().find(|line| line.contains("runtime socket: ")).unwrap();
-        assert!(line.starts_with("error ") && line.contains("/nonexistent/cri.sock -> "), "{line}");
-        assert!(seen.stdout.lines().any(|line| line.contains("cgroups: ")), "{seen:#?}");
-        assert!(seen.stderr.starts_with("error: ") && seen.stderr.lines().count() == 1, "{seen:#?}");
+        let first = seen.stdout.lines().next().unwrap_or_default();
+        assert!(
+            first.contains("isolation: level oci") || first.contains("isolation: level process"),
+            "{seen:#?}"
+        );
+        for what in ["user: ", "namespaces: ", "cgroups: ", "overlay: ", "image store: "] {
+            assert!(seen.stdout.lines().any(|line| line.contains(what)), "{what} in {seen:#?}");
+        }
+        assert!(!folder.join("state").exists(), "it changes nothing");
     }
+}
+
+#[test]
+fn a_level_that_the_machine_cannot_give_is_an_error_with_the_reason() {
+    let run =
+        vk(&["doctor", "--provider", "local", "--state-dir", "/proc/nowhere", "--provider-config", "l.yaml"]);
+    run.write("l.yaml", "level: oci\n");
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "nothing can be written below /proc: {seen:#?}");
+    assert!(seen.stdout.lines().any(|line| line.starts_with("error ") && line.contains(" -> ")), "{seen:#?}");
+}
+
+#[test]
+fn images_are_listed_from_a_store_that_is_made_when_it_is_not_there() {
+    let text = vk(&["image", "list", "--state-dir", "state"]).run().ok();
+    assert_eq!(text, "NAME  ID  SIZE\n");
+    let json = vk(&["image", "list", "-o", "json", "--state-dir", "state"]).run().ok();
+    assert_eq!(json, "[]\n");
+}
+
+#[test]
+fn images_that_are_not_there_or_are_none_are_told_by_name() {
+    let missing = vk(&["image", "rm", "nosuch:1", "--state-dir", "state"]).run();
+    missing.refused(1, &[&["nosuch:1", "image list"]]);
+    let run = vk(&["image", "import", "x.tar", "--state-dir", "state"]);
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "{seen:#?}");
+    assert!(seen.stderr.contains("error: cannot import x.tar: cannot open x.tar"), "{seen:#?}");
+    let run = vk(&["image", "import", "x.tar", "--state-dir", "state"]);
+    run.write("x.tar", "this is no archive");
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "{seen:#?}");
+    assert!(seen.stderr.contains("error: cannot import x.tar: "), "{seen:#?}");
+    vk(&["image", "list", "--provider", "mock"]).run().refused(2, &[&["provider:", "local"]]);
+}
+
+#[test]
+fn an_imported_image_is_listed_under_its_names_until_it_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (state, archive) = (folder.path().join("state"), folder.path().join("demo.tar"));
+    let busybox = vk_provider_local::demo::busybox().expect("dev/setup installs it");
+    std::fs::write(&archive, vk_provider_local::demo::archive(&busybox).unwrap()).unwrap();
+    let (state, archive) = (state.to_str().unwrap(), archive.to_str().unwrap());
+    let image = |arguments: &[&str]| vk(&[&["image"], arguments, &["--state-dir", state]].concat()).run();
+    let imported = image(&["import", archive]);
+    assert_eq!(imported.code, 0, "{imported:#?}");
+    assert!(
+        imported.stdout.contains("demo:1") && imported.stderr.starts_with("importing: "),
+        "{imported:#?}"
+    );
+    let named = image(&["import", archive, "--name", "one:2", "--name", "registry.example/two:3"]);
+    assert_eq!(named.code, 0, "{named:#?}");
+    let list = image(&["ls"]).ok();
+    for name in ["demo:1", "one:2", "registry.example/two:3"] {
+        assert!(list.lines().any(|line| line.contains(name) && line.contains("MiB")), "{name} in {list}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&image(&["list", "--output", "json"]).ok()).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 1, "one image with three names: {json}");
+    assert!(json[0]["id"].as_str().unwrap().starts_with("sha256:"), "{json}");
+    assert!(image(&["rm", "demo:1", "one:2"]).ok().contains("demo:1"));
+    assert!(
+        image(&["rm", "registry.example/two:3"]).ok().contains("sha256:"),
+        "the last name takes the image along"
+    );
+    assert_eq!(image(&["list"]).ok(), "NAME  ID  SIZE\n");
 }
 
 #[test]
@@ -88,7 +175,9 @@ fn help_is_no_failure_and_names_variables() {
     let text = vk(&["run", "--help"]).run().ok();
     assert!(text.contains("VK_PORT, KUBELET_PORT"), "{text}");
     assert!(!text.contains("--klog.v"), "retired flags are hidden");
-    assert!(vk(&["--help"]).run().ok().contains("providers"));
+    let help = vk(&["--help"]).run().ok();
+    assert!(help.contains("providers") && help.contains("image"), "{help}");
+    assert!(!help.contains("guardian") && !help.contains("shim"), "what nobody types is hidden: {help}");
 }
 
 #[test]

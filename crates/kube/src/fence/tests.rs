@@ -45,11 +45,12 @@ fn server(fence: &Fence) -> (Client, Arc<Mutex<Vec<String>>>) {
 /// Every kind of write, and what became of it.
 async fn write_everything(client: &Client) -> Vec<Kind> {
     let nodes = Objects::<Node>::cluster(client.clone());
-    let body = Patch::Merge(serde_json::json!({}));
+    let body = serde_json::json!({});
+    let body = Patch::Merge(&body);
     let kinds = [
         nodes.create(&Node::default()).await.map(drop),
-        nodes.patch("a", &body).await.map(drop),
-        nodes.patch_status("a", &body).await.map(drop),
+        nodes.patch("a", body).await.map(drop),
+        nodes.patch_status("a", body).await.map(drop),
         nodes.delete("a", "uid").await,
         nodes.delete_now("a", "uid").await,
     ];

@@ -49,7 +49,7 @@ impl Shell {
         for uid in known {
             let status: Option<Box<PodStatus>> = there.remove(&uid).map(|pod| Box::new(pod.status));
             let admitted = |slot: &Slot| slot.freshness.admits(asked, slot.call.is_some(), status.is_some());
-            if self.workers.get(&uid).is_some_and(admitted) {
+            if self.workers.get(&uid).is_some_and(|slot| admitted(slot)) {
                 self.tell(&uid, Event::Listed(status));
             }
         }

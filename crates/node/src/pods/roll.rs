@@ -1,5 +1,5 @@
-//! The pods of a node by name, for whoever asks from outside: the kubelet API. It is filled from what the controller sees on
-//! its way, so that nothing is read twice and nothing is held twice.
+//! The pods of a node by name, for whoever asks from outside: the kubelet API. It is filled from what the controller sees and what
+//! its writes answer, so that nothing is read twice and nothing is held twice.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,7 +11,10 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::RwLock;
 
-use super::watch::{Sight, Sights};
+use super::{
+    watch::{Sight, Sights},
+    worker::version,
+};
 
 /// The roll of a node's pods. Clones share it.
 #[derive(Clone, Default)]
@@ -48,6 +51,14 @@ impl Roll {
         self.0.read().by_name.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
+    /// A pod that stands here is like this by now, which the watch may not have shown yet.
+    pub(super) fn renew(&self, pod: &Arc<Pod>) {
+        let Some(name) = name(pod) else { return };
+        if let Some(there) = self.0.write().by_name.get_mut(&name).filter(|there| is_newer(pod, there)) {
+            *there = Arc::clone(pod);
+        }
+    }
+
     fn note(&self, sight: &Sight) {
         let mut known = self.0.write();
         match sight {
@@ -57,7 +68,9 @@ impl Roll {
                 if let Some(seen) = &mut known.in_listing {
                     seen.insert(name.clone());
                 }
-                known.by_name.insert(name, Arc::clone(pod));
+                if !known.by_name.get(&name).is_some_and(|there| is_newer(there, pod)) {
+                    known.by_name.insert(name, Arc::clone(pod));
+                }
             }
             Sight::Deleted(pod) => {
                 let Some(name) = name(pod) else { return };
@@ -74,6 +87,11 @@ impl Roll {
             Sight::Surveyed(_) => {}
         }
     }
+}
+
+/// Whether it is the same pod as the other one, later.
+fn is_newer(pod: &Pod, other: &Pod) -> bool {
+    pod.metadata.uid == other.metadata.uid && version(pod) > version(other)
 }
 
 fn name(pod: &Pod) -> Option<Name> {
@@ -132,6 +150,28 @@ mod tests {
         let sights =
             vec![Sight::Seen(pod("a", "1")), Sight::Seen(pod("a", "2")), Sight::Deleted(pod("a", "1"))];
         assert_eq!(uids(&after(sights).await), ["2"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_write_has_answered_stands_until_the_watch_shows_something_newer() {
+        let at = |version: &str| {
+            let mut pod = Pod::clone(&pod("a", "1"));
+            pod.metadata.resource_version = Some(version.to_owned());
+            Arc::new(pod)
+        };
+        let roll = after(vec![Sight::Seen(at("7"))]).await;
+        let version = |roll: &Roll| roll.find("ns", "a").unwrap().metadata.resource_version.clone().unwrap();
+        roll.renew(&at("10"));
+        assert_eq!(version(&roll), "10");
+        for (sight, stands) in [("9", "10"), ("10", "10"), ("11", "11")] {
+            roll.note(&Sight::Seen(at(sight)));
+            assert_eq!(version(&roll), stands, "after {sight}");
+        }
+        roll.renew(&pod("b", "2"));
+        assert_eq!(uids(&roll), ["1"], "a pod that the watch has not shown does not stand here");
+        roll.note(&Sight::Seen(pod("a", "3")));
+        roll.renew(&at("12"));
+        assert_eq!(uids(&roll), ["3"], "nor does an older namesake come back");
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use vk_supervisor::{Backoff, Supervisor, task};
 use self::hub::{Hub, Mailbox};
 use super::{
     surveying::{PERIOD, surveys},
-    watch::{Sight, Sights, of_node, trim},
+    watch::{Sight, Sights, changes, of_node, trim},
 };
 
 /// All pods that are bound to a node.
@@ -75,7 +75,7 @@ impl Shared {
     /// Begins. The task belongs to the supervisor.
     pub fn start(&self, supervisor: &Supervisor) {
         let selector = Selector { fields: Some(BOUND.to_owned()), labels: None };
-        let changes = Objects::<Pod>::everywhere(self.client.clone()).watch_trimmed(&selector, trim);
+        let changes = changes(self.client.clone(), &selector);
         let surveys = surveys(self.client.clone(), BOUND.to_owned(), true, PERIOD);
         let (shared, guard) = (self.clone(), supervisor.clone());
         supervisor.spawn("pods watch", task::Kind::Critical, async move {

@@ -93,7 +93,8 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     if is_whole(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
         return rejected(pod, reported, around);
     }
-    let there = pod.status.clone().unwrap_or_default();
+    let none = PodStatus::default();
+    let there = pod.status.as_ref().unwrap_or(&none);
     let mut refused = Vec::new();
     // A verdict of an earlier process stays, unless the provider knows better.
     let over = is_terminal(there.phase.as_deref()) && reported.reason.is_none();
@@ -109,9 +110,9 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
         status.reason.clone_from(&there.reason);
         status.message.clone_from(&there.message);
     }
-    containers::compose(pod, &there, reported, &mut status, &mut refused);
-    status.phase = Some(phase(pod, &there, reported, &status, &mut refused));
-    addresses(&there, reported, around, &mut status, &mut refused);
+    containers::compose(pod, there, reported, &mut status, &mut refused);
+    status.phase = Some(phase(pod, there, reported, &status, &mut refused));
+    addresses(there, reported, around, &mut status, &mut refused);
     let reported_start = || reported.start_time.as_ref().map(|time| Time(whole_seconds(time.0)));
     let start = there.start_time.clone().or_else(reported_start);
     status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(around.now))));
@@ -120,7 +121,7 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     status.resources = reported.resources.clone().or_else(|| there.resources.clone());
     status.allocated_resources =
         reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
-    conditions::compose(pod, &there, reported, around, &mut status);
+    conditions::compose(pod, there, reported, around, &mut status);
     Composed { status, refused }
 }
 
@@ -174,7 +175,7 @@ fn addresses(
     refused: &mut Vec<String>,
 ) {
     // The API server would refuse the whole write.
-    let mut check = |list: &mut Vec<String>| {
+    let mut check = |list: &mut Vec<&str>| {
         list.retain(|text| {
             let good = text.is_empty() || text.parse::<IpAddr>().is_ok();
             if !good {
@@ -183,32 +184,34 @@ fn addresses(
             good
         });
     };
-    let mut hosts: Vec<String> = reported.host_ip.iter().cloned().collect();
-    hosts.extend(reported.host_ips.iter().flatten().map(|host| host.ip.clone()));
+    let mut hosts: Vec<&str> = reported.host_ip.iter().map(String::as_str).collect();
+    hosts.extend(reported.host_ips.iter().flatten().map(|host| host.ip.as_str()));
     check(&mut hosts);
     if hosts.is_empty() {
-        hosts.clone_from(&around.host_ips);
+        hosts.extend(around.host_ips.iter().map(String::as_str));
     }
     dedup(&mut hosts);
-    let mut pods: Vec<String> = reported.pod_ip.iter().cloned().collect();
-    pods.extend(reported.pod_ips.iter().flatten().map(|pod| pod.ip.clone()));
+    let mut pods: Vec<&str> = reported.pod_ip.iter().map(String::as_str).collect();
+    pods.extend(reported.pod_ips.iter().flatten().map(|pod| pod.ip.as_str()));
     check(&mut pods);
     dedup(&mut pods);
     // A pod that has ended keeps the address that it had.
     if pods.is_empty() && is_terminal(status.phase.as_deref()) {
-        pods = there.pod_ips.iter().flatten().map(|pod| pod.ip.clone()).collect();
+        pods = there.pod_ips.iter().flatten().map(|pod| pod.ip.as_str()).collect();
     }
-    status.host_ip = hosts.first().cloned();
-    status.host_ips = (!hosts.is_empty()).then(|| hosts.into_iter().map(|ip| HostIP { ip }).collect());
-    status.pod_ip = pods.first().cloned();
-    status.pod_ips = (!pods.is_empty()).then(|| pods.into_iter().map(|ip| PodIP { ip }).collect());
+    let host = |ip: &str| HostIP { ip: ip.to_owned() };
+    status.host_ip = hosts.first().map(|ip| (*ip).to_owned());
+    status.host_ips = (!hosts.is_empty()).then(|| hosts.into_iter().map(host).collect());
+    let pod = |ip: &str| PodIP { ip: ip.to_owned() };
+    status.pod_ip = pods.first().map(|ip| (*ip).to_owned());
+    status.pod_ips = (!pods.is_empty()).then(|| pods.into_iter().map(pod).collect());
 }
 
-fn dedup(list: &mut Vec<String>) {
-    let mut seen = Vec::new();
+fn dedup(list: &mut Vec<&str>) {
+    let mut seen = Vec::with_capacity(list.len());
     list.retain(|item| {
         let new = !item.is_empty() && !seen.contains(item);
-        seen.push(item.clone());
+        seen.push(*item);
         new
     });
 }
@@ -238,7 +241,8 @@ pub fn digest(status: &PodStatus) -> Digest {
 /// Whether this status is there already but for what older API servers do not keep: the generation (before Kubernetes 1.34), and what the
 /// pod has as a whole (before 1.36). By itself that is no reason to write about every pod at every start.
 pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) -> bool {
-    let Some(there) = there else { return false };
+    // Most that differ do so in this, and it costs nothing to see.
+    let Some(there) = there.filter(|there| there.phase == status.phase) else { return false };
     let mut status = status.clone();
     if there.observed_generation.is_none() {
         status.observed_generation = None;

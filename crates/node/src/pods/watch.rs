@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt as _, future, stream, stream::BoxStream};
+use futures::{Stream, StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use vk_kube::{Change, Client, Objects, Selector};
+use vk_kube::{Change, Client, Lean, Objects, Selector};
 
 use super::{
     missed::Survey,
@@ -35,8 +35,14 @@ pub fn of_node(client: Client, node: &str) -> Sights {
     let fields = format!("spec.nodeName={node}");
     let surveys = surveys(client.clone(), fields.clone(), false, PERIOD);
     let selector = Selector { fields: Some(fields), labels: None };
-    let watch = Objects::<Pod>::everywhere(client).watch_trimmed(&selector, trim);
+    let watch = changes(client, &selector);
     stream::select(watch.filter_map(|change| future::ready(sight(change))), surveys).boxed()
+}
+
+/// A watch of pods, of which nobody needs everything.
+pub(super) fn changes(client: Client, selector: &Selector) -> impl Stream<Item = Change<Pod>> + Send + use<> {
+    let pods = Objects::<Lean<Pod>>::everywhere(client);
+    pods.watch_trimmed(selector, |Lean(pod)| trim(pod)).map(|change| change.map(|Lean(pod)| pod))
 }
 
 fn sight(change: Change<Pod>) -> Option<Sight> {
@@ -49,7 +55,7 @@ fn sight(change: Change<Pod>) -> Option<Sight> {
     })
 }
 
-/// Takes off what nobody here looks at: half of a pod's weight. Everything else may matter to a provider.
+/// Takes off what nobody here looks at. Everything else may matter to a provider.
 pub(super) fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     pod.metadata.self_link = None;

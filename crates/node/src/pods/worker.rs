@@ -21,7 +21,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 use rand::rngs::StdRng;
 use vk_provider::{EventKind, PodRef};
 use vk_supervisor::Backoff;
@@ -198,6 +198,11 @@ impl Worker {
         &self.pod
     }
 
+    /// The pod as it is wanted, while it is in the API server.
+    pub fn desired(&self) -> Option<&Arc<Pod>> {
+        self.desired.as_ref()
+    }
+
     /// Who comes first where there is not room for all: those that were admitted before, and then the older ones.
     pub fn precedence(&self) -> (bool, Option<Timestamp>) {
         let pod = self.desired.as_ref();
@@ -279,6 +284,11 @@ impl Worker {
         if self.gone || known.is_some_and(|known| version(known) > version(&pod)) {
             return;
         }
+        if let Some(print) = self.print.filter(|_| self.knows(&pod)) {
+            // The same again: of two that say the same, only this one is kept, which others hold, too.
+            self.size(&pod, print);
+            return self.hold(pod);
+        }
         let was_ending = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
         let grace_before = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
         let is_ending = pod.metadata.deletion_timestamp.is_some();
@@ -305,8 +315,18 @@ impl Worker {
         }
         self.print = Some(print);
         self.expiry = deadline_of(&pod, now);
-        self.last_known = Some(Arc::clone(&pod));
         self.there = None;
+        self.hold(pod);
+    }
+
+    /// Whether the pod is known in just this version.
+    fn knows(&self, pod: &Pod) -> bool {
+        let known = self.desired.as_deref().and_then(version);
+        known.is_some() && known == version(pod)
+    }
+
+    fn hold(&mut self, pod: Arc<Pod>) {
+        self.last_known = Some(Arc::clone(&pod));
         self.desired = Some(pod);
     }
 
@@ -421,7 +441,7 @@ impl Worker {
     }
 }
 
-fn version(pod: &Pod) -> Option<u64> {
+pub(super) fn version(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
@@ -431,8 +451,8 @@ fn has_started(pod: &Pod) -> bool {
 
 fn ran(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().any(|one| {
-        let state = one.state.clone().unwrap_or_default();
-        state.running.is_some() || state.terminated.is_some() || one.restart_count > 0
+        let started = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+        one.state.as_ref().is_some_and(started) || one.restart_count > 0
     })
 }
 

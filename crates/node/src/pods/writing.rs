@@ -7,7 +7,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use vk_kube::{Objects, Patch};
+use vk_kube::{Lean, Objects, Patch};
 use vk_provider::PodRef;
 
 use super::{
@@ -65,13 +65,13 @@ impl Shell {
         let Some(turn) = self.turns.now() else {
             return self.turns.line.push_back(Arc::clone(&pod.uid));
         };
-        let pods: Objects<Pod> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
+        let pods: Objects<Lean<Pod>> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
         let pod = pod.clone();
         self.tasks.spawn(async move {
             let answer = match &write {
                 Write::Status(body) => {
-                    let patched = pods.patch_status(&pod.name, &Patch::Strategic(body.clone())).await;
-                    patched.map(|mut pod| {
+                    let patched = pods.patch_status(&pod.name, Patch::Strategic(body)).await;
+                    patched.map(|Lean(mut pod)| {
                         super::watch::trim(&mut pod);
                         Some(Arc::new(pod))
                     })

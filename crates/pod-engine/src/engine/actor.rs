@@ -58,7 +58,7 @@ pub(super) struct Actor {
     pub(super) backoffs: Backoffs,
     pub(super) troubles: Troubles,
     /// The status that was computed last.
-    pub(super) status: Option<PodStatus>,
+    pub(super) status: Option<Arc<PodStatus>>,
     /// The pod was looked at with its spec.
     pub(super) adopted: bool,
     /// The pod as an earlier process noted it, while nobody has asked for it.
@@ -111,8 +111,9 @@ pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
     let supervisor = shared.supervisor.clone();
     let work = async {
         loop {
-            let actor = Actor::new(Arc::clone(&shared), Arc::clone(&slot));
-            if AssertUnwindSafe(actor.live()).catch_unwind().await.is_ok() {
+            // Boxed, both: whatever a future is made of it holds more than once, and most of the time there is one for each pod.
+            let actor = Box::new(Actor::new(Arc::clone(&shared), Arc::clone(&slot)));
+            if AssertUnwindSafe(Box::pin(actor.live())).catch_unwind().await.is_ok() {
                 return;
             }
             // All that it needs to know it finds again; a pod that nobody works on would be lost.
@@ -159,7 +160,7 @@ impl Actor {
         }
     }
 
-    async fn live(mut self) {
+    async fn live(mut self: Box<Self>) {
         let slot = Arc::clone(&self.slot);
         let mut orders = slot.stop.subscribe();
         let mut volumes = self.volumes.changes();
@@ -395,7 +396,7 @@ impl Actor {
     }
 
     /// Computes the status and tells it where it is another. `over`: everything was stopped and nothing starts again.
-    pub(super) fn publish(&mut self, pod: &Pod, over: bool) -> PodStatus {
+    pub(super) fn publish(&mut self, pod: &Pod, over: bool) -> Arc<PodStatus> {
         let shared = Arc::clone(&self.shared);
         let runtime = shared.health.runtime().unwrap_or_default();
         let verdicts = self.probes.verdicts();
@@ -404,7 +405,7 @@ impl Actor {
             snapshot: &self.snapshot,
             verdicts: &verdicts,
             troubles: &self.troubles,
-            previous: self.status.as_ref(),
+            previous: self.status.as_deref(),
             node_ips: &shared.settings.node_ips,
             runtime: &runtime.name,
             recursive_read_only: self.recursive_read_only(&runtime),
@@ -419,7 +420,8 @@ impl Actor {
             _ if over => status::settled(pod, &computed),
             _ => computed,
         };
-        self.status = Some(computed.clone());
+        let computed = Arc::new(computed);
+        self.status = Some(Arc::clone(&computed));
         let before = self.slot.view.borrow().status.clone();
         // That all containers have ended counts as the end of a pod that is stopped: it is told when sandbox and volumes are gone too.
         let stopping = !over && before.is_some() && self.slot.stop.borrow().is_some();
@@ -429,8 +431,10 @@ impl Actor {
         let live = !over && self.snapshot.is_live();
         let told = status::told(&computed, before.as_deref(), live);
         if before.as_deref() != Some(&told) {
-            shared.outbox.status(&self.slot.pod, told.clone());
-            self.slot.view.send_modify(|view| view.status = Some(Arc::new(told)));
+            // Most of the time all that is known is told: then it is kept once.
+            let kept = if told == *computed { Arc::clone(&computed) } else { Arc::new(told.clone()) };
+            shared.outbox.status(&self.slot.pod, told);
+            self.slot.view.send_modify(|view| view.status = Some(kept));
         }
         computed
     }

@@ -1,6 +1,6 @@
 //! One pass over a pod that shall run, in the order of a kubelet: status, volumes, what must stop, sandbox, what must start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::RngExt as _;
@@ -113,7 +113,7 @@ impl Actor {
     }
 
     /// Tells the status, and lets the probes follow it.
-    fn show(&mut self, bundle: &PodBundle) -> PodStatus {
+    fn show(&mut self, bundle: &PodBundle) -> Arc<PodStatus> {
         let computed = self.publish(&bundle.pod, false);
         self.probes.sync(&bundle.pod, &self.snapshot, &computed);
         computed

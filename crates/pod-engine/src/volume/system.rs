@@ -58,7 +58,7 @@ pub(super) fn at(path: &Path) -> io::Result<Option<Mounted>> {
 }
 
 /// Unmounts everything at and below a path, innermost first. The path must be without links.
-pub(super) fn unmount_below(path: &Path) -> io::Result<()> {
+pub fn unmount_below(path: &Path) -> io::Result<()> {
     // Something may be mounted on top of what goes now, so it is looked at again.
     for _ in 0..16 {
         let mut below: Vec<Mounted> =

@@ -59,6 +59,7 @@ impl Trial {
             operating_system: "linux".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
             state_dir: state.path().to_owned(),
+            shared_dir: state.path().to_owned(),
         };
         let advice =
             "make Subject::open answer within the limit, with a provider on a backend that can be used";

@@ -21,12 +21,20 @@ const ADDRESSES: [&str; 3] = ["podIP", "hostIP", "ip"];
 ///
 /// People are told things sooner or later: everything must have been told that was told by then, and nothing that was not told
 /// before the end, except for `own` reasons.
-pub fn differences(recorded: &Moment, end: &Moment, seen: &Moment, own: &[&str]) -> Vec<String> {
+///
+/// Of a pod's addresses no more than `addresses` are compared.
+pub fn differences(
+    recorded: &Moment,
+    end: &Moment,
+    seen: &Moment,
+    own: &[&str],
+    addresses: usize,
+) -> Vec<String> {
     let mut found = Vec::new();
     if recorded.gone != seen.gone {
         found.push(format!("gone: {} and not {}", seen.gone, recorded.gone));
     }
-    found.extend(compare("status", &status(recorded), &status(seen)));
+    found.extend(compare("status", &status(recorded, addresses), &status(seen, addresses)));
     let missing: Vec<&String> =
         recorded.events.keys().filter(|reason| !seen.events.contains_key(*reason)).collect();
     let more: Vec<&String> = seen
@@ -47,7 +55,7 @@ fn logs(moment: &Moment) -> Value {
     moment.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &words)))).collect()
 }
 
-fn status(moment: &Moment) -> Value {
+fn status(moment: &Moment, addresses: usize) -> Value {
     let words = words(moment);
     let mut status = moment.pod["status"].clone();
     strip("status", &mut status, &words);
@@ -56,10 +64,10 @@ fn status(moment: &Moment) -> Value {
         fields.remove("resources");
     }
     // How many addresses a node has is not the pod's doing.
-    let of_the_node = [("hostIPs", true), ("podIPs", moment.pod["spec"]["hostNetwork"] == true)];
-    for (list, _) in of_the_node.into_iter().filter(|(_, of_the_node)| *of_the_node) {
+    let of_the_pod = if moment.pod["spec"]["hostNetwork"] == true { 1 } else { addresses };
+    for (list, compared) in [("hostIPs", 1), ("podIPs", of_the_pod)] {
         if let Some(addresses) = status.get_mut(list).and_then(Value::as_array_mut) {
-            addresses.truncate(1);
+            addresses.truncate(compared);
         }
     }
     for list in ["initContainerStatuses", "containerStatuses"] {
@@ -218,7 +226,7 @@ mod tests {
         let sum = "0123456789abcdef".repeat(4);
         let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
         let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
-        assert_eq!(differences(&one, &one, &other, &[]), Vec::<String>::new());
+        assert_eq!(differences(&one, &one, &other, &[], 2), Vec::<String>::new());
     }
 
     #[test]
@@ -230,7 +238,7 @@ mod tests {
             let pod = json!({"metadata": {}, "status": {"containerStatuses": [container]}});
             Moment { pod, ..Moment::default() }
         };
-        let differs = |one: &Moment, other: &Moment| !differences(one, one, other, &[]).is_empty();
+        let differs = |one: &Moment, other: &Moment| !differences(one, one, other, &[], 2).is_empty();
         assert!(!differs(&turn(3, "20s"), &turn(5, "1m20s")));
         assert!(differs(&turn(3, "20s"), &turn(3, "30s")), "a kubelet does not wait so long");
         assert!(differs(&turn(3, "20s"), &turn(3, "soon")));
@@ -240,9 +248,9 @@ mod tests {
     fn everything_else_is() {
         let (one, mut other) = (moment("u", "10.1.0.1", "a"), moment("u", "10.1.0.1", "b"));
         other.events.insert("Killing".to_owned(), BTreeSet::new());
-        let found = differences(&one, &one, &other, &[]);
+        let found = differences(&one, &one, &other, &[], 2);
         assert_eq!(found, [r#"status.message: "b" and not "a""#, r#"events: missing [], more ["Killing"]"#]);
-        assert_eq!(differences(&one, &other, &other, &[]), [r#"status.message: "b" and not "a""#]);
-        assert_eq!(differences(&one, &one, &other, &["Killing"]), [r#"status.message: "b" and not "a""#]);
+        assert_eq!(differences(&one, &other, &other, &[], 2), [r#"status.message: "b" and not "a""#]);
+        assert_eq!(differences(&one, &one, &other, &["Killing"], 2), [r#"status.message: "b" and not "a""#]);
     }
 }

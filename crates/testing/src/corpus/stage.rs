@@ -51,6 +51,8 @@ pub struct Stage<'a> {
     pub words: Words,
     /// Reasons of events that the kubelet does not have.
     pub own: &'static [&'static str],
+    /// How many addresses a pod has, one of each family that its network has.
+    pub addresses: usize,
 }
 
 /// One case on the stage.
@@ -240,7 +242,7 @@ impl Play<'_> {
         let mut found;
         loop {
             let moment = self.moment(checkpoint).await?;
-            found = differences(recorded, last, &moment, self.stage.own);
+            found = differences(recorded, last, &moment, self.stage.own, self.stage.addresses);
             if found.is_empty() || Instant::now() > end {
                 return Ok(found);
             }

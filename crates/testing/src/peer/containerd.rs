@@ -3,36 +3,17 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::Output,
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::{Image, Machine, image, make_folder, run, write};
-use crate::{Process, eventually};
+use super::{Host, House, Image, Machine, Resident, image, make_folder, run, write};
+use crate::eventually;
 
 const SOON: Duration = Duration::from_mins(1);
-
-/// The first process of the namespaces. Programs that think that the machine is theirs shall not write to its folders or kernel
-/// settings. Mounts that kubelet and runtime make must reach each other, and nobody else. It ends when its input does: with us,
-/// whatever our end; and it takes the orphans, which a shell that waits does.
-const HOUSE: &str = r#"
-set -e
-mount --make-rshared /
-for folder in /var/lib /var/log /run; do mount -t tmpfs tmpfs "$folder"; done
-mkdir /run/settings
-for setting in vm/overcommit_memory kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
-  copy="/run/settings/${setting##*/}"
-  cat "/proc/sys/$setting" >"$copy" && mount --bind "$copy" "/proc/sys/$setting"
-done
-touch "$1/house"
-cat >/dev/null
-"#;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -52,24 +33,6 @@ pub struct Containerd {
     process: Option<Resident>,
     house: House,
     machine: Machine,
-}
-
-/// A process in the namespaces of a runtime, which is killed when this is dropped.
-#[derive(Debug)]
-pub struct Resident {
-    /// Went in and waits there for what it started.
-    _door: Process,
-    /// The program itself, as it is numbered out here.
-    pid: Pid,
-}
-
-/// The namespaces.
-#[derive(Debug)]
-struct House {
-    /// Outside of the PID namespace.
-    outside: Process,
-    /// The first process inside, as it is numbered out here.
-    inside: Pid,
 }
 
 // === impl Options ===
@@ -96,20 +59,13 @@ impl Containerd {
         let (program, version) = (options.program, version.to_owned());
         let mut containerd = Self { program, version, process: None, house, machine };
         containerd.restart().await;
-        let images = folder.join("images");
-        make_folder(&images);
-        containerd.import(&image::archive(&images, &options.images));
+        containerd.import(&containerd.archive(&options.images));
         containerd
     }
 
     /// Where it listens.
     pub fn socket(&self) -> PathBuf {
         self.machine.folder().join("containerd.sock")
-    }
-
-    /// The machine that it is on.
-    pub fn machine(&self) -> &Machine {
-        &self.machine
     }
 
     /// Its version, such as `1.6.20`.
@@ -122,22 +78,9 @@ impl Containerd {
         self.machine.folder().join("containerd.log")
     }
 
-    /// A command that runs in the same mount and PID namespaces. It ends with them at the latest.
-    pub fn beside(&self, program: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--mount", "--pid", "--target", &self.house.inside.to_string()]);
-        command.arg(program).stdin(Stdio::null());
-        command
-    }
-
     /// Its process, for those who measure it. There is none while it is killed.
     pub fn id(&self) -> Option<u32> {
         self.process.as_ref().map(Resident::id)
-    }
-
-    /// Starts such a command, so that its process can be reached.
-    pub async fn start_beside(&self, command: &mut Command) -> Resident {
-        Resident::start(command).await
     }
 
     /// Runs the client of the same build.
@@ -205,75 +148,14 @@ impl Containerd {
     }
 }
 
-// === impl Resident ===
-
-impl Resident {
-    async fn start(command: &mut Command) -> Self {
-        let door = Process::spawn(command).expect("util-linux is installed");
-        let pid = child_of(door.id()).await;
-        Self { _door: door, pid }
+impl Host for Containerd {
+    fn machine(&self) -> &Machine {
+        &self.machine
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
-        let _ = kill(self.pid, signal);
+    fn house(&self) -> &House {
+        &self.house
     }
-
-    /// Its process id outside of the namespaces.
-    pub fn id(&self) -> u32 {
-        self.pid.as_raw().unsigned_abs()
-    }
-}
-
-impl Drop for Resident {
-    fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
-    }
-}
-
-// === impl House ===
-
-impl House {
-    async fn build(folder: &Path) -> Self {
-        let log = File::create(folder.join("house.log")).expect("a log file");
-        let outside = Process::spawn(
-            Command::new("unshare")
-                .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-                .args(["--propagation", "slave", "sh", "-c", HOUSE, "sh"])
-                .arg(folder)
-                .stdin(Stdio::piped())
-                .stdout(log.try_clone().expect("the same file"))
-                .stderr(log),
-        )
-        .expect("util-linux is installed");
-        let inside = child_of(outside.id()).await;
-        let house = Self { outside, inside };
-        eventually("the namespaces are made", SOON, || async {
-            let said = || std::fs::read_to_string(folder.join("house.log")).unwrap_or_default();
-            folder.join("house").exists().then_some(()).ok_or_else(said)
-        })
-        .await;
-        house
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = kill(self.inside, Signal::SIGKILL);
-        // It ends when the first process is gone, and that goes last of all.
-        let _ = self.outside.child().wait();
-    }
-}
-
-/// The first child of a process that makes one.
-async fn child_of(parent: u32) -> Pid {
-    let children = format!("/proc/{parent}/task/{parent}/children");
-    eventually("a process is started in the namespaces", SOON, || async {
-        let list = std::fs::read_to_string(&children).map_err(|error| error.to_string())?;
-        let child = list.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        child.map(Pid::from_raw).ok_or_else(|| list.clone())
-    })
-    .await
 }
 
 fn config(folder: &Path, old: bool) -> String {

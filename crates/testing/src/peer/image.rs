@@ -117,6 +117,12 @@ impl Image {
         self
     }
 
+    /// Writes an archive of images into a folder of its own, as `docker save` would, and returns its path.
+    pub fn save(folder: &Path, images: &[Self]) -> PathBuf {
+        make_folder(folder);
+        archive(folder, images)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Containerd, containerd::Resident, write};
+use super::{Containerd, Host as _, Resident, write};
 use crate::ControlPlane;
 
 /// Names the program.
@@ -66,7 +66,7 @@ impl Kubelet {
             .args(["--hostname-override", node, "--node-ip", &addresses.join(",")])
             .stdout(log.try_clone().expect("the same file"))
             .stderr(log);
-        let process = containerd.start_beside(&mut command).await;
+        let process = Resident::start(&mut command).await;
         Self { folder: folder.to_owned(), process }
     }
 

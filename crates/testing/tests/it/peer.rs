@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use vk_testing::{
     eventually,
-    peer::{Containerd, Image, Machine, Registry, containerd, image::BUSYBOX},
+    peer::{Containerd, Host as _, Image, Machine, Registry, containerd, image::BUSYBOX},
 };
 
 const SOON: Duration = Duration::from_secs(30);

@@ -1,4 +1,7 @@
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use vk_provider::Quantity;
 
 use super::*;
 

@@ -1,12 +1,10 @@
 //! How the kernel's control groups are laid out, and whether the runtime is told the same.
 
+use vk_pod_engine::machine::{Cgroups, Machine};
 use vk_provider::Finding;
 
 use super::Peer;
-use crate::{config::Settings, machine::Machine};
-
-/// The controllers that pods need.
-const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
+use crate::config::Settings;
 
 pub(super) fn examine(peer: &Peer, settings: &Settings, machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![layout(machine)];
@@ -16,39 +14,20 @@ pub(super) fn examine(peer: &Peer, settings: &Settings, machine: &Machine) -> Ve
 
 fn layout(machine: &Machine) -> Finding {
     let what = "cgroups";
-    if let Ok(unified) = machine.read("sys/fs/cgroup/cgroup.controllers") {
-        let missing = missing(unified.split_whitespace());
-        if missing.is_empty() {
-            return Finding::ok(what, "version 2");
+    let cgroups = Cgroups::of(machine);
+    let remedy = match &cgroups {
+        Cgroups::None => "mount them at /sys/fs/cgroup",
+        Cgroups::Unified { missing } if missing.is_empty() => return Finding::ok(what, cgroups.to_string()),
+        Cgroups::Unified { .. } => {
+            "delegate them to this machine, or boot the kernel with them (cgroup_enable=memory)"
         }
-        let found = format!("version 2, without the controllers {}", missing.join(", "));
-        let remedy = "delegate them to this machine, or boot the kernel with them (cgroup_enable=memory)";
-        return Finding::error(what, found, remedy);
-    }
-    let Ok(known) = machine.read("proc/cgroups") else {
-        return Finding::error(what, "none are mounted", "mount them at /sys/fs/cgroup");
+        Cgroups::Split { missing, .. } if missing.is_empty() => {
+            let remedy = "runc works with it and crun does not; boot with systemd.unified_cgroup_hierarchy=1 for version 2";
+            return Finding::warning(what, cgroups.to_string(), remedy);
+        }
+        Cgroups::Split { .. } => "mount them below /sys/fs/cgroup",
     };
-    // Name, hierarchy, number of groups, enabled.
-    let enabled = known.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let name = words.next()?;
-        (words.nth(2)? == "1" && machine.path(&format!("sys/fs/cgroup/{name}")).exists()).then_some(name)
-    });
-    let missing = missing(enabled);
-    if !missing.is_empty() {
-        let found = format!("version 1, without the controllers {}", missing.join(", "));
-        return Finding::error(what, found, "mount them below /sys/fs/cgroup");
-    }
-    let hybrid = machine.path("sys/fs/cgroup/unified").exists();
-    let found = if hybrid { "versions 1 and 2 side by side" } else { "version 1" };
-    let remedy =
-        "runc works with it and crun does not; boot with systemd.unified_cgroup_hierarchy=1 for version 2";
-    Finding::warning(what, found, remedy)
-}
-
-fn missing<'a>(found: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
-    let found: Vec<&str> = found.collect();
-    NEEDED.into_iter().filter(|needed| !found.contains(needed)).collect()
+    Finding::error(what, cgroups.to_string(), remedy)
 }
 
 /// systemd must run to make groups, and wants slices for a root.

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use vk_pod_engine::snapshot::label;
+use vk_pod_engine::{machine::Machine, snapshot::label};
 use vk_provider::Finding;
 
-use crate::{client::Cri, machine::Machine, socket::SOCKETS};
+use crate::{client::Cri, socket::SOCKETS};
 
 const REMEDY: &str = "give each its own runtime: a kubelet kills pods that it does not know";
 

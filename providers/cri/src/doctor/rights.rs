@@ -1,9 +1,9 @@
 //! What the runtime may do to processes. Where it is confined itself, containers fail with words that tell nobody why.
 
+use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
 use vk_provider::Finding;
 
 use super::Peer;
-use crate::machine::{CAP_SYS_RESOURCE, Machine};
 
 /// The right to mount.
 const CAP_SYS_ADMIN: u32 = 21;

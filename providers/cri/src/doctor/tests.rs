@@ -1,10 +1,10 @@
 use std::os::unix::net::UnixListener;
 
 use serde_json::json;
+use vk_pod_engine::machine::pretend::{machine, put};
 use vk_provider::finding::Level;
 
 use super::*;
-use crate::machine::tests::{machine, put};
 
 fn level_of(findings: &[Finding], what: &str) -> (Level, String) {
     let found = findings.iter().find(|finding| finding.what == what);

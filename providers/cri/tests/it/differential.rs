@@ -16,7 +16,7 @@ use vk_provider_cri::Cri;
 use vk_supervisor::Clock;
 use vk_testing::{
     corpus::{Look, NODE, Recording, Scene},
-    peer::{Kubelet, Machine, kubelet},
+    peer::{Containerd, Kubelet, Machine, kubelet},
 };
 
 /// Set to record, in place of comparing with what was recorded.
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 12;
 async fn the_real_kubelet_does_what_was_recorded() {
     let scene = Scene::set(Machine::numbered(Scene::RECORDER)).await;
     let options = kubelet::Options { node: NODE.to_owned(), features: Vec::new() };
-    let kubelet = Kubelet::start(&scene.containerd, &scene.cluster, &options).await;
+    let kubelet = Kubelet::start(&scene.host, &scene.cluster, &options).await;
     let info = scene.node().await.status.unwrap().node_info.unwrap();
     println!("kubelet {} on {}", info.kubelet_version, info.container_runtime_version);
     let stage = &scene.stage(look(&scene).await, || Clock::system().now());
@@ -80,8 +80,8 @@ fn data() -> PathBuf {
 }
 
 /// Who asks the runtime what it has of a pod.
-async fn look(scene: &Scene) -> Look {
-    let cri = Cri::connect(scene.containerd.socket()).await.unwrap();
+async fn look(scene: &Scene<Containerd>) -> Look {
+    let cri = Cri::connect(scene.host.socket()).await.unwrap();
     Arc::new(move |uid| {
         let cri = cri.clone();
         Box::pin(async move { serde_json::to_value(snapshot(&cri, &uid).await).unwrap() })

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use vk_pod_engine::machine::Machine;
 use vk_pod_engine::snapshot::label;
 use vk_provider::{Finding, finding::Level};
-use vk_provider_cri::{Machine, Settings, doctor, proto};
+use vk_provider_cri::{Settings, doctor, proto};
 
 use crate::double::{Double, Speaks};
 

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use serde_json::json;
 use vk_provider::{Config, Context, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cri::CriFactory;
-use vk_testing::peer::{Containerd, Image, Machine, containerd};
+use vk_testing::peer::{Containerd, Host as _, Image, Machine, containerd};
 
 /// Names another containerd than that of `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";

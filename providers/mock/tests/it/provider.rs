@@ -17,6 +17,7 @@ fn context(node: &str) -> Context {
         operating_system: "linux".into(),
         cluster_domain: "cluster.local".into(),
         state_dir: "/nonexistent".into(),
+        shared_dir: "/nonexistent".into(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `virtual-kubelet dev`: a control plane to try things out, of which nothing remains.
 
+mod containers;
+
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use nix::sys::signal::Signal;
@@ -122,6 +124,7 @@ fn listed(table: &str) -> Vec<(String, String)> {
 #[ignore = "needs the control plane: make test"]
 async fn dev_shows_its_nodes_and_leaves_nothing_after_ctrl_c() {
     let mut dev = Dev::start(&["--controllers", "off", "--nodes", "3"]).await;
+    assert!(dev.process.stdout().contains("mock://"), "many nodes run nothing");
     let ready = |index: u32| (format!("virtual-kubelet-{index}"), "Ready".to_owned());
     let expected = [ready(0), ready(1), ready(2)];
     let stdout = dev.process.stdout();
@@ -142,7 +145,7 @@ async fn dev_shows_its_nodes_and_leaves_nothing_after_ctrl_c() {
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn a_killed_dev_leaves_nothing() {
-    let mut dev = Dev::start(&[]).await;
+    let mut dev = Dev::start(&["--provider", "mock"]).await;
     assert_eq!(listed(&dev.kubectl(&["get", "nodes"])), [("virtual-kubelet".to_owned(), "Ready".to_owned())]);
     assert_eq!(dev.programs(), ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]);
     dev.process.kill();

@@ -117,16 +117,16 @@ fn initialized(status: &PodStatus) -> PodCondition {
         .iter()
         .flatten()
         .filter(|one| {
-            let state = one.state.clone().unwrap_or_default();
-            let done = state.terminated.is_some_and(|ended| ended.exit_code == 0);
+            let ended = one.state.as_ref().and_then(|state| state.terminated.as_ref());
+            let done = ended.is_some_and(|ended| ended.exit_code == 0);
             // A sidecar counts as initialised once it has started.
             !done && one.started != Some(true)
         })
         .map(|one| one.name.as_str())
         .collect();
-    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    let message = || format!("containers with incomplete status: [{}]", incomplete.join(" "));
     let holds = incomplete.is_empty();
-    condition(INITIALIZED, holds, (!holds).then_some("ContainersNotInitialized"), (!holds).then_some(message))
+    condition(INITIALIZED, holds, (!holds).then_some("ContainersNotInitialized"), (!holds).then(message))
 }
 
 fn containers_ready(pod: &Pod, status: &PodStatus) -> PodCondition {
@@ -141,9 +141,9 @@ fn containers_ready(pod: &Pod, status: &PodStatus) -> PodCondition {
         .filter(|one: &&ContainerStatus| !one.ready)
         .map(|one| one.name.as_str())
         .collect();
-    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    let message = || format!("containers with unready status: [{}]", unready.join(" "));
     let holds = unready.is_empty() && status.container_statuses.as_ref().is_some_and(|all| !all.is_empty());
-    condition(CONTAINERS_READY, holds, (!holds).then_some("ContainersNotReady"), (!holds).then_some(message))
+    condition(CONTAINERS_READY, holds, (!holds).then_some("ContainersNotReady"), (!holds).then(message))
 }
 
 /// Whether a provider's condition can be meant of this phase: the end that it tells of may be another than the one that was decided.

@@ -1,7 +1,5 @@
 //! Container statuses: one for each container of the pod, in order, each in exactly one state.
 
-use std::collections::HashSet;
-
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
@@ -96,10 +94,10 @@ fn list<'a>(
     refused: &mut Vec<String>,
 ) -> Option<Vec<ContainerStatus>> {
     let (said, had) = (said.unwrap_or_default(), had.unwrap_or_default());
-    let mut known = HashSet::new();
+    let mut known = Vec::new();
     let statuses: Vec<ContainerStatus> = members
         .filter_map(|member| {
-            known.insert(member.name.to_owned());
+            known.push(member.name);
             let before = had.iter().find(|status| status.name == member.name);
             match said.iter().find(|status| status.name == member.name) {
                 Some(status) => Some(one(&member, status.clone(), before, refused)),
@@ -108,7 +106,7 @@ fn list<'a>(
             }
         })
         .collect();
-    for status in said.iter().filter(|status| !known.contains(&status.name)) {
+    for status in said.iter().filter(|status| !known.contains(&status.name.as_str())) {
         refused.push(format!("a status of container {:?}, which the pod does not have", status.name));
     }
     (!statuses.is_empty()).then_some(statuses)
@@ -200,7 +198,7 @@ pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
         init.iter().any(|one| one.name == name && one.restart_policy.as_deref() == Some("Always"))
     };
     status.init_container_statuses.iter().flatten().any(|one| {
-        let state = one.state.clone().unwrap_or_default();
+        let Some(state) = &one.state else { return false };
         let has_started = goes_on(&one.name) && one.started == Some(true);
         (state.running.is_some() && !has_started) || (state.waiting.is_some() && one.last_state.is_none())
     })
@@ -209,10 +207,9 @@ pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
 /// The phase that follows from the containers, for providers that name none.
 pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
     let all: Vec<&ContainerStatus> = status.container_statuses.iter().flatten().collect();
-    let state = |one: &&&ContainerStatus| one.state.clone().unwrap_or_default();
     let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
     if !all.is_empty() && all.iter().all(|one| is_terminated(one)) && policy != "Always" {
-        let failed = all.iter().any(|one| state(&one).terminated.is_some_and(|ended| ended.exit_code != 0));
+        let failed = all.iter().any(|one| exit_code(one).is_some_and(|code| code != 0));
         if !failed {
             return "Succeeded".to_owned();
         }
@@ -220,10 +217,8 @@ pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
             return "Failed".to_owned();
         }
     }
-    let started = all.iter().any(|one| {
-        let state = state(&one);
-        state.running.is_some() || state.terminated.is_some() || one.restart_count > 0
-    });
+    let has_run = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+    let started = all.iter().any(|one| one.state.as_ref().is_some_and(has_run) || one.restart_count > 0);
     if started { "Running" } else { "Pending" }.to_owned()
 }
 
@@ -241,8 +236,9 @@ pub fn all_ended(reported: &PodStatus) -> bool {
         return terminal;
     }
     statuses.all(|status| {
-        let state = status.state.clone().unwrap_or_default();
-        state.running.is_none() && (state.terminated.is_some() || terminal)
+        let state = status.state.as_ref();
+        let runs = state.is_some_and(|state| state.running.is_some());
+        !runs && (terminal || state.is_some_and(|state| state.terminated.is_some()))
     })
 }
 

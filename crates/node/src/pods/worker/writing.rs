@@ -1,6 +1,6 @@
 //! What a worker writes to the API server: the pod's status, and its removal.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
 use rand::rngs::StdRng;
@@ -99,12 +99,12 @@ impl Worker {
     }
 
     /// What the status is made of: the core's verdict, the provider's report, or why there is none yet.
-    fn status_source(&self, pod: &Pod) -> Option<PodStatus> {
+    fn status_source(&self, pod: &Pod) -> Option<Cow<'_, PodStatus>> {
         if let Some((reason, message)) = &self.failed {
             // Only once nothing runs: a pod that is called Failed is given up by everybody else.
             // Once that is said it stays, also when an old word of the provider's comes late.
             if self.may_run() && !status::is_terminal(self.said.as_deref()) {
-                return self.reported.as_deref().cloned();
+                return self.reported.as_deref().map(Cow::Borrowed);
             }
             // What the provider said last counts if it was the end; otherwise nobody saw the end.
             let seen = self.reported.as_deref().filter(|reported| status::all_ended(reported)).cloned();
@@ -117,18 +117,18 @@ impl Worker {
             status.phase = Some("Failed".to_owned());
             status.reason = Some(reason.clone());
             status.message = Some(message.clone());
-            return Some(status);
+            return Some(Cow::Owned(status));
         }
         if self.presence == Presence::Absent && is_kept(pod) {
             // Others wait for its end, of which the backend did not tell.
             let told = self.reported.as_deref().is_none_or(status::all_ended);
             if !told && super::has_started(pod) {
                 let message = "the pod was deleted, and the backend kept nothing of it";
-                return (!status::has_ended(pod)).then(|| status::lost(pod, message));
+                return (!status::has_ended(pod)).then(|| Cow::Owned(status::lost(pod, message)));
             }
         }
         if let Some(reported) = &self.reported {
-            return Some(reported.as_ref().clone());
+            return Some(Cow::Borrowed(reported));
         }
         let held = self.held.as_ref()?;
         let waiting = |one: &Container| {
@@ -139,13 +139,13 @@ impl Worker {
             }
             one
         };
-        Some(PodStatus {
+        Some(Cow::Owned(PodStatus {
             phase: Some("Pending".to_owned()),
             reason: held.reason.clone(),
             message: held.reason.as_ref().map(|_| held.message.clone()),
             container_statuses: pod.spec.as_ref().map(|spec| spec.containers.iter().map(waiting).collect()),
             ..PodStatus::default()
-        })
+        }))
     }
 
     pub(super) fn wrote(
@@ -174,6 +174,8 @@ impl Worker {
                 let there = pod.as_deref().filter(|pod| pod.status.is_some()).map(digest_of);
                 self.written = asked.zip(there).map(|(asked, there)| Written { asked, there });
                 if let Some(pod) = pod {
+                    // Where the watch was quicker, what it showed stays: others hold that, too.
+                    let pod = self.desired.clone().filter(|_| self.knows(&pod)).unwrap_or(pod);
                     self.want(now, pod, actions);
                 }
             }

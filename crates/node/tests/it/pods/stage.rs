@@ -23,6 +23,7 @@ use vk_kube::{Client, Fence};
 use vk_node::{
     pods::{
         Controller, Policy,
+        roll::Roll,
         watch::{Sights, of_node},
     },
     resolve::{Library, Limits, Services, Sources},
@@ -164,6 +165,7 @@ impl<'a> Stage<'a> {
             },
             facts: setup.facts,
             sights: setup.sights.unwrap_or_else(|| of_node(client.clone(), &self.node)),
+            roll: Roll::default(),
             client,
             library,
             clock: Clock::system(),

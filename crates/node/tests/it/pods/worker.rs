@@ -136,6 +136,25 @@ fn looks_that_keep_failing_come_less_often_and_never_end() {
 }
 
 #[test]
+fn what_a_write_answers_and_the_watch_shows_is_held_once_and_as_the_watch_showed_it() {
+    for watch_first in [true, false] {
+        let mut table = Table::new();
+        table.tell(Event::Desired(pod()));
+        table.tell(Event::Called(Call::Create, Ok(())));
+        let body = write_of(&table.tell(Event::Reported(Box::new(running())))).unwrap();
+        let shown = table.store(&body);
+        let answered = Arc::new(Pod::clone(&shown));
+        let sight = Event::Desired(Arc::clone(&shown));
+        let answer = Event::Wrote(Write::Status(body), Ok(Some(Arc::clone(&answered))));
+        for event in if watch_first { [sight, answer] } else { [answer, sight] } {
+            assert_eq!(write_of(&table.tell(event)), None, "it is there as it was written");
+        }
+        assert_eq!(Arc::strong_count(&answered), 1, "with the watch first: {watch_first}");
+        assert!(Arc::strong_count(&shown) > 1);
+    }
+}
+
+#[test]
 fn a_look_does_not_undo_what_was_pushed_meanwhile() {
     let mut table = Table::new();
     table.tell(Event::Desired(pod()));

@@ -229,8 +229,11 @@ impl World {
             return;
         }
         assert!(self.pod.metadata.deletion_timestamp.is_none());
+        // The newest is the one that the plan takes for it: one that started late may have been made before another that has ended.
+        let mut snapshot = before;
+        snapshot.sort();
         for part in parts(&self.pod) {
-            let newest = self.snapshot.newest(&part.container.name);
+            let newest = snapshot.newest(&part.container.name);
             let running = newest.is_some_and(|newest| newest.state == ContainerState::Running);
             match part.role {
                 Role::Sidecar => assert!(running, "{newest:?}"),

@@ -12,7 +12,7 @@ use vk_provider::{
     error::Kind,
 };
 use vk_provider_cri::Cri;
-use vk_testing::eventually;
+use vk_testing::{eventually, peer::Host as _};
 
 use super::containerd;
 use crate::wire::{container_config, sandbox_config};

@@ -16,7 +16,7 @@ const CALM: SignedDuration = SignedDuration::from_mins(5);
 
 /// What there is too little of. `None` could not be measured, and is not told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Strain {
+pub(super) struct Strain {
     memory: Option<bool>,
     disk: Option<bool>,
     processes: Option<bool>,
@@ -24,7 +24,7 @@ pub(crate) struct Strain {
 
 /// Remembers when each shortage was seen last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pressure {
+pub(super) struct Pressure {
     memory: Option<Timestamp>,
     disk: Option<Timestamp>,
     processes: Option<Timestamp>,
@@ -34,7 +34,7 @@ pub(crate) struct Pressure {
 
 impl Pressure {
     /// What to tell now.
-    pub(crate) fn look(&mut self, machine: &Machine, now: Timestamp) -> Strain {
+    pub(super) fn look(&mut self, machine: &Machine, now: Timestamp) -> Strain {
         self.consider(measure(machine), now)
     }
 
@@ -57,15 +57,24 @@ impl Pressure {
 fn measure(machine: &Machine) -> Strain {
     Strain {
         memory: machine.available_memory().map(|available| available < LEAST_MEMORY),
-        disk: machine.space().filter(|space| space.bytes > 0).map(|space| is_short(&space)),
+        disk: short_of_space(machine),
         processes: machine.processes().map(|(left, most)| below(left, most, LEAST_PROCESSES_PERCENT)),
     }
 }
 
-fn is_short(space: &Space) -> bool {
+pub(super) fn short_of_space(machine: &Machine) -> Option<bool> {
+    let space = machine.space().filter(|space| space.bytes > 0)?;
+    Some(is_short(&space, machine.least_space))
+}
+
+fn is_short(space: &Space, least: Option<u64>) -> bool {
     // Some file systems make inodes as they go, and count none.
     let inodes = space.inodes > 0 && below(space.free_inodes, space.inodes, LEAST_INODES_PERCENT);
-    inodes || below(space.free_bytes, space.bytes, LEAST_SPACE_PERCENT)
+    inodes
+        || match least {
+            Some(least) => space.free_bytes < least,
+            None => below(space.free_bytes, space.bytes, LEAST_SPACE_PERCENT),
+        }
 }
 
 fn below(left: u64, all: u64, percent: u64) -> bool {
@@ -76,7 +85,7 @@ fn below(left: u64, all: u64, percent: u64) -> bool {
 
 impl Strain {
     /// Puts the conditions into the node's description, in a kubelet's words; and takes out those that nobody measured.
-    pub(crate) fn describe(self, node: &mut NodeTemplate) {
+    pub(super) fn describe(self, node: &mut NodeTemplate) {
         let all = [
             (
                 "MemoryPressure",
@@ -134,10 +143,13 @@ mod tests {
     #[test]
     fn disk_is_short_of_bytes_or_of_inodes() {
         let space = |free_bytes, free_inodes, inodes| Space { bytes: 1000, free_bytes, inodes, free_inodes };
-        assert!(!is_short(&space(100, 50, 1000)));
-        assert!(is_short(&space(99, 50, 1000)));
-        assert!(is_short(&space(100, 49, 1000)));
-        assert!(!is_short(&space(100, 0, 0)), "inodes are not counted there");
+        assert!(!is_short(&space(100, 50, 1000), None));
+        assert!(is_short(&space(99, 50, 1000), None));
+        assert!(is_short(&space(100, 49, 1000), None));
+        assert!(!is_short(&space(100, 0, 0), None), "inodes are not counted there");
+        assert!(!is_short(&space(20, 50, 1000), Some(20)), "what is enough is the owner's to say");
+        assert!(is_short(&space(19, 50, 1000), Some(20)));
+        assert!(is_short(&space(20, 49, 1000), Some(20)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The node: what the engine does, on this machine.
+//! The node: what an engine does, on a machine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,16 +15,13 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use crate::{
-    config::Reserved,
-    machine::{Machine, Pressure, Strain},
-};
+use super::{Machine, Pressure, Reserved, Strain};
 
 /// How often the machine is looked at for shortages, as often as a kubelet does.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// A provider together with the machine that it runs pods on.
-pub(crate) struct Node<P> {
+/// A provider together with the machine that it runs pods on: the node is as big as the machine, and tells when it runs short of something.
+pub struct Node<P> {
     pods: P,
     machine: Machine,
     reserved: Reserved,
@@ -42,7 +39,8 @@ struct State {
 // === impl Node ===
 
 impl<P: Provider> Node<P> {
-    pub(crate) fn new(pods: P, machine: Machine, reserved: Reserved, max_pods: i64, clock: Clock) -> Self {
+    /// The node of a machine. What is reserved is not for pods, and no more than `max_pods` are taken.
+    pub fn new(pods: P, machine: Machine, reserved: Reserved, max_pods: i64, clock: Clock) -> Self {
         let mut state = State::default();
         state.strain = state.pressure.look(&machine, clock.now());
         Self { pods, machine, reserved, max_pods, state: Arc::new(Mutex::new(state)), clock }
@@ -142,7 +140,7 @@ mod tests {
     use vk_provider::{Quantity, node::ConditionStatus};
 
     use super::*;
-    use crate::machine::tests::{machine, put};
+    use crate::machine::pretend::{machine, put};
 
     struct Nothing;
 

@@ -1,28 +1,45 @@
 //! The machine that pods run on: how big it is, and what it is.
 
+mod cgroup;
+mod node;
 mod pressure;
+#[cfg(any(test, feature = "fake"))]
+pub mod pretend;
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use vk_provider::{NodeTemplate, Quantity};
 
-pub(crate) use self::pressure::{Pressure, Strain};
-use crate::config::Reserved;
+use self::pressure::{Pressure, Strain};
+pub use self::{cgroup::Cgroups, node::Node};
 
 /// A machine, as its files tell. Read anew each time: memory and processors come and go.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
     storage: PathBuf,
+    /// Bytes of disk below which it is short of them; `None` is a kubelet's tenth.
+    least_space: Option<u64>,
+}
+
+/// What of the machine is not for pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reserved {
+    /// Processors.
+    pub cpu: Option<Quantity>,
+    /// Memory.
+    pub memory: Option<Quantity>,
+    /// Disk.
+    pub ephemeral_storage: Option<Quantity>,
 }
 
 /// A file system's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) bytes: u64,
-    pub(crate) free_bytes: u64,
-    pub(crate) inodes: u64,
-    pub(crate) free_inodes: u64,
+struct Space {
+    bytes: u64,
+    free_bytes: u64,
+    inodes: u64,
+    free_inodes: u64,
 }
 
 // === impl Machine ===
@@ -35,7 +52,19 @@ impl Machine {
 
     /// The machine whose files (`proc`, `sys`, `etc`) are below a directory.
     pub fn at(root: impl Into<PathBuf>, storage: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), storage: storage.into() }
+        Self { root: root.into(), storage: storage.into(), least_space: None }
+    }
+
+    /// The same, which is short of disk when less than this is free: by default when it is less than a tenth, as with a kubelet.
+    #[must_use]
+    pub fn with_least_space(mut self, bytes: Option<u64>) -> Self {
+        self.least_space = bytes;
+        self
+    }
+
+    /// Whether the disk is so full that pods are not taken; `None` where nobody can tell.
+    pub fn is_short_of_space(&self) -> Option<bool> {
+        pressure::short_of_space(self)
     }
 
     /// Bytes of memory.
@@ -44,7 +73,7 @@ impl Machine {
     }
 
     /// Bytes of memory that could be had now.
-    pub(crate) fn available_memory(&self) -> Option<u64> {
+    fn available_memory(&self) -> Option<u64> {
         self.meminfo("MemAvailable")
     }
 
@@ -56,7 +85,7 @@ impl Machine {
     }
 
     /// The file system that pods' files are on.
-    pub(crate) fn space(&self) -> Option<Space> {
+    fn space(&self) -> Option<Space> {
         // What is not made yet will be made in the next directory above that is there.
         let there = self.storage.ancestors().find(|path| path.exists())?;
         let found = rustix::fs::statvfs(there).ok()?;
@@ -69,7 +98,7 @@ impl Machine {
     }
 
     /// Processes and threads that could be started yet, and the most that there can be.
-    pub(crate) fn processes(&self) -> Option<(u64, u64)> {
+    fn processes(&self) -> Option<(u64, u64)> {
         let most: u64 = self.read("proc/sys/kernel/pid_max").ok()?.trim().parse().ok()?;
         let load = self.read("proc/loadavg").ok()?;
         let running: u64 = load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
@@ -77,12 +106,12 @@ impl Machine {
     }
 
     /// Whether this process may do what only a privileged one may, by the number of the capability.
-    pub(crate) fn capable(&self, capability: u32) -> Option<bool> {
+    pub fn capable(&self, capability: u32) -> Option<bool> {
         self.capability("proc/self/status", capability)
     }
 
     /// The same of another process.
-    pub(crate) fn capable_of(&self, pid: i32, capability: u32) -> Option<bool> {
+    pub fn capable_of(&self, pid: i32, capability: u32) -> Option<bool> {
         self.capability(&format!("proc/{pid}/status"), capability)
     }
 
@@ -103,7 +132,7 @@ impl Machine {
     }
 
     /// Puts the machine into the node's description: size, what is left for pods of it, and facts.
-    pub(crate) fn describe(&self, node: &mut NodeTemplate, reserved: &Reserved, max_pods: i64) {
+    fn describe(&self, node: &mut NodeTemplate, reserved: &Reserved, max_pods: i64) {
         let hugepages = self.hugepages();
         let capacity = self.capacity(&hugepages, max_pods);
         let in_hugepages = hugepages.values().copied().fold(Quantity::bytes(0), |sum, bytes| sum + bytes);
@@ -174,17 +203,19 @@ impl Machine {
         Some(kib << 10)
     }
 
-    pub(crate) fn read(&self, path: &str) -> io::Result<String> {
+    /// The text of a file of the machine, such as `proc/meminfo`.
+    pub fn read(&self, path: &str) -> io::Result<String> {
         fs::read_to_string(self.root.join(path))
     }
 
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
+    /// Where a file of the machine is.
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 }
 
 /// The right to raise limits and to lower OOM scores.
-pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
+pub const CAP_SYS_RESOURCE: u32 = 24;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

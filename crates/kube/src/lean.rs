@@ -1,0 +1,216 @@
+//! Objects without the books that the API server keeps of who has set which field: half of what it sends, and of no use but to those who
+//! share fields with others. They are passed over while an object is read, and so never cost memory.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeSeed, Error, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor},
+    forward_to_deserialize_any,
+};
+
+/// An object that is read without its `managedFields`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lean<K>(pub K);
+
+/// Where it is what is passed over.
+const BOOKS: &[&str] = &["metadata", "managedFields"];
+
+/// A part of the reading of an object (a deserializer, a visitor, a seed) at which the rest of the way to what is passed over begins.
+struct Past<T> {
+    inner: T,
+    way: &'static [&'static str],
+}
+
+/// The members of an object on that way.
+struct Members<A> {
+    inner: A,
+    way: &'static [&'static str],
+    /// The member whose name was read last is on the way.
+    on_it: bool,
+}
+
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+// === impl Lean ===
+
+impl<'de, K: Deserialize<'de>> Deserialize<'de> for Lean<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        K::deserialize(Past { inner: deserializer, way: BOOKS }).map(Self)
+    }
+}
+
+impl<K: Serialize> Serialize for Lean<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<K: Resource> Resource for Lean<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(kind)
+    }
+
+    fn group(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(kind)
+    }
+
+    fn version(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(kind)
+    }
+
+    fn plural(kind: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(kind)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.meta_mut()
+    }
+}
+
+// === impl Past ===
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Past<D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_any(Past { inner: visitor, way: self.way })
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_option(Past { inner: visitor, way: self.way })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Past<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
+        self.inner.visit_map(Members { inner: members, way: self.way, on_it: false })
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
+        self.inner.visit_some(Past { inner: deserializer, way: self.way })
+    }
+
+    fn visit_none<E: Error>(self) -> Result<V::Value, E> {
+        self.inner.visit_none()
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
+        self.inner.visit_unit()
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Past<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        self.inner.deserialize(Past { inner: deserializer, way: self.way })
+    }
+}
+
+// === impl Members ===
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        while let Some(Key(key)) = self.inner.next_key()? {
+            self.on_it = self.way.first().is_some_and(|name| *name == key);
+            if !self.on_it || self.way.len() > 1 {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            self.inner.next_value::<IgnoredAny>()?;
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        match self.way {
+            [_, rest @ ..] if self.on_it => self.inner.next_value_seed(Past { inner: seed, way: rest }),
+            _ => self.inner.next_value_seed(seed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Node, Pod};
+    use kube::api::WatchEvent;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod() -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web",
+                "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:containers": {}}}}],
+                "labels": {"managedFields": "a label of that name", "metadata": "and \"one\" of this"},
+                "resourceVersion": "7",
+            },
+            "spec": {"containers": [{"name": "c", "env": [{"name": "metadata", "value": "managedFields"}]}]},
+            "status": {"phase": "Running"},
+        })
+    }
+
+    #[test]
+    fn an_object_is_read_whole_but_for_its_books() {
+        let text = pod().to_string();
+        let Lean(lean): Lean<Pod> = serde_json::from_str(&text).unwrap();
+        let mut whole: Pod = serde_json::from_str(&text).unwrap();
+        assert!(whole.metadata.managed_fields.take().is_some(), "they were there");
+        assert_eq!(lean, whole);
+    }
+
+    #[test]
+    fn so_are_the_objects_of_a_watch_whatever_comes_first() {
+        let typed = format!(r#"{{"type":"ADDED","object":{}}}"#, pod());
+        let untyped = format!(r#"{{"object":{},"type":"ADDED"}}"#, pod());
+        for text in [typed, untyped] {
+            let event: WatchEvent<Lean<Pod>> = serde_json::from_str(&text).unwrap();
+            let WatchEvent::Added(Lean(pod)) = event else { panic!("{event:?}") };
+            assert_eq!((pod.metadata.name.as_deref(), pod.metadata.managed_fields), (Some("web"), None));
+        }
+    }
+
+    #[test]
+    fn what_has_no_metadata_or_none_worth_reading_is_read_as_ever() {
+        for (text, readable) in [
+            (r#"{"apiVersion":"v1","kind":"Node","metadata":{}}"#, true),
+            (r#"{"apiVersion":"v1","kind":"Node","metadata":null}"#, true),
+            (r#"{"apiVersion":"v1","kind":"Node"}"#, true),
+            (r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#, false),
+            (r#"{"apiVersion":"v1","kind":"Node","metadata":"none"}"#, false),
+            (r#"["Node"]"#, false),
+            (r#"{"apiVersion":"v1","kind":"Node","metadata":{"managedFields":[}}"#, false),
+        ] {
+            let lean = serde_json::from_str::<Lean<Node>>(text);
+            let whole = serde_json::from_str::<Node>(text);
+            assert_eq!(lean.is_ok(), readable, "{text}");
+            assert_eq!(lean.ok().map(|Lean(node)| node), whole.ok(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Containers: made here, run by their shims.
+
+mod ending;
+mod making;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub(super) use self::ending::locked;
+use vk_pod_engine::{
+    backend::ContainerConfig,
+    snapshot::{Container, ContainerState, Mounted, User},
+};
+use vk_provider::{Error, Result, error::Kind};
+
+use super::{
+    Inner, blocking, fault, leftover,
+    record::{self, ContainerRecord},
+    registry::{KnownContainer, KnownSandbox},
+};
+use crate::{level::Level, shim::State};
+
+impl Inner {
+    pub(super) fn container_directory(&self, id: &str) -> PathBuf {
+        self.directory.join("containers").join(id)
+    }
+
+    pub(super) async fn create_container(
+        self: &Arc<Self>,
+        sandbox: &str,
+        config: ContainerConfig,
+    ) -> Result<String> {
+        let sandbox = self.registry.lock().sandbox(sandbox).map_err(|_| {
+            fault::told(Kind::NotFound, format!("failed to find sandbox id {sandbox:?}: not found"))
+        })?;
+        let this = Arc::clone(self);
+        blocking("make container", move || this.make_container(&sandbox, config)).await
+    }
+
+    fn make_container(self: &Arc<Self>, sandbox: &KnownSandbox, config: ContainerConfig) -> Result<String> {
+        let id = record::new_id();
+        let directory = self.container_directory(&id);
+        let outcome = self.fill_container(&id, sandbox, config, &directory);
+        match outcome.and_then(|record| self.enter(record, &directory)) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                if let Err(second) = leftover::bury(&directory) {
+                    tracing::warn!(
+                        error = second.report(),
+                        container = id,
+                        "half a container could not be taken back"
+                    );
+                }
+                Err(fault::told(error.kind().clone(), error.message().to_owned()))
+            }
+        }
+    }
+
+    /// Makes a whole container known, unless its sandbox went meanwhile: nobody would ever remove it.
+    fn enter(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
+        let mut registry = self.registry.lock();
+        if registry.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
+            let message = format!("sandbox container {:?} is not running", record.sandbox);
+            return Err(fault::told(Kind::Internal, message));
+        }
+        let known = KnownContainer::new(record, directory.to_owned());
+        registry.containers.insert(known.record.id.clone(), Arc::new(known));
+        Ok(())
+    }
+
+    pub(super) async fn start_container(self: &Arc<Self>, id: &str) -> Result<()> {
+        let known = self.registry.lock().container(id)?;
+        let _start = known.start.lock().await;
+        // It may have been removed while we waited.
+        self.registry.lock().container(id)?;
+        match self.state(&known).await? {
+            State::Created => {}
+            State::Running { .. } => return Ok(()),
+            State::Exited(_) | State::Lost { .. } => {
+                let message = "container is in CONTAINER_EXITED state";
+                return Err(fault::told(Kind::Internal, message));
+            }
+        }
+        if known.record.boot != self.boot {
+            let message = "failed to create container: the machine was restarted after it was made";
+            return Err(fault::told(Kind::Internal, message));
+        }
+        let launched = known.shim.start(&self.settings.program, &known.record.launch).await;
+        launched.map_err(|error| fault::told(Kind::Internal, error.to_string()))
+    }
+
+    pub(super) async fn container_status(self: &Arc<Self>, id: &str) -> Result<Container> {
+        let known = self.registry.lock().container(id)?;
+        let state = self.told(&known).await;
+        let ContainerRecord { config, .. } = &known.record;
+        let mut container = Container {
+            id: id.to_owned(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            sandbox: known.record.sandbox.clone(),
+            state: told_state(state.as_ref()),
+            created: known.record.created,
+            started: None,
+            finished: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: known.record.image.clone(),
+            image_ref: known.record.image_ref.clone(),
+            image_id: known.record.image_id.clone(),
+            log_path: known.record.launch.log.to_string_lossy().into_owned(),
+            user: known.record.identity.as_ref().map(|identity| User {
+                uid: identity.uid.into(),
+                gid: identity.gid.into(),
+                supplemental_groups: identity.groups.iter().map(|gid| i64::from(*gid)).collect(),
+            }),
+            mounts: config
+                .mounts
+                .iter()
+                .map(|mount| Mounted {
+                    container_path: mount.container_path.clone(),
+                    host_path: mount.host_path.clone(),
+                    read_only: mount.read_only,
+                })
+                .collect(),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+        };
+        match state {
+            None | Some(State::Created) => {}
+            Some(State::Running { started, .. }) => container.started = Some(started),
+            Some(State::Lost { started, .. }) => container.started = started,
+            Some(State::Exited(exit)) => {
+                container.started = exit.started;
+                container.finished = Some(exit.finished);
+                container.exit_code = exit.code;
+                container.reason = exit.reason;
+                container.message = exit.message;
+            }
+        }
+        Ok(container)
+    }
+
+    /// A container that runs, for what needs its process.
+    pub(super) async fn running(self: &Arc<Self>, id: &str) -> Result<(Arc<KnownContainer>, i32)> {
+        let known = self.registry.lock().container(id)?;
+        let state = self.state(&known).await?;
+        match state {
+            State::Running { pid, .. } => Ok((known, pid)),
+            other => {
+                let state = match told_state(Some(&other)) {
+                    ContainerState::Created => "CONTAINER_CREATED",
+                    ContainerState::Exited => "CONTAINER_EXITED",
+                    ContainerState::Running | ContainerState::Unknown => "CONTAINER_UNKNOWN",
+                };
+                Err(fault::told(Kind::Unavailable, format!("container is in {state} state")))
+            }
+        }
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        self.settings.level == Level::Process
+    }
+}
+
+/// A state in the engine's words; one that cannot be told has none.
+pub(super) fn told_state(state: Option<&State>) -> ContainerState {
+    match state {
+        Some(State::Created) => ContainerState::Created,
+        Some(State::Running { .. }) => ContainerState::Running,
+        Some(State::Exited(_)) => ContainerState::Exited,
+        None | Some(State::Lost { .. }) => ContainerState::Unknown,
+    }
+}
+
+/// An error of the images in the words of containers.
+pub(super) fn no_image(image: &str) -> Error {
+    fault::told(Kind::NotFound, format!("failed to resolve image {image:?}: not found"))
+}

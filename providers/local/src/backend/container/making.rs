@@ -1,0 +1,352 @@
+//! A container's directory: its files, its spec, its record.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use oci_spec::runtime::LinuxSeccomp;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use vk_files::Root;
+use vk_pod_engine::{
+    backend::{ContainerConfig, Mount, Seccomp, Share},
+    snapshot::SandboxState,
+};
+use vk_provider::{Error, Result, error::Kind};
+
+use super::{
+    super::{
+        Inner, events, fault, make_private, plain,
+        record::{self, ContainerRecord, RECORD},
+        registry::KnownSandbox,
+        rootfs, signal,
+    },
+    no_image,
+};
+use crate::{
+    image::Stored,
+    namespace::Kind as Namespace,
+    shim::{self, Launch, State},
+    spec::{self, DeviceNode, Order, Places, seccomp, user::Identity},
+};
+
+impl Inner {
+    /// Fills the directory of a new container. The record is written last: with it, the container is there.
+    pub(super) fn fill_container(
+        &self,
+        id: &str,
+        sandbox: &KnownSandbox,
+        mut config: ContainerConfig,
+        directory: &Path,
+    ) -> Result<ContainerRecord> {
+        if self.sandbox_state(sandbox) != SandboxState::Ready {
+            let message = format!("sandbox container {:?} is not running", sandbox.record.id);
+            return Err(fault::told(Kind::Internal, message));
+        }
+        make_private(directory).map_err(|error| fault::at("failed to make", directory, &error))?;
+        let log = Path::new(&sandbox.record.config.log_directory).join(&config.log_path);
+        if let Some(folder) = log.parent() {
+            fs::create_dir_all(folder).map_err(|error| fault::at("failed to make", folder, &error))?;
+        }
+        let mut launch = Launch {
+            level: self.settings.level,
+            pod_uid: sandbox.record.config.pod.uid.to_string(),
+            events: self.directory.join(events::SOCKET),
+            log,
+            tty: config.tty,
+            stdin: config.stdin,
+            stdin_once: config.stdin_once,
+            oom_score_adj: Some(config.resources.oom_score_adj).filter(|_| !self.is_plain()),
+            cgroup: sandbox.record.cgroup.as_ref().map(|pod| format!("{pod}/{id}")),
+            own_cgroup: sandbox.record.cgroup.as_ref().map(|_| self.shims_cgroup()),
+            no_new_privs: config.security.no_new_privileges && self.is_plain(),
+            process: None,
+        };
+        let stored = self.image_of(&config)?;
+        let said = stored.as_ref().and_then(|stored| stored.config.config().as_ref());
+        if let Some(stored) = &stored {
+            self.settings.store.hold(&stored.id, directory).map_err(Error::from)?;
+        }
+        let identity = if self.is_plain() {
+            plain::check_container(&config).map_err(|reason| fault::told(Kind::Unsupported, reason))?;
+            let flat = stored.as_ref().map(|stored| self.settings.store.flat(stored)).transpose();
+            let flat = flat.map_err(Error::from)?;
+            launch.process = Some(plain::launch(&config, said, flat.as_deref(), directory)?);
+            None
+        } else {
+            let stored = stored.as_ref().ok_or_else(|| no_image(&config.image))?;
+            Some(self.fill_bundle(sandbox, &config, stored, &launch, directory)?)
+        };
+        let stop_signal = match spec::stop_signal(&config, said) {
+            None => signal::TERM,
+            Some(name) => signal::number(&name).ok_or_else(|| {
+                Error::invalid(format!(
+                    "failed to parse stop signal {name:?}: no such signal on this machine"
+                ))
+            })?,
+        };
+        let (image, image_ref, image_id, mut images) = names(&config, stored.as_ref());
+        for mount in config.mounts.iter().filter_map(|mount| mount.image.as_ref()) {
+            let mounted = self.settings.store.image(mount).map_err(Error::from)?;
+            images.extend(
+                mounted
+                    .into_iter()
+                    .flat_map(|stored| [vec![stored.id], stored.tags, stored.digests].concat()),
+            );
+            images.push(mount.clone());
+        }
+        config.env.clear();
+        let record = ContainerRecord {
+            id: id.to_owned(),
+            sandbox: sandbox.record.id.clone(),
+            created: self.settings.clock.now(),
+            boot: self.boot.clone(),
+            config,
+            image,
+            image_ref,
+            image_id,
+            images,
+            identity,
+            stop_signal,
+            launch,
+        };
+        let path = directory.join(RECORD);
+        record::write(&path, &record).map_err(|error| fault::at("failed to write", &path, &error))?;
+        Ok(record)
+    }
+
+    /// The image of a container; `None` is the machine itself, where the operator allows that.
+    fn image_of(&self, config: &ContainerConfig) -> Result<Option<Stored>> {
+        if self.is_host(&config.image) {
+            return Ok(None);
+        }
+        let found = self.settings.store.image(&config.image).map_err(Error::from)?;
+        found.map(Some).ok_or_else(|| no_image(&config.image))
+    }
+
+    /// Files and spec of a real container. Answers who runs in it.
+    fn fill_bundle(
+        &self,
+        sandbox: &KnownSandbox,
+        config: &ContainerConfig,
+        stored: &Stored,
+        launch: &Launch,
+        directory: &Path,
+    ) -> Result<Identity> {
+        let said = stored.config.config().as_ref();
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| fault::at("failed to make", &path, &error)
+        };
+        let root = directory.join("rootfs");
+        let (upper, work) = (directory.join("upper"), directory.join("work"));
+        for path in [&root, &upper, &work] {
+            fs::create_dir(path).map_err(failed(path))?;
+        }
+        // The root of the container's files has the modes of the upper one.
+        fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .map_err(failed(&upper))?;
+        rootfs::overlay(&stored.layers, Some((&upper, &work)), &root, self.machine.unified)
+            .map_err(|error| fault::at("failed to mount the image's layers at", &root, &error))?;
+        let images = self.mount_images(config, directory)?;
+        provide_sources(config)?;
+        let user = said.and_then(|said| said.user().clone()).unwrap_or_default();
+        let id = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let described = |error: &Error| {
+            fault::within(
+                &format!("failed to generate container {id:?} spec: failed to generate spec"),
+                error,
+            )
+        };
+        let identity = Identity::find(&root, &config.security, &user).map_err(|error| described(&error))?;
+        provide_directory(&root, config, &spec::working_directory(config, said))?;
+        let devices = config
+            .devices
+            .iter()
+            .map(|device| {
+                let node = DeviceNode::at(Path::new(&device.host_path), Path::new(&device.container_path))?;
+                Ok((node, device.permissions.clone()))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let places = self.places(sandbox, config, root)?;
+        let seccomp = self.seccomp(config)?;
+        let order = Order {
+            container: config,
+            sandbox: &sandbox.record.config,
+            image: said,
+            identity: &identity,
+            places: &places,
+            images: &images,
+            devices: &devices,
+            seccomp: seccomp.as_ref(),
+            machine: &self.machine,
+            cgroup: launch.cgroup.as_deref().unwrap_or_default(),
+            pids_limit: self.settings.pids_limit,
+            host: &self.host,
+        };
+        let spec = spec::spec(&order).map_err(|error| described(&error))?;
+        let path = directory.join("config.json");
+        record::write(&path, &spec).map_err(failed(&path))?;
+        Ok(identity)
+    }
+
+    fn seccomp(&self, config: &ContainerConfig) -> Result<Option<LinuxSeccomp>> {
+        if config.security.privileged {
+            return Ok(None);
+        }
+        let granted: BTreeSet<String> = spec::granted(config, &self.machine);
+        match &config.security.seccomp {
+            Seccomp::Unconfined => Ok(None),
+            Seccomp::RuntimeDefault => seccomp::default(&granted).map(Some),
+            Seccomp::Localhost(path) => seccomp::read(Path::new(path), &granted).map(Some),
+        }
+    }
+
+    fn places(&self, sandbox: &KnownSandbox, config: &ContainerConfig, rootfs: PathBuf) -> Result<Places> {
+        let at = |kind: Namespace| {
+            let pinned = sandbox.record.pins.iter().any(|name| name == kind.file());
+            pinned.then(|| kind.path(&sandbox.directory))
+        };
+        let gone = || {
+            let message = format!("sandbox container {:?} is not running", sandbox.record.id);
+            fault::told(Kind::Internal, message)
+        };
+        let pid = match &config.security.namespaces.pid {
+            Share::Container | Share::Node => None,
+            Share::Pod => Some(shim::paused(&sandbox.directory).ok_or_else(gone)?),
+            Share::Target(target) => {
+                let refused =
+                    |why: &str| fault::told(Kind::Internal, format!("invalid target container: {why}"));
+                let known = self.registry.lock().container(target);
+                let known = known.map_err(|_| refused(&format!("container {target:?} not found")))?;
+                if known.record.sandbox != sandbox.record.id {
+                    return Err(refused("it is in another sandbox"));
+                }
+                match known.shim.state() {
+                    Ok(State::Running { pid, .. }) => Some(pid),
+                    _ => return Err(refused(&format!("container {target:?} is not running"))),
+                }
+            }
+        };
+        let shm = sandbox.directory.join("shm");
+        Ok(Places {
+            rootfs,
+            network: at(Namespace::Net),
+            ipc: at(Namespace::Ipc),
+            uts: at(Namespace::Uts),
+            pid: pid.map(|pid| PathBuf::from(format!("/proc/{pid}/ns/pid"))),
+            shm: shm.exists().then_some(shm),
+            resolv_conf: Some(sandbox.directory.join("resolv.conf")),
+            hostname: Some(sandbox.directory.join("hostname")),
+        })
+    }
+
+    /// Makes the images that are volumes available, each in a place of its own.
+    fn mount_images(&self, config: &ContainerConfig, directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
+        let mut places = BTreeMap::new();
+        let wanted = config.mounts.iter().filter_map(|mount| Some((mount, mount.image.as_ref()?)));
+        for (number, (mount, image)) in wanted.enumerate() {
+            let stored =
+                self.settings.store.image(image).map_err(Error::from)?.ok_or_else(|| no_image(image))?;
+            let place = directory.join("images").join(number.to_string());
+            make_private(&place).map_err(|error| fault::at("failed to make", &place, &error))?;
+            self.settings.store.hold(&stored.id, directory).map_err(Error::from)?;
+            let whole = match stored.layers.as_slice() {
+                // A layer alone is what it is; the kernel stacks two at least.
+                [only] => only.clone(),
+                [] => place,
+                layers => {
+                    rootfs::overlay(layers, None, &place, true).map_err(|error| {
+                        fault::at("failed to mount the image's layers at", &place, &error)
+                    })?;
+                    place
+                }
+            };
+            places.insert(mount.container_path.clone(), part(&whole, mount, image)?);
+        }
+        Ok(places)
+    }
+}
+
+/// The part of an image that a mount asks for. It must be in the image.
+fn part(whole: &Path, mount: &Mount, image: &str) -> Result<PathBuf> {
+    if mount.image_sub_path.is_empty() {
+        return Ok(whole.to_owned());
+    }
+    let handle = Root::open(whole).and_then(|root| root.handle(&mount.image_sub_path));
+    let path = handle.ok().and_then(|handle| {
+        let handle = std::os::fd::AsRawFd::as_raw_fd(&handle.as_fd());
+        fs::read_link(format!("/proc/self/fd/{handle}")).ok()
+    });
+    path.ok_or_else(|| {
+        let message = format!("failed to mount image {image:?}: it has no {:?}", mount.image_sub_path);
+        fault::told(Kind::Internal, message)
+    })
+}
+
+/// What a pod mounts and the machine does not have is made, as containerd does it.
+fn provide_sources(config: &ContainerConfig) -> Result<()> {
+    for mount in
+        config.mounts.iter().filter(|mount| mount.image.is_none() && mount.host_path.starts_with('/'))
+    {
+        let path = Path::new(&mount.host_path);
+        match fs::metadata(path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path).map_err(|error| fault::at("failed to mkdir", path, &error))?;
+            }
+            Err(error) => return Err(fault::at("failed to stat", path, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directory in which the container starts, in whatever is mounted there.
+fn provide_directory(rootfs: &Path, config: &ContainerConfig, path: &str) -> Result<()> {
+    let over = config.mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.container_path));
+    let over = over.max_by_key(|mount| mount.container_path.len());
+    let (root, below) = match over {
+        Some(mount) if mount.read_only || mount.image.is_some() => return Ok(()),
+        Some(mount) => {
+            let below = Path::new(path).strip_prefix(&mount.container_path).unwrap_or_else(|_| Path::new(""));
+            (Path::new(&mount.host_path), below.to_string_lossy().into_owned())
+        }
+        None => (rootfs, path.trim_start_matches('/').to_owned()),
+    };
+    if below.is_empty() || is_inside(root, &below) {
+        return Ok(());
+    }
+    let made = Root::open(root).and_then(|root| root.create_dirs(&below, 0o755));
+    made.map(drop).map_err(|error| {
+        fault::told(Kind::Internal, format!("failed to make the working directory {path:?}: {error}"))
+    })
+}
+
+/// Whether there is such a directory, by links that stay inside.
+fn is_inside(root: &Path, path: &str) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::open(root, flags, Mode::empty()) else { return false };
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), inside).is_ok()
+}
+
+/// Name, name with digest, id, and all that names the image.
+fn names(config: &ContainerConfig, stored: Option<&Stored>) -> (String, String, String, Vec<String>) {
+    let Some(stored) = stored else {
+        return (
+            config.image.clone(),
+            config.image.clone(),
+            config.image.clone(),
+            vec![config.image.clone()],
+        );
+    };
+    let asked = if config.user_image.is_empty() { &config.image } else { &config.user_image };
+    let name = stored.tags.first().unwrap_or(asked).clone();
+    let reference = stored.digests.first().unwrap_or(&stored.id).clone();
+    let mut all = vec![stored.id.clone(), config.image.clone(), config.user_image.clone()];
+    all.extend(stored.tags.iter().chain(&stored.digests).cloned());
+    all.retain(|name| !name.is_empty());
+    (name, reference, stored.id.clone(), all)
+}

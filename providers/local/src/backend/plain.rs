@@ -1,0 +1,300 @@
+//! Pods as plain processes, where this user may do no more.
+//!
+//! The program is the image's, from a directory where the image's files are all together; everything else is the machine's. Mounts
+//! are not made: the environment says where the files are. What a pod asks for and cannot have is refused with a reason.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use oci_spec::image;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use vk_pod_engine::backend::{ContainerConfig, SandboxConfig, Seccomp, Share};
+use vk_provider::{Result, error::Kind};
+
+use super::fault;
+use crate::{
+    shim::{self, ProcessLaunch},
+    spec,
+};
+
+const WHY: &str = "this node runs pods as plain processes (level \"process\")";
+/// How many ticks the kernel counts in a second towards programs, on every machine.
+const TICKS: i64 = 100;
+/// How far the times of a process and of its container may be apart: the start of the machine is known to a second.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(3);
+/// How long processes that were killed may take to go.
+const ATTEMPTS: u32 = 400;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Refuses what a pod cannot have.
+pub(super) fn check_sandbox(config: &SandboxConfig) -> Result<(), String> {
+    let refused = |what: &str, remedy: &str| Err(format!("{what} cannot be honoured: {WHY}; {remedy}"));
+    if let Some(port) = config.ports.first() {
+        let what = format!("hostPort {}", port.host_port);
+        return refused(&what, "listen on the port itself, the network is the machine's");
+    }
+    if let Some(name) = config.sysctls.keys().next() {
+        return refused(&format!("sysctl {name}"), "leave it out");
+    }
+    if config.security.namespaces.pid == Share::Pod {
+        return refused("shareProcessNamespace", "leave it out, all processes are the machine's");
+    }
+    Ok(())
+}
+
+/// Refuses what a container cannot have.
+pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
+    let refused = |what: &str| {
+        Err(format!(
+            "{what} of container {:?} cannot be honoured: {WHY}; leave it out, or run this pod as root elsewhere",
+            config.name
+        ))
+    };
+    let security = &config.security;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    if security.privileged {
+        return refused("privileged");
+    }
+    // An image that names no user means root, and gets this one.
+    if security.user.is_some_and(|user| user != 0 && user != i64::from(uid)) {
+        return refused("runAsUser");
+    }
+    if security.group.is_some_and(|group| group != i64::from(gid)) {
+        return refused("runAsGroup");
+    }
+    if security.supplemental_groups.iter().any(|group| *group != i64::from(gid)) {
+        return refused("fsGroup or supplementalGroups");
+    }
+    if let Some(name) = security.capabilities.add.first() {
+        return refused(&format!("capability {name}"));
+    }
+    if security.read_only_root {
+        return refused("readOnlyRootFilesystem");
+    }
+    if security.seccomp != Seccomp::Unconfined {
+        return refused("seccompProfile");
+    }
+    if matches!(security.namespaces.pid, Share::Target(_)) {
+        return refused("targetContainerName");
+    }
+    if !config.devices.is_empty() {
+        return refused("devices");
+    }
+    if let Some(mount) = config.mounts.iter().find(|mount| mount.image.is_some()) {
+        return refused(&format!("image volume at {}", mount.container_path));
+    }
+    if config.resources.memory_limit != 0 || config.resources.cpu_quota != 0 {
+        tracing::warn!(
+            container = config.name,
+            "limits of processor and memory do not hold at the level \"process\""
+        );
+    }
+    Ok(())
+}
+
+/// The program of a container as a process: the image's, from the directory `flat`, or the machine's without one.
+pub(super) fn launch(
+    config: &ContainerConfig,
+    image: Option<&image::Config>,
+    flat: Option<&Path>,
+    directory: &Path,
+) -> Result<ProcessLaunch> {
+    let mut argv = spec::arguments(config, image)?;
+    let scratch = directory.join("work");
+    super::make_private(&scratch).map_err(|error| fault::at("failed to make", &scratch, &error))?;
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut env: Vec<(String, String)> = spec::environment(config, image, hostname.trim())
+        .into_iter()
+        .filter_map(|entry| entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect();
+    let path = env.iter_mut().find(|(name, _)| name == "PATH");
+    let folders = path.as_ref().map(|(_, value)| value.clone()).unwrap_or_default();
+    let cwd = spec::working_directory(config, image);
+    let mut start = scratch;
+    if let Some(flat) = flat {
+        if let Some((_, value)) = path {
+            *value = inner_path(flat, &folders);
+        }
+        if let Some(program) = find(flat, &argv[0], &folders) {
+            argv[0] = named(&program, &argv[0], directory)?.to_string_lossy().into_owned();
+        }
+        if cwd != "/"
+            && let Some(inside) = inside(flat, &cwd).filter(|path| path.is_dir())
+        {
+            start = inside;
+        }
+    } else if cwd != "/" {
+        start = cwd.into();
+    }
+    env.extend(places(config));
+    Ok(ProcessLaunch { argv, env, cwd: start })
+}
+
+/// Where the mounts' files are. `VK_MOUNT_0` and so on hold the paths on this machine, `VK_MOUNT_PATH_0` those where a container
+/// would see them, and `VK_VOLUME_ETC_WEB` is where `/etc/web` is.
+fn places(config: &ContainerConfig) -> Vec<(String, String)> {
+    let mut env = Vec::new();
+    for (number, mount) in config.mounts.iter().enumerate() {
+        let name: String = mount
+            .container_path
+            .trim_matches('/')
+            .chars()
+            .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
+            .collect();
+        env.push((format!("VK_MOUNT_{number}"), mount.host_path.clone()));
+        env.push((format!("VK_MOUNT_PATH_{number}"), mount.container_path.clone()));
+        env.push((format!("VK_VOLUME_{name}"), mount.host_path.clone()));
+    }
+    env
+}
+
+/// The image's folders of programs, and after them the machine's of the same names.
+fn inner_path(flat: &Path, folders: &str) -> String {
+    let inner = folders.split(':').filter(|folder| folder.starts_with('/'));
+    let inner: Vec<String> = inner.map(|folder| format!("{}{folder}", flat.display())).collect();
+    [inner.join(":"), folders.to_owned()].join(":")
+}
+
+/// A program in the image, by its path or in one of its folders.
+fn find(flat: &Path, program: &str, folders: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return inside(flat, program);
+    }
+    let mut candidates = folders.split(':').map(|folder| format!("{folder}/{program}"));
+    candidates.find_map(|candidate| inside(flat, &candidate))
+}
+
+/// What a path leads to in a directory that stands for the root: links in it lead nowhere else.
+fn inside(flat: &Path, path: &str) -> Option<PathBuf> {
+    let root =
+        rustix::fs::open(flat, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let found = rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve).ok()?;
+    fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()
+}
+
+/// The program under the name by which it was called, which tells programs like busybox what they are.
+fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
+    let name = Path::new(called).file_name().unwrap_or(program.as_os_str());
+    if program.file_name() == Some(name) {
+        return Ok(program.to_owned());
+    }
+    let folder = directory.join("program");
+    super::make_private(&folder).map_err(|error| fault::at("failed to make", &folder, &error))?;
+    let link = folder.join(name);
+    std::os::unix::fs::symlink(program, &link).map_err(|error| {
+        fault::told(Kind::Internal, format!("failed to link {}: {error}", link.display()))
+    })?;
+    Ok(link)
+}
+
+/// Kills the processes of a session: what a container was whose supervisor is gone. `ticks` is the kernel's time of the leader's start, which tells
+/// it from all others; without, the time of the container's start must do.
+pub(super) fn kill_session(leader: i32, started: Option<Timestamp>, ticks: Option<u64>) -> io::Result<()> {
+    // The number may be another's by now: one that began later than the container did.
+    let later = |begun: Timestamp| started.is_none_or(|started| begun.duration_since(started) > TOLERANCE);
+    let another = match ticks {
+        Some(ticks) => shim::start_ticks_of(leader).is_some_and(|now| now != ticks),
+        None => begun(leader).is_some_and(later),
+    };
+    if another {
+        return Ok(());
+    }
+    kill_all(&format!("of session {leader}"), || session(leader))
+}
+
+/// Kills the processes of a container that are in no session of it any more, as far as their environment tells.
+pub(super) fn kill_strays(id: &str) -> io::Result<()> {
+    kill_all(&format!("of container {id}"), || Ok(shim::plain_strays(id)))
+}
+
+/// Kills until there is nobody left.
+fn kill_all(what: &str, members: impl Fn() -> io::Result<Vec<i32>>) -> io::Result<()> {
+    for _ in 0..ATTEMPTS {
+        let members = members()?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        for pid in members.into_iter().filter_map(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::Error::other(format!("processes {what} do not end after SIGKILL")))
+}
+
+/// When a process began, to a few hundredths of a second; `None` where there is none.
+fn begun(pid: i32) -> Option<Timestamp> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: i64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    let machine = fs::read_to_string("/proc/stat").ok()?;
+    let booted = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse::<i64>().ok()?;
+    Timestamp::from_millisecond(booted * 1000 + ticks * (1000 / TICKS)).ok()
+}
+
+fn session(leader: i32) -> io::Result<Vec<i32>> {
+    let mut members = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        // The name is in brackets and may hold anything.
+        let Some((_, fields)) = stat.rsplit_once(')') else { continue };
+        let mut fields = fields.split_whitespace();
+        let dead = fields.next().is_some_and(|state| state == "Z" || state == "X");
+        if !dead && fields.nth(2).and_then(|session| session.parse::<i32>().ok()) == Some(leader) {
+            members.push(pid);
+        }
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_began_after_the_container_is_not_killed_for_it() {
+        use std::os::unix::process::CommandExt;
+        let mut other = std::process::Command::new("sleep");
+        let mut other = other.arg("60").process_group(0).spawn().unwrap();
+        let pid = other.id().cast_signed();
+        let begun = begun(pid).unwrap();
+        let ticks = shim::start_ticks_of(pid).unwrap();
+        kill_session(pid, Some(begun - SignedDuration::from_mins(1)), None).unwrap();
+        kill_session(pid, None, None).unwrap();
+        kill_session(pid, Some(begun), Some(ticks + 1)).unwrap();
+        assert!(other.try_wait().unwrap().is_none(), "it runs on");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        kill_session(pid, Some(begun), Some(ticks)).unwrap();
+    }
+
+    #[test]
+    fn the_leader_of_a_session_is_known_by_its_ticks_whatever_the_clock_says() {
+        let mut leader = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+        let pid = leader.id().cast_signed();
+        let ticks = shim::start_ticks_of(pid).unwrap();
+        let deadline = std::time::Duration::from_secs(10);
+        // It is another's session until the program has made its own.
+        for _ in 0..deadline.as_millis() / PAUSE.as_millis() {
+            if session(pid).unwrap() == [pid] {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // The clock was set a year back after it had begun.
+        let wrong = begun(pid).unwrap() - SignedDuration::from_hours(24 * 365);
+        kill_session(pid, Some(wrong), Some(ticks)).unwrap();
+        let status = leader.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+}

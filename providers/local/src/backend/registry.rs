@@ -1,0 +1,119 @@
+//! What is there, in memory: records never change, so only states are read again.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use vk_provider::Result;
+
+use super::{
+    fault,
+    record::{ContainerRecord, SandboxRecord},
+};
+use crate::shim::{Exit, Shim};
+
+/// A sandbox that is there.
+#[derive(Debug)]
+pub(super) struct KnownSandbox {
+    pub(super) record: SandboxRecord,
+    pub(super) directory: PathBuf,
+    stopped: AtomicBool,
+}
+
+impl KnownSandbox {
+    pub(super) fn new(record: SandboxRecord, directory: PathBuf, stopped: bool) -> Self {
+        Self { record, directory, stopped: AtomicBool::new(stopped) }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_stopped(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+}
+
+/// A container that is there.
+#[derive(Debug)]
+pub(super) struct KnownContainer {
+    pub(super) record: ContainerRecord,
+    pub(super) shim: Shim,
+    /// How it ended: that never changes again.
+    pub(super) ended: Mutex<Option<Exit>>,
+    /// Held by whoever buries a container whose shim is gone.
+    pub(super) burial: tokio::sync::Mutex<()>,
+    /// Held while it is started, and by whoever must not meet a start.
+    pub(super) start: tokio::sync::Mutex<()>,
+    /// Whether it was said already that its state cannot be told.
+    puzzling: AtomicBool,
+}
+
+impl KnownContainer {
+    pub(super) fn new(record: ContainerRecord, directory: PathBuf) -> Self {
+        let shim = Shim::at(directory);
+        Self {
+            record,
+            shim,
+            ended: Mutex::default(),
+            burial: tokio::sync::Mutex::default(),
+            start: tokio::sync::Mutex::default(),
+            puzzling: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that its state cannot be told, and says whether that is news.
+    pub(super) fn puzzles(&self) -> bool {
+        !self.puzzling.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// Everything that is there.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) sandboxes: BTreeMap<String, Arc<KnownSandbox>>,
+    pub(super) containers: BTreeMap<String, Arc<KnownContainer>>,
+}
+
+impl Registry {
+    pub(super) fn sandbox(&self, id: &str) -> Result<Arc<KnownSandbox>> {
+        self.sandboxes.get(id).cloned().ok_or_else(|| fault::no_sandbox(id))
+    }
+
+    pub(super) fn container(&self, id: &str) -> Result<Arc<KnownContainer>> {
+        self.containers.get(id).cloned().ok_or_else(|| fault::no_container(id))
+    }
+
+    pub(super) fn containers_in(&self, sandbox: &str) -> Vec<Arc<KnownContainer>> {
+        self.containers.values().filter(|one| one.record.sandbox == sandbox).cloned().collect()
+    }
+
+    pub(super) fn sandbox_ids(&self) -> Vec<String> {
+        self.sandboxes.keys().cloned().collect()
+    }
+
+    pub(super) fn container_ids(&self) -> Vec<String> {
+        self.containers.keys().cloned().collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// Whether another sandbox has its things in the same cgroup: one of the same pod.
+    pub(super) fn shares_cgroup(&self, id: &str, cgroup: &str) -> bool {
+        let others = self.sandboxes.values().filter(|other| other.record.id != id);
+        others.into_iter().any(|other| other.record.cgroup.as_deref() == Some(cgroup))
+    }
+}
+
+/// Whether something carries these labels.
+pub(super) fn carries(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}

@@ -1,0 +1,152 @@
+//! Mounts: the files of containers, and the memory that the containers of a pod share.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags},
+    io::Errno,
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+        fsconfig_set_string, fsmount, fsopen, mount, move_mount, unmount,
+    },
+};
+
+/// As much as containerd gives to the memory that a pod's containers share.
+const SHARED_MEMORY: &str = "mode=1777,size=65536k";
+
+/// Mounts layers over each other, the lowest first, with a place for what is written; without one, read-only.
+pub(super) fn overlay(
+    layers: &[PathBuf],
+    written: Option<(&Path, &Path)>,
+    target: &Path,
+    no_devices: bool,
+) -> io::Result<()> {
+    match by_parts(layers, written, target, no_devices) {
+        // Kernels before 6.5 take all layers in one go.
+        Err(Errno::INVAL | Errno::NOSYS) => at_once(layers, written, target, no_devices),
+        outcome => outcome.map_err(io::Error::from),
+    }
+}
+
+fn by_parts(
+    layers: &[PathBuf],
+    written: Option<(&Path, &Path)>,
+    target: &Path,
+    no_devices: bool,
+) -> rustix::io::Result<()> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", "overlay")?;
+    // The uppermost is given first.
+    for layer in layers.iter().rev() {
+        fsconfig_set_string(context.as_fd(), "lowerdir+", layer.as_path())?;
+    }
+    if let Some((upper, work)) = written {
+        fsconfig_set_string(context.as_fd(), "upperdir", upper)?;
+        fsconfig_set_string(context.as_fd(), "workdir", work)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let attributes = if no_devices { MountAttrFlags::MOUNT_ATTR_NODEV } else { MountAttrFlags::empty() };
+    let mounted = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    move_mount(mounted.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+fn at_once(
+    layers: &[PathBuf],
+    written: Option<(&Path, &Path)>,
+    target: &Path,
+    no_devices: bool,
+) -> io::Result<()> {
+    // By handles: the options of a mount fit into one page, and paths are long.
+    let open = |path: &Path| {
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    };
+    let handles = layers.iter().rev().map(|layer| open(layer)).collect::<Result<Vec<OwnedFd>, _>>()?;
+    let names = handles.iter().map(|handle| format!("/proc/self/fd/{}", handle.as_raw_fd()));
+    let mut options = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
+    if let Some((upper, work)) = written {
+        options = format!("{options},upperdir={},workdir={}", upper.display(), work.display());
+    }
+    let flags = if no_devices { MountFlags::NODEV } else { MountFlags::empty() };
+    let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
+    mount("overlay", target, "overlay", flags, options.as_c_str()).map_err(io::Error::from)
+}
+
+/// Mounts memory for all containers of a pod.
+pub(super) fn shared_memory(target: &Path) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let options = std::ffi::CString::new(SHARED_MEMORY).map_err(io::Error::other)?;
+    mount("shm", target, "tmpfs", flags, options.as_c_str()).map_err(io::Error::from)
+}
+
+/// Takes everything off that is mounted at a path or below it. What is still used vanishes with its last user.
+pub(super) fn release(directory: &Path) -> io::Result<()> {
+    // From the newest to the oldest: one may be over another.
+    for target in mounted_below(directory)?.iter().rev() {
+        match unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(error) => {
+                let error = io::Error::from(error);
+                return Err(io::Error::new(error.kind(), format!("unmount {}: {error}", target.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where something is mounted, at a path or below it, in the order in which it was done.
+pub(super) fn mounted_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let directory = fs::canonicalize(directory).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(directory.to_owned()),
+        _ => Err(error),
+    })?;
+    let table = fs::read("/proc/self/mountinfo")?;
+    let targets = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let field = line.split(|byte| *byte == b' ').nth(4)?;
+        Some(PathBuf::from(std::ffi::OsString::from_vec(unescaped(field))))
+    });
+    Ok(targets.filter(|target| target.starts_with(&directory)).collect())
+}
+
+/// Spaces and the like are written as `\040`.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mounts_are_read_with_their_spaces() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescaped(b"/plain\\"), b"/plain\\");
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_path_is_found_and_nothing_beside() {
+        assert!(mounted_below(Path::new("/proc")).unwrap().iter().any(|path| path == Path::new("/proc")));
+        assert!(mounted_below(Path::new("/nowhere")).unwrap().is_empty());
+    }
+}

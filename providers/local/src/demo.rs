@@ -1,0 +1,150 @@
+//! An image made of the machine's own busybox, for those who have no registry at hand.
+
+mod elf;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+/// The name of the image. Its tag is not `latest`, which would be asked for at a registry each time.
+pub const NAME: &str = "demo:1";
+
+/// What installs a busybox that needs no other file.
+pub const PACKAGE: &str = "busybox-static";
+
+/// Where a busybox is, on most systems.
+const USUAL: [&str; 4] = ["/bin/busybox", "/usr/bin/busybox", "/usr/local/bin/busybox", "/sbin/busybox"];
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
+const GROUP: &str = "root:x:0:\nnobody:x:65534:\n";
+
+/// A busybox that runs in an image in which nothing else is: linked statically.
+pub fn busybox() -> io::Result<PathBuf> {
+    pick(USUAL.iter().map(Path::new))
+}
+
+fn pick<'a>(candidates: impl Iterator<Item = &'a Path>) -> io::Result<PathBuf> {
+    let mut linked = None;
+    for path in candidates {
+        match fs::read(path) {
+            Ok(program) if elf::is_static(&program) => return Ok(path.to_owned()),
+            Ok(_) => linked = Some(path.to_owned()),
+            Err(_) => {}
+        }
+    }
+    let why = match linked {
+        Some(path) => format!("{} needs shared libraries, which the image would not have", path.display()),
+        None => "there is no busybox".to_owned(),
+    };
+    let message = format!(
+        "{why}: install one that is linked statically (Debian and Ubuntu: apt-get install {PACKAGE})"
+    );
+    Err(io::Error::new(io::ErrorKind::NotFound, message))
+}
+
+/// The image as an OCI archive: busybox under all of its names, users `root` and `nobody`, and nothing else.
+pub fn archive(busybox: &Path) -> io::Result<Vec<u8>> {
+    let applets = Command::new(busybox).arg("--list").output()?;
+    let applets = String::from_utf8_lossy(&applets.stdout).into_owned();
+    let layer = layer(&fs::read(busybox)?, applets.lines().filter(|name| *name != "busybox"))?;
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let config = json!({
+        "architecture": architecture,
+        "os": "linux",
+        "config": { "Env": ["PATH=/bin"], "Cmd": ["sh"], "WorkingDir": "/" },
+        "rootfs": { "type": "layers", "diff_ids": [sum(&layer)] },
+        "history": [{ "created_by": "virtual-kubelet: the machine's busybox" }],
+    });
+    let config = text(&config);
+    let described = |kind: &str, bytes: &[u8]| {
+        json!({
+            "mediaType": format!("application/vnd.oci.image.{kind}"),
+            "digest": sum(bytes),
+            "size": bytes.len(),
+        })
+    };
+    let manifest = text(&json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": described("config.v1+json", &config),
+        "layers": [described("layer.v1.tar", &layer)],
+    }));
+    let mut listed = described("manifest.v1+json", &manifest);
+    listed["annotations"] = json!({ "org.opencontainers.image.ref.name": NAME });
+    let index = text(&json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [listed],
+    }));
+
+    let mut archive = tar::Builder::new(Vec::new());
+    file(&mut archive, "oci-layout", 0o644, &text(&json!({ "imageLayoutVersion": "1.0.0" })))?;
+    file(&mut archive, "index.json", 0o644, &index)?;
+    for blob in [&manifest, &config, &layer] {
+        let name = sum(blob).replace(':', "/");
+        file(&mut archive, &format!("blobs/{name}"), 0o644, blob)?;
+    }
+    archive.into_inner()
+}
+
+fn layer<'a>(busybox: &[u8], applets: impl Iterator<Item = &'a str>) -> io::Result<Vec<u8>> {
+    let mut layer = tar::Builder::new(Vec::new());
+    for (path, mode) in [("bin/", 0o755), ("etc/", 0o755), ("root/", 0o700), ("tmp/", 0o1777)] {
+        entry(&mut layer, tar::EntryType::Directory, path, mode, None, &[])?;
+    }
+    file(&mut layer, "bin/busybox", 0o755, busybox)?;
+    for name in applets {
+        entry(&mut layer, tar::EntryType::Symlink, &format!("bin/{name}"), 0o777, Some("busybox"), &[])?;
+    }
+    file(&mut layer, "etc/passwd", 0o644, PASSWD.as_bytes())?;
+    file(&mut layer, "etc/group", 0o644, GROUP.as_bytes())?;
+    layer.into_inner()
+}
+
+fn file(archive: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
+    entry(archive, tar::EntryType::Regular, path, mode, None, contents)
+}
+
+/// The same bytes each time: the sums of images are their names.
+fn entry(
+    archive: &mut tar::Builder<Vec<u8>>,
+    kind: tar::EntryType,
+    path: &str,
+    mode: u32,
+    target: Option<&str>,
+    contents: &[u8],
+) -> io::Result<()> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(contents.len() as u64);
+    match target {
+        Some(target) => archive.append_link(&mut header, path, target),
+        None => archive.append_data(&mut header, path, contents),
+    }
+}
+
+fn sum(bytes: &[u8]) -> String {
+    let digits = digest(&SHA256, bytes);
+    let digits: Vec<String> = digits.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{}", digits.concat())
+}
+
+fn text(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! The files of an archive, put aside: what they are is told by a file that may come last.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, BufReader, Read, Write as _},
+    path::{Path, PathBuf},
+};
+
+use super::super::unpack::{CHUNK, EntryKind, Limits, Tape, decoded, sane};
+use crate::image::{Digest, Error, Result};
+
+/// As many files may an archive have; the largest images have some hundred.
+const MOST_FILES: u64 = 100_000;
+/// As many links lead to each other.
+const MOST_LINKS: usize = 8;
+
+/// The files of an archive by their names.
+pub(super) struct Spool {
+    files: BTreeMap<String, Spooled>,
+    /// Older versions of docker write a layer once and link to it.
+    links: BTreeMap<String, String>,
+    most: u64,
+}
+
+/// A file.
+#[derive(Clone, Debug)]
+pub(super) struct Spooled {
+    path: PathBuf,
+    pub(super) size: u64,
+}
+
+/// Counts what is read.
+struct Counted<'a, R> {
+    inner: R,
+    count: &'a Cell<u64>,
+    gate: Box<dyn Fn(u64) -> Result<()> + 'a>,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.count.set(self.count.get() + count as u64);
+        (self.gate)(self.count.get())?;
+        Ok(count)
+    }
+}
+
+// === impl Spool ===
+
+impl Spool {
+    /// Reads an archive to its end.
+    pub(super) fn read(archive: impl Read, directory: &Path, limits: &Limits) -> Result<Self> {
+        let (read, content) = (Cell::new(0), Cell::new(0));
+        let source = Counted { inner: archive, count: &read, gate: Box::new(|_| Ok(())) };
+        let decoder = decoded(source).map_err(|error| Error::io("read archive", error))?;
+        let bounds = Limits { layer_bytes: limits.archive_bytes, ..limits.clone() };
+        let gate =
+            Box::new(|bytes| sane(bytes, read.get(), &bounds).map_err(|error| error.within("archive")));
+        let decoder = Counted { inner: decoder, count: &content, gate };
+        let mut tape = Tape::new(BufReader::with_capacity(CHUNK, decoder), MOST_FILES);
+        let mut spool = Self { files: BTreeMap::new(), links: BTreeMap::new(), most: limits.document_bytes };
+        while let Some(entry) = tape.next().map_err(|error| error.within("read archive"))? {
+            let name = clean(&entry.path)?;
+            match entry.kind {
+                EntryKind::File => {
+                    // Called by number: a name of the archive never becomes one of ours.
+                    let path = directory.join(spool.files.len().to_string());
+                    let failed = |error| Error::io(&format!("put {name} aside"), error);
+                    let mut file = File::create(&path).map_err(failed)?;
+                    tape.contents(|bytes| file.write_all(bytes))
+                        .map_err(|error| error.within(&format!("put {name} aside")))?;
+                    let spooled = Spooled { path, size: entry.size };
+                    if spool.files.insert(name.clone(), spooled).is_some() {
+                        return Err(Error::corrupt(format!("the archive has {name} twice")));
+                    }
+                }
+                EntryKind::Symlink => {
+                    let link = String::from_utf8_lossy(&entry.link).into_owned();
+                    spool.links.insert(name.clone(), beside(&name, &link)?);
+                }
+                EntryKind::HardLink => {
+                    spool.links.insert(name, clean(&entry.link)?);
+                }
+                EntryKind::Directory => {}
+                EntryKind::Fifo | EntryKind::Device => {
+                    return Err(Error::corrupt(format!("{name} in the archive is no file")));
+                }
+            }
+        }
+        Ok(spool)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.file(name).is_ok()
+    }
+
+    /// A file by its name in the archive.
+    pub(super) fn file(&self, name: &str) -> Result<&Spooled> {
+        let mut name = clean(name.as_bytes())?;
+        for _ in 0..MOST_LINKS {
+            if let Some(file) = self.files.get(&name) {
+                return Ok(file);
+            }
+            match self.links.get(&name) {
+                Some(target) => name.clone_from(target),
+                None => break,
+            }
+        }
+        Err(Error::corrupt(format!("the archive has no {name}, and says that it had")))
+    }
+
+    /// Content of an OCI image layout.
+    pub(super) fn blob(&self, digest: &Digest) -> Result<&Spooled> {
+        self.file(&format!("blobs/sha256/{}", digest.hex()))
+    }
+
+    /// A file that is no layer.
+    pub(super) fn document(&self, name: &str) -> Result<Vec<u8>> {
+        let file = self.file(name)?;
+        if file.size > self.most {
+            let (size, most) = (file.size, self.most);
+            return Err(Error::corrupt(format!(
+                "{name} of the archive has {size} bytes; the most is {most}"
+            )));
+        }
+        fs::read(&file.path).map_err(Error::system("read", &file.path))
+    }
+
+    /// The same by its sum, which is compared.
+    pub(super) fn blob_document(&self, digest: &Digest) -> Result<Vec<u8>> {
+        let bytes = self.document(&format!("blobs/sha256/{}", digest.hex()))?;
+        if Digest::of(&bytes) != *digest {
+            return Err(Error::corrupt(format!("blob {digest} of the archive is another one")));
+        }
+        Ok(bytes)
+    }
+}
+
+// === impl Spooled ===
+
+impl Spooled {
+    pub(super) fn open(&self) -> Result<File> {
+        File::open(&self.path).map_err(Error::system("open", &self.path))
+    }
+}
+
+/// A name without what means nothing.
+fn clean(name: &[u8]) -> Result<String> {
+    let shown = String::from_utf8_lossy(name);
+    let mut parts = Vec::new();
+    for part in shown.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => return Err(Error::corrupt(format!("{shown}: a name with '..' in the archive"))),
+            part => parts.push(part),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+/// What a link beside a file means, inside the archive.
+fn beside(name: &str, link: &str) -> Result<String> {
+    let mut parts: Vec<&str> = name.split('/').collect();
+    parts.pop();
+    for part in link.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                if parts.pop().is_none() {
+                    return Err(Error::corrupt(format!("{name}: a link that leads out of the archive")));
+                }
+            }
+            part => parts.push(part),
+        }
+    }
+    Ok(parts.join("/"))
+}

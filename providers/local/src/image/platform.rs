@@ -1,0 +1,164 @@
+//! Which of an image's variants this machine runs.
+
+use serde::Deserialize;
+
+/// For which machines something is, as manifests say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct Platform {
+    #[serde(default)]
+    pub(crate) architecture: String,
+    #[serde(default)]
+    pub(crate) os: String,
+    #[serde(default)]
+    pub(crate) variant: Option<String>,
+}
+
+/// What a machine runs, best first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    choices: Vec<(&'static str, String)>,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// The one that we are on.
+    pub(crate) fn here() -> Self {
+        Self::new(std::env::consts::ARCH, level())
+    }
+
+    /// A machine of this architecture, by Rust's name for it. The level counts the generations of x86-64.
+    fn new(architecture: &str, level: u8) -> Self {
+        // What containerd accepts too: older variants, and the 32-bit programs that most such machines run.
+        let variants = |range: std::ops::RangeInclusive<u8>| {
+            range.rev().map(|variant| format!("v{variant}")).collect::<Vec<_>>()
+        };
+        let plain = |name| vec![(name, String::new())];
+        let choices = match architecture {
+            "x86_64" => {
+                let mut choices: Vec<_> =
+                    variants(2..=level.max(1)).into_iter().map(|variant| ("amd64", variant)).collect();
+                choices.extend([("amd64", String::new()), ("386", String::new())]);
+                choices
+            }
+            "aarch64" => {
+                let mut choices = vec![("arm64", "v8".to_owned())];
+                choices.extend(variants(5..=8).into_iter().map(|variant| ("arm", variant)));
+                choices
+            }
+            "arm" => variants(5..=7).into_iter().map(|variant| ("arm", variant)).collect(),
+            "x86" => plain("386"),
+            "powerpc64" => plain("ppc64le"),
+            "loongarch64" => plain("loong64"),
+            "riscv64" => plain("riscv64"),
+            "s390x" => plain("s390x"),
+            // Nothing that images are known for; nothing is chosen then.
+            _ => Vec::new(),
+        };
+        Self { choices }
+    }
+
+    /// How well something fits, 0 best; `None` where it does not.
+    pub(crate) fn rank(&self, platform: &Platform) -> Option<usize> {
+        if platform.os != "linux" {
+            return None;
+        }
+        let architecture = match platform.architecture.as_str() {
+            "x86_64" | "x86-64" => "amd64",
+            "aarch64" => "arm64",
+            "i386" | "i686" => "386",
+            other => other,
+        };
+        // What is not said has a usual meaning.
+        let variant = match (architecture, platform.variant.as_deref().unwrap_or_default()) {
+            ("amd64", "v1") => "",
+            ("arm64", "" | "8") => "v8",
+            ("arm", "" | "7") => "v7",
+            (_, variant) => variant,
+        };
+        self.choices.iter().position(|(name, kind)| *name == architecture && kind == variant)
+    }
+
+    /// What it is called in messages.
+    pub(crate) fn name(&self) -> String {
+        match self.choices.iter().find(|(name, variant)| variant.is_empty() || *name == "arm64") {
+            Some((name, _)) => format!("linux/{name}"),
+            None => format!("linux/{}", std::env::consts::ARCH),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn level() -> u8 {
+    use std::arch::is_x86_feature_detected as has;
+    let second = has!("sse3")
+        && has!("ssse3")
+        && has!("sse4.1")
+        && has!("sse4.2")
+        && has!("popcnt")
+        && has!("cmpxchg16b");
+    let third = second
+        && has!("avx")
+        && has!("avx2")
+        && has!("bmi1")
+        && has!("bmi2")
+        && has!("f16c")
+        && has!("fma")
+        && has!("lzcnt")
+        && has!("movbe");
+    let fourth = third
+        && has!("avx512f")
+        && has!("avx512bw")
+        && has!("avx512cd")
+        && has!("avx512dq")
+        && has!("avx512vl");
+    1 + u8::from(second) + u8::from(third) + u8::from(fourth)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn level() -> u8 {
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn platform(architecture: &str, variant: &str) -> Platform {
+        Platform {
+            architecture: architecture.to_owned(),
+            os: "linux".to_owned(),
+            variant: (!variant.is_empty()).then(|| variant.to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_highest_variant_that_the_machine_has_fits_best() {
+        let machine = Machine::new("x86_64", 3);
+        let rank = |variant| machine.rank(&platform("amd64", variant));
+        assert_eq!(rank("v4"), None);
+        assert!(rank("v3") < rank("v2") && rank("v2") < rank(""));
+        assert_eq!(rank("v1"), rank(""));
+        assert!(rank("") < machine.rank(&platform("386", "")));
+        assert_eq!(Machine::new("x86_64", 1).rank(&platform("amd64", "v2")), None);
+    }
+
+    #[test]
+    fn arm_runs_its_own_and_older_variants() {
+        let machine = Machine::new("aarch64", 1);
+        assert_eq!(machine.rank(&platform("arm64", "")), Some(0));
+        assert_eq!(machine.rank(&platform("arm64", "v8")), Some(0));
+        assert_eq!(machine.rank(&platform("arm64", "v9")), None);
+        assert!(machine.rank(&platform("arm", "v7")) < machine.rank(&platform("arm", "v6")));
+        assert_eq!(machine.rank(&platform("amd64", "")), None);
+    }
+
+    #[test]
+    fn other_systems_and_attestations_never_fit() {
+        let machine = Machine::here();
+        assert!(!machine.choices.is_empty());
+        assert_eq!(machine.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);
+        let unknown = Platform { architecture: "unknown".into(), os: "unknown".into(), variant: None };
+        assert_eq!(machine.rank(&unknown), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! Clients of registries: one per registry and credentials, because a client keeps the tokens that it was given. With one for all, a
+//! pod without the credentials would pull with a token that another pod's credentials bought.
+
+use std::{collections::VecDeque, fmt, net::IpAddr, time::Duration};
+
+use oci_client::{
+    Client, Reference,
+    client::{ClientConfig, ClientProtocol},
+    secrets::RegistryAuth,
+};
+use parking_lot::Mutex;
+use secrecy::ExposeSecret as _;
+use vk_provider::resolve::PullCredentials;
+
+use crate::image::{Digest, Error, Kind, Result, digest::Hasher};
+
+/// As many clients are kept.
+const MOST: usize = 32;
+const CONNECT: Duration = Duration::from_secs(30);
+/// A registry that says nothing for so long is gone.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// The clients that were used last.
+pub(crate) struct Clients {
+    plain_http: Vec<String>,
+    known: Mutex<VecDeque<(Key, Client)>>,
+}
+
+/// For whom a client is. Credentials are not kept, but a sum of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    registry: String,
+    credentials: Option<Digest>,
+}
+
+/// A client with what it is to show.
+pub(super) struct Login {
+    pub(super) client: Client,
+    pub(super) auth: RegistryAuth,
+    /// Whether the client may have tokens from before.
+    pub(super) used: bool,
+    key: Key,
+}
+
+// === impl Clients ===
+
+impl Clients {
+    pub(crate) fn new(plain_http: Vec<String>) -> Self {
+        Self { plain_http, known: Mutex::default() }
+    }
+
+    pub(super) fn login(&self, image: &Reference, credentials: Option<&PullCredentials>) -> Result<Login> {
+        let registry = image.resolve_registry().to_owned();
+        let auth = shown(credentials)?;
+        let key = Key { registry, credentials: credentials.map(sum) };
+        let mut known = self.known.lock();
+        if let Some(place) = known.iter().position(|(known, _)| *known == key) {
+            // The last used is the last to go.
+            if let Some(entry) = known.remove(place) {
+                known.push_back(entry.clone());
+                return Ok(Login { client: entry.1, auth, used: true, key });
+            }
+        }
+        let client = self.client(&key.registry)?;
+        if known.len() >= MOST {
+            known.pop_front();
+        }
+        known.push_back((key.clone(), client.clone()));
+        Ok(Login { client, auth, used: false, key })
+    }
+
+    /// A client that was refused: its tokens are worth nothing.
+    pub(super) fn forget(&self, login: &Login) {
+        self.known.lock().retain(|(known, _)| *known != login.key);
+    }
+
+    fn client(&self, registry: &str) -> Result<Client> {
+        let plain = is_loopback(registry) || self.plain_http.iter().any(|known| known == registry);
+        let config = ClientConfig {
+            protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
+            connect_timeout: Some(CONNECT),
+            read_timeout: Some(SILENCE),
+            user_agent: concat!("virtual-kubelet/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        };
+        Client::try_from(config)
+            .map_err(|why| Error::new(Kind::Internal, format!("cannot make a client for {registry}: {why}")))
+    }
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clients").field("plain_http", &self.plain_http).finish_non_exhaustive()
+    }
+}
+
+/// Whether a registry is on this machine, where nobody listens in: containerd takes the same for granted.
+fn is_loopback(registry: &str) -> bool {
+    let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
+    match credentials {
+        None => Ok(RegistryAuth::Anonymous),
+        Some(PullCredentials::Basic { username, password }) => {
+            Ok(RegistryAuth::Basic(username.clone(), password.expose_secret().to_owned()))
+        }
+        Some(PullCredentials::RegistryToken(token)) => {
+            Ok(RegistryAuth::Bearer(token.expose_secret().to_owned()))
+        }
+        Some(PullCredentials::IdentityToken(_)) => Err(Error::new(
+            Kind::Denied,
+            "an identity token cannot be used by the provider `local`: put a user name and a password into the pull secret",
+        )),
+    }
+}
+
+fn sum(credentials: &PullCredentials) -> Digest {
+    // The length keeps one part from looking like another.
+    let parts = match credentials {
+        PullCredentials::Basic { username, password } => ["basic", username, password.expose_secret()],
+        PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
+        PullCredentials::RegistryToken(token) => ["registry", "", token.expose_secret()],
+    };
+    let mut hasher = Hasher::new();
+    for part in parts {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basic(password: &str) -> PullCredentials {
+        PullCredentials::Basic { username: "puller".into(), password: password.into() }
+    }
+
+    #[test]
+    fn each_set_of_credentials_has_a_client_of_its_own() {
+        let clients = Clients::new(Vec::new());
+        let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
+        let other = Reference::try_from("127.0.0.1:5001/x:1").unwrap();
+        assert!(!clients.login(&image, None).unwrap().used);
+        assert!(!clients.login(&image, Some(&basic("a"))).unwrap().used);
+        assert!(!clients.login(&image, Some(&basic("b"))).unwrap().used);
+        assert!(!clients.login(&other, Some(&basic("a"))).unwrap().used);
+        assert!(clients.login(&image, Some(&basic("a"))).unwrap().used);
+        assert!(clients.login(&image, None).unwrap().used);
+        clients.forget(&clients.login(&image, Some(&basic("a"))).unwrap());
+        assert!(!clients.login(&image, Some(&basic("a"))).unwrap().used);
+    }
+
+    #[test]
+    fn clients_are_not_kept_without_end() {
+        let clients = Clients::new(Vec::new());
+        let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
+        for number in 0..MOST + 3 {
+            clients.login(&image, Some(&basic(&number.to_string()))).unwrap();
+        }
+        assert_eq!(clients.known.lock().len(), MOST);
+        assert!(!clients.login(&image, Some(&basic("0"))).unwrap().used);
+    }
+
+    #[test]
+    fn only_this_machine_is_spoken_to_in_the_clear() {
+        for near in ["localhost", "localhost:5000", "127.0.0.1:80", "127.9.9.9"] {
+            assert!(is_loopback(near), "{near}");
+        }
+        for far in ["localhost.test:5000", "10.0.0.1:5000", "registry.test", "index.docker.io"] {
+            assert!(!is_loopback(far), "{far}");
+        }
+    }
+
+    #[test]
+    fn an_identity_token_is_refused_with_what_to_do() {
+        let error = shown(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
+        assert_eq!(error.kind(), Kind::Denied);
+        assert!(error.message().contains("user name and a password"));
+    }
+}

@@ -1,0 +1,368 @@
+//! Against a registry of our own, which does what a real one does only by accident.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinSet,
+};
+
+use super::*;
+use crate::image::{
+    Form, Settings,
+    craft::{Craft, Parts, descriptor, here},
+};
+
+/// A request as far as it matters.
+struct Request {
+    path: String,
+    authorization: String,
+}
+
+/// An answer, perhaps cut off.
+#[derive(Clone)]
+struct Answer {
+    status: u16,
+    header: String,
+    body: Vec<u8>,
+    cut: Option<usize>,
+}
+
+struct Registry {
+    address: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Answer {
+    fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, header: String::new(), body: body.into(), cut: None }
+    }
+}
+
+impl Registry {
+    async fn serve(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (answer, known) = (Arc::new(answer), Arc::clone(&asked));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (answer, known) = (Arc::clone(&answer), Arc::clone(&known));
+                connections.spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let Ok(byte) = stream.read_u8().await else { return };
+                        head.push(byte);
+                    }
+                    let head = String::from_utf8(head).unwrap();
+                    let path = head.split(' ').nth(1).unwrap().to_owned();
+                    let authorization = head
+                        .lines()
+                        .find_map(|line| {
+                            line.to_lowercase().starts_with("authorization: ").then(|| line[15..].to_owned())
+                        })
+                        .unwrap_or_default();
+                    known.lock().push(path.clone());
+                    let answer = answer(&Request { path, authorization });
+                    let (status, length) = (answer.status, answer.body.len());
+                    let header = answer.header;
+                    let head = format!(
+                        "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{header}\r\n"
+                    );
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let _ = stream.write_all(&answer.body[..answer.cut.unwrap_or(length)]).await;
+                });
+            }
+        });
+        Self { address, asked, _tasks: tasks }
+    }
+
+    fn name(&self, rest: &str) -> String {
+        format!("{}/{rest}", self.address)
+    }
+
+    /// How often something was asked for.
+    fn count(&self, part: &str) -> usize {
+        self.asked.lock().iter().filter(|path| path.contains(part)).count()
+    }
+}
+
+/// What a registry has of images: by the name `demo/TAG` and by sums.
+fn content(images: &[(&str, &Parts)]) -> BTreeMap<String, Vec<u8>> {
+    let mut content = BTreeMap::new();
+    for (tag, parts) in images {
+        content.insert(format!("/v2/demo/manifests/{tag}"), parts.manifest.clone());
+        content.insert(format!("/v2/demo/manifests/{}", parts.digest()), parts.manifest.clone());
+        for (digest, blob) in parts.blobs() {
+            content.insert(format!("/v2/demo/blobs/{digest}"), blob);
+        }
+    }
+    content
+}
+
+fn plainly(content: &BTreeMap<String, Vec<u8>>, request: &Request) -> Answer {
+    match content.get(&request.path) {
+        Some(body) => Answer::new(200, body.clone()),
+        None if request.path == "/v2/" => Answer::new(200, "{}"),
+        None => Answer::new(404, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#),
+    }
+}
+
+fn store(directory: &Path) -> Arc<Store> {
+    Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
+}
+
+fn layer(name: &str) -> (Vec<u8>, Vec<u8>) {
+    // Large enough to come in several parts.
+    let noise: Vec<u8> = (0..200_000u64)
+        .flat_map(|n| Digest::of(format!("{name}{n}").as_bytes()).hex().into_bytes())
+        .take(400_000)
+        .collect();
+    let craft = Craft::new().file(name, noise);
+    (craft.bytes(), craft.gzip())
+}
+
+fn count(store: &Store, place: &str) -> usize {
+    fs::read_dir(store.directory().join(place)).unwrap().count()
+}
+
+#[tokio::test]
+async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
+    let (first, second) = (layer("first"), layer("second").0);
+    let zstd = zstd::encode_all(&*second, 0).unwrap();
+    let third = layer("third").0;
+    let ours = Parts::of(&[first, (second, zstd), (third.clone(), third)]);
+    let foreign = Parts::for_machine("s390x", &[]);
+    let kind = "application/vnd.docker.distribution.manifest.v2+json";
+    let (mut near, mut far) = (descriptor(kind, &ours.manifest), descriptor(kind, &foreign.manifest));
+    near["platform"] = json!({"os": "linux", "architecture": here()});
+    far["platform"] = json!({"os": "linux", "architecture": "s390x"});
+    let index = json!({"schemaVersion": 2, "manifests": [far, near]}).to_string().into_bytes();
+    let mut content = content(&[("x", &ours)]);
+    content.insert("/v2/demo/manifests/1".into(), index.clone());
+    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+
+    let pulled = store.pull(&registry.name("demo:1"), None).await.unwrap();
+    assert_eq!(pulled.id, ours.id());
+    assert_eq!(pulled.reference, registry.name(&format!("demo@{}", Digest::of(&index))));
+    let stored = store.image(&registry.name("demo:1")).unwrap().unwrap();
+    assert_eq!(store.image(&pulled.reference).unwrap().as_ref(), Some(&stored));
+    assert_eq!(
+        (&stored.tags[..], &stored.digests[..]),
+        (&[registry.name("demo:1")][..], &[pulled.reference.clone()][..])
+    );
+    for (number, name) in ["first", "second", "third"].iter().enumerate() {
+        assert_eq!(fs::metadata(stored.layers[number].join(name)).unwrap().len(), 400_000);
+    }
+    assert_eq!(count(&store, "tmp"), 0);
+    // Again: the registry is asked for the name, and for no layer.
+    assert_eq!(store.pull(&registry.name("demo:1"), None).await.unwrap(), pulled);
+    assert_eq!(registry.count("/manifests/1"), 2);
+    assert_eq!(registry.count(&Digest::of(&ours.layers[0]).to_string()), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words() {
+    let foreign = Parts::for_machine("s390x", &[layer("x")]);
+    let content = content(&[("foreign", &foreign)]);
+    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let absent = registry.name("demo:absent");
+    let error = store.pull(&absent, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(
+        vk_pod_engine::backend::told(&error.into()),
+        format!(
+            "rpc error: code = NotFound desc = failed to pull and unpack image \"{absent}\": failed to resolve image: {absent}: not found"
+        )
+    );
+    let error = store.pull(&registry.name("demo:foreign"), None).await.unwrap_err();
+    assert_eq!(
+        vk_pod_engine::backend::told(&error.into()),
+        format!(
+            "rpc error: code = NotFound desc = get image config descriptor: no match for platform in manifest {}: not found",
+            foreign.digest()
+        )
+    );
+    assert_eq!(count(&store, "plain") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
+}
+
+#[tokio::test]
+async fn content_that_is_another_one_is_refused_and_leaves_nothing() {
+    let parts = Parts::of(&[layer("first"), layer("second")]);
+    let mut wrong_layer = content(&[("1", &parts)]);
+    wrong_layer.insert(format!("/v2/demo/blobs/{}", Digest::of(&parts.layers[1])), parts.layers[0].clone());
+    let mut wrong_config = content(&[("1", &parts)]);
+    wrong_config.insert(format!("/v2/demo/blobs/{}", parts.id()), b"{}".to_vec());
+    for content in [wrong_layer, wrong_config] {
+        let registry = Registry::serve(move |request| plainly(&content, request)).await;
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let error = store.pull(&registry.name("demo:1"), None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert!(error.message().starts_with("failed to pull and unpack image"), "{error}");
+        assert_eq!(store.image(&registry.name("demo:1")).unwrap(), None);
+        assert_eq!(count(&store, "plain") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_name_with_a_digest_gets_exactly_that() {
+    let (one, two) = (Parts::of(&[layer("one")]), Parts::of(&[layer("two")]));
+    let mut content = content(&[("1", &one)]);
+    let name = format!("demo@{}", two.digest());
+    content.insert(format!("/v2/demo/manifests/{}", two.digest()), one.manifest.clone());
+    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let error = store.pull(&registry.name(&name), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    let name = registry.name(&format!("demo:1@{}", one.digest()));
+    let pulled = store.pull(&name, None).await.unwrap();
+    assert_eq!(store.image(&name).unwrap().unwrap().id, pulled.id);
+    assert_eq!(store.image(&name).unwrap().unwrap().tags, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_off_is_made_again() {
+    let parts = Parts::of(&[layer("first")]);
+    let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
+    let broken = Mutex::new(0);
+    let registry = Registry::serve(move |request| {
+        let mut answer = plainly(&content, request);
+        if request.path.contains(&layer) && *broken.lock() < 1 {
+            *broken.lock() += 1;
+            answer.cut = Some(answer.body.len() / 2);
+        }
+        answer
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    store.pull(&registry.name("demo:1"), None).await.unwrap();
+    assert_eq!(registry.count(&Digest::of(&parts.layers[0]).to_string()), 2);
+}
+
+#[tokio::test]
+async fn a_registry_that_is_away_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let directory = tempfile::tempdir().unwrap();
+    let error = store(directory.path()).pull(&format!("{address}/demo:1"), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(
+        error.message().contains("failed to do request") && error.message().contains("refused"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
+    let parts = Parts::of(&[layer("private")]);
+    let content = content(&[("1", &parts)]);
+    let address = Arc::new(Mutex::new(String::new()));
+    let known = Arc::clone(&address);
+    let registry = Registry::serve(move |request| {
+        // puller:let-me-in
+        let good = request.authorization == "Basic cHVsbGVyOmxldC1tZS1pbg==";
+        match request.path.split('?').next().unwrap() {
+            "/token" if good => Answer::new(200, r#"{"token":"good"}"#),
+            "/token" if request.authorization.is_empty() => Answer::new(200, r#"{"token":"anonymous"}"#),
+            "/token" => Answer::new(401, "{}"),
+            _ if request.authorization == "Bearer good" => plainly(&content, request),
+            _ => Answer {
+                header: format!(
+                    "WWW-Authenticate: Bearer realm=\"http://{}/token\",service=\"tests\"\r\n",
+                    known.lock()
+                ),
+                ..Answer::new(
+                    401,
+                    r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#,
+                )
+            },
+        }
+    })
+    .await;
+    address.lock().clone_from(&registry.address);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let name = registry.name("demo:1");
+    let basic =
+        |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
+    store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
+    store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
+    // One token for both.
+    assert_eq!(registry.count("/token"), 1);
+    for credentials in [None, Some(basic("guess"))] {
+        let error = store.pull(&name, credentials.as_ref()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Denied);
+        assert!(error.message().contains("pull access denied"), "{error}");
+    }
+    store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
+    store.pull(&name, Some(&PullCredentials::RegistryToken("good".into()))).await.unwrap();
+}
+
+#[tokio::test]
+async fn layers_that_several_pulls_need_come_once() {
+    let base = layer("base");
+    let images: Vec<Parts> = (0..4).map(|n| Parts::of(&[base.clone(), layer(&n.to_string())])).collect();
+    let named: Vec<_> = ["0", "1", "2", "3"].into_iter().zip(&images).collect();
+    let content = content(&named);
+    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let names: Vec<String> = (0..8).map(|n| registry.name(&format!("demo:{}", n % 4))).collect();
+    let pulled = futures::future::join_all(names.iter().map(|name| store.pull(name, None))).await;
+    for (number, pulled) in pulled.into_iter().enumerate() {
+        assert_eq!(pulled.unwrap().id, images[number % 4].id());
+    }
+    assert_eq!(registry.count(&Digest::of(&base.1).to_string()), 1);
+    assert_eq!(count(&store, "plain"), 5);
+    assert_eq!(count(&store, "tmp"), 0);
+}
+
+#[tokio::test]
+async fn a_pull_that_is_given_up_leaves_nothing() {
+    let parts = Parts::of(&[layer("first")]);
+    let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
+    let (stalled, mut waiting) = mpsc::unbounded_channel();
+    let registry = Registry::serve(move |request| {
+        let mut answer = plainly(&content, request);
+        if request.path.contains(&layer) {
+            // More is promised than comes.
+            answer.cut = Some(answer.body.len() / 2);
+            let _ = stalled.send(());
+        }
+        answer
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let name = registry.name("demo:1");
+    {
+        let pull = store.pull(&name, None);
+        tokio::pin!(pull);
+        tokio::select! {
+            answer = &mut pull => panic!("{answer:?}"),
+            _ = waiting.recv() => {}
+        }
+    }
+    tokio::time::timeout(Duration::from_secs(30), async {
+        while count(&store, "tmp") > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(count(&store, "plain"), 0);
+}

@@ -1,0 +1,180 @@
+//! Which images there are.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Store, is_short_id};
+use crate::image::{Digest, Error, Result, Stored, manifest::parse_config, name::Asked};
+
+const VERSION: u32 = 1;
+const FILE: &str = "index.json";
+
+/// All images, as they are written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Index {
+    version: u32,
+    pub(super) images: BTreeMap<Digest, Record>,
+}
+
+/// One image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) tags: BTreeSet<String>,
+    pub(super) digests: BTreeSet<String>,
+    pub(super) size: u64,
+    pub(super) manifest: Option<Digest>,
+    /// By their chains, lowest first.
+    pub(super) layers: Vec<Digest>,
+}
+
+/// The index and what it leads to, as it was at one moment.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    stamp: Option<Stamp>,
+    index: Index,
+    stored: BTreeMap<Digest, Stored>,
+}
+
+/// Another one for each writing of the file.
+pub(super) type Stamp = (u64, i64, i64, u64);
+
+// === impl Index ===
+
+impl Index {
+    pub(super) fn read(root: &Path) -> Result<Self> {
+        let path = root.join(FILE);
+        let json = match fs::read(&path) {
+            Ok(json) => json,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { version: VERSION, images: BTreeMap::new() });
+            }
+            Err(error) => return Err(Error::system("read", &path)(error)),
+        };
+        let index: Self = serde_json::from_slice(&json).map_err(|why| {
+            let path = path.display();
+            Error::corrupt(format!("{path} cannot be read: {why}; remove it, and images are pulled again"))
+        })?;
+        if index.version != VERSION {
+            let (path, version) = (path.display(), index.version);
+            return Err(Error::invalid(format!(
+                "{path} has version {version}, and this program knows {VERSION}: use the newer program, or remove the directory"
+            )));
+        }
+        Ok(index)
+    }
+
+    /// The store's lock must be held alone.
+    pub(super) fn write(&self, root: &Path) -> Result<()> {
+        let json = serde_json::to_vec(self).map_err(|why| Error::io("write index", why.into()))?;
+        replace(root, &root.join(FILE), &json)
+    }
+
+    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+        let name = match wanted {
+            Asked::Id(id) => return self.images.contains_key(id).then_some(*id),
+            Asked::Name(name) => name.kept(),
+        };
+        let mut images = self.images.iter();
+        let named = images
+            .find(|(_, image)| image.tags.contains(&name) || image.digests.contains(&name))
+            .map(|(id, _)| *id);
+        named.or_else(|| {
+            if !is_short_id(asked) {
+                return None;
+            }
+            let mut alike = self.images.keys().filter(|id| id.hex().starts_with(asked));
+            // Two of them are none.
+            alike.next().filter(|_| alike.next().is_none()).copied()
+        })
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    pub(super) fn read(store: &Store, stamp: Option<Stamp>) -> Result<Self> {
+        let mut index = Index::read(&store.root)?;
+        let mut stored = BTreeMap::new();
+        index.images.retain(|id, record| match load(store, id, record) {
+            Ok(image) => {
+                stored.insert(*id, image);
+                true
+            }
+            // Somebody removed a part of it by hand, or it was stored for another kind of user: as good as not there.
+            Err(error) => {
+                tracing::warn!(image = %id, %error, "an image is not whole; it counts as absent");
+                false
+            }
+        });
+        Ok(Self { stamp, index, stored })
+    }
+
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+
+    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+        self.index.find(wanted, asked)
+    }
+
+    pub(super) fn stored(&self, id: &Digest) -> Option<&Stored> {
+        self.stored.get(id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Stored> {
+        self.stored.values()
+    }
+}
+
+pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored> {
+    let blob = store.blob(id);
+    let config = fs::read(&blob).map_err(Error::system("read", &blob))?;
+    if Digest::of(&config) != *id {
+        return Err(Error::corrupt(format!("{} is not what its name says", blob.display())));
+    }
+    let config = parse_config(&config)?;
+    let layers: Vec<_> = record.layers.iter().map(|chain| store.layer(chain)).collect();
+    for layer in &layers {
+        fs::symlink_metadata(layer).map_err(Error::system("find", layer))?;
+    }
+    let created = config.created().as_deref().and_then(|created| created.parse().ok());
+    Ok(Stored {
+        id: id.to_string(),
+        tags: record.tags.iter().cloned().collect(),
+        digests: record.digests.iter().cloned().collect(),
+        size: record.size,
+        config,
+        layers,
+        created,
+    })
+}
+
+/// What tells one state of the index from another.
+pub(super) fn stamp(root: &Path) -> Option<Stamp> {
+    let file = fs::metadata(root.join(FILE)).ok()?;
+    Some((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
+}
+
+/// Writes a file whole or not at all. The store's lock must be held alone.
+pub(super) fn replace(root: &Path, path: &Path, content: &[u8]) -> Result<()> {
+    let new = root.join("new");
+    let write = || {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(path.parent().unwrap_or(root))?.sync_all()
+    };
+    write().map_err(|error| {
+        // A full disk leaves a part.
+        let _ = fs::remove_file(&new);
+        Error::system("write", path)(error)
+    })
+}

@@ -1,0 +1,450 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::image::{
+    Limits,
+    craft::{Craft, Parts, descriptor, gzip, layout, saved},
+};
+
+/// A store that needs no root.
+fn store(directory: &Path) -> Arc<Store> {
+    Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
+}
+
+fn base() -> Craft {
+    Craft::new()
+        .directory("bin", 0o755)
+        .file("bin/run", "1")
+        .file("bin/old", "")
+        .directory("etc", 0o700)
+        .file("etc/a", "1")
+}
+
+/// An image of the base and this layer.
+fn image(upper: &Craft) -> Parts {
+    Parts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
+}
+
+/// How many there are of something.
+fn count(store: &Store, place: &str) -> usize {
+    fs::read_dir(store.directory().join(place)).unwrap().count()
+}
+
+#[test]
+fn an_imported_image_is_found_by_all_its_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory.path().join("images"));
+    let parts = image(&Craft::new().file("x", "x"));
+    for written in ["demo", "demo:latest", "docker.io/library/demo:latest"] {
+        let imported = store.import(&*layout(&[(written, &parts)]), &[]).unwrap();
+        assert_eq!(imported.len(), 1);
+        for asked in [
+            "demo",
+            "demo:latest",
+            "docker.io/library/demo:latest",
+            &parts.id(),
+            &parts.id()[7..],
+            &parts.id()[7..20],
+        ] {
+            let found = store.image(asked).unwrap().unwrap_or_else(|| panic!("{asked} of {written}"));
+            assert_eq!(found, imported[0]);
+        }
+        for other in [
+            "demo:2",
+            "other",
+            "team/demo",
+            "sha256:0000000000000000000000000000000000000000000000000000000000000000",
+        ] {
+            assert_eq!(store.image(other).unwrap(), None, "{other}");
+        }
+        assert_eq!(store.remove("demo").unwrap().image, Some(parts.id()));
+    }
+    assert_eq!(store.list().unwrap(), []);
+}
+
+#[test]
+fn a_stored_image_says_what_the_engine_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let parts = image(&Craft::new().file("x", "x"));
+    let stored = &store.import(&*saved("demo:1", &parts), &[]).unwrap()[0];
+    assert_eq!(stored.id, parts.id());
+    assert_eq!(stored.tags, ["docker.io/library/demo:1"]);
+    assert_eq!(stored.layers.len(), 2);
+    assert_eq!(fs::read(stored.layers[0].join("bin/run")).unwrap(), b"1");
+    assert_eq!(fs::read(stored.layers[1].join("x")).unwrap(), b"x");
+    assert_eq!(stored.created.unwrap().to_string(), "2026-01-02T03:04:05Z");
+    assert_eq!(stored.config.config().as_ref().unwrap().entrypoint().as_ref().unwrap()[..], ["/bin/run"]);
+    let engine = stored.engine();
+    assert_eq!((engine.uid, engine.username.as_str()), (Some(1000), ""));
+    assert_eq!(fs::metadata(store.directory()).unwrap().permissions().mode() & 0o777, 0o700);
+    let usage = store.usage().unwrap();
+    assert!(usage.bytes > 3 && usage.inodes > 6, "{usage:?}");
+}
+
+#[test]
+fn archives_may_be_compressed_and_names_may_be_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let parts = image(&Craft::new().file("x", "x"));
+    store.import(&*gzip(&layout(&[("", &parts)])), &["a".to_owned(), "b:2".to_owned()]).unwrap();
+    let found = store.image("b:2").unwrap().unwrap();
+    assert_eq!(found.tags, ["docker.io/library/a:latest", "docker.io/library/b:2"]);
+    let zstd = zstd::encode_all(&*saved("c", &parts), 0).unwrap();
+    store.import(&*zstd, &[]).unwrap();
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert_eq!(count(&store, "plain"), 2);
+}
+
+#[test]
+fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let parts = image(&Craft::new().file("x", "x"));
+    let evil = image(&Craft::new().file("../x", "x"));
+    let other = Parts { layers: vec![Craft::new().gzip(), Craft::new().gzip()], ..parts.clone() };
+    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let whole = layout(&[("demo", &parts)]);
+    let nested = serde_json::json!({"schemaVersion": 2, "manifests": [descriptor("x", b"{}")]}).to_string();
+    for (what, archive, names, words) in [
+        ("text", b"hello".repeat(200), vec![], "invalid tar header"),
+        ("nothing", vec![], vec![], "neither index.json"),
+        ("an archive of other things", Craft::new().file("a", "b").bytes(), vec![], "neither index.json"),
+        ("cut off", whole[..whole.len() / 2].to_vec(), vec![], "cut off"),
+        ("no name", layout(&[("", &parts)]), vec![], "has no name: give one"),
+        ("no good name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
+        ("a digest as a name", whole.clone(), vec![format!("x@{}", parts.digest())], "a digest is no name"),
+        ("one name for two", layout(&[("a", &parts), ("b", &evil)]), vec!["c".to_owned()], "holds 2 images"),
+        ("a layer that reaches out", layout(&[("demo", &evil)]), vec![], "a name with '..'"),
+        ("layers that are missing", layout(&[("demo", &other)]), vec![], "the archive has no blobs/sha256/"),
+        ("layers that are others", saved("demo", &other), vec![], "the diff id of the layer's content is"),
+        ("another machine", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
+        ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "a name with '..'"),
+        (
+            "a link outwards",
+            Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(),
+            vec![],
+            "leads out of the archive",
+        ),
+        (
+            "a missing manifest",
+            Craft::new().file("index.json", nested).bytes(),
+            vec!["x".to_owned()],
+            "the archive has no blobs/sha256/",
+        ),
+        ("a device", Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(), vec![], "is no file"),
+    ] {
+        let error = store.import(&*archive, &names).expect_err(what);
+        assert!(error.message().contains(words), "{what}: {error}");
+        for place in ["plain", "tmp", "blobs/sha256"] {
+            assert_eq!(count(&store, place), 0, "{what}: {place}");
+        }
+    }
+    assert_eq!(store.list().unwrap(), []);
+}
+
+#[test]
+fn an_archive_may_not_grow_without_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
+    let settings = Settings { form: Some(Form::Plain), limits, ..Settings::default() };
+    let store = Store::open(directory.path(), settings).unwrap();
+    let bomb = gzip(&Craft::new().file("zeros", vec![0; 8 << 20]).bytes());
+    let error = store.import(&*bomb, &[]).unwrap_err();
+    assert!(error.message().contains("no honest compression"), "{error}");
+    assert_eq!(count(&store, "tmp"), 0);
+}
+
+#[test]
+fn a_name_that_is_given_again_means_the_new_image_and_the_old_one_stays_by_its_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let (old, new) = (image(&Craft::new().file("x", "1")), image(&Craft::new().file("x", "2")));
+    store.import(&*layout(&[("demo", &old)]), &[]).unwrap();
+    store.import(&*layout(&[("demo", &new)]), &[]).unwrap();
+    assert_eq!(store.image("demo").unwrap().unwrap().id, new.id());
+    assert_eq!(store.image(&old.id()).unwrap().unwrap().tags, [""; 0]);
+    // The base is the same directory for both.
+    assert_eq!(count(&store, "plain"), 3);
+    let removed = store.remove(&old.id()).unwrap();
+    assert_eq!(removed, Removed { tags: vec![], image: Some(old.id()), freed: 1 });
+    assert_eq!(count(&store, "plain"), 2);
+    assert_eq!(fs::read(store.image("demo").unwrap().unwrap().layers[1].join("x")).unwrap(), b"2");
+}
+
+#[test]
+fn the_last_name_takes_the_image_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let parts = image(&Craft::new().file("x", "1"));
+    store.import(&*layout(&[("a", &parts)]), &["a".to_owned(), "b".to_owned()]).unwrap();
+    let removed = store.remove("a:latest").unwrap();
+    assert_eq!((removed.tags, removed.image), (vec!["docker.io/library/a:latest".to_owned()], None));
+    assert_eq!(store.image("a").unwrap(), None);
+    assert!(store.image("b").unwrap().is_some());
+    assert_eq!(store.remove("b").unwrap().image, Some(parts.id()));
+    assert_eq!(store.remove("b").unwrap(), Removed::default());
+    for place in ["plain", "tmp", "blobs/sha256"] {
+        assert_eq!(count(&store, place), 0, "{place}");
+    }
+    assert_eq!(store.usage().unwrap(), Usage::default());
+}
+
+#[test]
+fn what_a_container_has_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory.path().join("images"));
+    let parts = image(&Craft::new().file("x", "1"));
+    store.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
+    let container = directory.path().join("container");
+    fs::create_dir(&container).unwrap();
+    store.hold(&parts.id(), &container).unwrap();
+    store.hold(&parts.id(), &container).unwrap();
+    for asked in ["demo", &parts.id()] {
+        let error = store.remove(asked).unwrap_err();
+        assert_eq!(error.kind(), Kind::Held);
+        assert!(error.message().contains("is in use by"), "{error}");
+    }
+    assert!(store.image("demo").unwrap().is_some());
+    fs::remove_dir(&container).unwrap();
+    assert_eq!(store.remove("demo").unwrap().image, Some(parts.id()));
+    assert_eq!(count(&store, "holds"), 0);
+    assert_eq!(store.hold(&parts.id(), &container).unwrap_err().kind(), Kind::NotFound);
+}
+
+#[test]
+fn what_a_process_left_that_died_is_removed_and_never_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = store(directory.path());
+    let parts = image(&Craft::new().file("x", "1"));
+    let chain = Digest::of(&base().bytes());
+    // As a process that was killed leaves them: in the middle of a layer, and between a layer and the index.
+    let left = directory.path().join("tmp/0123456789abcdef");
+    fs::create_dir_all(left.join("0/fs/bin")).unwrap();
+    fs::write(left.join("0/fs/bin/run"), "half").unwrap();
+    let unowned = directory.path().join("plain").join(Digest::of(b"unowned").hex());
+    fs::create_dir_all(unowned.join("fs")).unwrap();
+    fs::write(directory.path().join("new"), "half an ind").unwrap();
+    // One that lives, and has claimed a layer.
+    let intake = Intake::new(&first).unwrap();
+    assert!(!intake.present(&chain).unwrap());
+    let claimed = directory.path().join("plain").join(chain.hex());
+    fs::create_dir_all(claimed.join("fs")).unwrap();
+
+    let second = store(directory.path());
+    assert!(!left.exists() && !unowned.exists());
+    assert!(claimed.exists() && intake.scratch().path().exists());
+    assert_eq!(second.list().unwrap(), []);
+    drop(intake);
+    second.collect().unwrap();
+    assert!(!claimed.exists());
+    assert_eq!(count(&second, "tmp"), 0);
+    second.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
+    let found = first.image("demo").unwrap().unwrap();
+    assert_eq!(fs::read(found.layers[0].join("bin/run")).unwrap(), b"1");
+}
+
+#[test]
+fn an_image_with_a_part_missing_is_as_good_as_absent_and_comes_back_by_import() {
+    let directory = tempfile::tempdir().unwrap();
+    let parts = image(&Craft::new().file("x", "1"));
+    let archive = layout(&[("demo", &parts)]);
+    let layer = store(directory.path()).import(&*archive, &[]).unwrap()[0].layers[1].clone();
+    fs::remove_dir_all(layer.parent().unwrap()).unwrap();
+    let store = store(directory.path());
+    assert_eq!(store.image("demo").unwrap(), None);
+    store.import(&*archive, &[]).unwrap();
+    assert!(store.image("demo").unwrap().unwrap().layers[1].join("x").is_file());
+}
+
+#[test]
+fn an_index_that_cannot_be_read_is_said_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = || Settings { form: Some(Form::Plain), ..Settings::default() };
+    for (json, words) in [("{", "remove it"), (r#"{"version":9,"images":{}}"#, "use the newer program")] {
+        fs::write(directory.path().join("index.json"), json).unwrap();
+        let error = Store::open(directory.path(), settings()).unwrap_err();
+        assert!(error.message().contains("index.json") && error.message().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn several_stores_on_one_directory_do_not_disturb_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let images: Vec<Parts> = (0..4).map(|n| image(&Craft::new().file("x", n.to_string()))).collect();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (directory, images) = (&directory, &images);
+            scope.spawn(move || {
+                // As another process would: nothing is shared but the directory.
+                let store = store(directory.path());
+                for round in 0..6 {
+                    let parts = &images[(number + round) % 4];
+                    let name = format!("demo{number}");
+                    store.import(&*layout(&[(&name, parts)]), &[]).unwrap();
+                    let found = store.image(&name).unwrap().unwrap();
+                    assert_eq!(found.id, parts.id());
+                    assert_eq!(fs::read(found.layers[0].join("bin/run")).unwrap(), b"1");
+                    assert!(found.layers[1].join("x").is_file());
+                    store.remove(&name).unwrap();
+                }
+            });
+        }
+    });
+    let store = store(directory.path());
+    assert_eq!(store.list().unwrap(), []);
+    for place in ["plain", "tmp", "blobs/sha256"] {
+        assert_eq!(count(&store, place), 0, "{place}");
+    }
+}
+
+#[test]
+fn an_index_in_an_archive_is_chosen_from_by_this_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let ours = image(&Craft::new().file("x", "ours"));
+    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let (mut near, mut far) = (descriptor(kind, &ours.manifest), descriptor(kind, &foreign.manifest));
+    near["platform"] = serde_json::json!({"os": "linux", "architecture": crate::image::craft::here()});
+    far["platform"] = serde_json::json!({"os": "linux", "architecture": "s390x"});
+    let inner = serde_json::json!({"schemaVersion": 2, "manifests": [far, near]}).to_string();
+    let mut entry = descriptor("application/vnd.oci.image.index.v1+json", inner.as_bytes());
+    entry["annotations"] = serde_json::json!({"io.containerd.image.name": "registry.test/demo:3",
+        "org.opencontainers.image.ref.name": "3"});
+    let outer = serde_json::json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
+    let mut craft = Craft::new().file("index.json", &outer);
+    for (digest, blob) in ours.blobs().into_iter().chain([(Digest::of(inner.as_bytes()), inner.into_bytes())])
+    {
+        craft = craft.file(&format!("blobs/sha256/{}", digest.hex()), blob);
+    }
+    // What is for others need not be there.
+    store.import(&*craft.bytes(), &[]).unwrap();
+    assert_eq!(store.image("registry.test/demo:3").unwrap().unwrap().id, ours.id());
+}
+
+#[test]
+fn one_tree_shows_what_all_layers_show_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    flat_shows_the_merge(&store);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn one_tree_of_layers_in_the_form_of_overlayfs_is_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Settings::default();
+    let store = Store::open(directory.path(), settings).unwrap();
+    assert_eq!(store.form(), Form::Overlay);
+    flat_shows_the_merge(&store);
+}
+
+/// Three layers that take away, hide and replace.
+fn layered(store: &Arc<Store>) -> Stored {
+    let upper = Craft::new()
+        .file("bin/.wh.old", "")
+        .file("bin/new", "2")
+        .file("etc/.wh..wh..opq", "")
+        .file("etc/b", "2")
+        .symlink("sh", "bin/run");
+    let top = Craft::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
+    let layers = [base(), upper, top].map(|layer| (layer.bytes(), layer.gzip()));
+    store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0)
+}
+
+/// What is seen of [`layered`] together.
+fn assert_merged(root: &Path) {
+    let list = |path: &str| {
+        let mut names: Vec<_> = fs::read_dir(root.join(path))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list(""), ["bin", "etc", "sh"]);
+    assert_eq!(list("bin"), ["new", "run"]);
+    assert_eq!(list("etc"), ["b"]);
+    assert_eq!(list("sh"), ["inner"]);
+    assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"3");
+    // No entry of the layers above made it: it looks as it does below.
+    assert_eq!(fs::metadata(root.join("etc")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+fn flat_shows_the_merge(store: &Arc<Store>) {
+    let stored = layered(store);
+    let flat = store.flat(&stored).unwrap();
+    assert_eq!(store.flat(&stored).unwrap(), flat);
+    assert_merged(&flat);
+    store.remove("demo").unwrap();
+    assert!(!flat.exists());
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_kernel_shows_the_layers_as_the_image_means_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("images"), Settings::default()).unwrap();
+    let stored = layered(&store);
+    let root = tempfile::tempdir().unwrap();
+    let layers: Vec<_> = stored.layers.iter().rev().map(|layer| layer.display().to_string()).collect();
+    let options = format!("lowerdir={}", layers.join(":"));
+    let mounted = Mounted::new("overlay", root, &options);
+    assert_merged(mounted.path());
+}
+
+/// A file system that goes with the test.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new(kind: &str, directory: tempfile::TempDir, options: &str) -> Self {
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some(kind), directory.path(), Some(kind), flags, Some(options)).unwrap();
+        Self(directory)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_full_disk_is_said_and_nothing_stays() {
+    let disk = Mounted::new("tmpfs", tempfile::tempdir().unwrap(), "size=8m,mode=0700");
+    let store = Store::open(disk.path(), Settings::default()).unwrap();
+    let small = image(&Craft::new().file("x", "x"));
+    let large = Craft::new().file("large", vec![7; 16 << 20]);
+    let large = image(&large);
+    let free = || rustix::fs::statvfs(disk.path()).unwrap().f_bfree;
+    let before = free();
+    let error = store.import(&*layout(&[("large", &large)]), &[]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exhausted, "{error}");
+    assert!(
+        error.message().contains("failed to extract layer")
+            && error.message().contains("large: write: no space left on device"),
+        "{error}"
+    );
+    assert_eq!(count(&store, "layers") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
+    assert_eq!(free(), before);
+    // The archive itself is too large to be put aside.
+    let noise: Vec<u8> = (0..400_000u64)
+        .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .cycle()
+        .take(12 << 20)
+        .collect();
+    let noise = Craft::new().file("noise", noise);
+    let noise = Parts::of(&[(noise.bytes(), noise.bytes())]);
+    let error = store.import(&*layout(&[("noise", &noise)]), &[]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exhausted, "{error}");
+    assert_eq!(free(), before);
+    store.import(&*layout(&[("small", &small)]), &[]).unwrap();
+    assert!(store.image("small").unwrap().is_some());
+}

@@ -1,0 +1,147 @@
+//! Layers become directories: safely, because an archive is written by strangers.
+//!
+//! Nothing outside of the layer's own directory is ever touched. Every name is taken apart and gone through from open directories
+//! (`tree`); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
+//! error. A leading `/` means the layer's root, as in containerd, and so does an absolute link in the way of a name.
+
+mod stream;
+mod tape;
+mod tree;
+
+use std::{cell::Cell, io::BufReader, io::Read, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use self::{stream::Measured, tree::Tree};
+pub(crate) use self::{
+    stream::{CHUNK, decoded, sane},
+    tape::{Kind as EntryKind, Tape},
+    tree::{OPAQUE, OPAQUE_MARK, WHITEOUT, adopt, is_whiteout, remove_at},
+};
+use super::{Digest, Error, Result};
+
+/// What is the most that is taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a layer, unpacked.
+    pub layer_bytes: u64,
+    /// Entries of a layer.
+    pub layer_entries: u64,
+    /// How often larger a layer may be than its compressed form...
+    pub ratio: u64,
+    /// ...once it has more bytes than this.
+    pub ratio_from: u64,
+    /// Layers of an image. The kernel mounts 500 at once.
+    pub layers: usize,
+    /// Bytes of a manifest, an index or a configuration.
+    pub document_bytes: u64,
+    /// Bytes of an archive to be imported, decompressed.
+    pub archive_bytes: u64,
+}
+
+/// How layers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// As overlayfs reads them, with owners. Needs root.
+    Overlay,
+    /// As anybody can write them: all files are ours, and what a layer takes away is said by files as in its archive.
+    Plain,
+}
+
+/// What a layer must be; what is not known is not checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expected {
+    /// The sum of its compressed form.
+    pub digest: Option<Digest>,
+    /// The size of its compressed form.
+    pub size: Option<u64>,
+    /// The sum of its content.
+    pub diff: Option<Digest>,
+}
+
+/// A layer that was unpacked.
+#[derive(Clone, Debug)]
+pub struct Unpacked {
+    /// The sum of its content.
+    pub diff: Digest,
+    /// The sum of its compressed form.
+    pub digest: Digest,
+    /// Bytes that were read.
+    pub read: u64,
+    /// What it takes.
+    pub usage: Usage,
+    /// Directories that no entry made: their attributes are those of the layers below.
+    pub(crate) implied: Vec<Vec<u8>>,
+}
+
+/// What something takes on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files, directories and all else.
+    pub inodes: u64,
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        const GIB: u64 = 1024 * 1024 * 1024;
+        Self {
+            layer_bytes: 64 * GIB,
+            layer_entries: 4_000_000,
+            ratio: 200,
+            ratio_from: GIB,
+            layers: 500,
+            document_bytes: 4 * 1024 * 1024,
+            archive_bytes: 256 * GIB,
+        }
+    }
+}
+
+/// Unpacks a layer into an empty directory, and compares it with what it must be. Blocks; one pass over the bytes.
+///
+/// When it fails the directory holds a part of the layer: the caller removes it.
+pub fn layer<R: Read>(
+    source: R,
+    into: &Path,
+    form: Form,
+    expected: &Expected,
+    limits: &Limits,
+) -> Result<Unpacked> {
+    let (compressed, content) = (Cell::new(0), Cell::new(0));
+    let most = expected.size.unwrap_or(u64::MAX);
+    let mut source = Measured::new(source, &compressed, |read| {
+        if read > most {
+            return Err(Error::corrupt(format!(
+                "the layer is larger than {most} bytes, its size by the manifest"
+            )));
+        }
+        Ok(())
+    });
+    let mut tree = Tree::open(into, form)?;
+    let decoder = decoded(&mut source).map_err(|error| Error::io("read", error))?;
+    let decoder = Measured::new(decoder, &content, |bytes| sane(bytes, compressed.get(), limits));
+    let mut tape = Tape::new(BufReader::with_capacity(CHUNK, decoder), limits.layer_entries);
+    while let Some(entry) = tape.next()? {
+        tree.apply(&entry, &mut tape)?;
+    }
+    let diff = tape.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
+    let digest = source.finish().map_err(|error| Error::io("read", error))?;
+    let same = |what: &str, said: Option<Digest>, is: Digest| match said {
+        Some(said) if said != is => Err(Error::corrupt(format!("{what} is {is}, and should be {said}"))),
+        _ => Ok(()),
+    };
+    if expected.size.is_some_and(|size| size != compressed.get()) {
+        let read = compressed.get();
+        return Err(Error::corrupt(format!("the layer has {read} bytes, and {most} by the manifest")));
+    }
+    same("the digest of the layer", expected.digest, digest)?;
+    same("the diff id of the layer's content", expected.diff, diff)?;
+    let (usage, implied) = tree.finish()?;
+    Ok(Unpacked { diff, digest, read: compressed.get(), usage, implied })
+}
+
+#[cfg(test)]
+mod tests;

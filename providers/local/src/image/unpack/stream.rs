@@ -1,0 +1,135 @@
+//! Bytes on their way from a compressed layer to its content: added up and bounded on both sides.
+
+use std::{
+    cell::Cell,
+    io::{self, BufRead, BufReader, Read},
+};
+
+use super::Limits;
+use crate::image::{Digest, Error, Result, digest::Hasher};
+
+/// How much is read at once on either side.
+pub(crate) const CHUNK: usize = 256 * 1024;
+
+/// A reader that adds up what is read, and asks a gate whether it may go on.
+pub(crate) struct Measured<'a, R, G> {
+    inner: R,
+    hasher: Hasher,
+    taken: &'a Cell<u64>,
+    gate: G,
+}
+
+impl<'a, R: Read, G: Fn(u64) -> Result<()>> Measured<'a, R, G> {
+    pub(crate) fn new(inner: R, taken: &'a Cell<u64>, gate: G) -> Self {
+        Self { inner, hasher: Hasher::new(), taken, gate }
+    }
+
+    /// Reads what is left, and returns the sum of all.
+    pub(crate) fn finish(mut self) -> io::Result<Digest> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(self.hasher.finish())
+    }
+}
+
+impl<R: Read, G: Fn(u64) -> Result<()>> Read for Measured<'_, R, G> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.hasher.update(&buffer[..count]);
+        self.taken.set(self.taken.get() + count as u64);
+        (self.gate)(self.taken.get())?;
+        Ok(count)
+    }
+}
+
+/// The content of something that may be compressed: gzip, zstd or not at all, told by how it begins, because media types lie.
+pub(crate) fn decoded<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut source = BufReader::with_capacity(CHUNK, source);
+    let head = source.fill_buf()?;
+    if !(1..4).contains(&head.len()) {
+        let (gzip, zstd) = (is_gzip(head), is_zstd(head));
+        return decoder(source, gzip, zstd);
+    }
+    // A network gives its first bytes in any portions.
+    let mut head = Vec::new();
+    (&mut source).take(4).read_to_end(&mut head)?;
+    let (gzip, zstd) = (is_gzip(&head), is_zstd(&head));
+    decoder(BufReader::with_capacity(CHUNK, io::Cursor::new(head).chain(source)), gzip, zstd)
+}
+
+fn decoder<'a>(source: impl BufRead + 'a, gzip: bool, zstd: bool) -> io::Result<Box<dyn Read + 'a>> {
+    Ok(match (gzip, zstd) {
+        (true, _) => Box::new(flate2::bufread::MultiGzDecoder::new(source)),
+        (_, true) => Box::new(zstd::Decoder::with_buffer(source)?),
+        _ => Box::new(source),
+    })
+}
+
+fn is_gzip(head: &[u8]) -> bool {
+    head.starts_with(&[0x1f, 0x8b])
+}
+
+fn is_zstd(head: &[u8]) -> bool {
+    // The second kind is a frame to be skipped, with which some writers begin.
+    head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+        || (head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18])
+}
+
+/// Whether content may be as large as it has become, for what was read of its compressed form.
+pub(crate) fn sane(content: u64, compressed: u64, limits: &Limits) -> Result<()> {
+    if content > limits.layer_bytes {
+        return Err(Error::corrupt(format!(
+            "the layer is larger than {} bytes, which is the most that is unpacked",
+            limits.layer_bytes
+        )));
+    }
+    if content > limits.ratio_from && content > compressed.saturating_mul(limits.ratio) {
+        return Err(Error::corrupt(format!(
+            "{compressed} bytes of the layer become more than {content}: this is no honest compression (the most is {}:1)",
+            limits.ratio
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// Gives one byte at a time.
+    struct Drip<'a>(&'a [u8]);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = usize::from(!self.0.is_empty()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn all(bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        decoded(Drip(bytes)).unwrap().read_to_end(&mut out).unwrap();
+        let mut again = Vec::new();
+        decoded(bytes).unwrap().read_to_end(&mut again).unwrap();
+        assert_eq!(out, again);
+        out
+    }
+
+    #[test]
+    fn compression_is_told_by_the_first_bytes_however_they_come() {
+        let text = b"some words ".repeat(1000);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&text).unwrap();
+        let gzip = gzip.finish().unwrap();
+        let zstd = zstd::encode_all(&*text, 3).unwrap();
+        assert_eq!(all(&text), text);
+        assert_eq!(all(&gzip), text);
+        assert_eq!(all(&zstd), text);
+        assert_eq!(all(&[&gzip[..], &gzip[..]].concat()), [&text[..], &text[..]].concat());
+        assert_eq!(all(b""), b"");
+        assert_eq!(all(b"ab"), b"ab");
+    }
+}

@@ -1,0 +1,300 @@
+//! A tar archive, entry by entry. The format is read here and not by a library because an archive is written by strangers: whatever a
+//! header may ask for (a name of gigabytes, a size without content) is bounded before it is believed.
+
+use std::io::{self, BufRead};
+
+use tar::Header;
+
+use crate::image::{Error, Result};
+
+const BLOCK: usize = 512;
+/// The longest name, as the kernel has it.
+pub(crate) const MOST_PATH: usize = 4096;
+/// The largest header extension; attributes of files are in there.
+const MOST_EXTENSION: u64 = 1024 * 1024;
+
+/// An archive that is being read.
+pub(crate) struct Tape<R> {
+    source: R,
+    /// What is left of the entry at hand, and what fills its last block.
+    left: u64,
+    padding: u64,
+    entries: u64,
+    most_entries: u64,
+}
+
+/// What an entry makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    Symlink,
+    HardLink,
+    Fifo,
+    Device,
+}
+
+/// One entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    pub(crate) path: Vec<u8>,
+    pub(crate) link: Vec<u8>,
+    pub(crate) size: u64,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: (i64, u32),
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What extensions say about the entry that follows.
+#[derive(Default)]
+struct Extension {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u64>,
+    gid: Option<u64>,
+    mtime: Option<(i64, u32)>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+// === impl Tape ===
+
+impl<R: BufRead> Tape<R> {
+    pub(crate) fn new(source: R, most_entries: u64) -> Self {
+        Self { source, left: 0, padding: 0, entries: 0, most_entries }
+    }
+
+    /// The next entry; its content is read by [`Tape::read`] before the next call, or skipped.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
+        let mut extension = Extension::default();
+        loop {
+            self.skip(self.left + self.padding)?;
+            (self.left, self.padding) = (0, 0);
+            let Some(header) = self.header()? else { return Ok(None) };
+            // Extensions count too: an archive of nothing else would not end.
+            self.entries += 1;
+            if self.entries > self.most_entries {
+                return Err(Error::corrupt(format!(
+                    "more than {} entries, which is the most that is unpacked",
+                    self.most_entries
+                )));
+            }
+            let size = header.entry_size().map_err(malformed)?;
+            match header.as_old().linkflag[0] {
+                b'x' => extension.read(&self.extension(size)?)?,
+                // What is said of all entries is a comment in practice, and containerd does not heed it either.
+                b'g' => drop(self.extension(size)?),
+                b'L' => extension.path = Some(terminated(self.extension(size)?)),
+                b'K' => extension.link = Some(terminated(self.extension(size)?)),
+                flag => {
+                    let entry = entry(&header, flag, extension)?;
+                    self.begin(entry.size);
+                    return Ok(Some(entry));
+                }
+            }
+        }
+    }
+
+    /// Hands on what is left of the entry at hand, without a copy.
+    pub(crate) fn contents(&mut self, mut taker: impl FnMut(&[u8]) -> io::Result<()>) -> Result<()> {
+        while self.left > 0 {
+            let bytes = self.source.fill_buf().map_err(|error| Error::io("read", error))?;
+            if bytes.is_empty() {
+                return Err(truncated());
+            }
+            let count = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+            taker(&bytes[..count]).map_err(|error| Error::io("write", error))?;
+            self.source.consume(count);
+            self.left -= count as u64;
+        }
+        Ok(())
+    }
+
+    /// What comes after the last entry.
+    pub(crate) fn into_inner(self) -> R {
+        self.source
+    }
+
+    fn begin(&mut self, size: u64) {
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+    }
+
+    fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
+        if size > MOST_EXTENSION {
+            return Err(Error::corrupt(format!(
+                "a header of {size} bytes; the most that is read is {MOST_EXTENSION}"
+            )));
+        }
+        self.begin(size);
+        let mut bytes = Vec::new();
+        self.contents(|part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    fn skip(&mut self, mut count: u64) -> Result<()> {
+        while count > 0 {
+            let bytes = self.source.fill_buf().map_err(|error| Error::io("read", error))?.len();
+            if bytes == 0 {
+                return Err(truncated());
+            }
+            let part = bytes.min(usize::try_from(count).unwrap_or(usize::MAX));
+            self.source.consume(part);
+            count -= part as u64;
+        }
+        Ok(())
+    }
+
+    fn header(&mut self) -> Result<Option<Header>> {
+        let mut header = Header::new_old();
+        for block in 0..2 {
+            let mut filled = 0;
+            while filled < BLOCK {
+                let count = self
+                    .source
+                    .read(&mut header.as_mut_bytes()[filled..])
+                    .map_err(|error| Error::io("read", error))?;
+                if count == 0 {
+                    // An end without the empty blocks that belong there is taken, as Go takes it.
+                    return if filled == 0 { Ok(None) } else { Err(truncated()) };
+                }
+                filled += count;
+            }
+            if header.as_bytes().iter().any(|&byte| byte != 0) {
+                return if block == 0 { checked(header).map(Some) } else { Err(malformed("after its end")) };
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn checked(header: Header) -> Result<Header> {
+    let bytes = header.as_bytes();
+    // The field itself counts as blanks.
+    let sum: u32 = bytes[..148].iter().chain(&bytes[156..]).map(|&byte| u32::from(byte)).sum();
+    let said = header.cksum().map_err(malformed)?;
+    if said == sum + 8 * u32::from(b' ') { Ok(header) } else { Err(malformed("checksum")) }
+}
+
+fn entry(header: &Header, flag: u8, extension: Extension) -> Result<Entry> {
+    let path = extension.path.unwrap_or_else(|| header.path_bytes().into_owned());
+    let link = extension.link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
+    let at = |what: &str| Error::corrupt(format!("{}: {what}", String::from_utf8_lossy(&path)));
+    if path.len() > MOST_PATH || link.len() > MOST_PATH {
+        return Err(Error::corrupt(format!("a name of {} bytes", path.len().max(link.len()))));
+    }
+    if path.contains(&0) || link.contains(&0) {
+        return Err(at("a zero byte in its name"));
+    }
+    let kind = match flag {
+        // Archives older than the type of directories tell them by the slash.
+        b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Directory,
+        b'0' | 0 | b'7' => Kind::File,
+        b'1' => Kind::HardLink,
+        b'2' => Kind::Symlink,
+        b'3' | b'4' => Kind::Device,
+        b'5' => Kind::Directory,
+        b'6' => Kind::Fifo,
+        b'S' => return Err(at("a sparse file, which is not supported")),
+        other => return Err(at(&format!("an entry of the unknown type {:?}", char::from(other)))),
+    };
+    let size = match kind {
+        Kind::File => extension.size.map_or_else(|| header.entry_size().map_err(malformed), Ok)?,
+        // Whatever their headers say, nothing follows.
+        _ => 0,
+    };
+    let owner = |said: Option<u64>, written: io::Result<u64>| {
+        let id = said.map_or_else(|| written.map_err(malformed), Ok)?;
+        // The highest number means nobody to the kernel.
+        u32::try_from(id).ok().filter(|&id| id != u32::MAX).ok_or_else(|| at(&format!("its owner is {id}")))
+    };
+    let (uid, gid) = (owner(extension.uid, header.uid())?, owner(extension.gid, header.gid())?);
+    let mtime = extension.mtime.unwrap_or_else(|| (header.mtime().unwrap_or(0).cast_signed(), 0));
+    let mode = header.mode().map_err(malformed)? & 0o7777;
+    Ok(Entry { kind, link, size, mode, uid, gid, mtime, xattrs: extension.xattrs, path })
+}
+
+// === impl Extension ===
+
+impl Extension {
+    /// Reads records, each as `LENGTH KEY=VALUE` and a line end.
+    fn read(&mut self, mut records: &[u8]) -> Result<()> {
+        while !records.is_empty() {
+            let blank = records.iter().position(|&byte| byte == b' ').ok_or_else(|| malformed("record"))?;
+            let length: usize = number(&records[..blank])?;
+            let record = records.get(blank + 1..length).and_then(|record| record.strip_suffix(b"\n"));
+            let record = record.ok_or_else(|| malformed("record"))?;
+            let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(|| malformed("record"))?;
+            self.take(&record[..equals], &record[equals + 1..])?;
+            records = &records[length..];
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match key {
+            // An empty value takes back what was said, by the standard.
+            b"path" => self.path = (!value.is_empty()).then(|| value.to_vec()),
+            b"linkpath" => self.link = (!value.is_empty()).then(|| value.to_vec()),
+            b"size" => self.size = Some(number(value)?),
+            b"uid" => self.uid = Some(number(value)?),
+            b"gid" => self.gid = Some(number(value)?),
+            b"mtime" => self.mtime = Some(time(value)?),
+            _ if key.starts_with(b"GNU.sparse.") => {
+                return Err(Error::corrupt("a sparse file, which is not supported"));
+            }
+            _ => {
+                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    self.xattrs.push((name.to_vec(), value.to_vec()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Result<T> {
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.trim().parse().ok())
+        .ok_or_else(|| malformed(format!("number {:?}", String::from_utf8_lossy(digits))))
+}
+
+/// Seconds with a fraction.
+fn time(value: &[u8]) -> Result<(i64, u32)> {
+    let (whole, fraction) = match value.iter().position(|&byte| byte == b'.') {
+        Some(dot) => (&value[..dot], &value[dot + 1..]),
+        None => (value, &b""[..]),
+    };
+    let seconds: i64 = number(whole)?;
+    let mut digits = fraction.to_vec();
+    digits.resize(9, b'0');
+    let nanos: u32 = number(&digits)?;
+    // Before 1970 the fraction leads backwards.
+    Ok(if value.starts_with(b"-") && nanos > 0 {
+        (seconds.saturating_sub(1), 1_000_000_000 - nanos)
+    } else {
+        (seconds, nanos)
+    })
+}
+
+fn terminated(mut name: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = name.iter().position(|&byte| byte == 0) {
+        name.truncate(end);
+    }
+    name
+}
+
+fn malformed(what: impl std::fmt::Display) -> Error {
+    Error::corrupt(format!("archive/tar: invalid tar header: {what}"))
+}
+
+fn truncated() -> Error {
+    Error::corrupt("archive/tar: unexpected EOF: it is cut off")
+}

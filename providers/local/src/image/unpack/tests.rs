@@ -1,0 +1,442 @@
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    path::PathBuf,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::image::{
+    Kind,
+    craft::{Craft, gzip},
+};
+
+/// A directory with a layer's root in it, and beside that something that no layer may touch.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("layer")).unwrap();
+        fs::create_dir(directory.path().join("outside")).unwrap();
+        fs::write(directory.path().join("outside/secret"), "untouched").unwrap();
+        Self { directory }
+    }
+
+    fn layer(&self) -> PathBuf {
+        self.directory.path().join("layer")
+    }
+
+    fn outside(&self) -> PathBuf {
+        self.directory.path().join("outside")
+    }
+
+    fn unpack(&self, layer: &[u8]) -> Result<Unpacked> {
+        self.unpack_as(layer, Form::Plain, &Expected::default(), &Limits::default())
+    }
+
+    fn unpack_as(&self, bytes: &[u8], form: Form, expected: &Expected, limits: &Limits) -> Result<Unpacked> {
+        layer(bytes, &self.layer(), form, expected, limits)
+    }
+
+    /// Whether nothing beside the layer has changed.
+    fn is_sound(&self) -> bool {
+        let mut beside: Vec<_> =
+            fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        beside.sort();
+        let outside: Vec<_> = fs::read_dir(self.outside()).unwrap().collect();
+        let secret = self.outside().join("secret");
+        beside == ["layer", "outside"]
+            && outside.len() == 1
+            && fs::read(&secret).unwrap() == b"untouched"
+            && fs::metadata(&secret).unwrap().nlink() == 1
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_layer_becomes_a_directory_with_all_that_it_says() {
+    let place = Place::new();
+    let layer = Craft::new()
+        .directory("bin/", 0o755)
+        .entry(b'0', b"bin/run", b"", b"#!/bin/sh\n", |header| header.set_mode(0o755))
+        .symlink("bin/sh", "/bin/busybox")
+        .hard_link("bin/again", "bin/run")
+        .entry(b'6', b"pipe", b"", b"", |header| header.set_mode(0o620))
+        .said(&[("path", "a/long/way/".repeat(20).as_bytes()), ("mtime", b"1.5")])
+        .directory("short", 0o750)
+        .said(&[("mtime", b"12345.25"), ("SCHILY.xattr.user.colour", b"green")])
+        .file("./etc/./hosts", "127.0.0.1 localhost\n");
+    let unpacked = place.unpack(&layer.gzip()).unwrap();
+    let root = place.layer();
+    assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"#!/bin/sh\n");
+    assert_eq!(mode(&root.join("bin/run")), 0o755);
+    assert_eq!(fs::metadata(root.join("bin/run")).unwrap().mtime(), 1_000_000_000);
+    assert_eq!(fs::metadata(root.join("bin")).unwrap().mtime(), 1_000_000_000);
+    assert_eq!(fs::read_link(root.join("bin/sh")).unwrap(), Path::new("/bin/busybox"));
+    assert_eq!(fs::metadata(root.join("bin/again")).unwrap().nlink(), 2);
+    assert!(fs::symlink_metadata(root.join("pipe")).unwrap().file_type().is_fifo());
+    assert_eq!(mode(&root.join("pipe")), 0o620);
+    let long = root.join("a/long/way/".repeat(20));
+    assert_eq!((mode(&long), fs::metadata(&long).unwrap().mtime_nsec()), (0o750, 500_000_000));
+    let hosts = root.join("etc/hosts");
+    assert_eq!(fs::metadata(&hosts).unwrap().mtime(), 12345);
+    assert_eq!(xattr::get(&hosts, "user.colour").unwrap().as_deref(), Some(&b"green"[..]));
+    assert_eq!(unpacked.diff, Digest::of(&layer.bytes()));
+    assert_eq!(unpacked.digest, Digest::of(&layer.gzip()));
+    assert_eq!(unpacked.usage.bytes, 10 + 20);
+    assert!(unpacked.implied.contains(&b"etc".to_vec()) && !unpacked.implied.contains(&b"bin".to_vec()));
+}
+
+#[test]
+fn gzip_zstd_and_plain_layers_are_the_same_content() {
+    let layer = Craft::new().file("a", "content").bytes();
+    let zstd = zstd::encode_all(&*layer, 0).unwrap();
+    for kept in [layer.clone(), gzip(&layer), zstd] {
+        let place = Place::new();
+        assert_eq!(place.unpack(&kept).unwrap().diff, Digest::of(&layer));
+        assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn what_comes_later_takes_the_place_of_what_came_before() {
+    let place = Place::new();
+    let layer = Craft::new()
+        .directory("a", 0o755)
+        .file("a/inner", "1")
+        .symlink("b", "a")
+        .file("a", "a file now")
+        .directory("b", 0o700)
+        .file("b/inner", "2")
+        .directory("b", 0o711);
+    place.unpack(&layer.bytes()).unwrap();
+    assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"a file now");
+    assert!(fs::symlink_metadata(place.layer().join("b")).unwrap().is_dir());
+    assert_eq!(fs::read(place.layer().join("b/inner")).unwrap(), b"2");
+    assert_eq!(mode(&place.layer().join("b")), 0o711);
+}
+
+/// Writes an archive that tries to reach a place, whose outside it can name.
+type Attack = fn(&Place, &dyn Fn(&Place, &str) -> String) -> Craft;
+
+#[test]
+fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
+    let outside = |place: &Place, rest: &str| format!("{}{rest}", place.outside().display());
+    let attacks: [(&str, Attack, &str); 12] = [
+        ("a name with ..", |_, _| Craft::new().file("../outside/secret", "x"), "'..'"),
+        ("a name with .. inside", |_, _| Craft::new().file("a/../../outside/new", "x"), "'..'"),
+        ("a directory above", |_, _| Craft::new().directory("..", 0o777), "'..'"),
+        (
+            "a link upwards as a directory",
+            |_, _| Craft::new().symlink("a", "../outside").file("a/secret", "x"),
+            "leads out of the layer",
+        ),
+        (
+            "a link through a link",
+            |_, _| Craft::new().symlink("a", "b/..").symlink("b", "..").file("a/outside/secret", "x"),
+            "leads out of the layer",
+        ),
+        ("a hard link upwards", |_, _| Craft::new().hard_link("a", "../outside/secret"), "'..'"),
+        (
+            "a hard link to an absolute name",
+            |place, outside| Craft::new().hard_link("a", &outside(place, "/secret")),
+            "not in the layer",
+        ),
+        (
+            "a hard link through a link",
+            |place, outside| Craft::new().symlink("a", &outside(place, "")).hard_link("b", "a/secret"),
+            "not in the layer",
+        ),
+        (
+            "a whiteout of the directory above",
+            |_, _| Craft::new().file("a/.wh...", ""),
+            "a whiteout of nothing",
+        ),
+        (
+            "a file as a directory",
+            |_, _| Craft::new().file("a", "x").file("a/b", "x"),
+            "a in its way is no directory",
+        ),
+        (
+            "links in a circle",
+            |_, _| Craft::new().symlink("a", "b").symlink("b", "a").file("a/c", ""),
+            "too many links",
+        ),
+        ("the root as a link", |_, _| Craft::new().symlink("./", "../outside"), "must be a directory"),
+    ];
+    for (what, attack, words) in attacks {
+        let place = Place::new();
+        let error = place.unpack(&attack(&place, &outside).gzip()).expect_err(what);
+        assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
+        assert!(error.message().contains(words), "{what}: {error}");
+        assert!(place.is_sound(), "{what}");
+    }
+}
+
+#[test]
+fn absolute_names_and_links_mean_the_root_of_the_layer() {
+    let place = Place::new();
+    let outside = place.outside();
+    let outside = outside.to_str().unwrap();
+    let layer = Craft::new()
+        .symlink("way", outside)
+        .file("way/secret", "inside")
+        .file(&format!("{outside}/other"), "inside too");
+    place.unpack(&layer.bytes()).unwrap();
+    let inside = place.layer().join(outside.trim_start_matches('/'));
+    assert_eq!(fs::read(inside.join("secret")).unwrap(), b"inside");
+    assert_eq!(fs::read(inside.join("other")).unwrap(), b"inside too");
+    assert!(place.is_sound());
+}
+
+#[test]
+fn a_link_is_replaced_and_never_written_through() {
+    let place = Place::new();
+    let secret = place.outside().join("secret");
+    let secret = secret.to_str().unwrap();
+    let layer =
+        Craft::new().symlink("a", secret).file("a", "mine").symlink("b", secret).directory("b", 0o777);
+    place.unpack(&layer.bytes()).unwrap();
+    assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"mine");
+    assert!(place.is_sound());
+}
+
+#[test]
+fn device_nodes_and_unknown_things_are_refused() {
+    for (flag, words) in [
+        (b'3', "a device node"),
+        (b'4', "a device node"),
+        (b'S', "a sparse file"),
+        (b'Z', "the unknown type 'Z'"),
+    ] {
+        let place = Place::new();
+        let layer = Craft::new().entry(flag, b"dev/sda", b"", b"", |header| {
+            header.set_device_major(8).unwrap();
+            header.set_device_minor(0).unwrap();
+        });
+        let error = place.unpack(&layer.bytes()).unwrap_err();
+        assert!(error.message().starts_with("dev/sda: ") && error.message().contains(words), "{error}");
+        assert!(!place.layer().join("dev/sda").exists());
+    }
+}
+
+#[test]
+fn headers_that_ask_for_too_much_are_refused() {
+    let deep = "d/".repeat(300);
+    for (layer, words) in [
+        (Craft::new().said(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""), "a name of 5000 bytes"),
+        (Craft::new().said(&[("path", "x".repeat(300).as_bytes())]).file("x", ""), "a name of 300 bytes"),
+        (
+            Craft::new().said(&[("path", deep.as_bytes())]).directory("x", 0o755),
+            "more than 256 directories deep",
+        ),
+        (Craft::new().said(&[("path", b"a\0b")]).file("x", ""), "a zero byte"),
+        (Craft::new().said(&[("uid", b"4294967295")]).file("x", ""), "its owner is 4294967295"),
+        (
+            Craft::new().entry(b'x', b"p", b"", b"", |header| header.set_size(1 << 40)),
+            "a header of 1099511627776 bytes",
+        ),
+        (Craft::new().entry(b'L', b"p", b"", b"", |header| header.set_size(1 << 40)), "a header of"),
+        (Craft::new().entry(b'x', b"p", b"", b"9999 path=x\n", |_| {}), "record"),
+        (Craft::new().entry(b'0', b"big", b"", b"", |header| header.set_size(1 << 40)), "cut off"),
+    ] {
+        let place = Place::new();
+        let error = place.unpack(&layer.bytes()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert!(error.message().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn bombs_are_put_out_early() {
+    let zeros = Craft::new().file("zeros", vec![0; 8 << 20]);
+    let few = Craft::new().file("a", "").file("b", "").file("c", "");
+    let ratio = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
+    let bytes = Limits { layer_bytes: 1 << 18, ..Limits::default() };
+    let entries = Limits { layer_entries: 2, ..Limits::default() };
+    let zstd = zstd::encode_all(&*zeros.bytes(), 19).unwrap();
+    for (layer, limits, words) in [
+        (zeros.gzip(), &ratio, "no honest compression"),
+        (zstd, &ratio, "no honest compression"),
+        (zeros.gzip(), &bytes, "larger than 262144 bytes"),
+        (few.gzip(), &entries, "more than 2 entries"),
+    ] {
+        let place = Place::new();
+        let error = place.unpack_as(&layer, Form::Plain, &Expected::default(), limits).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.message().contains(words), "{error}");
+        let written = fs::metadata(place.layer().join("zeros")).map_or(0, |file| file.len());
+        assert!(written < 2 << 20, "{written} bytes were written");
+    }
+}
+
+#[test]
+fn content_that_is_not_what_was_asked_for_is_refused() {
+    let layer = Craft::new().file("a", "content");
+    let (content, kept) = (layer.bytes(), layer.gzip());
+    let right = Expected {
+        digest: Some(Digest::of(&kept)),
+        size: Some(kept.len() as u64),
+        diff: Some(Digest::of(&content)),
+    };
+    let other = Some(Digest::of(b"other"));
+    let try_it = |bytes: &[u8], expected: &Expected| {
+        Place::new().unpack_as(bytes, Form::Plain, expected, &Limits::default())
+    };
+    try_it(&kept, &right).unwrap();
+    for (what, bytes, expected, words) in [
+        ("digest", kept.clone(), Expected { digest: other, ..right }, "the digest of the layer is"),
+        ("diff id", kept.clone(), Expected { diff: other, ..right }, "the diff id of the layer's content is"),
+        ("larger", [&kept[..], b"more"].concat(), right, ""),
+        (
+            "smaller",
+            kept.clone(),
+            Expected { size: Some(1 << 20), digest: None, diff: None },
+            "and 1048576 by the manifest",
+        ),
+        ("cut off", kept[..kept.len() / 2].to_vec(), right, ""),
+        ("cut off, plain", content[..700].to_vec(), Expected::default(), "cut off"),
+        ("no archive", b"<html>not found</html>".repeat(100), Expected::default(), "invalid tar header"),
+        (
+            "a flipped bit",
+            {
+                let mut kept = kept.clone();
+                kept[20] ^= 1;
+                kept
+            },
+            right,
+            "",
+        ),
+    ] {
+        let error = try_it(&bytes, &expected).expect_err(what);
+        assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
+        assert!(error.message().contains(words), "{what}: {error}");
+    }
+}
+
+#[test]
+fn without_root_all_is_ours_and_what_is_gone_is_said_by_files() {
+    let place = Place::new();
+    let layer = Craft::new()
+        .entry(b'5', b"shut", b"", b"", |header| {
+            header.set_mode(0o000);
+            header.set_uid(4000);
+        })
+        .file("shut/inner", "")
+        .entry(b'0', b"su", b"", b"", |header| header.set_mode(0o4755))
+        .file(".wh.gone", "")
+        .file("dir/.wh..wh..opq", "")
+        .file(".wh..wh.plnk", "");
+    place.unpack(&layer.bytes()).unwrap();
+    assert_eq!(mode(&place.layer().join("shut")), 0o700);
+    assert_eq!(mode(&place.layer().join("su")), 0o755);
+    let me = fs::metadata(place.directory.path()).unwrap().uid();
+    assert_eq!(fs::metadata(place.layer().join("shut")).unwrap().uid(), me);
+    assert!(place.layer().join(".wh.gone").is_file() && place.layer().join("dir/.wh..wh..opq").is_file());
+    assert!(!place.layer().join(".wh..wh.plnk").exists());
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
+    let place = Place::new();
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let layer = Craft::new()
+        .entry(b'0', b"su", b"", b"x", |header| {
+            header.set_mode(0o6755);
+            header.set_uid(1234);
+            header.set_gid(5678);
+        })
+        .said(&[
+            ("SCHILY.xattr.security.capability", &capability),
+            ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
+            ("SCHILY.xattr.trusted.overlay.opaque", b"y"),
+        ])
+        .file("ping", "x")
+        .entry(b'2', b"link", b"su", b"", |header| header.set_uid(77))
+        .file("dir/.wh.gone", "")
+        .file("dir/.wh..wh..opq", "")
+        // Gone below, and new here: a directory that shows nothing from below.
+        .file(".wh.new", "")
+        .file("new/file", "")
+        .file("there/file", "")
+        .file(".wh.there", "")
+        .file(".wh.file", "")
+        .file("file", "here");
+    place.unpack_as(&layer.gzip(), Form::Overlay, &Expected::default(), &Limits::default()).unwrap();
+    let at = |name: &str| place.layer().join(name);
+    let su = fs::metadata(at("su")).unwrap();
+    assert_eq!((su.uid(), su.gid(), mode(&at("su"))), (1234, 5678, 0o6755));
+    assert_eq!(fs::symlink_metadata(at("link")).unwrap().uid(), 77);
+    assert_eq!(xattr::get(at("ping"), "security.capability").unwrap().as_deref(), Some(&capability[..]));
+    for name in ["trusted.overlay.redirect", "trusted.overlay.opaque"] {
+        assert_eq!(xattr::get(at("ping"), name).unwrap(), None);
+    }
+    let gone = fs::symlink_metadata(at("dir/gone")).unwrap();
+    assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
+    for opaque in ["dir", "new", "there"] {
+        assert_eq!(xattr::get(at(opaque), OPAQUE).unwrap().as_deref(), Some(&b"y"[..]), "{opaque}");
+    }
+    assert!(at("new/file").is_file() && at("there/file").is_file());
+    assert_eq!(fs::read(at("file")).unwrap(), b"here");
+}
+
+#[test]
+fn directories_that_no_entry_made_look_as_they_do_below() {
+    let (below, above) = (Place::new(), Place::new());
+    let lower = Craft::new().directory("tmp", 0o1777).directory("tmp/x", 0o711).directory("etc", 0o700);
+    below.unpack(&lower.bytes()).unwrap();
+    let upper =
+        Craft::new().file("tmp/x/file", "").directory("etc", 0o750).file("etc/file", "").file("new/file", "");
+    let unpacked = above.unpack(&upper.bytes()).unwrap();
+    adopt(&above.layer(), &unpacked.implied, &[below.layer()], Form::Plain).unwrap();
+    let modes = ["tmp", "tmp/x", "etc", "new"].map(|name| mode(&above.layer().join(name)));
+    assert_eq!(modes, [0o1777, 0o711, 0o750, 0o755]);
+    assert_eq!(fs::metadata(above.layer().join("tmp")).unwrap().mtime(), 1_000_000_000);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Whatever names and links there are, in whatever order: nothing beside the layer changes.
+    #[test]
+    fn no_archive_reaches_what_is_outside(entries in prop::collection::vec((0..5u8, "[ab./]{1,9}", "[ab./]{1,9}|/OUT|\\.\\./outside"), 1..14)) {
+        let place = Place::new();
+        let outside = place.outside().display().to_string();
+        let mut craft = Craft::new();
+        for (kind, path, link) in entries {
+            let link = link.replace("/OUT", &outside);
+            craft = match kind {
+                0 => craft.file(&path, "x"),
+                1 => craft.directory(&path, 0o755),
+                2 => craft.symlink(&path, &link),
+                3 => craft.hard_link(&path, &link),
+                _ => craft.file(&format!("{path}/.wh.{link}").chars().take(90).collect::<String>(), ""),
+            };
+        }
+        let _ = place.unpack(&craft.bytes());
+        prop_assert!(place.is_sound());
+    }
+
+    /// Bytes that were changed on their way never make it panic or reach out.
+    #[test]
+    fn damaged_archives_do_no_harm(at in 0..3000usize, value: u8, more in prop::collection::vec((0..3000usize, any::<u8>()), 0..8)) {
+        let mut bytes = Craft::new()
+            .said(&[("path", b"a/b/c"), ("SCHILY.xattr.user.x", b"1")])
+            .file("x", "content").symlink("l", "a").hard_link("h", "a/b/c").directory("d", 0o755).bytes();
+        for (at, value) in more.into_iter().chain([(at, value)]) {
+            let length = bytes.len();
+            bytes[at % length] = value;
+        }
+        let place = Place::new();
+        let _ = place.unpack(&bytes);
+        prop_assert!(place.is_sound());
+    }
+}

@@ -1,0 +1,38 @@
+//! Removal of whole trees that strangers have filled.
+
+use std::{ffi::OsStr, os::fd::AsFd};
+
+use rustix::{
+    fs::{self, AtFlags, Dir, Mode},
+    io::Errno,
+};
+
+use super::walk::DIRECTORY;
+
+/// Removes whatever has this name, with all below it, and never follows a link. What is not there is removed already.
+pub(crate) fn remove_at(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+    let parent = parent.as_fd();
+    match fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    let directory = match fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut entries = Dir::read_from(&directory)?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            use std::os::unix::ffi::OsStrExt as _;
+            remove_at(&directory, OsStr::from_bytes(name.to_bytes()))?;
+        }
+    }
+    match fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,198 @@
+//! Which sandbox has which address, kept in files: one per sandbox, so that a crash leaves a whole file or none.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::Ipv4Addr,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use vk_pod_engine::backend::PortMapping;
+
+use super::{Error, Subnet};
+
+/// A sandbox with an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Attached {
+    pub(crate) sandbox: String,
+    pub(crate) address: Ipv4Addr,
+    /// Grows from one to the next.
+    pub(crate) serial: u64,
+    pub(crate) ports: Vec<PortMapping>,
+}
+
+/// The addresses of a subnet.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    dir: PathBuf,
+    subnet: Subnet,
+    attached: BTreeMap<String, Attached>,
+    /// The address given out last, by anybody: what was freed just now comes back last, because others may still speak to it.
+    last: Option<Ipv4Addr>,
+    serial: u64,
+    /// Grows with every change of what the rules are made of.
+    version: u64,
+}
+
+// === impl Addresses ===
+
+impl Addresses {
+    /// Reads what is there.
+    pub(crate) fn open(dir: &Path, subnet: Subnet) -> Result<Self, Error> {
+        let dir = dir.join("sandboxes");
+        make_dir(&dir)?;
+        let mut attached = BTreeMap::new();
+        let listed = fs::read_dir(&dir).map_err(file("read", &dir))?;
+        for entry in listed {
+            let path = entry.map_err(file("read", &dir))?.path();
+            // A temporary file is what a crash left before it counted.
+            if path.extension().is_none_or(|extension| extension != "json") {
+                fs::remove_file(&path).map_err(file("remove", &path))?;
+                continue;
+            }
+            if let Some(found) = read::<Attached>(&path)? {
+                attached.insert(found.sandbox.clone(), found);
+            }
+        }
+        let newest = attached.values().max_by_key(|attached| attached.serial);
+        let (last, serial) = newest.map_or((None, 0), |newest| (Some(newest.address), newest.serial));
+        let mut addresses = Self { dir, subnet, attached, last, serial, version: 1 };
+        if let Some(last) = read::<Last>(&addresses.last_file())? {
+            addresses.last = Some(last.address);
+            addresses.serial = addresses.serial.max(last.serial);
+        }
+        Ok(addresses)
+    }
+
+    /// Those that have one.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
+        self.attached.values()
+    }
+
+    /// What a sandbox has.
+    pub(crate) fn get(&self, sandbox: &str) -> Option<&Attached> {
+        self.attached.get(sandbox)
+    }
+
+    /// Gives a sandbox an address, or the one that it has already.
+    pub(crate) fn reserve(&mut self, sandbox: &str, ports: &[PortMapping]) -> Result<Attached, Error> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if sandbox.is_empty()
+            || sandbox.starts_with('.')
+            || sandbox.len() > 200
+            || !sandbox.chars().all(legal)
+        {
+            return Err(Error::Sandbox(sandbox.to_owned()));
+        }
+        let before = self.attached.get(sandbox).filter(|before| self.subnet.contains(before.address));
+        if let Some(before) = before
+            && before.ports == ports
+        {
+            return Ok(before.clone());
+        }
+        let (address, serial) = match before {
+            Some(before) => (before.address, before.serial),
+            None => (self.next()?, self.serial + 1),
+        };
+        let attached = Attached { sandbox: sandbox.to_owned(), address, serial, ports: ports.to_vec() };
+        write(&self.file(sandbox), &attached)?;
+        if serial > self.serial {
+            (self.last, self.serial) = (Some(address), serial);
+            write(&self.last_file(), &Last { address, serial })?;
+        }
+        self.attached.insert(sandbox.to_owned(), attached.clone());
+        self.version += 1;
+        Ok(attached)
+    }
+
+    /// Which state of affairs this is.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Takes a sandbox's ports back, while it still has its address, and says which they were. Its file keeps them until it is freed.
+    pub(crate) fn close_ports(&mut self, sandbox: &str) -> Vec<PortMapping> {
+        let ports = self.attached.get_mut(sandbox).map(|attached| std::mem::take(&mut attached.ports));
+        self.version += 1;
+        ports.unwrap_or_default()
+    }
+
+    /// Takes a sandbox's address back.
+    pub(crate) fn free(&mut self, sandbox: &str) -> Result<(), Error> {
+        if self.attached.contains_key(sandbox) {
+            let path = self.file(sandbox);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(file("remove", &path)(error));
+                }
+                _ => {}
+            }
+            self.attached.remove(sandbox);
+            self.version += 1;
+        }
+        Ok(())
+    }
+
+    /// The first free one behind the last.
+    fn next(&self) -> Result<Ipv4Addr, Error> {
+        let used: BTreeSet<u32> = self.attached.values().map(|attached| attached.address.into()).collect();
+        let (first, end) = self.subnet.pods();
+        let (first, end) = (u32::from(first), u32::from(end));
+        let begin = self.last.map_or(first, |last| u32::from(last).saturating_add(1));
+        let begin = if (first..=end).contains(&begin) { begin } else { first };
+        (begin..=end)
+            .chain(first..begin)
+            .find(|address| !used.contains(address))
+            .map(Ipv4Addr::from)
+            .ok_or(Error::Exhausted { subnet: self.subnet, used: self.attached.len() })
+    }
+
+    fn file(&self, sandbox: &str) -> PathBuf {
+        self.dir.join(format!("{sandbox}.json"))
+    }
+
+    fn last_file(&self) -> PathBuf {
+        self.dir.with_file_name("last.json")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Last {
+    address: Ipv4Addr,
+    serial: u64,
+}
+
+/// Makes a directory that only we may read.
+pub(super) fn make_dir(path: &Path) -> Result<(), Error> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file("make", path))
+}
+
+/// Reads a file of ours. One that is cut off or strange is the same as none: it is the kernel that knows what is there, and it is asked.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)
+            .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "a record of the network cannot be read and is left out"))
+            .ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file("read", path)(error)),
+    }
+}
+
+/// Writes a file in whole or not at all.
+pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(value).map_err(|error| file("write", path)(error.into()))?;
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, bytes).map_err(file("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(file("write", path))
+}
+
+fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { doing, path, source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Connections that the kernel remembers.
+//!
+//! A rule is asked for the first packet of a connection only. UDP has no end, so a client that goes on sending from the same port would speak to the
+//! pod that had the host's port before, for as long as it does not pause. So these are forgotten when a port comes or goes.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::errno::Errno;
+
+use super::netlink::{self, Message, Netlink, Reply};
+
+const SUBSYSTEM: u16 = 1;
+const GET: u16 = SUBSYSTEM << 8 | 1;
+const DELETE: u16 = SUBSYSTEM << 8 | 2;
+/// `struct nfgenmsg` of IPv4.
+const HEADER: [u8; 4] = [2, 0, 0, 0];
+const UDP: u8 = 17;
+
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_ID: u16 = 12;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+/// Forgets the UDP connections to these ports, of which the packets that come next ask the rules again.
+pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let socket = Netlink::open(NETLINK_NETFILTER)?;
+    for reply in socket.list(Message::new(GET, 0, &HEADER))? {
+        if !udp_port(&reply).is_some_and(|port| ports.contains(&port)) {
+            continue;
+        }
+        // By its number too, so that one made meanwhile with the same ends stays.
+        let message = Message::new(DELETE, 0, &HEADER).with(|a| {
+            for (kind, value) in reply.attributes(HEADER.len()) {
+                match kind {
+                    CTA_TUPLE_ORIG => a.nested(kind, value),
+                    CTA_ID => a.bytes(kind, value),
+                    _ => a,
+                };
+            }
+        });
+        match socket.call(message) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The port that the first packet of a UDP connection went to.
+fn udp_port(reply: &Reply) -> Option<u16> {
+    let find =
+        |bytes, wanted| netlink::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let (_, tuple) = reply.attributes(HEADER.len()).find(|(kind, _)| *kind == CTA_TUPLE_ORIG)?;
+    let protocol = find(tuple, CTA_TUPLE_PROTO)?;
+    if find(protocol, CTA_PROTO_NUM)? != [UDP] {
+        return None;
+    }
+    Some(u16::from_be_bytes(find(protocol, CTA_PROTO_DST_PORT)?.try_into().ok()?))
+}

@@ -1,0 +1,355 @@
+//! Links, addresses and routes of one network namespace.
+
+use std::{
+    io,
+    net::Ipv4Addr,
+    os::fd::{AsRawFd, BorrowedFd},
+    thread,
+    time::Duration,
+};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::errno::Errno;
+
+use super::{
+    Subnet,
+    netlink::{self, ACK, CREATE, EXCLUSIVE, Message, Netlink, Reply},
+};
+
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+
+/// `struct ifinfomsg`.
+const LINK_HEADER: usize = 16;
+/// `struct ifaddrmsg`.
+const ADDRESS_HEADER: usize = 8;
+/// `struct rtmsg`.
+const ROUTE_HEADER: usize = 12;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_INFO_PORT_KIND: u16 = 4;
+const IFLA_INFO_PORT_DATA: u16 = 5;
+const IFLA_BRPORT_STATE: u16 = 1;
+const IFLA_BRPORT_HAIRPIN: u16 = 4;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_DESTINATION: u16 = 1;
+const RTA_OUT: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const AF_INET: u8 = 2;
+const IFF_UP: u32 = 1;
+/// `IF_OPER_UP`.
+const OPERATING: u8 = 6;
+/// `BR_STATE_FORWARDING`.
+const FORWARDING: u8 = 3;
+const TABLE_MAIN: u8 = 254;
+const PROTOCOL_STATIC: u8 = 4;
+const TYPE_UNICAST: u8 = 1;
+
+/// How often, and after which time, it is looked whether a link has come up: ten seconds in all.
+const LOOKS: usize = 5000;
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The loop-back interface is the first of every namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+
+/// Routing in the namespace in which this was opened.
+#[derive(Debug)]
+pub(crate) struct Routing(Netlink);
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// `bridge`, `veth`; empty with hardware.
+    pub(crate) kind: String,
+    pub(crate) hardware: Vec<u8>,
+    pub(crate) mtu: u32,
+    /// The bridge that it is a port of.
+    pub(crate) master: Option<u32>,
+    /// Whether packets go through: it is on, it has a carrier and, as a port, the bridge takes from it.
+    pub(crate) ready: bool,
+    pub(crate) counters: Counters,
+}
+
+/// What went through a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) receive_errors: u64,
+    pub(crate) send_errors: u64,
+}
+
+/// Addresses that the machine knows a way to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) subnet: Subnet,
+    /// The interface.
+    pub(crate) link: Option<u32>,
+}
+
+/// A pair of links to make.
+pub(crate) struct Pair<'a> {
+    /// The host's end.
+    pub(crate) name: &'a str,
+    pub(crate) bridge: u32,
+    pub(crate) mtu: u32,
+    /// The pod's end.
+    pub(crate) peer: &'a str,
+    pub(crate) hardware: [u8; 6],
+    pub(crate) namespace: BorrowedFd<'a>,
+}
+
+// === impl Routing ===
+
+impl Routing {
+    pub(crate) fn open() -> io::Result<Self> {
+        Netlink::open(NETLINK_ROUTE).map(Self)
+    }
+
+    /// The link of this name, if there is one.
+    pub(crate) fn link(&self, name: &str) -> io::Result<Option<Link>> {
+        let message = Message::new(GET_LINK, 0, &[0; LINK_HEADER]).with(|a| {
+            a.text(IFLA_IFNAME, name);
+        });
+        match self.0.ask(message) {
+            Ok(replies) => Ok(replies.iter().find_map(link)),
+            Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All links.
+    pub(crate) fn links(&self) -> io::Result<Vec<Link>> {
+        Ok(self.0.list(Message::new(GET_LINK, 0, &[0; LINK_HEADER]))?.iter().filter_map(link).collect())
+    }
+
+    /// Makes a bridge. Its hardware address is given, because a bridge otherwise takes on the lowest of its ports', which changes under the pods' feet.
+    pub(crate) fn add_bridge(&self, name: &str, hardware: [u8; 6], mtu: u32) -> io::Result<()> {
+        self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
+            a.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &hardware).native(IFLA_MTU, mtu).nest(
+                IFLA_LINKINFO,
+                |info| {
+                    info.text(IFLA_INFO_KIND, "bridge");
+                },
+            );
+        }))
+    }
+
+    /// Makes a pair of which one end is a port of the bridge and the other one is in the pod. That one is still off: the kernel
+    /// cannot switch it on before it knows its other end.
+    pub(crate) fn add_pair(&self, pair: &Pair<'_>) -> io::Result<()> {
+        let namespace = pair.namespace.as_raw_fd().cast_unsigned();
+        self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
+            a.text(IFLA_IFNAME, pair.name).native(IFLA_MTU, pair.mtu).native(IFLA_MASTER, pair.bridge).nest(
+                IFLA_LINKINFO,
+                |info| {
+                    info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+                        data.headed(VETH_INFO_PEER, &link_header(0, false), |peer| {
+                            peer.text(IFLA_IFNAME, pair.peer)
+                                .bytes(IFLA_ADDRESS, &pair.hardware)
+                                .native(IFLA_MTU, pair.mtu)
+                                .native(IFLA_NET_NS_FD, namespace);
+                        });
+                    });
+                },
+            );
+        }))
+    }
+
+    /// Lets what came from a port of a bridge go back to it: a pod that calls itself by a port of the host.
+    pub(crate) fn hairpin(&self, index: u32) -> io::Result<()> {
+        self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)).with(|a| {
+            a.nest(IFLA_LINKINFO, |info| {
+                info.text(IFLA_INFO_PORT_KIND, "bridge").nest(IFLA_INFO_PORT_DATA, |data| {
+                    data.bytes(IFLA_BRPORT_HAIRPIN, &[1]);
+                });
+            });
+        }))
+    }
+
+    /// Switches a link on.
+    pub(crate) fn up(&self, index: u32) -> io::Result<()> {
+        self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)))
+    }
+
+    /// Waits until packets go through a link. The kernel sees to it behind the scenes, and drops what is sent before.
+    pub(crate) fn wait(&self, name: &str) -> io::Result<()> {
+        for _ in 0..LOOKS {
+            if self.link(name)?.is_some_and(|link| link.ready) {
+                return Ok(());
+            }
+            thread::sleep(LOOK);
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
+    }
+
+    /// Removes a link; that it is gone is no error.
+    pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
+        ignore(self.0.call(Message::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::ENODEV)
+    }
+
+    /// The IPv4 addresses of the machine, or of one link of it.
+    pub(crate) fn addresses(&self, of: Option<u32>) -> io::Result<Vec<(Ipv4Addr, Known)>> {
+        let mut header = [0; ADDRESS_HEADER];
+        header[0] = AF_INET;
+        let replies = self.0.list(Message::new(GET_ADDRESS, 0, &header))?;
+        Ok(replies
+            .iter()
+            .filter_map(address)
+            .filter(|(_, known)| of.is_none_or(|of| known.link == Some(of)))
+            .collect())
+    }
+
+    /// Gives a link an address; that it has it already is no error.
+    pub(crate) fn add_address(&self, index: u32, address: Ipv4Addr, subnet: Subnet) -> io::Result<()> {
+        let mut header = [AF_INET, subnet.prefix(), 0, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&index.to_ne_bytes());
+        let message = Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header).with(|a| {
+            a.bytes(IFA_LOCAL, &address.octets()).bytes(IFA_ADDRESS, &address.octets());
+        });
+        ignore(self.0.call(message), Errno::EEXIST)
+    }
+
+    /// The IPv4 routes in all tables, without the default one.
+    pub(crate) fn routes(&self) -> io::Result<Vec<Known>> {
+        Ok(self.route_list()?.iter().filter_map(|(known, _)| *known).collect())
+    }
+
+    /// The link by which what has no other route leaves.
+    pub(crate) fn default_link(&self) -> io::Result<Option<u32>> {
+        Ok(self.route_list()?.iter().find_map(|(known, link)| if known.is_none() { *link } else { None }))
+    }
+
+    /// A default route; that there is one already is no error.
+    pub(crate) fn add_default(&self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
+        let header = [AF_INET, 0, 0, 0, TABLE_MAIN, PROTOCOL_STATIC, 0, TYPE_UNICAST, 0, 0, 0, 0];
+        let message = Message::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).with(|a| {
+            a.bytes(RTA_GATEWAY, &gateway.octets()).native(RTA_OUT, index);
+        });
+        ignore(self.0.call(message), Errno::EEXIST)
+    }
+
+    fn route_list(&self) -> io::Result<Vec<(Option<Known>, Option<u32>)>> {
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = AF_INET;
+        let replies = self.0.list(Message::new(GET_ROUTE, 0, &header))?;
+        Ok(replies.iter().filter_map(route).collect())
+    }
+}
+
+/// `struct ifinfomsg`, with which a link is switched on or left as it is.
+fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
+    let mut header = [0; LINK_HEADER];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    if up {
+        header[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
+        header[12..].copy_from_slice(&IFF_UP.to_ne_bytes());
+    }
+    header
+}
+
+fn ignore(result: io::Result<()>, errno: Errno) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(errno as i32) => Ok(()),
+        other => other,
+    }
+}
+
+fn link(reply: &Reply) -> Option<Link> {
+    if reply.kind != NEW_LINK {
+        return None;
+    }
+    let mut link = Link { index: reply.native(4)?, ..Link::default() };
+    let (mut operating, mut forwarding) = (false, true);
+    for (kind, value) in reply.attributes(LINK_HEADER) {
+        match kind {
+            IFLA_IFNAME => link.name = netlink::text(value),
+            IFLA_ADDRESS => link.hardware = value.to_vec(),
+            IFLA_MTU => link.mtu = netlink::native(value)?,
+            IFLA_MASTER => link.master = netlink::native(value),
+            IFLA_OPERSTATE => operating = value == [OPERATING],
+            IFLA_STATS64 => link.counters = counters(value),
+            IFLA_LINKINFO => {
+                for (kind, value) in netlink::attributes(value) {
+                    match kind {
+                        IFLA_INFO_KIND => link.kind = netlink::text(value),
+                        IFLA_INFO_PORT_DATA => forwarding = port_forwards(value),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    link.ready = operating && forwarding;
+    Some(link)
+}
+
+/// Whether a port's data, which is a bridge's here, says that it takes part.
+fn port_forwards(data: &[u8]) -> bool {
+    netlink::attributes(data).any(|(kind, value)| kind == IFLA_BRPORT_STATE && value == [FORWARDING])
+}
+
+/// `struct rtnl_link_stats64`: packets received and sent, bytes received and sent, errors received and sent, and more.
+fn counters(value: &[u8]) -> Counters {
+    let at = |place: usize| {
+        let bytes = value.get(place * 8..place * 8 + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes)
+    };
+    Counters { received_bytes: at(2), sent_bytes: at(3), receive_errors: at(4), send_errors: at(5) }
+}
+
+fn address(reply: &Reply) -> Option<(Ipv4Addr, Known)> {
+    if reply.kind != NEW_ADDRESS || reply.payload.first() != Some(&AF_INET) {
+        return None;
+    }
+    let find = |wanted: u16| {
+        reply.attributes(ADDRESS_HEADER).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ipv4(value))
+    };
+    // With a point-to-point link the address is the other side's, and the own one is the local.
+    let local = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
+    let subnet = Subnet::around(find(IFA_ADDRESS).unwrap_or(local), *reply.payload.get(1)?)?;
+    Some((local, Known { subnet, link: reply.native(4) }))
+}
+
+/// A route and its link; a default route has no subnet.
+fn route(reply: &Reply) -> Option<(Option<Known>, Option<u32>)> {
+    if reply.kind != NEW_ROUTE || reply.payload.first() != Some(&AF_INET) {
+        return None;
+    }
+    let prefix = *reply.payload.get(1)?;
+    let (mut destination, mut link) = (Ipv4Addr::UNSPECIFIED, None);
+    for (kind, value) in reply.attributes(ROUTE_HEADER) {
+        match kind {
+            RTA_DESTINATION => destination = ipv4(value)?,
+            RTA_OUT => link = netlink::native(value),
+            _ => {}
+        }
+    }
+    if prefix == 0 {
+        return Some((None, link));
+    }
+    Some((Some(Known { subnet: Subnet::around(destination, prefix)?, link }), link))
+}
+
+fn ipv4(bytes: &[u8]) -> Option<Ipv4Addr> {
+    Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?))
+}

@@ -1,0 +1,360 @@
+//! Netlink sockets of the kernel: messages put together and taken apart by hand.
+//!
+//! What is needed of routing and of nftables is some dozen messages. They are the kernel's own ABI (`linux/netlink.h`), so they do not change, and one
+//! builder serves both families, in any namespace, without a task in the background.
+
+use std::io;
+
+use netlink_sys::{Socket, SocketAddr};
+
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 0x1;
+/// `NLM_F_ACK`.
+pub(crate) const ACK: u16 = 0x4;
+/// `NLM_F_DUMP_INTR`: what was listed changed meanwhile.
+const INTERRUPTED: u16 = 0x10;
+/// `NLM_F_DUMP`.
+const DUMP: u16 = 0x300;
+/// `NLM_F_EXCL`.
+pub(crate) const EXCLUSIVE: u16 = 0x200;
+/// `NLM_F_CREATE`.
+pub(crate) const CREATE: u16 = 0x400;
+/// `NLM_F_APPEND`.
+pub(crate) const APPEND: u16 = 0x800;
+/// `NLMSG_ERROR`, which with code 0 is an acknowledgement.
+const ERROR: u16 = 2;
+/// `NLMSG_DONE`.
+const DONE: u16 = 3;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 0x8000;
+/// The bits of an attribute's type that are its type.
+const KIND: u16 = 0x3fff;
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// How often a listing that was interrupted is begun anew.
+const LISTINGS: usize = 8;
+
+/// Attributes, each with its length and type, aligned to four bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Attributes(Vec<u8>);
+
+/// A message.
+#[derive(Debug)]
+pub(crate) struct Message {
+    kind: u16,
+    flags: u16,
+    body: Attributes,
+}
+
+/// What the kernel sent.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Its type.
+    pub(crate) kind: u16,
+    /// What is behind the header.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A socket, which stays in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Netlink(Socket);
+
+// === impl Attributes ===
+
+impl Attributes {
+    /// Bytes as they are.
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        let start = self.begin(kind);
+        self.0.extend_from_slice(value);
+        self.end(start)
+    }
+
+    /// A string with the NUL that the kernel wants.
+    pub(crate) fn text(&mut self, kind: u16, value: &str) -> &mut Self {
+        let start = self.begin(kind);
+        self.0.extend_from_slice(value.as_bytes());
+        self.0.push(0);
+        self.end(start)
+    }
+
+    /// A number in the machine's order, as routing has them.
+    pub(crate) fn native(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// A number in the network's order, as nftables has them.
+    pub(crate) fn number(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    /// Attributes in an attribute.
+    pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.begin(kind | NESTED);
+        fill(self);
+        self.end(start)
+    }
+
+    /// Attributes that were read, in an attribute.
+    pub(crate) fn nested(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        self.bytes(kind | NESTED, value)
+    }
+
+    /// A fixed header and attributes in an attribute, as the other end of a pair is described.
+    pub(crate) fn headed(&mut self, kind: u16, header: &[u8], fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.begin(kind | NESTED);
+        self.0.extend_from_slice(header);
+        fill(self);
+        self.end(start)
+    }
+
+    /// What was written.
+    #[cfg(test)]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn begin(&mut self, kind: u16) -> usize {
+        let start = self.0.len();
+        self.0.extend_from_slice(&[0, 0]);
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        start
+    }
+
+    fn end(&mut self, start: usize) -> &mut Self {
+        // Nothing of ours comes near 64 KiB; if it did, the kernel would refuse the message for its length.
+        let length = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
+        self.0[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+// === impl Message ===
+
+impl Message {
+    /// A message with the fixed header of its family, and no attributes yet.
+    pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Self {
+        Self { kind, flags: flags | REQUEST, body: Attributes(header.to_vec()) }
+    }
+
+    /// Adds attributes.
+    pub(crate) fn with(mut self, fill: impl FnOnce(&mut Attributes)) -> Self {
+        fill(&mut self.body);
+        self
+    }
+
+    /// Asks for an acknowledgement too.
+    pub(crate) fn acknowledged(mut self) -> Self {
+        self.flags |= ACK;
+        self
+    }
+
+    /// As it is sent.
+    pub(crate) fn encode(&self, sequence: u32, into: &mut Vec<u8>) {
+        let length = u32::try_from(HEADER + self.body.0.len()).unwrap_or(u32::MAX);
+        into.extend_from_slice(&length.to_ne_bytes());
+        into.extend_from_slice(&self.kind.to_ne_bytes());
+        into.extend_from_slice(&self.flags.to_ne_bytes());
+        into.extend_from_slice(&sequence.to_ne_bytes());
+        into.extend_from_slice(&[0; 4]);
+        into.extend_from_slice(&self.body.0);
+        into.resize(into.len().next_multiple_of(4), 0);
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// The attributes behind a fixed header of this length.
+    pub(crate) fn attributes(&self, header: usize) -> impl Iterator<Item = (u16, &[u8])> {
+        attributes(self.payload.get(header..).unwrap_or_default())
+    }
+
+    /// The number of four bytes at this offset, in the machine's order.
+    pub(crate) fn native(&self, offset: usize) -> Option<u32> {
+        native(self.payload.get(offset..offset + 4)?)
+    }
+}
+
+/// Attributes in bytes; ends where they are broken.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & KIND;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// A number of four bytes in the machine's order.
+pub(crate) fn native(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// A string up to its NUL.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+// === impl Netlink ===
+
+impl Netlink {
+    /// Opens a socket of one of the kernel's families.
+    pub(crate) fn open(family: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(family)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // An error carries the whole request otherwise.
+        socket.set_cap_ack(true)?;
+        Ok(Self(socket))
+    }
+
+    /// Has something done.
+    pub(crate) fn call(&self, message: Message) -> io::Result<()> {
+        self.ask(message).map(drop)
+    }
+
+    /// Asks for one thing.
+    pub(crate) fn ask(&self, message: Message) -> io::Result<Vec<Reply>> {
+        let mut bytes = Vec::new();
+        message.acknowledged().encode(1, &mut bytes);
+        self.0.send(&bytes, 0)?;
+        self.replies().map(|(replies, _)| replies)
+    }
+
+    /// Lists things.
+    pub(crate) fn list(&self, mut message: Message) -> io::Result<Vec<Reply>> {
+        message.flags |= DUMP;
+        let mut bytes = Vec::new();
+        message.encode(1, &mut bytes);
+        for _ in 0..LISTINGS {
+            self.0.send(&bytes, 0)?;
+            let (replies, interrupted) = self.replies()?;
+            if !interrupted {
+                return Ok(replies);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::Interrupted, "the list changed all the time while it was read"))
+    }
+
+    /// Sends messages that are one transaction, of which exactly one asks for an acknowledgement.
+    ///
+    /// Every error is answered in any case. The kernel has worked through all of it when the call to send returns.
+    pub(crate) fn transact(&self, bytes: &[u8]) -> io::Result<()> {
+        self.room(bytes.len())?;
+        self.0.send(bytes, 0)?;
+        self.replies().map(drop)
+    }
+
+    /// Makes the socket's buffer large enough for one message of this length.
+    fn room(&self, length: usize) -> io::Result<()> {
+        // The kernel doubles what it is told, for its own bookkeeping.
+        nix::sys::socket::setsockopt(
+            &self.0,
+            nix::sys::socket::sockopt::SndBufForce,
+            &(length.max(65_536) * 2),
+        )?;
+        Ok(())
+    }
+
+    /// Reads up to the acknowledgement or the end of the list, and whether the list was interrupted.
+    fn replies(&self) -> io::Result<(Vec<Reply>, bool)> {
+        let mut replies = Vec::new();
+        let mut interrupted = false;
+        loop {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while let Some((length, kind, flags)) = header(rest) {
+                let Some(payload) = rest.get(HEADER..length) else {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off"));
+                };
+                interrupted |= flags & INTERRUPTED != 0;
+                match kind {
+                    ERROR | DONE => {
+                        let code = payload.get(..4).and_then(native).map_or(0, u32::cast_signed);
+                        if code < 0 {
+                            return Err(io::Error::from_raw_os_error(-code));
+                        }
+                        return Ok((replies, interrupted));
+                    }
+                    kind => replies.push(Reply { kind, payload: payload.to_vec() }),
+                }
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// Length, type and flags of the message that begins here.
+fn header(bytes: &[u8]) -> Option<(usize, u16, u16)> {
+    let length = usize::try_from(native(bytes.get(..4)?)?).ok()?;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let flags = u16::from_ne_bytes(bytes.get(6..8)?.try_into().ok()?);
+    (length >= HEADER).then_some((length, kind, flags))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples are of a little-endian machine, as all are that this runs on; the order of others follows from `to_ne_bytes`.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn attributes_are_length_type_value_and_padded_to_four() {
+        let mut attributes = Attributes::default();
+        attributes.text(3, "lo").native(4, 1500).number(2, 1).nest(18, |inner| {
+            inner.bytes(1, &[7]);
+        });
+        assert_eq!(
+            attributes.as_slice(),
+            [
+                7, 0, 3, 0, b'l', b'o', 0, 0, // "lo" and its NUL: 4 + 3, padded to 8
+                8, 0, 4, 0, 0xdc, 5, 0, 0, // 1500 in the machine's order
+                8, 0, 2, 0, 0, 0, 0, 1, // 1 in the network's order
+                12, 0, 18, 0x80, 5, 0, 1, 0, 7, 0, 0, 0, // nested: the inner padding counts
+            ]
+        );
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_message_has_its_length_type_flags_and_sequence_in_front() {
+        let mut bytes = Vec::new();
+        Message::new(18, 0, &[9, 9, 9, 9]).acknowledged().encode(7, &mut bytes);
+        assert_eq!(bytes, [20, 0, 0, 0, 18, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let mut written = Attributes::default();
+        written.text(3, "eth0").nest(18, |inner| {
+            inner.text(1, "veth");
+        });
+        let read: Vec<_> = attributes(written.as_slice()).collect();
+        assert_eq!(read[0], (3, &b"eth0\0"[..]));
+        assert_eq!(read[1].0, 18);
+        assert_eq!(
+            attributes(read[1].1).map(|(kind, value)| (kind, text(value))).collect::<Vec<_>>(),
+            [(1, "veth".to_owned())]
+        );
+    }
+
+    #[test]
+    fn broken_attributes_end_the_list() {
+        assert_eq!(attributes(&[200, 0, 1, 0, 1]).count(), 0);
+        assert_eq!(attributes(&[2, 0, 1, 0]).count(), 0);
+        assert_eq!(attributes(&[1]).count(), 0);
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_is_the_errno() {
+        let socket = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
+        // RTM_GETLINK for an index that nothing has.
+        let mut header = [0; 16];
+        header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
+        let error = socket.ask(Message::new(18, 0, &header)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENODEV as i32));
+    }
+}

@@ -1,0 +1,266 @@
+//! nftables, spoken to directly: tables, chains and rules in one transaction, with no program installed.
+
+mod expression;
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::errno::Errno;
+
+pub(crate) use self::expression::{Expression, Key};
+use super::netlink::{self, APPEND, CREATE, Message, Netlink};
+
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
+const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
+const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+
+/// `NFPROTO_IPV4`: the family `ip` of tables.
+const IPV4: u8 = 2;
+/// `struct nfgenmsg`.
+const HEADER: usize = 4;
+
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_CHAIN_TYPE: u16 = 7;
+const NFTA_HOOK_NUMBER: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEMENT: u16 = 1;
+/// `NFPROTO_INET`: tables for both versions of IP.
+const INET: u8 = 1;
+/// `NF_INET_FORWARD`.
+const FORWARD: u32 = 2;
+/// `NF_DROP`.
+const DROP: u32 = 0;
+/// `NF_ACCEPT`.
+const ACCEPT: u32 = 1;
+
+/// Where in the kernel's way of a packet a chain hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Prerouting = 0,
+    Output = 3,
+    Postrouting = 4,
+}
+
+/// A chain with its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub(crate) name: &'static str,
+    /// `nat` or `filter`.
+    pub(crate) kind: &'static str,
+    pub(crate) hook: Hook,
+    pub(crate) priority: i32,
+    pub(crate) rules: Vec<Vec<Expression>>,
+}
+
+/// Replaces what a table has, in one transaction: whoever sends a packet meets the old rules or the new ones.
+pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
+    Netlink::open(NETLINK_NETFILTER)?.transact(&replacement(table, chains))
+}
+
+/// Removes a table; that there is none is no error.
+pub(crate) fn remove(table: &str) -> io::Result<()> {
+    let socket = match Netlink::open(NETLINK_NETFILTER) {
+        Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(()),
+        other => other?,
+    };
+    match socket.transact(&batch(vec![named(DELETE_TABLE, 0, table)])) {
+        Err(error)
+            if matches!(
+                error.raw_os_error().map(Errno::from_raw),
+                Some(Errno::ENOENT | Errno::EOPNOTSUPP)
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The names of this machine's tables of family `ip`.
+///
+/// An error says that the kernel has no nftables, or that we may not ask.
+pub fn tables() -> io::Result<Vec<String>> {
+    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_TABLE, 0, &header(IPV4, 0)))?;
+    let name = |reply: &netlink::Reply| {
+        reply
+            .attributes(HEADER)
+            .find(|(kind, _)| *kind == NFTA_TABLE_NAME)
+            .map(|(_, value)| netlink::text(value))
+    };
+    Ok(replies.iter().filter_map(name).collect())
+}
+
+/// A chain of somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// `ip` or `inet`.
+    pub(crate) family: &'static str,
+    pub(crate) table: String,
+    pub(crate) name: String,
+}
+
+/// The chains on the way of forwarded IPv4 packets that drop what no rule of theirs accepts.
+pub(crate) fn dropping() -> io::Result<Vec<Foreign>> {
+    // Of all families.
+    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_CHAIN, 0, &header(0, 0)))?;
+    Ok(replies.iter().filter_map(drops_forwarded).collect())
+}
+
+fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
+    let family = match *reply.payload.first()? {
+        IPV4 => "ip",
+        INET => "inet",
+        _ => return None,
+    };
+    let value =
+        |wanted: u16| reply.attributes(HEADER).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let number = |bytes: &[u8]| Some(u32::from_be_bytes(bytes.try_into().ok()?));
+    let hook = netlink::attributes(value(NFTA_CHAIN_HOOK)?).find(|(kind, _)| *kind == NFTA_HOOK_NUMBER)?.1;
+    if number(hook)? != FORWARD || number(value(NFTA_CHAIN_POLICY)?)? != DROP {
+        return None;
+    }
+    let text = |kind| value(kind).map(netlink::text);
+    Some(Foreign { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
+}
+
+/// Made, so that it can be removed in any case, removed with all that it had, and made anew.
+fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
+    let mut messages =
+        vec![named(NEW_TABLE, CREATE, table), named(DELETE_TABLE, 0, table), named(NEW_TABLE, CREATE, table)];
+    messages.extend(chains.iter().map(|chain| self::chain(table, chain)));
+    for chain in chains {
+        messages.extend(chain.rules.iter().map(|expressions| rule(table, chain.name, expressions)));
+    }
+    batch(messages)
+}
+
+fn named(kind: u16, flags: u16, table: &str) -> Message {
+    Message::new(kind, flags, &header(IPV4, 0)).with(|a| {
+        a.text(NFTA_TABLE_NAME, table);
+    })
+}
+
+fn chain(table: &str, chain: &Chain) -> Message {
+    Message::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
+        a.text(NFTA_CHAIN_TABLE, table)
+            .text(NFTA_CHAIN_NAME, chain.name)
+            .nest(NFTA_CHAIN_HOOK, |hook| {
+                hook.number(NFTA_HOOK_NUMBER, chain.hook as u32)
+                    .number(NFTA_HOOK_PRIORITY, chain.priority.cast_unsigned());
+            })
+            .number(NFTA_CHAIN_POLICY, ACCEPT)
+            .text(NFTA_CHAIN_TYPE, chain.kind);
+    })
+}
+
+fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
+    Message::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
+        a.text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain).nest(NFTA_RULE_EXPRESSIONS, |list| {
+            for expression in expressions {
+                list.nest(NFTA_LIST_ELEMENT, |element| expression.encode(element));
+            }
+        });
+    })
+}
+
+/// A transaction. The last message asks for the acknowledgement: errors of those before it come before it.
+fn batch(messages: Vec<Message>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let last = messages.len();
+    Message::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM)).encode(0, &mut bytes);
+    for (sequence, message) in (1u32..).zip(messages) {
+        let message = if sequence as usize == last { message.acknowledged() } else { message };
+        message.encode(sequence, &mut bytes);
+    }
+    Message::new(BATCH_END, 0, &header(0, SUBSYSTEM)).encode(u32::MAX, &mut bytes);
+    bytes
+}
+
+/// `struct nfgenmsg`: family, version, and for a transaction whose it is.
+fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
+    let [high, low] = subsystem.to_be_bytes();
+    [family, 0, high, low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `linux/netfilter/nfnetlink.h`: a begin for subsystem 10 in the network's order, the deletion, an end.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_transaction_begins_and_ends_for_nftables_and_its_last_message_is_acknowledged() {
+        let bytes = batch(vec![named(DELETE_TABLE, 0, "t")]);
+        let begin = [20, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
+        let delete = [
+            28, 0, 0, 0, 2, 10, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, // length, type 0x0a02, request and ack
+            2, 0, 0, 0, // family ip
+            6, 0, 1, 0, b't', 0, 0, 0, // the name
+        ];
+        let end = [20, 0, 0, 0, 17, 0, 1, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 10];
+        assert_eq!(bytes, [&begin[..], &delete[..], &end[..]].concat());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_chain_has_its_hook_its_priority_and_its_type() {
+        let mut bytes = Vec::new();
+        let made =
+            Chain { name: "c", kind: "nat", hook: Hook::Postrouting, priority: -100, rules: Vec::new() };
+        chain("t", &made).encode(1, &mut bytes);
+        assert_eq!(
+            bytes[16..],
+            [
+                2, 0, 0, 0, // family ip
+                6, 0, 1, 0, b't', 0, 0, 0, // table
+                6, 0, 3, 0, b'c', 0, 0, 0, // name
+                20, 0, 4, 0x80, // hook, nested
+                8, 0, 1, 0, 0, 0, 0, 4, // postrouting
+                8, 0, 2, 0, 0xff, 0xff, 0xff, 0x9c, // -100
+                8, 0, 5, 0, 0, 0, 0, 1, // accept what no rule takes
+                8, 0, 7, 0, b'n', b'a', b't', 0, // type
+            ]
+        );
+    }
+
+    #[test]
+    fn only_chains_that_drop_forwarded_packets_of_ipv4_stand_in_the_way() {
+        let reply = |family: u8, hook: u32, policy: u32| {
+            let mut body = netlink::Attributes::default();
+            body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "FORWARD").nest(
+                NFTA_CHAIN_HOOK,
+                |inner| {
+                    inner.number(NFTA_HOOK_NUMBER, hook).number(NFTA_HOOK_PRIORITY, 0);
+                },
+            );
+            body.number(NFTA_CHAIN_POLICY, policy);
+            let payload = [&header(family, 0)[..], body.as_slice()].concat();
+            drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload })
+        };
+        let found = Foreign { family: "ip", table: "filter".into(), name: "FORWARD".into() };
+        assert_eq!(reply(IPV4, FORWARD, DROP), Some(found));
+        assert_eq!(reply(INET, FORWARD, DROP).map(|chain| chain.family), Some("inet"));
+        // IPv6, on the way into the machine, or one that accepts.
+        for (family, hook, policy) in [(10, FORWARD, DROP), (IPV4, 1, DROP), (IPV4, FORWARD, ACCEPT)] {
+            assert_eq!(reply(family, hook, policy), None);
+        }
+        // A chain without a hook is called by others.
+        let mut body = netlink::Attributes::default();
+        body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "DOCKER-USER");
+        let payload = [&header(IPV4, 0)[..], body.as_slice()].concat();
+        assert_eq!(drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload }), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! `create`: makes the container that the directory describes and starts it. At the level `process` this process becomes the program.
+//!
+//! Has one thread and lives for a moment: the library that makes containers changes the process that calls it.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    process::{Command, ExitCode},
+    sync::Arc,
+};
+
+use libcontainer::{
+    container::builder::ContainerBuilder, oci_spec::runtime::Spec, syscall::syscall::SyscallType,
+};
+use rustix::{
+    process::{Signal, set_parent_process_death_signal},
+    thread::set_no_new_privs,
+};
+use tracing::{
+    Event, Level as Severity, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use super::{
+    Launch, ProcessLaunch,
+    console::{self, Console},
+    executor::{self, Payload},
+    plain,
+    state::{self, Written},
+    verb::complain,
+    wire::{self, Order, Report},
+};
+use crate::{level::Level, sys};
+
+pub(super) const LAUNCH: &str = "launch.json";
+pub(super) const BUNDLE: &str = "config.json";
+/// Where the library keeps its own state.
+pub(super) const RUNTIME: &str = "runtime";
+
+/// The process `create`.
+pub(super) fn run() -> ExitCode {
+    work(|order, launch, report| match launch.level {
+        Level::Process => process(order, launch, report),
+        Level::Oci => oci(order, launch, report),
+    })
+}
+
+/// What both helpers have in common: an order comes, and what goes wrong is reported.
+pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(), String>) -> ExitCode {
+    // The supervisor holds some back, and what is started here must not.
+    sys::process::usual_signals();
+    // A supervisor that is gone cannot look after what we would make.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let begun = || -> io::Result<(Order, Launch, Arc<OwnedFd>)> {
+        let order: Order = wire::from_input()?;
+        let report = Arc::new(sys::fd::inherited(order.report)?);
+        let launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+        Ok((order, launch, report))
+    };
+    let (order, launch, report) = match begun() {
+        Ok(begun) => begun,
+        Err(error) => {
+            complain(format_args!("shim: an order that cannot be read: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    match work(&order, &launch, &report) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(words) => {
+            let _ = wire::tell(&*report, &Report::Error(words));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Becomes the program.
+pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
+    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("the launch names no program")?;
+    let console = Console::taken(order).map_err(|error| error.to_string())?;
+    let dir = env::current_dir().map_err(|error| format!("find the container's directory: {error}"))?;
+    let argv = order.command.as_ref().unwrap_or(argv);
+    let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
+    env::set_current_dir(cwd).map_err(|error| {
+        format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), executor::said(&error))
+    })?;
+    let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
+    adjust_oom(launch, report);
+    console.enter(None).map_err(|error| format!("set up input and output: {error}"))?;
+    if launch.no_new_privs {
+        set_no_new_privs(true).map_err(|error| format!("renounce new privileges: {error}"))?;
+    }
+    let pid = std::process::id().cast_signed();
+    if order.command.is_none() {
+        let written = Written::Starting { pid: Some(pid), ticks: plain::start_ticks_of(pid) };
+        state::write(&dir, &written).map_err(|error| format!("write the state: {error}"))?;
+    }
+    tell(report, &Report::Pid(pid));
+    // The program outlives a supervisor that was killed: its owner finds it by what is written, and ends it.
+    let _ = set_parent_process_death_signal(None);
+    let mut command = Command::new(&program);
+    command
+        .env_clear()
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        .env(plain::MARK, plain::name(&dir));
+    executor::run(command, &program, argv)
+}
+
+fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), String> {
+    // The library's errors name what failed and not why; it tells that while it works.
+    let _ = tracing::subscriber::set_global_default(Details { report: report.clone() });
+    let dir = env::current_dir().map_err(|error| format!("find the bundle: {error}"))?;
+    let id = plain::name(&dir);
+    let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
+    let uid = spec.process().as_ref().map_or(0, |process| process.user().uid());
+    let console = Console::taken(order).map_err(|error| error.to_string())?;
+    console.give_to(uid);
+    adjust_oom(launch, report);
+
+    let runtime = dir.join(RUNTIME);
+    // What a helper left that was killed.
+    let _ = fs::remove_dir_all(&runtime);
+    fs::create_dir(&runtime).map_err(|error| format!("make {}: {error}", runtime.display()))?;
+    let init = |error: libcontainer::error::LibcontainerError| {
+        format!("error during container init: {}", chain(&error))
+    };
+    let builder = ContainerBuilder::new(id, SyscallType::Linux)
+        .with_executor(Payload { report: report.clone() })
+        .with_root_path(&runtime)
+        .map_err(init)?;
+    let (builder, terminal) = match console {
+        Console::Pipes([stdin, stdout, stderr]) => {
+            (builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr), None)
+        }
+        Console::Terminal(socket) => {
+            // A path of its own: the library connects to it. Bound by a short name, because the whole path may be too long.
+            let listener = UnixListener::bind("runtime/console.sock")
+                .map_err(|error| format!("listen for the terminal: {error}"))?;
+            let path = runtime.join("console.sock");
+            (builder.with_console_socket(Some(path)), Some((listener, socket)))
+        }
+    };
+    let mut container = builder.as_init(&dir).with_systemd(false).as_sibling(true).build().map_err(init)?;
+    if let Some((listener, socket)) = terminal {
+        hand_on(&listener, &socket).map_err(|error| format!("take the terminal: {error}"))?;
+    }
+    let pid = container.pid().ok_or("the container has no process")?;
+    tell(report, &Report::Pid(pid.as_raw()));
+    container.start().map_err(init)
+}
+
+/// The terminal that the library made goes to the supervisor.
+fn hand_on(listener: &UnixListener, socket: &UnixStream) -> io::Result<()> {
+    use std::os::fd::AsFd as _;
+    let (from, _) = listener.accept()?;
+    let terminal = console::received(&from)?;
+    wire::send(socket, b"t", &[terminal.as_fd()])
+}
+
+/// How early the kernel kills what is started from here on. A refusal is no reason not to run: it is for the machine's administrator.
+pub(super) fn adjust_oom(launch: &Launch, report: &OwnedFd) {
+    let Some(score) = launch.oom_score_adj else { return };
+    if let Err(error) = fs::write("/proc/self/oom_score_adj", score.to_string()) {
+        tell(report, &Report::Detail(format!("set oom_score_adj to {score}: {error}")));
+    }
+}
+
+pub(super) fn tell(report: &OwnedFd, message: &Report) {
+    // Nobody to tell: the supervisor is gone, and this process with it in a moment.
+    let _ = wire::tell(report, message);
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Reports what the library says is wrong, from whichever process it says so.
+struct Details {
+    report: Arc<OwnedFd>,
+}
+
+impl Subscriber for Details {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Severity::ERROR
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        tell(&self.report, &Report::Detail(text.0));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The fields of an event, the message first.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}{}{}", if self.0.is_empty() { "" } else { ", " }, self.0);
+        } else {
+            let separator = if self.0.is_empty() { "" } else { ", " };
+            let _ = write!(self.0, "{separator}{} {value:?}", field.name());
+        }
+    }
+}

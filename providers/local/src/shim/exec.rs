@@ -1,0 +1,215 @@
+//! `exec`: starts a command in a running container, with the rights of the container's own program.
+//!
+//! The library that makes containers could do this too, but what it starts is not under the container's filter of system calls. So the
+//! steps are ours, and the single tools the library's.
+//!
+//! Until the command takes its place, our own binary runs among the container's processes. They cannot trace it, because it is not
+//! dumpable, and whoever may trace all the same finds nothing of the machine behind it in `/proc`: it has left the machine's files
+//! before it is seen, and its binary is on a mount that cannot be written to.
+
+use std::{
+    convert::Infallible,
+    env,
+    ffi::OsString,
+    fs::File,
+    io,
+    os::fd::OwnedFd,
+    process::{Command, ExitCode},
+};
+
+use libcontainer::{
+    apparmor, capabilities,
+    oci_spec::runtime::{LinuxSeccomp, Process, Spec},
+    seccomp,
+    syscall::{Syscall, syscall::SyscallType},
+};
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::stat::{Mode, umask},
+    unistd::{Gid, Uid, setgroups, setresgid, setresuid},
+};
+use rustix::{
+    io::{read, retry_on_intr, write},
+    pipe::{PipeFlags, pipe_with},
+    process::{DumpableBehavior, set_dumpable_behavior},
+    thread::{set_keep_capabilities, set_no_new_privs},
+};
+
+use super::{
+    Launch, cgroup,
+    console::Console,
+    create::{self, BUNDLE, adjust_oom, tell, work},
+    executor,
+    wire::{Order, Report},
+};
+use crate::{level::Level, sys};
+
+/// The process `exec`.
+pub(super) fn run() -> ExitCode {
+    work(|order, launch, report| match launch.level {
+        Level::Process => create::process(order, launch, report),
+        Level::Oci => oci(order, launch, report),
+    })
+}
+
+fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
+    let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
+    let process = spec.process().as_ref().ok_or("the bundle names no process")?;
+    let filter = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
+    let args = order.command.clone().unwrap_or_default();
+    let console = Console::taken(order).map_err(|error| error.to_string())?;
+    console.give_to(process.user().uid());
+    adjust_oom(launch, report);
+    let namespaces = Namespaces::of(order.init).map_err(failed("find the container's namespaces"))?;
+    if let Some(path) = &launch.cgroup {
+        cgroup::join(path).map_err(|error| error.to_string())?;
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("hide from the container"))?;
+    // All others first: whoever is seen by the container's processes has the container's files and no longer the machine's.
+    for (namespace, kind) in &namespaces.rest {
+        setns(namespace, *kind).map_err(failed("join the container's namespaces"))?;
+    }
+    if let Some(pid) = &namespaces.pid {
+        setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's processes"))?;
+    }
+    drop(namespaces);
+    let (told, mut telling) = pipe_with(PipeFlags::CLOEXEC)
+        .map(|(told, telling)| (told, Some(telling)))
+        .map_err(failed("start a process in the container"))?;
+    // This is the process that is counted among the container's; the supervisor adopts it when we end.
+    let child = sys::process::fork_to(|| {
+        drop(telling.take());
+        // One whose number nobody was told could not be ended.
+        if !matches!(retry_on_intr(|| read(&told, &mut [0; 1])), Ok(1)) {
+            return;
+        }
+        drop(told);
+        let Err(words) = enter(console, process, filter, &args);
+        tell(report, &Report::Error(words));
+    });
+    tell(report, &Report::Pid(child.map_err(failed("start a process in the container"))?));
+    if let Some(telling) = telling {
+        retry_on_intr(|| write(&telling, b"g")).map_err(failed("start a process in the container"))?;
+    }
+    Ok(())
+}
+
+/// From here on it is the new process.
+fn enter(
+    console: Console,
+    process: &Process,
+    filter: Option<&LinuxSeccomp>,
+    args: &[String],
+) -> Result<Infallible, String> {
+    let kernel = SyscallType::Linux.create_syscall();
+    let user = process.user();
+    console.enter(Some(user.uid())).map_err(failed("set up input and output"))?;
+    for limit in process.rlimits().iter().flatten() {
+        kernel.set_rlimit(limit).map_err(|error| format!("set a limit: {error}"))?;
+    }
+    umask(Mode::from_bits_truncate(user.umask().unwrap_or(0o022)));
+    if let Some(profile) = process.apparmor_profile() {
+        apparmor::apply_profile(profile).map_err(|error| format!("apply AppArmor profile: {error}"))?;
+    }
+    if process.no_new_privileges() == Some(true) {
+        set_no_new_privs(true).map_err(failed("renounce new privileges"))?;
+    }
+    // The user may not get there, but may be there. A file system that keeps root out is the other way round.
+    let there = env::set_current_dir(process.cwd()).is_ok();
+    become_user(process)?;
+    if !there {
+        env::set_current_dir(process.cwd()).map_err(|error| {
+            let cwd = process.cwd().display();
+            format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
+        })?;
+    }
+    kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
+
+    // Without `no_new_privs` only who has the right to may set a filter, so it comes before the rights go.
+    let early = process.no_new_privileges() != Some(true);
+    let confine = |now: bool| match filter {
+        Some(filter) if now => seccomp::initialize_seccomp(filter)
+            .map(drop)
+            .map_err(|error| format!("set seccomp filter: {error}")),
+        _ => Ok(()),
+    };
+    let path = variable(process, "PATH");
+    let program = executor::lookup(args, path.as_deref().unwrap_or(executor::PATH))?;
+    let env = executor::with_home(environment(process), user.uid());
+    // A change of the user leaves the rights permitted, but not in effect.
+    capabilities::reset_effective(&*kernel).map_err(|error| format!("reset capabilities: {error}"))?;
+    confine(early)?;
+    drop_rights(process, &*kernel)?;
+    confine(!early)?;
+    let mut command = Command::new(&program);
+    command.env_clear().envs(env);
+    executor::run(command, &program, args)
+}
+
+/// Changes to the container's user and keeps the rights permitted for a moment.
+fn become_user(process: &Process) -> Result<(), String> {
+    let user = process.user();
+    let (uid, gid) = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
+    let groups: Vec<Gid> = user.additional_gids().iter().flatten().map(|gid| Gid::from_raw(*gid)).collect();
+    set_keep_capabilities(true).map_err(failed("keep capabilities"))?;
+    setgroups(&groups).map_err(failed("set groups"))?;
+    setresgid(gid, gid, gid).map_err(failed("set group"))?;
+    setresuid(uid, uid, uid).map_err(failed("set user"))?;
+    set_keep_capabilities(false).map_err(failed("keep no capabilities"))
+}
+
+fn drop_rights(process: &Process, kernel: &dyn Syscall) -> Result<(), String> {
+    match process.capabilities() {
+        Some(wanted) => capabilities::drop_privileges(wanted, kernel)
+            .map_err(|error| format!("drop capabilities: {error}")),
+        None => Ok(()),
+    }
+}
+
+fn environment(process: &Process) -> Vec<(OsString, OsString)> {
+    let entries = process.env().iter().flatten();
+    entries
+        .filter_map(|entry| entry.split_once('='))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+fn variable(process: &Process, name: &str) -> Option<String> {
+    let mut entries = process.env().iter().flatten().rev();
+    entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+}
+
+fn failed<E: std::fmt::Display>(doing: &str) -> impl Fn(E) -> String {
+    move |error| format!("{doing}: {error}")
+}
+
+/// The namespaces of the container that are not ours.
+struct Namespaces {
+    pid: Option<File>,
+    /// In the order in which they are joined: files last, because the others are found through them.
+    rest: Vec<(File, CloneFlags)>,
+}
+
+impl Namespaces {
+    fn of(init: i32) -> io::Result<Self> {
+        let open = |name: &str| -> io::Result<Option<File>> {
+            let (theirs, ours) = (format!("/proc/{init}/ns/{name}"), format!("/proc/self/ns/{name}"));
+            if std::fs::read_link(&theirs)? == std::fs::read_link(&ours)? {
+                return Ok(None);
+            }
+            File::open(theirs).map(Some)
+        };
+        let kinds = [
+            ("ipc", CloneFlags::CLONE_NEWIPC),
+            ("uts", CloneFlags::CLONE_NEWUTS),
+            ("net", CloneFlags::CLONE_NEWNET),
+            ("cgroup", CloneFlags::CLONE_NEWCGROUP),
+            ("mnt", CloneFlags::CLONE_NEWNS),
+        ];
+        let mut rest = Vec::new();
+        for (name, kind) in kinds {
+            rest.extend(open(name)?.map(|file| (file, kind)));
+        }
+        Ok(Self { pid: open("pid")?, rest })
+    }
+}

@@ -1,0 +1,179 @@
+//! The last step of a program's start: it is looked up, and takes the place of this process.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read as _},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStringExt as _, fs::PermissionsExt as _, process::CommandExt as _},
+    },
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use libcontainer::{
+    oci_spec::runtime::Spec,
+    workload::{Executor, ExecutorError, ExecutorValidationError},
+};
+use rustix::fs::{Mode, OFlags};
+
+use super::{
+    verb::complain,
+    wire::{self, Report},
+};
+
+/// Where programs are looked for when nobody says where.
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The longest `/etc/passwd` that is read.
+const LONGEST: u64 = 4 << 20;
+/// The exit code of a program that is there and could not be run.
+const NOT_RUN: i32 = 255;
+
+/// Runs the container's program, and says why it cannot in the words that everybody knows from runc.
+#[derive(Clone, Debug)]
+pub(super) struct Payload {
+    pub(super) report: Arc<OwnedFd>,
+}
+
+impl Executor for Payload {
+    fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
+        let (args, path) = wanted(spec);
+        lookup(&args, &path).map(drop).map_err(|words| {
+            let _ = wire::tell(&*self.report, &Report::Error(words.clone()));
+            ExecutorValidationError::ArgValidationError(words)
+        })
+    }
+
+    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        let (args, path) = wanted(spec);
+        let program = lookup(&args, &path).map_err(ExecutorError::Other)?;
+        // The environment is that of this process by now.
+        run(Command::new(&program), &program, &args)
+    }
+}
+
+fn wanted(spec: &Spec) -> (Vec<String>, String) {
+    let process = spec.process().as_ref();
+    let args = process.and_then(|process| process.args().clone()).unwrap_or_default();
+    let env = process.and_then(|process| process.env().clone()).unwrap_or_default();
+    let path = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH=").map(str::to_owned));
+    (args, path.unwrap_or_else(|| PATH.to_owned()))
+}
+
+/// Becomes the program. Where the kernel does not run it, the reason goes to the program's own error output, as with runc.
+pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
+    let error = command.arg0(&args[0]).args(&args[1..]).exec();
+    complain(format_args!("exec {}: {}", program.display(), said(&error)));
+    std::process::exit(NOT_RUN)
+}
+
+/// The file of a program, or why there is none: as `exec.LookPath` of Go says it, which is what users of containers know.
+pub(super) fn lookup(args: &[String], path: &str) -> Result<PathBuf, String> {
+    let Some(name) = args.first().filter(|name| !name.is_empty()) else {
+        return Err("exec: \"\": executable file not found in $PATH".to_owned());
+    };
+    if name.contains('/') {
+        let found = executable(Path::new(name));
+        return found.map(|()| name.into()).map_err(|why| format!("exec: {name:?}: {why}"));
+    }
+    let places = path.split(':').map(|place| if place.is_empty() { "." } else { place });
+    let mut files = places.map(|place| Path::new(place).join(name));
+    files
+        .find(|file| executable(file).is_ok())
+        .ok_or_else(|| format!("exec: {name:?}: executable file not found in $PATH"))
+}
+
+fn executable(file: &Path) -> Result<(), String> {
+    let found = fs::metadata(file).map_err(|error| format!("stat {}: {}", file.display(), said(&error)))?;
+    if found.is_dir() {
+        return Err("is a directory".to_owned());
+    }
+    if found.permissions().mode() & 0o111 == 0 {
+        return Err("permission denied".to_owned());
+    }
+    Ok(())
+}
+
+/// The kernel's reason alone, in small letters.
+pub(super) fn said(error: &io::Error) -> String {
+    error
+        .raw_os_error()
+        .map_or_else(|| error.to_string(), |code| nix::errno::Errno::from_raw(code).desc().to_lowercase())
+}
+
+/// The environment with `HOME`, which programs expect: the user's as the container's own `/etc/passwd` says.
+pub(super) fn with_home(mut env: Vec<(OsString, OsString)>, uid: u32) -> Vec<(OsString, OsString)> {
+    if !env.iter().any(|(name, value)| name == "HOME" && !value.is_empty()) {
+        let passwd = read(Path::new("/etc/passwd")).unwrap_or_default();
+        env.push(("HOME".into(), home(&passwd, uid)));
+    }
+    env
+}
+
+/// A file that the container's own processes may have put there: nothing that makes us wait, and not without end.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(LONGEST).read_to_end(&mut content)?;
+    }
+    Ok(content)
+}
+
+fn home(passwd: &[u8], uid: u32) -> OsString {
+    let uid = uid.to_string();
+    let mut lines = passwd.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let found = lines.find_map(|mut fields| {
+        (fields.nth(2)? == uid.as_bytes()).then(|| fields.nth(2).map(<[u8]>::to_vec)).flatten()
+    });
+    OsString::from_vec(found.filter(|home| !home.is_empty()).unwrap_or_else(|| b"/".to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(name: &str) -> Vec<String> {
+        vec![name.to_owned()]
+    }
+
+    #[test]
+    fn a_program_is_found_on_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = format!("/nowhere:{}", dir.path().display());
+        let file = dir.path().join("tool");
+        fs::write(&file, "").unwrap();
+        let missing = "exec: \"tool\": executable file not found in $PATH";
+        assert_eq!(lookup(&args("tool"), &path).unwrap_err(), missing);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(lookup(&args("tool"), &path).unwrap(), file);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_as_runc_says_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(
+            lookup(&args("/absent"), PATH).unwrap_err(),
+            "exec: \"/absent\": stat /absent: no such file or directory"
+        );
+        let name = dir.path().to_str().unwrap();
+        assert_eq!(lookup(&args(name), PATH).unwrap_err(), format!("exec: {name:?}: is a directory"));
+        let file = dir.path().join("plain");
+        fs::write(&file, "").unwrap();
+        let name = file.to_str().unwrap();
+        assert_eq!(lookup(&args(name), PATH).unwrap_err(), format!("exec: {name:?}: permission denied"));
+        assert_eq!(lookup(&[], PATH).unwrap_err(), "exec: \"\": executable file not found in $PATH");
+    }
+
+    #[test]
+    fn home_is_the_users_of_the_container() {
+        let passwd = b"root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/srv/web:/bin/sh\nnone:x:7:7:::\n";
+        assert_eq!(home(passwd, 0), "/root");
+        assert_eq!(home(passwd, 1000), "/srv/web");
+        assert_eq!(home(passwd, 7), "/");
+        assert_eq!(home(passwd, 99), "/");
+    }
+}

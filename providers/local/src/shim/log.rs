@@ -1,0 +1,237 @@
+//! A container's log file, in the format of the Container Runtime Interface.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+
+/// A line that is longer is written in parts, as other runtimes do.
+const LONGEST: usize = 16 * 1024;
+/// What is kept of the buffer between two bursts.
+const KEPT: usize = 64 * 1024;
+
+/// The log of one container.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    file: File,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    out: Vec<u8>,
+    /// Whether the file ends in the middle of a line, because the disk was full.
+    torn: bool,
+}
+
+/// Whose line it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            file: open(path)?,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            out: Vec::new(),
+            torn: false,
+        })
+    }
+
+    /// Goes on in the file that has the name now.
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        self.file = open(&self.path)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Writes what a container wrote, and keeps a line that has no end yet. What cannot be written is lost: a full disk must not stop
+    /// the container.
+    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) -> io::Result<()> {
+        let head = head(now, stream);
+        let rest = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (mut text, ends) = match piece.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (piece, false),
+            };
+            while rest.len() + text.len() > LONGEST {
+                let (fits, more) = text.split_at(LONGEST - rest.len());
+                entry(&mut self.out, &head, 'P', rest, fits);
+                rest.clear();
+                text = more;
+            }
+            if ends {
+                entry(&mut self.out, &head, 'F', rest, text);
+                rest.clear();
+            } else {
+                rest.extend_from_slice(text);
+            }
+        }
+        self.flush()
+    }
+
+    /// Writes the lines that never ended.
+    pub(super) fn finish(&mut self, now: Timestamp) -> io::Result<()> {
+        for (stream, rest) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
+            if !rest.is_empty() {
+                entry(&mut self.out, &head(now, stream), 'P', rest, b"");
+                rest.clear();
+            }
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut rest = self.out.as_slice();
+        let mut result = Ok(());
+        if self.torn && !rest.is_empty() {
+            match self.file.write_all(b"\n") {
+                Ok(()) => self.torn = false,
+                Err(error) => {
+                    result = Err(error);
+                    rest = &[];
+                }
+            }
+        }
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(written) => {
+                    rest = &rest[written..];
+                    self.torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.out.clear();
+        self.out.shrink_to(KEPT);
+        result
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let open = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
+    open.map_err(|error| io::Error::new(error.kind(), format!("open log {}: {error}", path.display())))
+}
+
+/// What is before the tag: the time with nine digits, and the stream.
+fn head(now: Timestamp, stream: Stream) -> String {
+    format!("{now:.9} {} ", stream.name())
+}
+
+fn entry(out: &mut Vec<u8>, head: &str, tag: char, first: &[u8], second: &[u8]) {
+    out.extend_from_slice(head.as_bytes());
+    let mut tag_bytes = [0; 4];
+    out.extend_from_slice(tag.encode_utf8(&mut tag_bytes).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(first);
+    out.extend_from_slice(second);
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment() -> Timestamp {
+        "2016-10-06T00:17:09.669794202Z".parse().unwrap()
+    }
+
+    fn written(write: impl FnOnce(&mut Log)) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::open(&dir.path().join("0.log")).unwrap();
+        write(&mut log);
+        std::fs::read_to_string(dir.path().join("0.log")).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_written_with_its_time_and_stream_however_it_comes() {
+        let text = written(|log| {
+            log.write(Stream::Stdout, b"one\ntw", moment()).unwrap();
+            log.write(Stream::Stderr, b"bad\n\n", moment()).unwrap();
+            log.write(Stream::Stdout, b"o\n", moment()).unwrap();
+        });
+        let at = "2016-10-06T00:17:09.669794202Z";
+        assert_eq!(
+            text,
+            format!("{at} stdout F one\n{at} stderr F bad\n{at} stderr F \n{at} stdout F two\n")
+        );
+    }
+
+    #[test]
+    fn a_time_always_has_nine_digits() {
+        let whole: Timestamp = "2016-10-06T00:17:09Z".parse().unwrap();
+        let text = written(|log| log.write(Stream::Stdout, b"x\n", whole).unwrap());
+        assert_eq!(text, "2016-10-06T00:17:09.000000000Z stdout F x\n");
+    }
+
+    #[test]
+    fn a_long_line_is_written_in_parts_of_sixteen_kibibytes() {
+        for (length, expected) in [
+            (LONGEST, vec![('F', LONGEST)]),
+            (LONGEST + 1, vec![('P', LONGEST), ('F', 1)]),
+            (2 * LONGEST, vec![('P', LONGEST), ('F', LONGEST)]),
+            (2 * LONGEST + 7, vec![('P', LONGEST), ('P', LONGEST), ('F', 7)]),
+        ] {
+            for step in [1000, 5 * LONGEST] {
+                let mut line = vec![b'x'; length];
+                line.push(b'\n');
+                let text = written(|log| {
+                    for piece in line.chunks(step) {
+                        log.write(Stream::Stdout, piece, moment()).unwrap();
+                    }
+                });
+                let parts: Vec<(char, usize)> = text
+                    .lines()
+                    .map(|line| line.splitn(4, ' ').collect::<Vec<_>>())
+                    .map(|parts| (parts[2].chars().next().unwrap(), parts[3].len()))
+                    .collect();
+                assert_eq!(parts, expected, "{length} bytes by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_partial() {
+        let text = written(|log| {
+            log.write(Stream::Stdout, b"no end", moment()).unwrap();
+            log.finish(moment()).unwrap();
+            log.finish(moment()).unwrap();
+        });
+        assert_eq!(text, "2016-10-06T00:17:09.669794202Z stdout P no end\n");
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_no_more() {
+        let mut log = Log::open(Path::new("/dev/full")).unwrap();
+        assert!(log.write(Stream::Stdout, b"lost\n", moment()).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        log.path = dir.path().join("0.log");
+        log.reopen().unwrap();
+        log.write(Stream::Stdout, b"kept\n", moment()).unwrap();
+        assert!(std::fs::read_to_string(&log.path).unwrap().ends_with(" stdout F kept\n"));
+    }
+}

@@ -1,0 +1,223 @@
+//! The streams of a command or an attachment. The supervisor hands out the descriptors themselves: bytes do not pass through it, so that
+//! they flow as fast as the kernel moves them and wait where nobody reads.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest, ReadBuf, unix::AsyncFd},
+    net::UnixStream,
+    sync::mpsc,
+};
+use vk_provider::{
+    Error, Result,
+    ability::{BoxRead, BoxWrite, Exit, Session, TermSize},
+};
+
+use super::wire::{self, Given, Reply, Request, Streams};
+use crate::sys;
+
+/// What the supervisor keeps open beside the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Nothing: the end of input shows by itself.
+    Nothing,
+    /// The container's input: its end must be said.
+    Input,
+}
+
+/// The first line of an answer, what came with it, and what came behind it. `None` at the end of the connection.
+pub(super) async fn begun(socket: &UnixStream) -> io::Result<(Option<Reply>, Vec<OwnedFd>, Vec<u8>)> {
+    let (mut text, mut fds) = (Vec::new(), Vec::new());
+    let reply = next(socket, &mut text, &mut fds).await?;
+    Ok((reply, fds, text))
+}
+
+/// The next line.
+async fn next(socket: &UnixStream, text: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Reply>> {
+    loop {
+        if let Some(reply) = wire::take_line(text) {
+            return reply.map(Some);
+        }
+        socket.readable().await?;
+        match socket.try_io(Interest::READABLE, || wire::receive(socket, text, fds)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A session of what was given.
+pub(super) fn open(
+    socket: UnixStream,
+    given: Given,
+    fds: Vec<OwnedFd>,
+    rest: Vec<u8>,
+    streams: Streams,
+    kept: Kept,
+) -> io::Result<Session> {
+    let mut fds = fds.into_iter();
+    let mut take = |is: bool| -> io::Result<Option<Arc<AsyncFd<OwnedFd>>>> {
+        if !is {
+            return Ok(None);
+        }
+        let fd = fds.next().ok_or_else(|| io::Error::other("a session without its descriptors"))?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Some(Arc::new(sys::fd::watched(fd)?)))
+    };
+    let (stdin, stdout, stderr) = (take(given.stdin)?, take(given.stdout)?, take(given.stderr)?);
+    let terminal = take(given.terminal)?;
+    let socket = Arc::new(socket);
+    let of_terminal = |wanted: bool| terminal.clone().filter(|_| wanted);
+    let stdin = stdin.or_else(|| of_terminal(streams.stdin)).map(|end| -> BoxWrite {
+        let told = (kept == Kept::Input).then(|| socket.clone());
+        Box::new(Input { end: Some(end), told })
+    });
+    let stdout =
+        stdout.or_else(|| of_terminal(streams.stdout)).map(|end| -> BoxRead { Box::new(Copied(end)) });
+    let stderr = stderr.map(|end| -> BoxRead { Box::new(Copied(end)) });
+    let (resize, sizes) = mpsc::channel(4);
+    let resize = terminal.is_some().then_some(resize);
+    let exit = Box::pin(ended(socket, rest, terminal, sizes));
+    Ok(Session { stdin, stdout, stderr, resize, exit })
+}
+
+/// Passes sizes on until the end is told.
+async fn ended(
+    socket: Arc<UnixStream>,
+    mut text: Vec<u8>,
+    terminal: Option<Arc<AsyncFd<OwnedFd>>>,
+    mut sizes: mpsc::Receiver<TermSize>,
+) -> Result<Exit> {
+    let mut fds = Vec::new();
+    let resizing = async {
+        while let (Some(terminal), Some(size)) = (&terminal, sizes.recv().await) {
+            let size = Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
+            // A terminal that is gone has no size.
+            let _ = tcsetwinsize(terminal.get_ref(), size);
+        }
+        std::future::pending::<()>().await;
+    };
+    let reply = tokio::select! {
+        reply = next(&socket, &mut text, &mut fds) => reply,
+        () = resizing => Ok(None),
+    };
+    match reply {
+        Ok(Some(Reply::Ended(code))) => Ok(Exit { code }),
+        Ok(Some(Reply::Failed(words))) => Err(Error::unavailable(words)),
+        Ok(_) => Err(Error::unavailable("the container's supervisor has ended")),
+        Err(error) => Err(Error::unavailable("hear from the container's supervisor").caused_by(error)),
+    }
+}
+
+/// Output to its end; what is beyond the limit is read and dropped, so that the command goes on.
+pub(super) async fn captured(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut output) = output else { return kept };
+    let mut bytes = vec![0; 16 * 1024];
+    while let Ok(length @ 1..) = output.read(&mut bytes).await {
+        let room = limit.saturating_sub(kept.len()).min(length);
+        kept.extend_from_slice(&bytes[..room]);
+    }
+    kept
+}
+
+/// A pipe or a terminal to read from.
+struct Copied(Arc<AsyncFd<OwnedFd>>);
+
+impl AsyncRead for Copied {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.0.poll_read_ready(cx))?;
+            let read = ready.try_io(|end| {
+                let mut end = Descriptor(end.get_ref());
+                end.read(buf.initialize_unfilled())
+            });
+            match read {
+                Ok(Ok(length)) => {
+                    buf.advance(length);
+                    return Poll::Ready(Ok(()));
+                }
+                // A terminal that nobody has open any more has come to its end.
+                Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => return Poll::Ready(Ok(())),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// A pipe or a terminal to write to; closed when it is shut down.
+struct Input {
+    end: Option<Arc<AsyncFd<OwnedFd>>>,
+    told: Option<Arc<UnixStream>>,
+}
+
+impl Input {
+    fn close(&mut self) {
+        if self.end.take().is_some()
+            && let Some(socket) = self.told.take()
+        {
+            // A line fits into a socket on which nothing was said before.
+            let _ = socket.try_write(&wire::line(&Request::InputEnded));
+        }
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl AsyncWrite for Input {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Some(end) = &self.end else { return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) };
+        loop {
+            let mut ready = ready!(end.poll_write_ready(cx))?;
+            match ready.try_io(|end| Descriptor(end.get_ref()).write(bytes)) {
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(written) => return Poll::Ready(written),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Reads and writes as the kernel does.
+struct Descriptor<'a>(&'a OwnedFd);
+
+impl io::Read for Descriptor<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(self.0, bytes)?)
+    }
+}
+
+impl io::Write for Descriptor<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(self.0, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The processes below a supervisor: those it started, and those whose parents have ended.
+
+use std::{collections::BTreeMap, fs, thread, time::Duration};
+
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+use rustix::{
+    io::Errno,
+    process::{WaitOptions, wait},
+};
+use tokio::time::Instant;
+
+use super::helper::Helper;
+
+/// How long the last ones may take to die.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who ended, and how, among those whom somebody asks for.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    /// `None` while it runs.
+    watched: BTreeMap<i32, Option<i32>>,
+    /// Helpers at work: the process that one has started may end before it has told its number.
+    helpers: usize,
+    unclaimed: BTreeMap<i32, i32>,
+}
+
+impl Children {
+    /// A helper was started.
+    pub(super) fn expect(&mut self, helper: i32) {
+        self.helpers += 1;
+        self.watch(helper);
+    }
+
+    /// Whether a helper is through: it has ended, or became what it was to start.
+    pub(super) fn finished(&self, helper: &Helper) -> bool {
+        helper.pid() == Some(helper.process()) || self.ended(helper.process()).is_some()
+    }
+
+    /// A helper is through; whether it failed. What it started must be watched before.
+    pub(super) fn forget(&mut self, helper: &Helper) -> bool {
+        self.helpers = self.helpers.saturating_sub(1);
+        if helper.pid() == Some(helper.process()) {
+            return false;
+        }
+        self.watched.remove(&helper.process()).flatten() != Some(0)
+    }
+
+    /// Somebody will ask how this one ended.
+    pub(super) fn watch(&mut self, process: i32) {
+        let ended = self.unclaimed.remove(&process);
+        self.watched.entry(process).or_insert(ended);
+        if self.helpers == 0 {
+            self.unclaimed.clear();
+        }
+    }
+
+    /// Nobody asks for this one any more.
+    pub(super) fn release(&mut self, process: i32) {
+        self.watched.remove(&process);
+    }
+
+    /// The exit code of one that has ended.
+    pub(super) fn ended(&self, process: i32) -> Option<i32> {
+        self.watched.get(&process).copied().flatten()
+    }
+
+    /// Takes note of all that have ended. Whether there are others.
+    pub(super) fn reap(&mut self) -> bool {
+        loop {
+            let (process, status) = match wait(WaitOptions::NOHANG) {
+                Ok(Some((process, status))) => (process.as_raw_pid(), status),
+                Ok(None) => return true,
+                Err(Errno::INTR) => continue,
+                Err(_) => return false,
+            };
+            // By number: signals of the program's own choice have no names.
+            let by_signal = status.terminating_signal().map(|number| 128 + number);
+            let Some(code) = status.exit_status().or(by_signal) else { continue };
+            match self.watched.get_mut(&process) {
+                Some(ended) => *ended = Some(code),
+                None if self.helpers > 0 => {
+                    self.unclaimed.insert(process, code);
+                }
+                // An orphan that came to us.
+                None => {}
+            }
+        }
+    }
+
+    /// Ends a helper and what it has started, unless they have ended: their numbers may be others' by now.
+    pub(super) fn kill(&self, helper: &Helper) {
+        for process in helper.pid().into_iter().chain([helper.process()]) {
+            if self.ended(process).is_none() && !self.unclaimed.contains_key(&process) {
+                kill(process);
+            }
+        }
+    }
+
+    /// Kills all, also those who become our children because their parents die, until there are none.
+    pub(super) fn kill_all(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while self.reap() && Instant::now() < until {
+            for child in below() {
+                kill(child);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Our children, as the kernel lists them.
+fn below() -> Vec<i32> {
+    let text = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Kills one process.
+pub(super) fn kill(process: i32) {
+    if process > 0 {
+        let _ = signal::kill(Pid::from_raw(process), Signal::SIGKILL);
+    }
+}
+
+/// Kills a process that leads a session, and everybody in it.
+pub(super) fn kill_session(leader: i32) {
+    if leader <= 1 {
+        return;
+    }
+    let _ = signal::killpg(Pid::from_raw(leader), Signal::SIGKILL);
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for process in processes.filter(|process| session(*process) == Some(leader)) {
+        kill(process);
+    }
+    kill(leader);
+}
+
+fn session(process: i32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name is in parentheses and may hold anything.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()
+}

@@ -1,0 +1,161 @@
+//! What a container sees of the machine's files.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use vk_pod_engine::backend::{Mount, Propagation, Share};
+use vk_provider::{Error, Result};
+
+use super::Order;
+use crate::cgroup::MOUNTED;
+
+/// The old hierarchies in which the runtime makes a cgroup for a container.
+const OLD: [&str; 12] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+];
+
+pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
+    let privileged = order.container.security.privileged;
+    let protected: &[&str] = if privileged { &[] } else { &["ro"] };
+    let system = |path: &str, kind: &str, source: &str, options: &[&str], more: &[&str]| {
+        let options: Vec<&str> = options.iter().chain(more).copied().collect();
+        json!({ "destination": path, "type": kind, "source": source, "options": options })
+    };
+    let closed = ["nosuid", "noexec", "nodev"];
+    let terminals = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];
+    let mut mounts = vec![
+        system("/proc", "proc", "proc", &closed, &[]),
+        system("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"], &[]),
+        system("/dev/pts", "devpts", "devpts", &terminals, &[]),
+        system("/dev/mqueue", "mqueue", "mqueue", &closed, &[]),
+        system("/sys", "sysfs", "sysfs", &closed, protected),
+    ];
+    mounts.extend(cgroups(order));
+    mounts.extend(own(order));
+    // A mount above another comes first, whatever the order in the pod is.
+    let mut asked: Vec<&Mount> = order.container.mounts.iter().collect();
+    asked.sort_by_key(|mount| depth(&mount.container_path));
+    for mount in asked {
+        let destination = clean(&mount.container_path)?;
+        let source = source(order, mount)?;
+        mounts.retain(|other| other["destination"] != json!(destination));
+        mounts.push(bind(&destination, &source, &options(mount)));
+    }
+    Ok(mounts)
+}
+
+/// Its own cgroups. The runtime would mount the old hierarchies too, but looks for the container's process by a number that another process
+/// has where processes are shared; and it leaves them writable, so that a container that is root could lift its own limits.
+fn cgroups(order: &Order<'_>) -> Vec<Value> {
+    let protection = if order.container.security.privileged { "rw" } else { "ro" };
+    let closed = ["nosuid", "noexec", "nodev"];
+    if order.machine.unified {
+        let options: Vec<&str> = closed.into_iter().chain(["relatime", protection]).collect();
+        let mount =
+            json!({ "destination": MOUNTED, "type": "cgroup", "source": "cgroup", "options": options });
+        return vec![mount];
+    }
+    let options: Vec<&str> = closed.into_iter().chain(["mode=755", "size=64k"]).collect();
+    let mut mounts =
+        vec![json!({ "destination": MOUNTED, "type": "tmpfs", "source": "tmpfs", "options": options })];
+    // A hierarchy without controllers, as systemd has one, is not the runtime's.
+    let made = order.machine.hierarchies.iter().filter(|name| name.split(',').any(|one| OLD.contains(&one)));
+    mounts.extend(made.map(|name| {
+        let here = Path::new(MOUNTED).join(name);
+        let source = here.join(order.cgroup.trim_start_matches('/'));
+        bind(
+            &here.to_string_lossy(),
+            &source,
+            &["rbind", "rprivate", "nosuid", "noexec", "nodev", protection],
+        )
+    }));
+    mounts
+}
+
+/// What the pod gives to all its containers, unless one brings its own.
+fn own(order: &Order<'_>) -> Vec<Value> {
+    let places = order.places;
+    let machines = order.container.security.namespaces.ipc == Share::Node;
+    let shm = if machines { Some(Path::new("/dev/shm")) } else { places.shm.as_deref() };
+    let read_only = order.container.security.read_only_root;
+    let files = [("/etc/hostname", &places.hostname), ("/etc/resolv.conf", &places.resolv_conf)];
+    let files = files.into_iter().filter_map(|(path, place)| Some((path, place.as_deref()?)));
+    let mut mounts: Vec<Value> = files
+        .map(|(path, place)| bind(path, place, &["rbind", "rprivate", if read_only { "ro" } else { "rw" }]))
+        .collect();
+    mounts.extend(shm.map(|place| bind("/dev/shm", place, &["rbind", "rprivate", "rw"])));
+    mounts
+}
+
+fn bind(destination: &str, source: &Path, options: &[&str]) -> Value {
+    json!({ "destination": destination, "type": "bind", "source": source, "options": options })
+}
+
+fn source(order: &Order<'_>, mount: &Mount) -> Result<std::path::PathBuf> {
+    if mount.image.is_some() {
+        let place = order.images.get(&mount.container_path);
+        return place.cloned().ok_or_else(|| {
+            Error::internal(format!("make OCI spec: the image for {:?} is not mounted", mount.container_path))
+        });
+    }
+    if mount.host_path.starts_with('/') {
+        return Ok(mount.host_path.clone().into());
+    }
+    Err(Error::invalid(format!(
+        "mount {:?}: the path on the machine, {:?}, is not absolute",
+        mount.container_path, mount.host_path
+    )))
+}
+
+fn options(mount: &Mount) -> Vec<&'static str> {
+    let propagation = match mount.propagation {
+        Propagation::Private => "rprivate",
+        Propagation::HostToContainer => "rslave",
+        Propagation::Bidirectional => "rshared",
+    };
+    let mut options = vec!["rbind", propagation];
+    // What an image holds is its own, and the same for all.
+    if mount.read_only || mount.image.is_some() {
+        options.push("ro");
+        if mount.recursive_read_only {
+            options.push("rro");
+        }
+    } else {
+        options.push("rw");
+    }
+    options
+}
+
+fn depth(path: &str) -> usize {
+    path.split('/').filter(|part| !part.is_empty() && *part != ".").count()
+}
+
+/// The path without dots. One that leads out of the container is refused; the runtime would keep it in, but elsewhere than asked.
+fn clean(path: &str) -> Result<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            return Err(Error::invalid(format!(
+                "mount {path:?}: a path in the container must not contain '..'"
+            )));
+        }
+        parts.push(part);
+    }
+    if parts.is_empty() {
+        return Err(Error::invalid(format!(
+            "mount {path:?}: nothing can be mounted over the container's root"
+        )));
+    }
+    Ok(format!("/{}", parts.join("/")))
+}

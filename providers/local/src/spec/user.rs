@@ -1,0 +1,243 @@
+//! Who runs in a container, by the users and groups of its image.
+
+use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use serde::{Deserialize, Serialize};
+use vk_pod_engine::backend::{Security, SupplementalGroupsPolicy};
+use vk_provider::{Error, Result};
+
+/// The longest `/etc/passwd` that is read.
+const LONGEST: u64 = 4 << 20;
+
+/// Who runs in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// More groups, the first one among them.
+    pub groups: Vec<u32>,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// Looks a user up in a root file system. Links in it lead nowhere else.
+    pub fn find(rootfs: &Path, security: &Security, image: &str) -> Result<Self> {
+        let text = |path: &str| read(rootfs, path).map_err(|error| unreadable(rootfs, path, error));
+        Self::among(&text("etc/passwd")?, &text("etc/group")?, security, image)
+    }
+
+    /// The same by the contents of `/etc/passwd` and `/etc/group`.
+    pub fn among(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
+        let (user, own_group) = asked(security, image)?;
+        let entries = passwd.lines().filter_map(User::parse);
+        let number = user.parse::<u32>().ok();
+        // A number is itself, whoever has such a name.
+        let known = entries.clone().find(|entry| number.map_or(entry.name == user, |uid| entry.uid == uid));
+        let uid = match (number, &known) {
+            (Some(uid), _) => uid,
+            (None, Some(known)) => known.uid,
+            (None, None) => {
+                return Err(Error::invalid(format!(
+                    "unable to find user {user}: no matching entries in passwd file"
+                )));
+            }
+        };
+        let groups: Vec<Group<'_>> = group.lines().filter_map(Group::parse).collect();
+        let gid = match own_group {
+            None => known.as_ref().map_or(0, |known| known.gid),
+            Some(name) => match name.parse() {
+                Ok(gid) => gid,
+                Err(_) => groups.iter().find(|group| group.name == name).map(|group| group.gid).ok_or_else(
+                    || {
+                        Error::invalid(format!(
+                            "unable to find group {name}: no matching entries in group file"
+                        ))
+                    },
+                )?,
+            },
+        };
+        let mut all = vec![gid];
+        if security.supplemental_groups_policy == SupplementalGroupsPolicy::Merge
+            && let Some(known) = &known
+        {
+            all.extend(groups.iter().filter(|group| group.has(known.name)).map(|group| group.gid));
+        }
+        for more in &security.supplemental_groups {
+            all.push(id("supplemental group", *more)?);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        all.retain(|gid| seen.insert(*gid));
+        Ok(Self { uid, gid, groups: all })
+    }
+}
+
+/// User and group as they are asked for: the pod's number, then a name, then what the image says.
+fn asked(security: &Security, image: &str) -> Result<(String, Option<String>)> {
+    let group = security.group.map(|group| id("group", group).map(|group| group.to_string())).transpose()?;
+    let user = match (security.user, &security.username) {
+        (Some(user), _) => id("user", user)?.to_string(),
+        (None, Some(name)) if !name.is_empty() => name.clone(),
+        (None, _) if group.is_some() => {
+            return Err(Error::invalid("user group is specified without user"));
+        }
+        (None, _) => {
+            let (user, group) = image.split_once(':').unwrap_or((image, ""));
+            let user = if user.is_empty() { "0" } else { user };
+            return Ok((user.to_owned(), Some(group.to_owned()).filter(|group| !group.is_empty())));
+        }
+    };
+    Ok((user, group))
+}
+
+fn id(what: &str, number: i64) -> Result<u32> {
+    u32::try_from(number)
+        .map_err(|_| Error::invalid(format!("{what} id {number} is not between 0 and {}", u32::MAX)))
+}
+
+fn read(rootfs: &Path, path: &str) -> rustix::io::Result<String> {
+    let root = rustix::fs::open(rootfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = match rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), inside) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(String::new()),
+        Err(error) => return Err(error),
+    };
+    if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file() {
+        return Ok(String::new());
+    }
+    let mut content = Vec::new();
+    File::from(file)
+        .take(LONGEST)
+        .read_to_end(&mut content)
+        .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
+    Ok(String::from_utf8_lossy(&content).into_owned())
+}
+
+fn unreadable(rootfs: &Path, path: &str, error: rustix::io::Errno) -> Error {
+    Error::internal(format!("read /{path} of the image at {}: {error}", rootfs.display())).caused_by(error)
+}
+
+#[derive(Clone, Copy)]
+struct User<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+}
+
+impl<'a> User<'a> {
+    /// A line of `/etc/passwd`; `None` for one that cannot be read, as everybody does it.
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut fields = line.trim().split(':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
+        let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Self { name, uid, gid })
+    }
+}
+
+struct Group<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+impl<'a> Group<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut fields = line.trim().split(':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
+        let gid = fields.nth(1)?.parse().ok()?;
+        Some(Self { name, gid, members: fields.next().unwrap_or_default() })
+    }
+
+    fn has(&self, user: &str) -> bool {
+        self.members.split(',').any(|member| member.trim() == user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken\nweb:x:1000:1001::/home/web:/bin/sh\n1234:x:7:8::/:\n";
+    const GROUP: &str = "root:x:0:\nweb:x:1001:\nstaff:x:50:web,other\nwheel:x:10:root\n";
+
+    fn find(security: &Security, image: &str) -> Result<Identity, String> {
+        Identity::among(PASSWD, GROUP, security, image).map_err(|error| error.message().to_owned())
+    }
+
+    fn identity(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+        Identity { uid, gid, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn an_image_names_its_user_by_name_or_number_and_its_group_beside() {
+        let none = Security::default();
+        assert_eq!(find(&none, "").unwrap(), identity(0, 0, &[0, 10]));
+        assert_eq!(find(&none, "web").unwrap(), identity(1000, 1001, &[1001, 50]));
+        assert_eq!(find(&none, "1000").unwrap(), identity(1000, 1001, &[1001, 50]));
+        assert_eq!(find(&none, "web:staff").unwrap(), identity(1000, 50, &[50]));
+        assert_eq!(find(&none, "web:77").unwrap(), identity(1000, 77, &[77, 50]));
+        assert_eq!(find(&none, "4711").unwrap(), identity(4711, 0, &[0]));
+        assert_eq!(find(&none, "1234").unwrap(), identity(1234, 0, &[0]), "a number is not a name");
+    }
+
+    #[test]
+    fn the_pod_says_it_before_the_image() {
+        let security = Security { user: Some(1000), group: Some(3000), ..Security::default() };
+        assert_eq!(find(&security, "root").unwrap(), identity(1000, 3000, &[3000, 50]));
+        let security = Security { username: Some("web".into()), ..Security::default() };
+        assert_eq!(find(&security, "root").unwrap(), identity(1000, 1001, &[1001, 50]));
+    }
+
+    #[test]
+    fn groups_of_the_image_count_unless_the_pod_is_strict() {
+        let mut security =
+            Security { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..Security::default() };
+        assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 50, 2000]));
+        security.supplemental_groups_policy = SupplementalGroupsPolicy::Strict;
+        assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 2000, 50]));
+    }
+
+    #[test]
+    fn a_user_or_group_that_is_not_there_is_refused_by_its_name() {
+        let none = Security::default();
+        let unknown = "unable to find user nobody: no matching entries in passwd file";
+        assert_eq!(find(&none, "nobody"), Err(unknown.into()));
+        let unknown = "unable to find group nobody: no matching entries in group file";
+        assert_eq!(find(&none, "web:nobody"), Err(unknown.into()));
+        let alone = Security { group: Some(5), ..Security::default() };
+        assert_eq!(find(&alone, ""), Err("user group is specified without user".into()));
+        let huge = Security { user: Some(1 << 40), ..Security::default() };
+        assert!(find(&huge, "").unwrap_err().contains("is not between"));
+    }
+
+    #[test]
+    fn links_in_the_image_do_not_lead_to_the_machines_users() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("etc")).unwrap();
+        // In the image the target is missing, on the machine it is there.
+        std::os::unix::fs::symlink("/etc/group", folder.path().join("etc/passwd")).unwrap();
+        std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group"))
+            .unwrap();
+        let found = Identity::find(folder.path(), &Security::default(), "").unwrap();
+        assert_eq!(found, Identity { uid: 0, gid: 0, groups: vec![0] });
+        let error = Identity::find(folder.path(), &Security::default(), "root").unwrap_err();
+        assert!(error.message().starts_with("unable to find user root"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_files_hold_there_is_an_answer(passwd in ".{0,200}", group in ".{0,200}", user in "[a-z0-9:]{0,8}") {
+            let security = Security { supplemental_groups: vec![1, 2], ..Security::default() };
+            if let Ok(found) = Identity::among(&passwd, &group, &security, &user) {
+                prop_assert_eq!(found.groups.first(), Some(&found.gid));
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The provider `local` with real containers.
+
+mod backend;
+mod image;
+mod network;
+mod shim;

@@ -1,0 +1,365 @@
+//! The provider `local` with real containers and no runtime beside it, as a node of a real control plane.
+
+#![allow(clippy::print_stdout, reason = "what was measured on the way")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde_json::{Value, json};
+use vk_provider_local::network::{Network, NetworkSettings};
+use vk_testing::{
+    eventually,
+    peer::{Bare, Host as _, Image, Machine},
+};
+
+use super::place::{IMAGE, LATER, Place, instances, number};
+
+/// Counts, a line for each number.
+const COUNTS: &str = "i=0; while :; do echo $i; i=$((i + 1)); usleep 20000; done";
+
+/// A node, and what is to be put back of it outside of its namespaces.
+struct Node {
+    place: Place<Bare>,
+}
+
+impl Node {
+    async fn start(name: &str, flags: &[&str]) -> Self {
+        let host = Bare::start(Machine::any()).await;
+        let (folder, cgroup) = (host.machine().folder().to_owned(), host.machine().cgroup());
+        let archive = host.archive(&Image::standard());
+        let import = host
+            .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
+            .args(["image", "import", "--state-dir"])
+            .args([&folder.join("state"), &archive])
+            .output()
+            .unwrap();
+        assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
+        let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge", "minFreeDisk": "1Mi" });
+        Self { place: Place::start(host, "local", config, name, flags).await }
+    }
+
+    /// The processes in the cgroups of its containers, as they are numbered out here.
+    fn contained(&self) -> BTreeSet<i32> {
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.place.host.machine().cgroup());
+        let mut pids = BTreeSet::new();
+        let mut folders = vec![group];
+        while let Some(folder) = folders.pop() {
+            let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+            let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+            folders.extend(below.map(|entry| entry.path()).filter(|path| path.is_dir()));
+        }
+        pids
+    }
+
+    /// The processes of our program in its namespaces that are not the command itself: shims and those that make containers.
+    fn shims(&self) -> Vec<Pid> {
+        let ours = fs::read_link(format!("/proc/{}/ns/pid", self.inside())).unwrap();
+        let command = self.place.pid();
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+            .map(Pid::from_raw)
+            .filter(|pid| Some(*pid) != command)
+            .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|space| space == ours))
+            .filter(|pid| {
+                let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                said.split(|byte| *byte == 0).any(|word| word == b"shim")
+            })
+            .collect()
+    }
+
+    fn inside(&self) -> u32 {
+        self.place.host.inside()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.place.folder().join("state").join(&self.place.node)
+    }
+
+    /// Nothing of any container is left: no process, no cgroup, no mount, no record.
+    async fn nothing_is_left(&self) {
+        let directory = self.directory();
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.place.host.machine().cgroup());
+        let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
+        eventually("nothing is left of the containers", LATER, || async {
+            let mounts = fs::read_to_string(format!("/proc/{}/mounts", self.inside())).unwrap();
+            let mounts = mounts.lines().filter(|line| line.contains(&*directory.to_string_lossy())).count();
+            let groups = fs::read_dir(&group)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|entry| entry.path().is_dir())
+                .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten().flatten())
+                .filter(|entry| entry.file_name().to_string_lossy().contains("pod"))
+                .count();
+            let left = [
+                ("processes", self.contained().len()),
+                ("shims", self.shims().len()),
+                ("mounts", mounts),
+                ("groups of pods", groups),
+                ("containers", count(directory.join("local/containers"))),
+                ("sandboxes", count(directory.join("local/sandboxes"))),
+                ("pods", count(directory.join("pods"))),
+            ];
+            let left: Vec<_> = left.into_iter().filter(|(_, count)| *count > 0).collect();
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Links and rules are the machine's: no namespace takes them along.
+        let dir = self.directory().join("local/network");
+        let put_back = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let network = Network::open(NetworkSettings { dir, subnet: None, nat: true }).await.unwrap();
+                network.reconcile(&BTreeSet::new()).await.unwrap();
+                network.close().await.unwrap();
+            });
+        });
+        let put_back = put_back.join();
+        assert!(std::thread::panicking() || put_back.is_ok(), "the network was not put back");
+    }
+}
+
+/// Each number once, in order, up to some.
+fn counted(log: &str) -> usize {
+    let numbers: Vec<usize> = log.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers.iter().copied().eq(0..numbers.len()), "a line is lost or doubled: {log}");
+    numbers.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn kubectl_reaches_into_containers_without_a_runtime() {
+    for (way, flags) in [("websocket", &[][..]), ("spdy", &["--stream-websockets=false"])] {
+        let node = Node::start(&format!("local-kubectl-{way}"), flags).await;
+        node.place.kubectl_reaches_in().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn a_killed_process_finds_its_containers_with_their_pids_and_no_line_is_lost() {
+    let count = number("VK_LOCAL_PODS", 10);
+    let mut node = Node::start("local-killed", &[]).await;
+    let namespace = node.place.namespace("local-killed").await;
+    let container = json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", COUNTS]});
+    for number in 0..count {
+        node.place.create(&namespace, &format!("pod-{number}"), &container).await;
+    }
+    let before = node.place.all_ready(&namespace, count).await;
+    let first: BTreeSet<i32> = init_pids(&node);
+    node.place.kill();
+    let written = size_of_logs(&node);
+    eventually("containers write while nobody is there", LATER, || async {
+        let now = size_of_logs(&node);
+        if now > written { Ok(()) } else { Err(format!("{now} bytes")) }
+    })
+    .await;
+    node.place.launch();
+    node.place.becomes("True", "").await;
+    let after = node.place.all_ready(&namespace, count).await;
+    assert_eq!(instances(&after), instances(&before));
+    assert_eq!(init_pids(&node), first, "the same processes");
+    assert_eq!(first.len(), count);
+    for number in 0..count {
+        assert!(counted(&node.place.log(&namespace, &format!("pod-{number}"), &[]).await) > 0);
+    }
+    node.place.remove(&namespace).await;
+    node.nothing_is_left().await;
+}
+
+/// The first process of each container.
+fn init_pids(node: &Node) -> BTreeSet<i32> {
+    let is_first = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")
+    };
+    node.contained().into_iter().filter(is_first).collect()
+}
+
+fn size_of_logs(node: &Node) -> u64 {
+    let mut folders = vec![node.directory().join("logs")];
+    let mut size = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(there) if there.is_dir() => folders.push(entry.path()),
+                Ok(there) => size += there.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    size
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn a_container_whose_shim_is_killed_is_told_to_have_been_killed_and_started_again() {
+    let node = Node::start("local-shim", &[]).await;
+    let namespace = node.place.namespace("local-shim").await;
+    node.place.crowd(&namespace, 1).await;
+    let (shims, pids) = (node.shims(), node.contained());
+    assert_eq!(shims.len(), 1, "{shims:?}");
+    kill(shims[0], Signal::SIGKILL).unwrap();
+    let status = node
+        .place
+        .container(&namespace, "pod-0", "runs again", |status| {
+            status["restartCount"] == 1 && status["ready"] == true
+        })
+        .await;
+    let ended = &status["lastState"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(137), &json!("Error")), "{status}");
+    assert!(node.contained().is_disjoint(&pids), "what had no owner is gone");
+    node.place.remove(&namespace).await;
+    node.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted() {
+    let mut node = Node::start("local-reboot", &[]).await;
+    let namespace = node.place.namespace("local-reboot").await;
+    node.place.crowd(&namespace, 3).await;
+    node.place.kill();
+    // Everything that ran and everything that was mounted is gone; the files are there.
+    node.place.host.reboot().await;
+    node.place.launch();
+    for number in 0..3 {
+        let status = node
+            .place
+            .container(&namespace, &format!("pod-{number}"), "runs again", |status| {
+                status["restartCount"] == 1 && status["ready"] == true
+            })
+            .await;
+        assert!(status["lastState"]["terminated"].is_object(), "{status}");
+    }
+    node.place.remove(&namespace).await;
+    node.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn no_container_is_left_without_an_owner_however_often_anything_is_killed() {
+    let kills = number("VK_LOCAL_KILLS", 10);
+    let seed = number("VK_SEED", 7);
+    let mut random = StdRng::seed_from_u64(seed as u64);
+    let mut node = Node::start("local-kills", &[]).await;
+    let namespace = node.place.namespace("local-kills").await;
+    let container = json!({"name": "main", "image": IMAGE, "command": ["/stay"]});
+    for turn in 0..kills {
+        node.place.create(&namespace, &format!("pod-{turn}"), &container).await;
+        if turn % 3 == 2 {
+            let old = format!("pod-{}", turn - 2);
+            node.place.pods(&namespace).delete(&old, &kube::api::DeleteParams::default()).await.unwrap();
+        }
+        // Some moment of whatever is under way.
+        tokio::time::sleep(std::time::Duration::from_millis(random.random_range(0..400))).await;
+        let shims = node.shims();
+        if turn % 2 == 0 || shims.is_empty() {
+            node.place.kill();
+            node.place.launch();
+        } else {
+            // It may have ended meanwhile.
+            let _ = kill(shims[random.random_range(0..shims.len())], Signal::SIGKILL);
+        }
+    }
+    let left = kills - kills / 3;
+    let all: BTreeMap<String, Value> = node.place.all_ready(&namespace, left).await;
+    assert_eq!(all.len(), left);
+    eventually("every container has one shim, and every shim a container", LATER, || async {
+        let (shims, inits) = (node.shims().len(), init_pids(&node).len());
+        if shims == left && inits == left {
+            Ok(())
+        } else {
+            Err(format!("{shims} shims, {inits} containers"))
+        }
+    })
+    .await;
+    node.place.remove(&namespace).await;
+    node.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn a_container_at_full_speed_loses_no_line_and_harms_nobody() {
+    let node = Node::start("local-torrent", &[]).await;
+    let rate = node.place.takes_a_torrent().await;
+    println!("{rate:.0} lines a second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn containers_see_neither_the_machines_processes_nor_others_files_and_secrets_go_with_the_pod() {
+    let node = Node::start("local-apart", &[]).await;
+    let namespace = node.place.namespace("local-apart").await;
+    let script = "hostname; ps | grep -c . ; ls /; cat /proc/1/comm; echo here > /mine; sleep infinity";
+    let container = json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", script]});
+    node.place.create(&namespace, "one", &container).await;
+    node.place.create(&namespace, "two", &container).await;
+    node.place.all_ready(&namespace, 2).await;
+    for pod in ["one", "two"] {
+        let log = eventually("it has looked around", LATER, || async {
+            let log = node.place.log(&namespace, pod, &[]).await;
+            if log.lines().count() > 3 { Ok(log) } else { Err(log) }
+        })
+        .await;
+        assert_eq!(log.lines().next(), Some(pod));
+        assert!(!log.lines().any(|line| line == "mine"), "another's file: {log}");
+        let processes: usize = log.lines().nth(1).unwrap().parse().unwrap();
+        assert!(processes <= 5, "only its own processes: {log}");
+    }
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(node.directory()).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o700);
+    node.place.remove(&namespace).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
+async fn bad_pods_are_told_why_in_a_kubelets_words_and_the_node_stays_well() {
+    let node = Node::start("local-bad", &[]).await;
+    let namespace = node.place.namespace("local-bad").await;
+    let bomb = "bomb() { bomb | bomb & }; bomb; sleep infinity";
+    let bad = [
+        ("no-command", json!({"command": ["/no/such/program"]})),
+        ("no-image", json!({"image": "vk.test/nosuch:1", "imagePullPolicy": "Never"})),
+        ("no-name", json!({"image": "UPPER/not a name"})),
+        ("bomb", json!({"command": ["sh", "-c", bomb]})),
+    ];
+    for (name, more) in &bad {
+        let mut container = json!({"name": "main", "image": IMAGE});
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node.place.create(&namespace, name, &container).await;
+    }
+    let waits = |reasons: &'static [&'static str]| {
+        move |status: &Value| {
+            let reason = status["state"]["waiting"]["reason"].as_str().unwrap_or_default();
+            reasons.contains(&reason)
+        }
+    };
+    let told = node.place.container(&namespace, "no-command", "is told", |status| {
+        let ended = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
+        ended.iter().any(|ended| ended["reason"] == "StartError" && ended["exitCode"] == 128)
+    });
+    let told = told.await.to_string();
+    assert!(told.contains("no such file or directory"), "{told}");
+    node.place.container(&namespace, "no-image", "is told", waits(&["ErrImageNeverPull"])).await;
+    node.place.container(&namespace, "no-name", "is told", waits(&["InvalidImageName"])).await;
+    node.place.crowd(&namespace, 1).await;
+    node.place.becomes("True", "").await;
+    node.place.remove(&namespace).await;
+}
