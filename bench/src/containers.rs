@@ -158,15 +158,16 @@ impl Agent {
 
     fn look(&self, ground: &Ground) -> anyhow::Result<Held> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
-        let runtime = match ground {
-            Ground::Containerd(containerd) => {
-                let id = containerd.id().context("containerd runs")?;
-                Usage::of(id).context("containerd ended")?.cpu
-            }
-            Ground::Bare(_) => Duration::ZERO,
-        };
+        // What lost its parent is below the first process of the namespaces.
+        let mut roots = vec![ground.inside(), self.id()];
+        let mut runtime = Duration::ZERO;
+        if let Ground::Containerd(containerd) = ground {
+            let id = containerd.id().context("containerd runs")?;
+            roots.push(id);
+            runtime = Usage::of(id).context("containerd ended")?.cpu;
+        }
         // What the pods themselves hold is their own affair.
-        let all = proportional_megabytes_below(ground.inside(), &[&PROGRAM.join(" ")])?;
+        let all = proportional_megabytes_below(&roots, &[&PROGRAM.join(" ")])?;
         Ok(Held { usage, proportional: proportional_megabytes(self.id())?, all, runtime })
     }
 

@@ -60,8 +60,8 @@ pub(crate) fn proportional_megabytes(pid: u32) -> anyhow::Result<f64> {
     megabytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "Pss")
 }
 
-/// The same of a process and all that it and its children started, but for those that `leave_out` names by their command lines.
-pub(crate) fn proportional_megabytes_below(root: u32, leave_out: &[&str]) -> anyhow::Result<f64> {
+/// The same of processes and all that they and their children started, but for those that `leave_out` names by their command lines.
+pub(crate) fn proportional_megabytes_below(roots: &[u32], leave_out: &[&str]) -> anyhow::Result<f64> {
     let all: Vec<u32> = fs::read_dir("/proc")?
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -74,7 +74,7 @@ pub(crate) fn proportional_megabytes_below(root: u32, leave_out: &[&str]) -> any
         all.iter().filter_map(|pid| Some((*pid, parent(pid)?))).collect();
     let is_below = |pid: &&u32| {
         let mut at = Some(**pid);
-        while let Some(here) = at.filter(|here| *here != root) {
+        while let Some(here) = at.filter(|here| !roots.contains(here)) {
             at = parents.get(&here).copied();
         }
         at.is_some()
