@@ -33,7 +33,9 @@ pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long after its end a container is asked again that was killed, and how often.
 const SETTLED: SignedDuration = SignedDuration::from_secs(3);
-const SETTLING: Duration = Duration::from_secs(1);
+pub(super) const SETTLING: Duration = Duration::from_secs(1);
+/// How long after its end a pod is not ended that might have ended for want of memory.
+const SETTLING_FIRST: SignedDuration = SignedDuration::from_secs(1);
 /// The exit code of a process that SIGKILL ended.
 const KILLED: i32 = 137;
 
@@ -374,6 +376,15 @@ impl Actor {
         let killed = container.state == ContainerState::Exited && container.exit_code == KILLED;
         let since = container.finished.map(|finished| self.now().duration_since(finished));
         killed && container.reason != "OOMKilled" && since.is_some_and(|since| since < SETTLED)
+    }
+
+    /// Whether a container was killed just now, so that the runtime has had no time to say why.
+    pub(super) fn may_learn_more(&self) -> bool {
+        let young = |container: &Container| {
+            let since = container.finished.map(|finished| self.now().duration_since(finished));
+            since.is_some_and(|since| since < SETTLING_FIRST)
+        };
+        self.snapshot.containers.iter().any(|container| self.unsettled(container) && young(container))
     }
 
     /// A container in full, or `None` where it has gone meanwhile.

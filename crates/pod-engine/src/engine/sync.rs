@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{AFTER_FAILURE, Actor, Depth, Next, complain, with_status},
+    actor::{AFTER_FAILURE, Actor, Depth, Next, SETTLING, complain, with_status},
     health::network_trouble,
     stop::gone,
 };
@@ -46,6 +46,11 @@ impl Actor {
         let computed = self.show(bundle);
         let pod = with_status(bundle, &computed);
         if is_final(&computed) {
+            if self.may_learn_more() {
+                // A runtime that is told to stop the sandbox learns nothing any more.
+                self.slot.outdate();
+                return Ok(Next::In(SETTLING));
+            }
             self.end(Some(&pod), &bundle.pod, None).await?;
             return Ok(Next::In(self.resync()));
         }
