@@ -9,6 +9,7 @@ mod actor;
 mod garbage;
 mod health;
 mod listed;
+mod look;
 mod meter;
 mod note;
 mod outbox;

@@ -9,7 +9,8 @@ use tokio::{sync::watch, time::Instant};
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{Actor, Depth, Next, Stopped, complain, unprobed},
+    actor::{Actor, Next, Stopped, complain, unprobed},
+    look::Depth,
     shared::Shared,
     slot::{Order, Slot},
 };

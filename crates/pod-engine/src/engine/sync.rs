@@ -7,8 +7,9 @@ use rand::RngExt as _;
 use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
-    actor::{AFTER_FAILURE, Actor, Depth, Next, SETTLING, complain, with_status},
+    actor::{AFTER_FAILURE, Actor, Next, complain, with_status},
     health::network_trouble,
+    look::{Depth, SETTLING},
     stop::gone,
 };
 use crate::{
