@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::time::Instant;
+use tokio::{task::spawn_blocking, time::Instant};
 use vk_testing::{ControlPlane, control_plane, kubectl};
 
 use self::guardian::Guardian;
@@ -27,6 +27,8 @@ pub use self::{guardian::guard, state::State};
 
 /// How long the nodes may take to become Ready.
 const LIMIT: Duration = Duration::from_mins(1);
+/// How long work that was begun may take to end, when nobody waits for its result any more.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// What the user asked of `virtual-kubelet dev`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +69,22 @@ pub async fn run(
     #[cfg(feature = "local")]
     let config = demo::modest(config);
     let guardian = Guardian::start(state, &config)?;
-    let outcome = Box::pin(play(options, config, registry, &mut stop)).await;
+    // It has threads of its own, so that one can wait for their end: work on the disk and on the network goes on when nobody waits for
+    // its result any more, and would make anew what is being removed.
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let threads = threads.context("cannot start threads")?;
+    let played = spawn_blocking(move || {
+        let outcome = threads.block_on(Box::pin(play(options, config, registry, &mut stop)));
+        (outcome, stop, threads)
+    });
+    let (outcome, mut stop, threads) = played.await.context("the nodes' thread panicked")?;
     // Whatever came of it: what the nodes ran goes now.
+    let removed = async {
+        drop(spawn_blocking(move || threads.shutdown_timeout(QUIET)).await);
+        guardian.end().await
+    };
     tokio::select! {
-        ended = guardian.end() => ended?,
+        removed = removed => removed?,
         _ = stop.signal() => std::process::exit(INTERRUPTED),
     }
     outcome

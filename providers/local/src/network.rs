@@ -179,6 +179,11 @@ impl Network {
     }
 }
 
+/// The name of the bridge of the node with this directory of its network, which is to be an absolute path without links.
+pub fn bridge(dir: &Path) -> String {
+    machine::name(dir)
+}
+
 /// What another firewall of this machine may do to the packets of pods of the node with this directory of its network, and the remedy.
 pub fn obstacle(dir: &Path) -> Option<String> {
     // Before the node was ever started its bridge has no name yet.

@@ -239,10 +239,12 @@ impl Play<'_> {
         let last = recording.moments.last().unwrap_or(recorded);
         let end = Instant::now() + Duration::from_secs(checkpoint.within);
         self.arrive(checkpoint, end).await?;
+        let maybe = checkpoint.maybe.iter().map(String::as_str);
+        let may: Vec<&str> = self.stage.own.iter().copied().chain(maybe).collect();
         let mut found;
         loop {
             let moment = self.moment(checkpoint).await?;
-            found = differences(recorded, last, &moment, self.stage.own, self.stage.addresses);
+            found = differences(recorded, last, &moment, &may, self.stage.addresses);
             if found.is_empty() || Instant::now() > end {
                 return Ok(found);
             }

@@ -27,6 +27,9 @@ pub struct Checkpoint {
     /// What people must have been told: reasons of events.
     #[serde(default)]
     pub events: Vec<String>,
+    /// What people may have been told or not, as it depends on the moment: reasons of events.
+    #[serde(default)]
+    pub maybe: Vec<String>,
     /// Whether the pod must be gone.
     #[serde(default)]
     pub gone: bool,

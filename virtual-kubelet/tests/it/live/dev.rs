@@ -2,7 +2,12 @@
 
 mod containers;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -66,6 +71,11 @@ impl Dev {
         programs
     }
 
+    /// What is in the temporary folder.
+    fn folders(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.temporary.path()).unwrap().flatten().map(|entry| entry.path()).collect()
+    }
+
     /// kubectl as the user is told to call it.
     fn kubectl(&self, args: &[&str]) -> String {
         let stdout = self.process.stdout();
@@ -87,7 +97,7 @@ impl Dev {
         drop(fs::remove_dir_all(self.temporary.path().join("kubectl-cache")));
         eventually("no process and no folder remains", GONE, || async {
             let processes = processes(self.temporary.path());
-            let files: Vec<_> = fs::read_dir(self.temporary.path()).unwrap().flatten().collect();
+            let files = self.folders();
             if processes.is_empty() && files.is_empty() {
                 Ok(())
             } else {
@@ -111,6 +121,12 @@ fn processes(folder: &Path) -> Vec<Vec<String>> {
 
 fn program(path: &String) -> String {
     Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Where the kernel shows the bridge of the node with this state directory, if there is one.
+fn bridge(state_dir: &Path) -> PathBuf {
+    let network = state_dir.join("virtual-kubelet/local/network");
+    Path::new("/sys/class/net").join(vk_provider_local::network::bridge(&network))
 }
 
 /// Name and status of each node in a table of kubectl.
@@ -155,14 +171,33 @@ async fn a_killed_dev_leaves_nothing() {
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn dev_that_is_stopped_while_it_starts_leaves_nothing() {
-    let mut dev = Dev::begin(&[]);
-    dev.says("Starting etcd").await;
-    eventually("etcd runs", STARTED, || async {
-        if dev.programs().is_empty() { Err("not yet") } else { Ok(()) }
+    stopped_as_soon_as("etcd runs", |dev| !dev.programs().is_empty()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn dev_that_is_stopped_while_it_makes_its_image_leaves_nothing() {
+    let has_images = |path: &Path| path.join("images").is_dir();
+    stopped_as_soon_as("it has images", |dev| dev.folders().iter().any(|path| has_images(path))).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn dev_that_is_stopped_while_its_node_starts_leaves_nothing() {
+    stopped_as_soon_as("the kubeconfig is there", |dev| {
+        dev.process.folder.path().join("below/kubeconfig").exists()
     })
     .await;
+}
+
+async fn stopped_as_soon_as(what: &str, is_so: impl Fn(&Dev) -> bool) {
+    let mut dev = Dev::begin(&[]);
+    eventually(what, STARTED, || async { if is_so(&dev) { Ok(()) } else { Err("not yet") } }).await;
+    let bridges: Vec<PathBuf> = dev.folders().iter().map(|state| bridge(state)).collect();
     dev.process.signal(Signal::SIGINT);
     let outcome = dev.process.end(GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
+    let left: Vec<&PathBuf> = bridges.iter().filter(|bridge| bridge.exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
     dev.nothing_remains().await;
 }
