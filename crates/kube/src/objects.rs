@@ -9,7 +9,7 @@ use kube::{
     core::{Request, request},
 };
 use serde::{
-    Deserialize, Serialize,
+    Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_json::Value;
@@ -34,16 +34,16 @@ pub struct Objects<K> {
 
 /// A change to one object. All but `Json` may carry `metadata.uid` and `metadata.resourceVersion` as preconditions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Patch<'a> {
+pub enum Patch<'a, B = Value> {
     /// Server-side apply of the fields given, by force, as [`FIELD_MANAGER`]: fields that we applied before and that are
     /// not given any more go.
-    Apply(&'a Value),
+    Apply(&'a B),
     /// Strategic merge: lists merge by their keys.
-    Strategic(&'a Value),
+    Strategic(&'a B),
     /// JSON merge: lists are replaced.
-    Merge(&'a Value),
+    Merge(&'a B),
     /// A list of JSON patch operations.
-    Json(&'a Value),
+    Json(&'a B),
 }
 
 /// What the calls need to know of a kind.
@@ -173,13 +173,17 @@ impl<K: Object> Objects<K> {
     }
 
     /// Changes an object and answers what it is now.
-    pub async fn patch(&self, name: &str, patch: Patch<'_>) -> Result<K, Error> {
+    pub async fn patch<B: Serialize + Debug>(&self, name: &str, patch: Patch<'_, B>) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
         self.write("patch", self.requests().patch(name, &params, &body)).await
     }
 
     /// Changes an object's status and answers what the object is now.
-    pub async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<K, Error> {
+    pub async fn patch_status<B: Serialize + Debug>(
+        &self,
+        name: &str,
+        patch: Patch<'_, B>,
+    ) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
         self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
@@ -245,15 +249,16 @@ impl<K> fmt::Debug for Objects<K> {
 
 // === impl Patch ===
 
-impl<'a> Patch<'a> {
-    fn for_kube(self) -> Result<(PatchParams, KubePatch<&'a Value>), Error> {
+impl<'a, B: Serialize + Debug> Patch<'a, B> {
+    fn for_kube(self) -> Result<(PatchParams, KubePatch<&'a B>), Error> {
         let plain = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         Ok(match self {
             Self::Apply(body) => (PatchParams::apply(FIELD_MANAGER).force(), KubePatch::Apply(body)),
             Self::Strategic(body) => (plain, KubePatch::Strategic(body)),
             Self::Merge(body) => (plain, KubePatch::Merge(body)),
             Self::Json(body) => {
-                let operations = Deserialize::deserialize(body)
+                let operations = serde_json::to_value(body)
+                    .and_then(serde_json::from_value)
                     .map_err(|error| Error::new(crate::Kind::Invalid, format!("JSON patch: {error}")))?;
                 (plain, KubePatch::Json(operations))
             }

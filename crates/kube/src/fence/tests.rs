@@ -46,11 +46,10 @@ fn server(fence: &Fence) -> (Client, Arc<Mutex<Vec<String>>>) {
 async fn write_everything(client: &Client) -> Vec<Kind> {
     let nodes = Objects::<Node>::cluster(client.clone());
     let body = serde_json::json!({});
-    let body = Patch::Merge(&body);
     let kinds = [
         nodes.create(&Node::default()).await.map(drop),
-        nodes.patch("a", body).await.map(drop),
-        nodes.patch_status("a", body).await.map(drop),
+        nodes.patch("a", Patch::Merge(&body)).await.map(drop),
+        nodes.patch_status("a", Patch::Merge(&body)).await.map(drop),
         nodes.delete("a", "uid").await,
         nodes.delete_now("a", "uid").await,
     ];

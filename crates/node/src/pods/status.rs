@@ -7,6 +7,7 @@
 
 mod conditions;
 mod containers;
+mod patch;
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -15,7 +16,6 @@ use k8s_openapi::{
     api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use serde_json::{Map, Value, json};
 
 use super::digest::Digest;
 
@@ -24,6 +24,7 @@ pub use self::{
         CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
     },
     containers::{all_ended, fill, lost},
+    patch::{StatusPatch, Words},
 };
 
 /// What else is needed to compose a status.
@@ -46,15 +47,6 @@ pub struct Composed {
     pub status: PodStatus,
     /// What the provider said and nobody could mean, for an event.
     pub refused: Vec<String>,
-}
-
-/// What a provider publishes on its pod; `None` takes back.
-#[derive(Clone, Copy, Debug)]
-pub struct Published<'a> {
-    /// Annotations.
-    pub annotations: &'a BTreeMap<String, Option<String>>,
-    /// Labels.
-    pub labels: &'a BTreeMap<String, Option<String>>,
 }
 
 /// The phases, from the first to the last.
@@ -255,56 +247,6 @@ pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) ->
         status.allocated_resources = None;
     }
     digest(&status) == digest(there)
-}
-
-/// The strategic patch that brings a status about. Lists that merge by address are replaced whole, because a changed
-/// address is refused otherwise; fields that are empty are sent as null, because an omitted one stays; conditions of ours
-/// that are `there` and do not hold any more are taken out by name.
-pub fn patch(uid: &str, status: &PodStatus, there: Option<&PodStatus>, published: &Published<'_>) -> Value {
-    let mut body = match serde_json::to_value(status) {
-        Ok(Value::Object(body)) => body,
-        _ => Map::new(),
-    };
-    for field in ["reason", "message", "podIP", "hostIP"] {
-        body.entry(field).or_insert(Value::Null);
-    }
-    for (field, list) in [("podIPs", &mut body.remove("podIPs")), ("hostIPs", &mut body.remove("hostIPs"))] {
-        let mut items = vec![json!({"$patch": "replace"})];
-        items.extend(list.take().and_then(|list| list.as_array().cloned()).unwrap_or_default());
-        body.insert(field.to_owned(), Value::Array(items));
-    }
-    // Conditions merge by type, so the same holds inside of each.
-    for condition in body.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        for field in ["reason", "message"] {
-            if condition.get(field).is_none() {
-                condition[field] = Value::Null;
-            }
-        }
-    }
-    // What is no longer among the amounts must go.
-    let has_amounts = |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
-    for field in ["resources", "allocatedResources"].into_iter().filter(|_| there.is_some_and(has_amounts)) {
-        if let Some(amounts) = body.get_mut(field).and_then(Value::as_object_mut) {
-            amounts.insert("$patch".to_owned(), json!("replace"));
-        }
-    }
-    for kind in conditions::outdated(status, there) {
-        let conditions = body.entry("conditions").or_insert_with(|| json!([]));
-        if let Some(conditions) = conditions.as_array_mut() {
-            conditions.push(json!({"$patch": "delete", "type": kind}));
-        }
-    }
-    // Owned by others, or derived by the API server.
-    for field in ["qosClass", "resize", "nominatedNodeName", "resourceClaimStatuses"] {
-        body.remove(field);
-    }
-    let mut metadata = json!({"uid": uid});
-    for (field, words) in [("annotations", published.annotations), ("labels", published.labels)] {
-        if !words.is_empty() {
-            metadata[field] = json!(words);
-        }
-    }
-    json!({"metadata": metadata, "status": body})
 }
 
 #[cfg(test)]

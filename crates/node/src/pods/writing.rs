@@ -69,8 +69,8 @@ impl Shell {
         let pod = pod.clone();
         self.tasks.spawn(async move {
             let answer = match &write {
-                Write::Status(body) => {
-                    let patched = pods.patch_status(&pod.name, Patch::Strategic(body)).await;
+                Write::Status(patch) => {
+                    let patched = pods.patch_status(&pod.name, Patch::Strategic(patch.as_ref())).await;
                     patched.map(|Lean(mut pod)| {
                         super::watch::trim(&mut pod);
                         Some(Arc::new(pod))

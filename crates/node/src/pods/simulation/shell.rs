@@ -288,7 +288,10 @@ impl World {
         let mut answer = Ok(None);
         if effective {
             answer = match &write {
-                Write::Status(body) => self.server.patch_status(&pod.name, body).map(Some),
+                Write::Status(patch) => {
+                    let body = serde_json::to_value(patch).expect("a patch");
+                    self.server.patch_status(&pod.name, &body).map(Some)
+                }
                 Write::Remove => {
                     let known = self.server.by_uid(&pod.uid).is_some();
                     let runs = self.backend.runs(&pod.uid, self.now);
@@ -340,7 +343,7 @@ fn event_words(event: &Event) -> String {
 
 fn write_words(write: &Write) -> String {
     match write {
-        Write::Status(body) => format!("status {}", body["status"]["phase"]),
+        Write::Status(patch) => format!("status {:?}", patch.status().phase),
         Write::Remove => "removal".to_owned(),
     }
 }

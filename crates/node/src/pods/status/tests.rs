@@ -1,5 +1,5 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -32,6 +32,13 @@ fn around() -> Surroundings {
 fn running(name: &str) -> Value {
     json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "started": true,
            "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}}})
+}
+
+/// What is sent to bring about a status.
+fn patch(status: &PodStatus, there: Option<&PodStatus>) -> Value {
+    let none = Words::new();
+    let patch = StatusPatch::new("u1".into(), status.clone(), there, &none, &none);
+    serde_json::to_value(patch).expect("a patch")
 }
 
 fn find<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
@@ -187,8 +194,7 @@ fn readiness_gates_decide_with_the_containers() {
 fn a_patch_carries_the_uid_replaces_addresses_and_clears_reasons() {
     let said = report(json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a")]}));
     let status = compose(&web("Always", json!({"reason": "ProviderFailed"})), &said, &around()).status;
-    let body =
-        patch("u1", &status, None, &Published { annotations: &BTreeMap::new(), labels: &BTreeMap::new() });
+    let body = patch(&status, None);
     assert_eq!(body["metadata"]["uid"], "u1");
     assert_eq!(body["status"]["podIPs"], json!([{"$patch": "replace"}, {"ip": "10.1.0.5"}]));
     assert!(body["status"]["reason"].is_null() && body["status"].get("reason").is_some());
@@ -321,10 +327,55 @@ fn every_closed_gate_is_named() {
 fn a_patch_takes_back_what_a_condition_said_before() {
     let said = report(json!({"phase": "Running", "containerStatuses": [running("a"), running("b")]}));
     let status = compose(&web("Always", json!({})), &said, &around()).status;
-    let body =
-        patch("u1", &status, None, &Published { annotations: &BTreeMap::new(), labels: &BTreeMap::new() });
+    let body = patch(&status, None);
     for condition in body["status"]["conditions"].as_array().expect("a list") {
         assert!(condition["reason"].is_null() && condition.get("reason").is_some(), "{condition}");
         assert!(condition["message"].is_null() && condition.get("message").is_some(), "{condition}");
     }
+}
+
+#[test]
+fn a_patch_has_all_that_is_ours_of_a_status_and_nothing_else() {
+    let resources = json!({"requests": {"cpu": "1"}});
+    let ours = json!({
+        "phase": "Failed", "reason": "Evicted", "message": "no room", "startTime": "2026-01-01T00:00:05Z", "observedGeneration": 3,
+        "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}], "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}, {"ip": "fd00::5"}],
+        "containerStatuses": [running("a")], "initContainerStatuses": [running("b")], "ephemeralContainerStatuses": [running("c")],
+        "resources": resources, "allocatedResources": {"cpu": "1"},
+        "conditions": [{"type": READY, "status": "True", "reason": "r", "message": "m", "observedGeneration": 3,
+                        "lastProbeTime": "2026-01-01T00:00:05Z", "lastTransitionTime": "2026-01-01T00:00:05Z"}],
+    });
+    let mut whole = ours.clone();
+    whole["qosClass"] = json!("Guaranteed");
+    whole["nominatedNodeName"] = json!("n");
+    let mut sent = patch(&report(whole), None)["status"].take();
+    for list in ["hostIPs", "podIPs"] {
+        let first = sent[list].as_array_mut().expect("a list").remove(0);
+        assert_eq!(first, json!({"$patch": "replace"}));
+    }
+    assert_eq!(sent, serde_json::to_value(report(ours)).expect("a status"));
+}
+
+#[test]
+fn a_patch_takes_out_amounts_and_conditions_that_are_there_and_do_not_hold() {
+    let there = report(json!({
+        "resources": {"requests": {"cpu": "2", "memory": "1Gi"}},
+        "conditions": [{"type": RESIZE_PENDING, "status": "True"}],
+    }));
+    let status = report(json!({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1"}}));
+    let sent = &patch(&status, Some(&there))["status"];
+    assert_eq!(sent["resources"], json!({"$patch": "replace", "requests": {"cpu": "1"}}));
+    assert_eq!(sent["allocatedResources"], json!({"$patch": "replace", "cpu": "1"}));
+    assert_eq!(sent["conditions"], json!([{"$patch": "delete", "type": RESIZE_PENDING}]));
+    let sent = &patch(&status, None)["status"];
+    assert_eq!(sent["resources"], json!({"requests": {"cpu": "1"}}));
+    assert!(sent.get("conditions").is_none());
+}
+
+#[test]
+fn a_patch_publishes_words_and_takes_them_back() {
+    let words: Words = [("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)].into();
+    let patch = StatusPatch::new("u1".into(), PodStatus::default(), None, &words, &Words::new());
+    let sent = serde_json::to_value(patch).expect("a patch");
+    assert_eq!(sent["metadata"], json!({"uid": "u1", "annotations": {"a": "1", "b": null}}));
 }

@@ -3,7 +3,6 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use serde_json::Value;
 use vk_kube::Error as ApiError;
 use vk_provider::{
     EventKind,
@@ -13,6 +12,7 @@ use vk_provider::{
 
 use crate::pods::{
     admission::{Checks, Delay, Refused, Verdict},
+    status::StatusPatch,
     telling::Word,
 };
 
@@ -77,7 +77,7 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// A strategic patch of the status.
-    Status(Value),
+    Status(Box<StatusPatch>),
     /// The removal of the pod, at once, under its UID.
     Remove,
 }

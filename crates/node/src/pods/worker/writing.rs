@@ -4,7 +4,6 @@ use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
 use rand::rngs::StdRng;
-use serde_json::{Value, json};
 use vk_kube::{Error as ApiError, Kind as ApiKind};
 use vk_provider::EventKind;
 
@@ -13,7 +12,7 @@ use crate::{
     now::Now,
     pods::{
         digest::Digest,
-        status::{self, Composed, Published, Surroundings, UPDATED},
+        status::{self, Composed, StatusPatch, Surroundings, UPDATED},
     },
 };
 
@@ -24,9 +23,9 @@ impl Worker {
         let ending = pod.metadata.deletion_timestamp.is_some();
         let forced = ending && self.force_at().is_some_and(|at| now.elapsed >= at);
         let settled = self.presence != Presence::Unknown && self.call.is_none() && !self.may_run();
-        if let Some(body) = self.status_write(now, &pod, actions) {
+        if let Some(patch) = self.status_write(now, &pod, actions) {
             self.write.busy = true;
-            return actions.push(Action::Write(Write::Status(body)));
+            return actions.push(Action::Write(Write::Status(Box::new(patch))));
         }
         if ending && !self.removed && (settled || forced) {
             self.write.busy = true;
@@ -35,7 +34,7 @@ impl Worker {
     }
 
     /// The status patch that the pod needs, if it needs one.
-    fn status_write(&mut self, now: Now, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> Option<Value> {
+    fn status_write(&mut self, now: Now, pod: &Arc<Pod>, actions: &mut Vec<Action>) -> Option<StatusPatch> {
         let source = self.status_source(pod)?;
         // A deletion raises the generation too, and has been acted on when nothing of the pod runs.
         let deleted = pod.metadata.deletion_timestamp.is_some();
@@ -67,11 +66,10 @@ impl Worker {
         if same && self.annotations.is_empty() && self.labels.is_empty() {
             return None;
         }
-        let published = Published { annotations: &self.annotations, labels: &self.labels };
-        let body = status::patch(&self.pod.uid, &status, pod.status.as_ref(), &published);
         self.asked = Some(asked);
         self.said.clone_from(&status.phase);
-        Some(body)
+        let (uid, there) = (Arc::clone(&self.pod.uid), pod.status.as_ref());
+        Some(StatusPatch::new(uid, status, there, &self.annotations, &self.labels))
     }
 
     /// What to say about a change that the provider did not take.
@@ -158,13 +156,13 @@ impl Worker {
     ) {
         let asked = self.asked.take();
         match (write, answer) {
-            (Write::Status(body), Ok(pod)) => {
+            (Write::Status(patch), Ok(pod)) => {
                 self.write.done();
                 // What came meanwhile is still to be written.
-                let sent = &body["metadata"];
-                for (field, words) in [("annotations", &mut self.annotations), ("labels", &mut self.labels)] {
+                let words = [&mut self.annotations, &mut self.labels];
+                for (words, sent) in words.into_iter().zip([patch.annotations(), patch.labels()]) {
                     words.retain(|key, value| {
-                        let done = sent[field].get(key) == Some(&json!(value));
+                        let done = sent.get(key) == Some(value);
                         if done && value.is_none() {
                             self.published.remove(key);
                         }

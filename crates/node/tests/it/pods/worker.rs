@@ -10,6 +10,7 @@ use vk_node::{
     now::Now,
     pods::{
         Policy,
+        status::StatusPatch,
         worker::{Action, Call, Event, Refusal, Worker, Write},
     },
 };
@@ -50,13 +51,9 @@ impl Table {
     }
 
     /// The pod as the API server would have it after this write.
-    fn store(&mut self, body: &serde_json::Value) -> Arc<Pod> {
+    fn store(&mut self, patch: &StatusPatch) -> Arc<Pod> {
         let mut pod = Pod::clone(&pod());
-        let mut status = body["status"].clone();
-        for list in ["podIPs", "hostIPs"] {
-            status[list].as_array_mut().unwrap().retain(|item| item.get("$patch").is_none());
-        }
-        pod.status = serde_json::from_value(status).unwrap();
+        pod.status = Some(patch.status().clone());
         pod.metadata.resource_version = Some(format!("{}", 100 + self.now.as_secs()));
         Arc::new(pod)
     }
@@ -74,9 +71,9 @@ fn looks(action: &Action) -> bool {
     matches!(action, Action::Look)
 }
 
-fn write_of(actions: &[Action]) -> Option<serde_json::Value> {
+fn write_of(actions: &[Action]) -> Option<Box<StatusPatch>> {
     actions.iter().find_map(|action| match action {
-        Action::Write(Write::Status(body)) => Some(body.clone()),
+        Action::Write(Write::Status(patch)) => Some(patch.clone()),
         _ => None,
     })
 }
@@ -141,11 +138,11 @@ fn what_a_write_answers_and_the_watch_shows_is_held_once_and_as_the_watch_showed
         let mut table = Table::new();
         table.tell(Event::Desired(pod()));
         table.tell(Event::Called(Call::Create, Ok(())));
-        let body = write_of(&table.tell(Event::Reported(Box::new(running())))).unwrap();
-        let shown = table.store(&body);
+        let patch = write_of(&table.tell(Event::Reported(Box::new(running())))).unwrap();
+        let shown = table.store(&patch);
         let answered = Arc::new(Pod::clone(&shown));
         let sight = Event::Desired(Arc::clone(&shown));
-        let answer = Event::Wrote(Write::Status(body), Ok(Some(Arc::clone(&answered))));
+        let answer = Event::Wrote(Write::Status(patch), Ok(Some(Arc::clone(&answered))));
         for event in if watch_first { [sight, answer] } else { [answer, sight] } {
             assert_eq!(write_of(&table.tell(event)), None, "it is there as it was written");
         }
@@ -160,9 +157,9 @@ fn a_look_does_not_undo_what_was_pushed_meanwhile() {
     table.tell(Event::Desired(pod()));
     table.tell(Event::Called(Call::Create, Ok(())));
     let actions = table.tell(Event::Reported(Box::new(running())));
-    let body = write_of(&actions).unwrap();
-    let stored = table.store(&body);
-    table.tell(Event::Wrote(Write::Status(body), Ok(Some(stored))));
+    let patch = write_of(&actions).unwrap();
+    let stored = table.store(&patch);
+    table.tell(Event::Wrote(Write::Status(patch), Ok(Some(stored))));
     let old = report("Pending", &json!({"waiting": {"reason": "ContainerCreating"}}), 0);
     let actions = table.tell(Event::Looked(Ok(Box::new(old))));
     assert_eq!(write_of(&actions), None, "the look began before the push came");
@@ -175,13 +172,13 @@ fn annotations_that_come_during_a_write_are_written_next() {
     table.tell(Event::Called(Call::Create, Ok(())));
     let set = |key: &str| Event::Annotations([(key.to_owned(), Some("x".to_owned()))].into());
     table.tell(set("a"));
-    let body = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
-    assert_eq!(body["metadata"]["annotations"], json!({"a": "x"}));
+    let patch = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
+    assert_eq!(patch.annotations(), &[("a".to_owned(), Some("x".to_owned()))].into());
     assert_eq!(write_of(&table.tell(set("b"))), None, "one at a time");
-    let stored = table.store(&body);
-    let actions = table.tell(Event::Wrote(Write::Status(body), Ok(Some(stored))));
-    let body = write_of(&actions).expect("another write");
-    assert_eq!(body["metadata"]["annotations"], json!({"b": "x"}));
+    let stored = table.store(&patch);
+    let actions = table.tell(Event::Wrote(Write::Status(patch), Ok(Some(stored))));
+    let patch = write_of(&actions).expect("another write");
+    assert_eq!(patch.annotations(), &[("b".to_owned(), Some("x".to_owned()))].into());
 }
 
 #[test]
@@ -189,17 +186,17 @@ fn a_status_that_the_api_server_refuses_is_told_once_and_tried_seldom() {
     let mut table = Table::new();
     table.tell(Event::Desired(pod()));
     table.tell(Event::Called(Call::Create, Ok(())));
-    let mut body = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
+    let mut patch = write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).unwrap();
     let mut told = 0;
     for _ in 0..100 {
         let error = vk_kube::Error::new(vk_kube::Kind::Invalid, "status.something: no");
-        let actions = table.tell(Event::Wrote(Write::Status(body), Err(error)));
+        let actions = table.tell(Event::Wrote(Write::Status(patch), Err(error)));
         assert_eq!(write_of(&actions), None, "not at once");
         told += actions
             .iter()
             .filter(|action| matches!(action, Action::Announce(_, reason, _) if reason == "StatusRefused"))
             .count();
-        body = write_of(&table.ring()).expect("another attempt");
+        patch = write_of(&table.ring()).expect("another attempt");
     }
     assert_eq!(told, 1);
     assert!(table.now > Duration::from_mins(8), "{:?}", table.now);

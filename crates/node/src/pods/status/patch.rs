@@ -1,0 +1,226 @@
+//! The strategic patch that brings a status about.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, HostIP, PodCondition, PodIP, PodStatus, ResourceRequirements},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+
+use super::conditions;
+
+/// What a provider publishes on its pod, annotations or labels; `None` takes back.
+pub type Words = BTreeMap<String, Option<String>>;
+
+/// A change of a pod's status, and of what its provider publishes on it. It is written out when it is sent and not before: many are
+/// decided on that are not sent after all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusPatch {
+    uid: Arc<str>,
+    status: PodStatus,
+    /// Conditions of ours that do not hold any more.
+    outdated: Vec<&'static str>,
+    /// Whether amounts are there, of which those that are not given must go.
+    amounts: bool,
+    annotations: Words,
+    labels: Words,
+}
+
+// === impl StatusPatch ===
+
+impl StatusPatch {
+    /// Turns what is `there` into this status, on the pod with this UID and no other.
+    pub fn new(
+        uid: Arc<str>,
+        status: PodStatus,
+        there: Option<&PodStatus>,
+        annotations: &Words,
+        labels: &Words,
+    ) -> Self {
+        let has_amounts =
+            |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
+        Self {
+            uid,
+            outdated: conditions::outdated(&status, there),
+            amounts: there.is_some_and(has_amounts),
+            annotations: annotations.clone(),
+            labels: labels.clone(),
+            status,
+        }
+    }
+
+    /// The status that the pod is to have.
+    pub fn status(&self) -> &PodStatus {
+        &self.status
+    }
+
+    /// The annotations that it publishes.
+    pub fn annotations(&self) -> &Words {
+        &self.annotations
+    }
+
+    /// The labels that it publishes.
+    pub fn labels(&self) -> &Words {
+        &self.labels
+    }
+}
+
+/// Lists that merge by address are replaced whole, because a changed address is refused otherwise; fields that are empty are sent as null,
+/// because an omitted one stays; conditions that do not hold any more are taken out by name. What is not here is owned by others, or derived by
+/// the API server.
+impl Serialize for StatusPatch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let status = &self.status;
+        let held = status.conditions.as_deref();
+        let conditions = Conditions { held: held.unwrap_or_default(), outdated: &self.outdated };
+        Body {
+            metadata: Metadata { uid: &self.uid, annotations: &self.annotations, labels: &self.labels },
+            status: Status {
+                phase: status.phase.as_deref(),
+                reason: status.reason.as_deref(),
+                message: status.message.as_deref(),
+                host_ip: status.host_ip.as_deref(),
+                host_ips: Replaced(status.host_ips.as_deref().unwrap_or_default()),
+                pod_ip: status.pod_ip.as_deref(),
+                pod_ips: Replaced(status.pod_ips.as_deref().unwrap_or_default()),
+                start_time: status.start_time.as_ref(),
+                observed_generation: status.observed_generation,
+                conditions: (held.is_some() || !self.outdated.is_empty()).then_some(conditions),
+                container_statuses: status.container_statuses.as_deref(),
+                init_container_statuses: status.init_container_statuses.as_deref(),
+                ephemeral_container_statuses: status.ephemeral_container_statuses.as_deref(),
+                resources: status.resources.as_ref().map(|amounts| self.amounts(amounts)),
+                allocated_resources: status.allocated_resources.as_ref().map(|amounts| self.amounts(amounts)),
+            },
+        }
+        .serialize(serializer)
+    }
+}
+
+impl StatusPatch {
+    fn amounts<'a, T>(&self, amounts: &'a T) -> Amounts<'a, T> {
+        Amounts { directive: self.amounts.then_some("replace"), amounts }
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    metadata: Metadata<'a>,
+    status: Status<'a>,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    uid: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: &'a Words,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: &'a Words,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<&'a str>,
+    reason: Option<&'a str>,
+    message: Option<&'a str>,
+    #[serde(rename = "hostIP")]
+    host_ip: Option<&'a str>,
+    #[serde(rename = "hostIPs")]
+    host_ips: Replaced<'a, HostIP>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<&'a str>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Replaced<'a, PodIP>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_time: Option<&'a Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conditions: Option<Conditions<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_statuses: Option<&'a [ContainerStatus]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    init_container_statuses: Option<&'a [ContainerStatus]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ephemeral_container_statuses: Option<&'a [ContainerStatus]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resources: Option<Amounts<'a, ResourceRequirements>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocated_resources: Option<Amounts<'a, BTreeMap<String, Quantity>>>,
+}
+
+/// A list that takes the place of what is there.
+struct Replaced<'a, T>(&'a [T]);
+
+impl<T: Serialize> Serialize for Replaced<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len() + 1))?;
+        list.serialize_element(&Directive { directive: "replace", kind: None })?;
+        for item in self.0 {
+            list.serialize_element(item)?;
+        }
+        list.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Amounts<'a, T> {
+    #[serde(rename = "$patch", skip_serializing_if = "Option::is_none")]
+    directive: Option<&'static str>,
+    #[serde(flatten)]
+    amounts: &'a T,
+}
+
+struct Conditions<'a> {
+    held: &'a [PodCondition],
+    outdated: &'a [&'static str],
+}
+
+impl Serialize for Conditions<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.held.len() + self.outdated.len()))?;
+        for held in self.held {
+            list.serialize_element(&Condition {
+                kind: &held.type_,
+                status: &held.status,
+                reason: held.reason.as_deref(),
+                message: held.message.as_deref(),
+                last_probe_time: held.last_probe_time.as_ref(),
+                last_transition_time: held.last_transition_time.as_ref(),
+                observed_generation: held.observed_generation,
+            })?;
+        }
+        for kind in self.outdated {
+            list.serialize_element(&Directive { directive: "delete", kind: Some(kind) })?;
+        }
+        list.end()
+    }
+}
+
+/// Conditions merge by type, so inside of each an omitted field stays, too.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    status: &'a str,
+    reason: Option<&'a str>,
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_probe_time: Option<&'a Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_transition_time: Option<&'a Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observed_generation: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct Directive {
+    #[serde(rename = "$patch")]
+    directive: &'static str,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+}
