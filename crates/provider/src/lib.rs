@@ -99,6 +99,7 @@ pub mod node;
 pub mod pod;
 pub mod provider;
 pub mod quantity;
+pub mod requests;
 pub mod resolve;
 
 pub use self::{

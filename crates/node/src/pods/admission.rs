@@ -6,7 +6,7 @@
 //! them.
 
 mod placement;
-mod requests;
+mod ports;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -16,9 +16,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use vk_provider::Quantity;
 
-use self::requests::{Port, ports};
+use self::ports::{Port, ports};
 
-pub use self::requests::requests;
+pub use vk_provider::requests::requests;
 
 /// What is checked before a pod is handed to the provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,11 @@
+//! A provider that runs pods in another Kubernetes cluster.
+//!
+//! The *upper* cluster is the one that the user talks to: it has the virtual node. The *lower* cluster runs the containers. What is decided
+//! is decided by functions without a connection: [`translate`](mod@translate) makes the lower pod of an upper one, [`status`] makes the upper status of a lower pod, and
+//! [`node`] makes one node of many. All that the provider has to know after a restart is on the lower objects ([`names`]).
+
+pub mod config;
+pub mod names;
+pub mod node;
+pub mod status;
+pub mod translate;
