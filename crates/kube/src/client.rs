@@ -168,6 +168,8 @@ impl Source {
         // The controllers retry by themselves, for ever, and know better when.
         config.default_retry = false;
         config.connect_timeout = Some(Duration::from_secs(10));
+        // Input for a process that does not read it waits in the connection, for as long as the process likes.
+        config.write_timeout = None;
         Ok(config)
     }
 

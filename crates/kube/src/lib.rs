@@ -17,6 +17,7 @@ pub mod lane;
 pub mod lean;
 pub mod metrics;
 pub mod objects;
+pub mod open;
 mod pause;
 pub mod survey;
 mod transport;

@@ -64,6 +64,11 @@ impl Quantity {
         self.scaled_up(NANO / 1000)
     }
 
+    /// Billionths, as usage of a processor is measured.
+    pub fn to_nano(self) -> i64 {
+        self.scaled_up(1)
+    }
+
     /// Whether it is less than nothing.
     pub fn is_negative(self) -> bool {
         self.nano < 0

@@ -13,8 +13,9 @@ use vk_provider::{
 
 pub(crate) use self::handshake::{Switched, connect, switch, uri};
 pub use self::{
-    exec::exec_over,
-    forward::{Forwarder, forward_over},
+    exec::{exec_over, exec_upgraded},
+    forward::{Forwarder, forward_over, forward_upgraded},
+    handshake::Offer,
 };
 use crate::{
     exec::{Protocol, Version},

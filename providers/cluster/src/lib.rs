@@ -7,5 +7,7 @@
 pub mod config;
 pub mod names;
 pub mod node;
+pub mod stats;
 pub mod status;
+pub mod stream;
 pub mod translate;

@@ -22,7 +22,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
         "vk-node" | "vk-server" | "vk-placement" => [&BOTTOM[..], &["vk-streaming", "vk-kube"]].concat(),
         "vk-testing" => vec!["vk-provider", "vk-kube"],
         _ if engines.contains(&name) => vec!["vk-provider", "vk-files", "vk-supervisor"],
-        "vk-provider-cluster" => vec!["vk-provider", "vk-supervisor", "vk-kube"],
+        "vk-provider-cluster" => vec!["vk-provider", "vk-supervisor", "vk-kube", "vk-streaming"],
         _ if name.starts_with("vk-provider-") => {
             [&["vk-provider", "vk-supervisor", "vk-files"], &engines[..]].concat()
         }

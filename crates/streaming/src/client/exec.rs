@@ -20,7 +20,7 @@ use vk_provider::{
 use vk_spdy::{Connection, Headers};
 
 use super::{
-    handshake::{self, Io},
+    handshake::{self, Offer},
     task::{Task, With},
 };
 use crate::{
@@ -65,11 +65,12 @@ where
             "offer the protocols {protocols:?}: they must exist, and be all SPDY or all WebSocket"
         )));
     }
-    let (taken, io) = if protocols.iter().all(is_spdy) && !protocols.is_empty() {
-        handshake::spdy(io, request, &offers, limits).await?
+    let offer = if protocols.iter().all(is_spdy) && !protocols.is_empty() {
+        Offer::spdy(&offers)
     } else {
-        handshake::websocket(io, request, &offers, limits).await?
+        Offer::websocket(&offers)
     };
+    let (taken, io) = handshake::agree(io, request, &offer, limits).await?;
     let protocol = match protocols.iter().find(|protocol| protocol.name() == Some(&taken)) {
         Some(protocol) => *protocol,
         None if taken.is_empty() && offers.is_empty() => Protocol::WebSocket(Version::V1),
@@ -79,6 +80,19 @@ where
             return Err(Error::internal(message));
         }
     };
+    exec_upgraded(io, protocol, options, limits).await
+}
+
+/// [`exec`](super::exec()) over a connection that speaks this protocol already.
+pub async fn exec_upgraded<IO>(
+    io: IO,
+    protocol: Protocol,
+    options: &ExecOptions,
+    limits: &Limits,
+) -> Result<Session>
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let options = ExecOptions { stderr: options.stderr && !options.tty, ..*options };
     let wires = match protocol {
         Protocol::Spdy(version) => open_streams(io, version, options, limits).await?,
@@ -87,7 +101,10 @@ where
     Ok(session(wires, protocol.version()))
 }
 
-async fn open_channels(io: Io, protocol: Protocol, options: ExecOptions, limits: &Limits) -> Wires {
+async fn open_channels<IO>(io: IO, protocol: Protocol, options: ExecOptions, limits: &Limits) -> Wires
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let mut channels = Channels::new(io, Role::Client, protocol.codec(), number::COUNT, limits).await;
     Wires {
         stdin: options.stdin.then(|| channels.output(number::STDIN)),
@@ -99,7 +116,10 @@ async fn open_channels(io: Io, protocol: Protocol, options: ExecOptions, limits:
     }
 }
 
-async fn open_streams(io: Io, version: Version, options: ExecOptions, limits: &Limits) -> Result<Wires> {
+async fn open_streams<IO>(io: IO, version: Version, options: ExecOptions, limits: &Limits) -> Result<Wires>
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (connection, driver) = Connection::client(io, spdy::config(limits));
     let mut driver = driver.map(drop).boxed();
     let resize = options.tty && version >= Version::V3;

@@ -26,7 +26,7 @@ use vk_provider::{Error, Result, ability::BoxDuplex};
 use vk_spdy::{Connection, Headers};
 
 use super::{
-    handshake,
+    handshake::{self, Offer},
     task::{Task, With},
 };
 use crate::{
@@ -76,16 +76,25 @@ where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let offers = [protocol.name()];
-    let (taken, io) = match protocol {
-        Protocol::Spdy => handshake::spdy(io, request, &offers, limits).await?,
-        _ => handshake::websocket(io, request, &offers, limits).await?,
+    let offer = match protocol {
+        Protocol::Spdy => Offer::spdy(&offers),
+        _ => Offer::websocket(&offers),
     };
+    let (taken, io) = handshake::agree(io, request, &offer, limits).await?;
     if taken != protocol.name() {
         let message =
             format!("choose a port-forward protocol: we offered {offers:?}, and the server took {taken:?}");
         return Err(Error::internal(message));
     }
-    Ok(match protocol {
+    Ok(forward_upgraded(io, protocol, ports, limits).await)
+}
+
+/// [`forward`](super::forward()) over a connection that speaks this protocol already. `ports` as for [`forward_over`].
+pub async fn forward_upgraded<IO>(io: IO, protocol: Protocol, ports: &[u16], limits: &Limits) -> Forwarder
+where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    match protocol {
         Protocol::Spdy => over_spdy(io, limits),
         Protocol::Tunnel => over_spdy(Tunnel::new(io, Role::Client, limits).await, limits),
         Protocol::Channels | Protocol::ChannelsBase64 => {
@@ -102,7 +111,7 @@ where
             };
             Forwarder { carrier, task: Task::start(driving), limits: limits.clone() }
         }
-    })
+    }
 }
 
 fn over_spdy<IO>(io: IO, limits: &Limits) -> Forwarder

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::future::{self, Either};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
@@ -74,57 +74,74 @@ pub(super) fn request(method: Method, uri: &Uri) -> Result<Request<()>> {
         .map_err(|error| Error::invalid("make a request of a streaming address").caused_by(error))
 }
 
-/// Puts in the headers that ask for SPDY, and does it. Answers with the protocol that the server took.
-pub(super) async fn spdy<IO>(
-    io: IO,
-    mut request: Request<()>,
-    offers: &[&'static str],
-    limits: &Limits,
-) -> Result<(String, Io)>
-where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let headers = request.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
-    for offer in offers {
-        headers.append(STREAM_PROTOCOL, HeaderValue::from_static(offer));
-    }
-    let (response, io) = switched(switch(io, request, limits).await?)?;
-    let taken = values(response.headers(), &STREAM_PROTOCOL).next().unwrap_or_default().to_owned();
-    Ok((taken, io))
+/// The protocols that a client knows, as it asks a server for one of them.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    names: Vec<&'static str>,
+    /// What a server that speaks WebSocket has to answer; SPDY has no such thing.
+    key: Option<String>,
 }
 
-/// Puts in the headers that ask for WebSocket, and does it. Answers with the protocol that the server took.
-pub(super) async fn websocket<IO>(
+impl Offer {
+    /// Of protocols over SPDY.
+    pub fn spdy(names: &[&'static str]) -> Self {
+        Self { names: names.to_vec(), key: None }
+    }
+
+    /// Of protocols over WebSocket.
+    pub fn websocket(names: &[&'static str]) -> Self {
+        Self { names: names.to_vec(), key: Some(generate_key()) }
+    }
+
+    /// Puts in the headers that ask for the upgrade.
+    pub fn ask(&self, headers: &mut HeaderMap) -> Result<()> {
+        let unusable = |error| Error::internal("make a WebSocket handshake").caused_by(error);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        let Some(key) = &self.key else {
+            headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
+            for name in &self.names {
+                headers.append(STREAM_PROTOCOL, HeaderValue::from_static(name));
+            }
+            return Ok(());
+        };
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::try_from(key).map_err(unusable)?);
+        if !self.names.is_empty() {
+            let list = HeaderValue::try_from(self.names.join(", ")).map_err(unusable)?;
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, list);
+        }
+        Ok(())
+    }
+
+    /// The protocol that the server took, by the headers of its answer; empty if it names none.
+    pub fn taken<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str> {
+        let Some(key) = &self.key else {
+            return Ok(values(headers, &STREAM_PROTOCOL).next().unwrap_or_default());
+        };
+        let accept = headers.get(header::SEC_WEBSOCKET_ACCEPT);
+        if accept.is_none_or(|accept| accept.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
+            return Err(Error::internal(
+                "upgrade to WebSocket: the server's Sec-WebSocket-Accept is not the answer to our key",
+            ));
+        }
+        Ok(values(headers, &header::SEC_WEBSOCKET_PROTOCOL).next().unwrap_or_default())
+    }
+}
+
+/// Makes the offer. Answers with the protocol that the server took.
+pub(super) async fn agree<IO>(
     io: IO,
     mut request: Request<()>,
-    offers: &[&'static str],
+    offer: &Offer,
     limits: &Limits,
 ) -> Result<(String, Io)>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let key = generate_key();
-    let unusable = |error| Error::internal("make a WebSocket handshake").caused_by(error);
-    let headers = request.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-    headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::try_from(&key).map_err(unusable)?);
-    if !offers.is_empty() {
-        let list = HeaderValue::try_from(offers.join(", ")).map_err(unusable)?;
-        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, list);
-    }
+    offer.ask(request.headers_mut())?;
     let (response, io) = switched(switch(io, request, limits).await?)?;
-    let accept = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
-    if accept.is_none_or(|accept| accept.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
-        return Err(Error::internal(
-            "upgrade to WebSocket: the server's Sec-WebSocket-Accept is not the answer to our key",
-        ));
-    }
-    let taken = values(response.headers(), &header::SEC_WEBSOCKET_PROTOCOL).next().unwrap_or_default();
-    Ok((taken.to_owned(), io))
+    Ok((offer.taken(response.headers())?.to_owned(), io))
 }
 
 /// Sends a request that asks for an upgrade.

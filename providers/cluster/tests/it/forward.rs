@@ -1,0 +1,126 @@
+//! Connections to ports.
+
+use futures::FutureExt as _;
+use http::Method;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
+    sync::mpsc,
+};
+use vk_provider::{
+    Error, Result,
+    ability::{BoxDuplex, Forward, PortForward as _},
+};
+use vk_streaming::{Limits, forward};
+
+use crate::api::{Answer, Api, Asked, pod, soon};
+
+/// Serves port-forwarding as a kubelet behind the API server does: the ports are echoes, which end when their input does, but
+/// for port 1, where nothing listens.
+fn serve(asked: &Asked, gone: Option<mpsc::UnboundedSender<()>>) -> Answer {
+    let request = forward::Request::parse(&asked.parts).unwrap();
+    Answer::Switch(
+        request.switching(),
+        Box::new(move |io| {
+            async move {
+                forward::serve(io, &request, |port| async move { echo(port) }.boxed(), &Limits::default())
+                    .await;
+                if let Some(gone) = gone {
+                    let _ = gone.send(());
+                }
+            }
+            .boxed()
+        }),
+    )
+}
+
+fn echo(port: u16) -> Result<Forward> {
+    if port == 1 {
+        return Err(Error::unavailable("dial tcp4 127.0.0.1:1: connect: connection refused"));
+    }
+    let (ours, theirs) = duplex(1 << 10);
+    // A pipe that leads back: both of its ends are this side's.
+    let (reader, writer) = tokio::io::split(ours);
+    let stream: BoxDuplex = Box::new(theirs);
+    // The task ends with the stream.
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        let (mut reader, mut writer) = (reader, writer);
+        let prefix = format!("{port}:");
+        let _ = writer.write_all(prefix.as_bytes()).await;
+        let _ = tokio::io::copy(&mut reader, &mut writer).await;
+        let _ = writer.shutdown().await;
+    });
+    tasks.detach_all();
+    Ok(Forward::Stream(stream))
+}
+
+async fn dial(api: &Api, port: u16) -> BoxDuplex {
+    match soon(api.streams().dial(&pod(), port)).await.unwrap() {
+        Forward::Stream(stream) => stream,
+        Forward::Url(_) => panic!("there is no address to give"),
+    }
+}
+
+async fn exchange(mut stream: BoxDuplex, bytes: &[u8]) -> Vec<u8> {
+    let (mut reader, mut writer) = tokio::io::split(&mut stream);
+    let mut all = Vec::new();
+    let sending = async {
+        writer.write_all(bytes).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let (read, ()) = soon(futures::future::join(reader.read_to_end(&mut all), sending)).await;
+    read.unwrap();
+    all
+}
+
+#[tokio::test]
+async fn bytes_go_both_ways_and_one_direction_ends_before_the_other() {
+    let api = Api::start(|asked| serve(asked, None)).await;
+    let big: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
+    let answer = exchange(dial(&api, 8080).await, &big).await;
+    assert!(answer.starts_with(b"8080:") && answer[5..] == big[..], "{} bytes", answer.len());
+    let asked = api.only();
+    assert_eq!(asked.path, "/api/v1/namespaces/lower/pods/web-x/portforward");
+    assert_eq!((asked.method.clone(), asked.offers()), (Method::GET, "SPDY/3.1+portforward.k8s.io"));
+}
+
+#[tokio::test]
+async fn connections_are_apart() {
+    let api = Api::start(|asked| serve(asked, None)).await;
+    let (one, other) = (dial(&api, 80).await, dial(&api, 81).await);
+    assert_eq!(exchange(other, b"b").await, b"81:b");
+    assert_eq!(exchange(one, b"a").await, b"80:a");
+}
+
+#[tokio::test]
+async fn plain_spdy_is_used_where_the_tunnel_is_not_known() {
+    let api = Api::start(|asked| match asked.method {
+        Method::GET => Answer::Text(400, "unable to upgrade".to_owned()),
+        _ => serve(asked, None),
+    })
+    .await;
+    assert_eq!(exchange(dial(&api, 80).await, b"a").await, b"80:a");
+    assert_eq!(api.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn a_port_on_which_nothing_listens_says_so_to_the_reader() {
+    let api = Api::start(|asked| serve(asked, None)).await;
+    let told = match soon(api.streams().dial(&pod(), 1)).await {
+        Err(error) => error.report(),
+        Ok(Forward::Stream(mut stream)) => {
+            let mut all = Vec::new();
+            soon(stream.read_to_end(&mut all)).await.unwrap_err().to_string()
+        }
+        Ok(Forward::Url(_)) => panic!("there is no address to give"),
+    };
+    assert!(told.contains("connection refused"), "{told}");
+}
+
+#[tokio::test]
+async fn dropping_the_connection_closes_it_below() {
+    let (gone, mut is_gone) = mpsc::unbounded_channel();
+    let api = Api::start(move |asked| serve(asked, Some(gone.clone()))).await;
+    drop(dial(&api, 80).await);
+    soon(is_gone.recv()).await.unwrap();
+}

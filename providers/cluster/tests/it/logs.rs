@@ -1,0 +1,161 @@
+//! Logs.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use serde_json::json as value;
+use tokio::sync::mpsc;
+use vk_provider::{
+    Result,
+    ability::{LogBody, LogOptions, LogStream, Logs as _, Output, Since},
+    error::Kind,
+};
+
+use crate::api::{Answer, Api, json, pod, soon, status};
+
+async fn open(api: &Api, options: LogOptions) -> Result<LogStream> {
+    match soon(api.streams().open(&pod().container("main"), &options)).await? {
+        LogBody::Final(stream) => Ok(stream),
+        other => panic!("the options are applied below: {other:?}"),
+    }
+}
+
+async fn all(stream: LogStream) -> String {
+    let chunks: Vec<io::Result<Bytes>> = soon(stream.collect()).await;
+    chunks.into_iter().map(|chunk| String::from_utf8(chunk.unwrap().to_vec()).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_log_is_read_at_the_lower_pod() {
+    let api = Api::start(|_| Answer::Text(200, "one\ntwo\n".to_owned())).await;
+    assert_eq!(all(open(&api, LogOptions::default()).await.unwrap()).await, "one\ntwo\n");
+    let asked = api.only();
+    assert_eq!(asked.path, "/api/v1/namespaces/lower/pods/web-x/log");
+    assert_eq!(asked.query, "container=main");
+}
+
+/// There, either of the two `since` options crashed the process.
+#[tokio::test]
+async fn tensile_kube_since_options_reach_the_lower_cluster() {
+    let api = Api::start(|_| Answer::Text(200, String::new())).await;
+    let time = "2026-01-02T03:04:05.25Z".parse().unwrap();
+    for since in [Since::Ago(Duration::from_secs(90)), Since::Time(time)] {
+        open(&api, LogOptions { since: Some(since), ..LogOptions::default() }).await.unwrap();
+    }
+    let queries: Vec<String> = api.asked().into_iter().map(|asked| asked.query).collect();
+    assert_eq!(
+        queries,
+        ["container=main&sinceSeconds=90", "container=main&sinceTime=2026-01-02T03%3A04%3A05.25Z"]
+    );
+}
+
+#[tokio::test]
+async fn every_option_is_applied_below() {
+    let api = Api::start(|_| Answer::Text(200, String::new())).await;
+    let options = LogOptions {
+        tail: Some(5),
+        limit_bytes: Some(1000),
+        timestamps: true,
+        follow: true,
+        previous: true,
+        ..LogOptions::default()
+    };
+    open(&api, options).await.unwrap();
+    assert_eq!(
+        api.only().query,
+        "container=main&tailLines=5&limitBytes=1000&timestamps=true&follow=true&previous=true"
+    );
+}
+
+#[tokio::test]
+async fn a_log_that_is_followed_comes_line_by_line_and_dropping_it_closes_the_connection() {
+    struct Told(mpsc::UnboundedSender<()>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let (lines, next) = mpsc::unbounded_channel::<&'static str>();
+    let (closed, mut is_closed) = mpsc::unbounded_channel();
+    let state = std::sync::Mutex::new(Some((next, Told(closed))));
+    let api = Api::start(move |_| {
+        let state = state.lock().unwrap().take().unwrap();
+        let body = stream::unfold(state, |mut state| async move {
+            let line = state.0.recv().await?;
+            Some((Ok(Bytes::from(line)), state))
+        });
+        Answer::Stream(body.boxed())
+    })
+    .await;
+    lines.send("first\n").unwrap();
+    let mut log = open(&api, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
+    assert_eq!(soon(log.next()).await.unwrap().unwrap(), "first\n");
+    lines.send("second\n").unwrap();
+    assert_eq!(soon(log.next()).await.unwrap().unwrap(), "second\n");
+    drop(log);
+    soon(is_closed.recv()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_log_that_breaks_off_is_an_error_and_not_an_end() {
+    let api = Api::start(|_| {
+        let chunks = [Ok(Bytes::from("half a li")), Err(io::Error::other("gone"))];
+        Answer::Stream(stream::iter(chunks).boxed())
+    })
+    .await;
+    let mut log = open(&api, LogOptions::default()).await.unwrap();
+    let mut last = None;
+    while let Some(chunk) = soon(log.next()).await {
+        last = Some(chunk.is_err());
+    }
+    assert_eq!(last, Some(true));
+}
+
+#[tokio::test]
+async fn one_of_the_streams_is_asked_for_only_where_the_wish_is_heard() {
+    let version = |minor: &'static str| {
+        move |asked: &crate::api::Asked| match asked.path.as_str() {
+            "/version" => json(&value!({
+                "major": "1", "minor": minor, "gitVersion": "v1", "gitCommit": "", "gitTreeState": "",
+                "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+            })),
+            _ => Answer::Text(200, "out\n".to_owned()),
+        }
+    };
+    let options = || LogOptions { output: Output::Stdout, ..LogOptions::default() };
+
+    let new = Api::start(version("36")).await;
+    assert_eq!(all(open(&new, options()).await.unwrap()).await, "out\n");
+    assert_eq!(new.asked()[1].query, "container=main&stream=Stdout");
+
+    // It would answer with both streams.
+    let old = Api::start(version("31+")).await;
+    let error = open(&old, options()).await.err().unwrap();
+    assert_eq!(*error.kind(), Kind::Unsupported);
+    assert_eq!(old.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_with_the_streams_switched_off_does_not_support_the_wish() {
+    let api = Api::start(|asked| match asked.path.as_str() {
+        "/version" => json(&value!({
+            "major": "1", "minor": "36", "gitVersion": "v1.36.4", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+        })),
+        _ => status(422, "Invalid", "PodLogOptions is invalid: stream: Forbidden: may not be specified"),
+    })
+    .await;
+    let options = LogOptions { output: Output::Stderr, ..LogOptions::default() };
+    let error = open(&api, options).await.err().unwrap();
+    assert_eq!(*error.kind(), Kind::Unsupported);
+    assert!(error.report().contains("PodLogsQuerySplitStreams"), "{}", error.report());
+}
+
+#[tokio::test]
+async fn no_bytes_are_not_asked_for() {
+    let api = Api::start(|_| Answer::Text(200, "all of it".to_owned())).await;
+    let log = open(&api, LogOptions { limit_bytes: Some(0), ..LogOptions::default() }).await.unwrap();
+    assert_eq!(all(log).await, "");
+    assert!(api.asked().is_empty());
+}
