@@ -4,7 +4,7 @@
 //! Answers that may last for hours and connections that are given away need connections of their own, and the protocol of a
 //! connection can be changed in HTTP/1.1 only: they go where the watches go.
 
-use std::{future::Future, io};
+use std::{io, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
@@ -19,6 +19,8 @@ use crate::{
     objects::{CALL_LIMIT, limited},
 };
 
+/// What a server may take to agree to another protocol: it asks a kubelet, and that asks a container runtime.
+const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
 /// The most that is read of an answer that is a refusal.
 const LONGEST_REFUSAL: usize = 64 << 10;
 /// The most that is shown of one that is no Status: it may be the page of a proxy.
@@ -58,7 +60,8 @@ impl Client {
         result
     }
 
-    /// Opens what is at a path, to be read as it comes. The time limit is for the beginning; dropping the stream closes it.
+    /// Opens what is at a path, to be read as it comes. Without a time limit but for the connection: a kubelet does not even
+    /// begin to answer before there is something to say, such as the next line of a log. Dropping the stream closes it.
     pub async fn stream(
         &self,
         resource: &str,
@@ -66,7 +69,7 @@ impl Client {
     ) -> Result<BoxStream<'static, io::Result<Bytes>>, Error> {
         let result = async {
             let request = Request::get(path).body(Body::empty()).map_err(|error| unusable(&error))?;
-            let response = self.answer(request).await?;
+            let response = self.kube_for_watches().send(request).await.map_err(Error::from)?;
             if !response.status().is_success() {
                 return Err(refusal(response).await.error);
             }
@@ -87,7 +90,12 @@ impl Client {
 
     async fn switch(&self, request: Request<()>) -> Result<(Parts, Upgraded), Refused> {
         let silent = |error| Refused { error, is_status: false };
-        let mut response = self.answer(request.map(|()| Body::empty())).await.map_err(silent)?;
+        let kube = self.kube_for_watches();
+        let asking = Box::pin(kube.send(request.map(|()| Body::empty())));
+        let mut response = match tokio::time::timeout(UPGRADE_LIMIT, asking).await {
+            Ok(answer) => answer.map_err(|error| silent(Error::from(error)))?,
+            Err(_) => return Err(silent(Error::timeout(UPGRADE_LIMIT))),
+        };
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(response).await);
         }
@@ -95,11 +103,6 @@ impl Client {
             .await
             .map_err(|error| silent(Error::new(Kind::Unreachable, error.to_string())))?;
         Ok((response.into_parts().0, TokioIo::new(upgraded)))
-    }
-
-    fn answer(&self, request: Request<Body>) -> impl Future<Output = Result<Response<Body>, Error>> + Send {
-        let kube = self.kube_for_watches();
-        async move { limited(kube.send(request)).await }
     }
 }
 

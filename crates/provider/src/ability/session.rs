@@ -94,7 +94,8 @@ pub struct Session {
 
 /// A connection to a pod's port.
 pub enum Forward {
-    /// A stream for the core to serve.
+    /// A stream for the core to serve. The words of an error of reading whose kind is `Other` are told to the client, as those
+    /// of an error of [`PortForward::dial`] are: there are backends that learn only then that nothing listens.
     Stream(BoxDuplex),
     /// An address where a container runtime serves port-forwarding for this pod; the core proxies to it.
     Url(String),

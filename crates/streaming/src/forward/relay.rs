@@ -1,7 +1,16 @@
 //! One forwarded connection: bytes between the client's stream and the pod's port.
 
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use futures::future::{self, Either};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::timeout,
+};
 use vk_provider::{
     Result,
     ability::{BoxDuplex, Forward},
@@ -36,6 +45,32 @@ enum Relayed {
     Done,
     /// One side broke it off.
     Broken,
+    /// The pod's side broke it off, and said why.
+    Failed(String),
+}
+
+/// A pod's side, and what it said when it failed. A connection that breaks has no words; one that another server could not
+/// make has.
+#[derive(Debug)]
+struct Heard<R> {
+    stream: R,
+    words: Option<String>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Poll::Ready(Err(error)) = &read
+            && error.kind() == io::ErrorKind::Other
+        {
+            self.words = Some(error.to_string());
+        }
+        read
+    }
 }
 
 impl Pair {
@@ -46,7 +81,7 @@ impl Pair {
                 let _ = self.error.finish().await;
             }
             // A text would make kubectl give up all of its connections. This one just breaks, as it did at the other end.
-            Ok(Relayed::Broken) => {
+            Ok(Relayed::Broken | Relayed::Failed(_)) => {
                 self.output.reset(ResetStatus::Cancel);
                 let _ = self.error.finish().await;
             }
@@ -69,7 +104,10 @@ impl Pair {
             Err(_) => return Err(format!("no connection within {limit:?}")),
         };
         match forward {
-            Forward::Stream(stream) => Ok(self.relay(stream, &shared.meter).await),
+            Forward::Stream(stream) => match self.relay(stream, &shared.meter).await {
+                Relayed::Failed(words) => Err(words),
+                relayed => Ok(relayed),
+            },
             Forward::Url(url) => {
                 let failed = |error: vk_provider::Error| error.report();
                 let forwarder = client::forward(&url, &shared.limits).await.map_err(failed)?;
@@ -80,10 +118,10 @@ impl Pair {
                     tokio::pin!(relay, told);
                     match future::select(relay, told).await {
                         Either::Left((Relayed::Done, _)) => (Relayed::Done, Vec::new()),
-                        Either::Left((Relayed::Broken, told)) => {
+                        Either::Left((broken, told)) => {
                             // What broke it stands on the other server's error stream.
                             let told = timeout(shared.limits.linger, told).await;
-                            (Relayed::Broken, told.map(|(told, _)| told).unwrap_or_default())
+                            (broken, told.map(|(told, _)| told).unwrap_or_default())
                         }
                         Either::Right(((told, _), relay)) if told.is_empty() => (relay.await, told),
                         Either::Right(((told, _), _)) => (Relayed::Broken, told),
@@ -96,7 +134,8 @@ impl Pair {
 
     async fn relay(&mut self, stream: BoxDuplex, meter: &Meter) -> Relayed {
         let Self { input, output, half_close, .. } = self;
-        let (mut from_pod, mut to_pod) = tokio::io::split(stream);
+        let (from_pod, mut to_pod) = tokio::io::split(stream);
+        let mut from_pod = Heard { stream: from_pod, words: None };
         let inward = async {
             match wire::inward(input, &mut to_pod, meter, Way::ToPod).await {
                 Ok(()) => Ok(()),
@@ -112,7 +151,7 @@ impl Pair {
             wire::outward(&mut from_pod, output, meter, Way::ToClient).await.map_err(|_| ())?;
             output.finish().await.map_err(|_| ())
         };
-        tokio::pin!(inward, outward);
+        let (inward, outward) = (Box::pin(inward), Box::pin(outward));
         let ended = match future::select(inward, outward).await {
             Either::Left((Ok(()), outward)) => outward.await,
             Either::Right((Ok(()), inward)) if *half_close => {
@@ -122,6 +161,10 @@ impl Pair {
             }
             Either::Left((ended, _)) | Either::Right((ended, _)) => ended,
         };
-        if ended.is_ok() { Relayed::Done } else { Relayed::Broken }
+        match (ended, from_pod.words) {
+            (Ok(()), _) => Relayed::Done,
+            (Err(()), Some(words)) => Relayed::Failed(words),
+            (Err(()), None) => Relayed::Broken,
+        }
     }
 }

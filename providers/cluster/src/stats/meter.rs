@@ -58,14 +58,12 @@ impl Meters {
             Some(pod) => pod,
             None => self.pods.entry(uid.to_owned()).or_default(),
         };
-        match pod.get_mut(container) {
-            Some(meter) => meter.read(reading.at, cpu),
-            None => {
-                let meter = Meter::begin(reading.at, cpu);
-                pod.insert(container.to_owned(), meter);
-                meter.seen
-            }
+        if let Some(meter) = pod.get_mut(container) {
+            return meter.read(reading.at, cpu);
         }
+        let meter = Meter::begin(reading.at, cpu);
+        pod.insert(container.to_owned(), meter);
+        meter.seen
     }
 
     /// Lets go of pods that are not there any more. Answers what all that there were have spent.

@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn tensile_kube_since_options_do_not_crash() {
         let since = |since| asked(&LogOptions { since: Some(since), ..LogOptions::default() });
-        assert_eq!(since(Since::Ago(Duration::from_secs(60))), "container=main&sinceSeconds=60");
+        assert_eq!(since(Since::Ago(Duration::from_mins(1))), "container=main&sinceSeconds=60");
         assert_eq!(since(Since::Ago(Duration::ZERO)), "container=main&sinceSeconds=1");
         assert_eq!(since(Since::Ago(Duration::MAX)), "container=main");
         assert_eq!(

@@ -9,7 +9,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt as _, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     body::{Frame, Incoming},
     server::conn::http1,
@@ -19,7 +19,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{handshake::derive_accept_key, protocol::Role},
@@ -50,6 +50,8 @@ pub(crate) enum Answer {
     Text(u16, String),
     Stream(BoxStream<'static, io::Result<Bytes>>),
     Switch(Response<()>, Script),
+    /// The text, when this has come.
+    Late(oneshot::Receiver<()>, String),
 }
 
 pub(crate) struct Api {
@@ -74,8 +76,17 @@ impl Api {
                     let upgrade = hyper::upgrade::on(&mut request);
                     let asked = Asked::of(request.into_parts().0);
                     log.lock().push(asked.clone());
-                    let response = respond(answer(&asked), upgrade, &scripts);
-                    async move { Ok::<_, Infallible>(response) }
+                    let (answer, scripts) = (answer(&asked), Arc::clone(&scripts));
+                    async move {
+                        let answer = match answer {
+                            Answer::Late(when, text) => {
+                                let _ = when.await;
+                                Answer::Text(200, text)
+                            }
+                            answer => answer,
+                        };
+                        Ok::<_, Infallible>(respond(answer, upgrade, &scripts))
+                    }
                 });
                 connections.spawn(async move {
                     let _ = http1::Builder::new()
@@ -111,11 +122,12 @@ fn respond(
     answer: Answer,
     upgrade: hyper::upgrade::OnUpgrade,
     scripts: &Mutex<JoinSet<()>>,
-) -> Response<BoxBody<Bytes, io::Error>> {
+) -> Response<UnsyncBoxBody<Bytes, io::Error>> {
     let body = |stream: BoxStream<'static, io::Result<Bytes>>| {
-        BodyExt::boxed(StreamBody::new(SyncStream(Mutex::new(stream)).map(|chunk| chunk.map(Frame::data))))
+        StreamBody::new(stream.map(|chunk| chunk.map(Frame::data))).boxed_unsync()
     };
     match answer {
+        Answer::Late(..) => unreachable!("it was waited for"),
         Answer::Text(code, text) => {
             let mut response = Response::new(body(stream::iter([Ok(Bytes::from(text))]).boxed()));
             *response.status_mut() = StatusCode::from_u16(code).unwrap();
@@ -130,20 +142,6 @@ fn respond(
             });
             response.map(|()| body(stream::empty().boxed()))
         }
-    }
-}
-
-/// A body must be one that can be looked at from several threads, and a stream is not.
-struct SyncStream(Mutex<BoxStream<'static, io::Result<Bytes>>>);
-
-impl futures::Stream for SyncStream {
-    type Item = io::Result<Bytes>;
-
-    fn poll_next(
-        self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Self::Item>> {
-        self.get_mut().0.get_mut().poll_next_unpin(cx)
     }
 }
 

@@ -10,7 +10,7 @@ use vk_provider::{
     Error, Result,
     ability::{BoxDuplex, Forward, PortForward as _},
 };
-use vk_streaming::{Limits, forward};
+use vk_streaming::{Limits, client, forward};
 
 use crate::api::{Answer, Api, Asked, pod, soon};
 
@@ -115,6 +115,35 @@ async fn a_port_on_which_nothing_listens_says_so_to_the_reader() {
         Ok(Forward::Url(_)) => panic!("there is no address to give"),
     };
     assert!(told.contains("connection refused"), "{told}");
+}
+
+#[tokio::test]
+async fn what_is_said_below_about_a_port_is_told_to_the_client_above() {
+    let api = Api::start(|asked| serve(asked, None)).await;
+    let (ours, theirs) = duplex(64 << 10);
+    let request = http::Request::post("/portForward/upper/web")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .header("x-stream-protocol-version", "portforward.k8s.io")
+        .body(())
+        .unwrap();
+    let request = forward::Request::parse(&request.into_parts().0).unwrap();
+    let streams = api.streams();
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(async move {
+        let dial = move |port| {
+            let streams = streams.clone();
+            async move { streams.dial(&pod(), port).await }.boxed()
+        };
+        forward::serve(theirs, &request, dial, &Limits::default()).await;
+    });
+    let client = client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &Limits::default()).await;
+    assert_eq!(exchange(soon(client.open(80)).await.unwrap(), b"a").await, b"80:a");
+    let told = match soon(client.open(1)).await {
+        Err(error) => error.report(),
+        Ok(mut stream) => soon(stream.read_to_end(&mut Vec::new())).await.unwrap_err().to_string(),
+    };
+    assert!(told.contains("error forwarding port 1") && told.contains("connection refused"), "{told}");
 }
 
 #[tokio::test]

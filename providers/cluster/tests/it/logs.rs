@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use serde_json::json as value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use vk_provider::{
     Result,
     ability::{LogBody, LogOptions, LogStream, Logs as _, Output, Since},
@@ -41,7 +41,7 @@ async fn tensile_kube_since_options_reach_the_lower_cluster() {
     let api = Api::start(|_| Answer::Text(200, String::new())).await;
     let time = "2026-01-02T03:04:05.25Z".parse().unwrap();
     for since in [Since::Ago(Duration::from_secs(90)), Since::Time(time)] {
-        open(&api, LogOptions { since: Some(since), ..LogOptions::default() }).await.unwrap();
+        drop(open(&api, LogOptions { since: Some(since), ..LogOptions::default() }).await.unwrap());
     }
     let queries: Vec<String> = api.asked().into_iter().map(|asked| asked.query).collect();
     assert_eq!(
@@ -61,7 +61,7 @@ async fn every_option_is_applied_below() {
         previous: true,
         ..LogOptions::default()
     };
-    open(&api, options).await.unwrap();
+    drop(open(&api, options).await.unwrap());
     assert_eq!(
         api.only().query,
         "container=main&tailLines=5&limitBytes=1000&timestamps=true&follow=true&previous=true"
@@ -95,6 +95,30 @@ async fn a_log_that_is_followed_comes_line_by_line_and_dropping_it_closes_the_co
     assert_eq!(soon(log.next()).await.unwrap().unwrap(), "second\n");
     drop(log);
     soon(is_closed.recv()).await.unwrap();
+}
+
+/// A kubelet begins its answer with the first line.
+#[tokio::test]
+async fn the_first_line_of_a_log_that_is_followed_may_be_long_in_coming() {
+    let (write, written) = oneshot::channel();
+    let written = std::sync::Mutex::new(Some(written));
+    let api =
+        Api::start(move |_| Answer::Late(written.lock().unwrap().take().unwrap(), "at last\n".to_owned()))
+            .await;
+    let (streams, container) = (api.streams(), pod().container("main"));
+    let options = LogOptions { follow: true, ..LogOptions::default() };
+    let mut opening = std::pin::pin!(streams.open(&container, &options));
+    while api.asked().is_empty() {
+        let moment = tokio::time::sleep(Duration::from_millis(1));
+        futures::future::select(&mut opening, std::pin::pin!(moment)).await;
+    }
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_hours(1)).await;
+    assert!(futures::poll!(&mut opening).is_pending());
+    tokio::time::resume();
+    write.send(()).unwrap();
+    let LogBody::Final(log) = soon(opening).await.unwrap() else { panic!("the options are applied below") };
+    assert_eq!(all(log).await, "at last\n");
 }
 
 #[tokio::test]
