@@ -1,6 +1,6 @@
 //! An API server that answers as a test says.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{
@@ -96,9 +96,7 @@ impl Api {
                 });
             }
         });
-        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
-        let client = Client::fixed(kube::Client::try_from(config).unwrap(), Metrics::default());
-        Self { client, asked, _tasks: tasks }
+        Self { client: client(address), asked, _tasks: tasks }
     }
 
     pub(crate) fn streams(&self) -> Streams {
@@ -116,6 +114,13 @@ impl Api {
         assert_eq!(asked.len(), 1, "{asked:?}");
         asked.into_iter().next().unwrap()
     }
+}
+
+/// As [`vk_kube::Source`] makes it: whoever calls decides what is tried again.
+pub(crate) fn client(address: SocketAddr) -> Client {
+    let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
+    config.default_retry = false;
+    Client::fixed(kube::Client::try_from(config).unwrap(), Metrics::default())
 }
 
 fn respond(

@@ -123,17 +123,21 @@ async fn the_first_line_of_a_log_that_is_followed_may_be_long_in_coming() {
 
 #[tokio::test]
 async fn a_log_that_breaks_off_is_an_error_and_not_an_end() {
-    let api = Api::start(|_| {
-        let chunks = [Ok(Bytes::from("half a li")), Err(io::Error::other("gone"))];
-        Answer::Stream(stream::iter(chunks).boxed())
+    let (read, is_read) = oneshot::channel::<()>();
+    let is_read = std::sync::Mutex::new(Some(is_read));
+    let api = Api::start(move |_| {
+        let is_read = is_read.lock().unwrap().take().unwrap();
+        let broken = stream::once(async {
+            let _ = is_read.await;
+            Err(io::Error::other("gone"))
+        });
+        Answer::Stream(stream::iter([Ok(Bytes::from("half a li"))]).chain(broken).boxed())
     })
     .await;
     let mut log = open(&api, LogOptions::default()).await.unwrap();
-    let mut last = None;
-    while let Some(chunk) = soon(log.next()).await {
-        last = Some(chunk.is_err());
-    }
-    assert_eq!(last, Some(true));
+    assert_eq!(soon(log.next()).await.unwrap().unwrap(), "half a li");
+    read.send(()).unwrap();
+    soon(log.next()).await.unwrap().unwrap_err();
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use http::Method;
-use vk_kube::{Client, Metrics};
 use vk_provider::{
     Error, PodRef, Result,
     ability::{Attach as _, Exec as _, ExecOptions, LogOptions, Logs as _, PortForward as _},
@@ -11,7 +10,7 @@ use vk_provider::{
 };
 use vk_provider_cluster::stream::{Locate, Streams};
 
-use crate::api::{Answer, Api, pod, soon, status};
+use crate::api::{Answer, Api, client, pod, soon, status};
 
 const OPTIONS: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
@@ -104,9 +103,7 @@ async fn a_lower_cluster_that_is_not_there_is_unavailable() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let config = kube::Config::new(format!("http://{address}").parse().unwrap());
-    let client = Client::fixed(kube::Client::try_from(config).unwrap(), Metrics::default());
-    for error in refused(&Streams::new(client, Arc::new(Anywhere))).await {
+    for error in refused(&Streams::new(client(address), Arc::new(Anywhere))).await {
         assert_eq!(*error.kind(), Kind::Unavailable, "{}", error.report());
         assert!(error.report().contains("refused"), "{}", error.report());
     }
