@@ -18,7 +18,7 @@ mod text;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use self::text::{LONGEST_MESSAGE, LONGEST_REASON};
+use self::text::{LONGEST_MESSAGE, LONGEST_REASON, optional};
 
 pub(crate) use self::text::capped;
 pub use self::{
@@ -33,8 +33,8 @@ pub fn status_up(lower: &Pod, upper: &Pod, replaced: i32) -> PodStatus {
     let there = upper.status.as_ref().unwrap_or(&none);
     let mut status = PodStatus {
         phase: phase(below, there, replaced),
-        reason: below.reason.as_deref().map(|reason| capped(reason, LONGEST_REASON)),
-        message: below.message.as_deref().map(|message| capped(message, LONGEST_MESSAGE)),
+        reason: optional(below.reason.as_ref(), LONGEST_REASON),
+        message: optional(below.message.as_ref(), LONGEST_MESSAGE),
         pod_ip: below.pod_ip.clone(),
         pod_ips: below.pod_ips.clone(),
         start_time: below.start_time.clone(),
@@ -75,5 +75,7 @@ fn is_terminal(status: &PodStatus) -> bool {
 
 #[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

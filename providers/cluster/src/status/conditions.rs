@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 
-use super::text::{LONGEST_MESSAGE, LONGEST_REASON, capped};
+use super::text::{LONGEST_MESSAGE, LONGEST_REASON, optional};
 use crate::names;
 
 const READY: &str = "Ready";
@@ -65,9 +65,7 @@ fn not_ready(ready: Option<&PodCondition>) -> Option<PodCondition> {
         return None;
     }
     let said = copy(ready);
-    let or = |text: Option<String>, other: &str| {
-        text.filter(|text| !text.is_empty()).unwrap_or_else(|| other.to_owned())
-    };
+    let or = |text: Option<String>, other: &str| text.unwrap_or_else(|| other.to_owned());
     Some(PodCondition {
         type_: CONTAINERS_READY.to_owned(),
         status: "False".to_owned(),
@@ -94,8 +92,8 @@ pub(super) fn copy(from: &PodCondition) -> PodCondition {
     PodCondition {
         type_: from.type_.clone(),
         status: from.status.clone(),
-        reason: from.reason.as_deref().map(|reason| capped(reason, LONGEST_REASON)),
-        message: from.message.as_deref().map(|message| capped(message, LONGEST_MESSAGE)),
+        reason: optional(from.reason.as_ref(), LONGEST_REASON),
+        message: optional(from.message.as_ref(), LONGEST_MESSAGE),
         last_transition_time: from.last_transition_time.clone(),
         ..PodCondition::default()
     }

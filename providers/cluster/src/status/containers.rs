@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 
-use super::text::{LONGEST_MESSAGE, LONGEST_NAME, LONGEST_REASON, capped};
+use super::text::{LONGEST_MESSAGE, LONGEST_NAME, LONGEST_REASON, capped, optional};
 
 /// A container of the upper spec, as far as its status is held to it.
 struct Member<'a> {
@@ -19,7 +19,7 @@ struct Member<'a> {
 
 /// Whether no kubelet has said anything of the containers yet.
 pub(super) fn is_silent(below: &PodStatus) -> bool {
-    below.container_statuses.as_ref().is_none_or(Vec::is_empty)
+    below.container_statuses.iter().chain(&below.init_container_statuses).all(Vec::is_empty)
 }
 
 /// Takes over the statuses from below.
@@ -44,39 +44,30 @@ pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut P
             replaced: 0,
         })
         .collect();
-    if begins_again(below, there) {
-        let why = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-        let wait = |members: &[Member<'_>], had: Option<&[ContainerStatus]>| {
-            let all: Vec<_> =
-                members.iter().map(|member| member.waiting(find(had, member.name), why)).collect();
-            (!all.is_empty()).then_some(all)
-        };
-        status.container_statuses = wait(&regular, there.container_statuses.as_deref());
-        status.init_container_statuses = wait(&init, there.init_container_statuses.as_deref());
-        return;
-    }
     let list = |members: &[Member<'_>], said: Option<&[ContainerStatus]>, had: Option<&[ContainerStatus]>| {
         let one = |member: &Member<'_>| Some(member.pass(find(said, member.name)?, find(had, member.name)));
-        let all: Vec<_> = members.iter().filter_map(one).collect();
-        (!all.is_empty()).then_some(all)
+        some(members.iter().filter_map(one).collect())
     };
-    status.container_statuses =
-        list(&regular, below.container_statuses.as_deref(), there.container_statuses.as_deref());
-    status.init_container_statuses =
-        list(&init, below.init_container_statuses.as_deref(), there.init_container_statuses.as_deref());
     status.ephemeral_container_statuses =
         list(&ephemeral, below.ephemeral_container_statuses.as_deref(), None);
+    let had = there.container_statuses.as_deref();
+    let had_init = there.init_container_statuses.as_deref();
+    // The core would leave those of an earlier lower pod as they are, running and ready (Admiralty 7).
+    if is_silent(below) && !super::is_terminal(below) && !super::is_terminal(there) {
+        let why = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+        let wait = |members: &[Member<'_>], had: Option<&[ContainerStatus]>| {
+            some(members.iter().map(|member| member.waiting(find(had, member.name), why)).collect())
+        };
+        status.container_statuses = wait(&regular, had);
+        status.init_container_statuses = wait(&init, had_init);
+        return;
+    }
+    status.container_statuses = list(&regular, below.container_statuses.as_deref(), had);
+    status.init_container_statuses = list(&init, below.init_container_statuses.as_deref(), had_init);
 }
 
-/// Whether the upper pod still tells of containers of an earlier lower pod, while nothing is known of this one's. The core would leave
-/// them as they are, running and ready (Admiralty 7).
-fn begins_again(below: &PodStatus, there: &PodStatus) -> bool {
-    let began = |one: &ContainerStatus| {
-        let state = one.state.as_ref();
-        one.ready || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
-    };
-    let known = || there.container_statuses.iter().chain(&there.init_container_statuses).flatten().any(began);
-    is_silent(below) && !super::is_terminal(below) && !super::is_terminal(there) && known()
+fn some(all: Vec<ContainerStatus>) -> Option<Vec<ContainerStatus>> {
+    (!all.is_empty()).then_some(all)
 }
 
 fn find<'a>(list: Option<&'a [ContainerStatus]>, name: &str) -> Option<&'a ContainerStatus> {
@@ -120,13 +111,13 @@ impl<'a> Member<'a> {
             last_state: said.last_state.as_ref().map(state),
             image: capped(&said.image, LONGEST_NAME),
             image_id: capped(&said.image_id, LONGEST_NAME),
-            container_id: said.container_id.as_deref().map(|id| capped(id, LONGEST_NAME)),
+            container_id: optional(said.container_id.as_ref(), LONGEST_NAME),
             allocated_resources: said.allocated_resources.clone(),
             allocated_resources_status: devices.filter(|all| !all.is_empty()),
             resources: said.resources.clone(),
             volume_mounts: mounts.filter(|all| !all.is_empty()),
             user: said.user.clone(),
-            stop_signal: said.stop_signal.as_deref().map(|signal| capped(signal, LONGEST_REASON)),
+            stop_signal: optional(said.stop_signal.as_ref(), LONGEST_REASON),
         }
     }
 
@@ -153,7 +144,7 @@ impl<'a> Member<'a> {
 
 fn state(from: &ContainerState) -> ContainerState {
     let mut state = from.clone();
-    let cut = |text: &mut Option<String>, most| *text = text.as_deref().map(|text| capped(text, most));
+    let cut = |text: &mut Option<String>, most| *text = optional(text.as_ref(), most);
     if let Some(waiting) = &mut state.waiting {
         cut(&mut waiting.reason, LONGEST_REASON);
         cut(&mut waiting.message, LONGEST_MESSAGE);

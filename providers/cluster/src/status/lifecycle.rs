@@ -27,18 +27,28 @@ fn upper_that_runs() -> Pod {
 }
 
 #[test]
-fn a_lower_pod_that_nobody_has_taken_is_pending_and_no_more() {
-    let status = status_up(
-        &lower(json!({"phase": "Pending", "qosClass": "Burstable"})),
-        &upper(json!({"phase": "Pending"})),
-        0,
-    );
+fn a_lower_pod_that_no_kubelet_has_seen_is_pending_with_containers_that_wait() {
+    let below = lower(json!({"phase": "Pending", "qosClass": "Burstable"}));
+    let status = status_up(&below, &upper(json!({"phase": "Pending"})), 0);
+    let waiting = |name: &str, image: &str| {
+        json!({"name": name, "image": image, "imageID": "", "ready": false, "restartCount": 0, "started": false,
+               "state": {"waiting": {"reason": "PodInitializing"}}})
+    };
+    let expected = json!({
+        "phase": "Pending",
+        "containerStatuses": [waiting("app", "app:1")],
+        "initContainerStatuses": [waiting("setup", "setup:1")],
+    });
     assert_eq!(
         status,
-        PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() },
-        "the core fills in the rest"
+        serde_json::from_value(expected).unwrap(),
+        "as the core says it of a pod of which nothing is known"
     );
-    assert_eq!(status_up(&Pod::default(), &upper(json!({})), 0), PodStatus::default());
+    let refused =
+        lower(json!({"phase": "Failed", "reason": "NodeAffinity", "message": "no", "qosClass": "Burstable"}));
+    let status = status_up(&refused, &upper_that_runs(), 1);
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("NodeAffinity")));
+    assert_eq!(status.container_statuses, None, "what a kubelet refused never had any");
 }
 
 #[test]

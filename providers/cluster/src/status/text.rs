@@ -19,6 +19,12 @@ pub(crate) fn capped(text: &str, most: usize) -> String {
     format!("{}{CUT}", &text[..kept])
 }
 
+/// The same where there may be none. An empty one is none: the API server does not keep it, and what it does not keep would be written
+/// again and again.
+pub(super) fn optional(text: Option<&String>, most: usize) -> Option<String> {
+    text.filter(|text| !text.is_empty()).map(|text| capped(text, most))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
