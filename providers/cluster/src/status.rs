@@ -74,6 +74,8 @@ fn is_terminal(status: &PodStatus) -> bool {
 }
 
 #[cfg(test)]
+mod composed;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod properties;

@@ -47,26 +47,28 @@ pub fn lost(upper: &Pod, last: Option<&PodStatus>, reason: &str, message: &str) 
     }
 }
 
-/// What still ran has ended; what never started in a pod that had ended already never will.
+/// What still ran has ended; what never started in a pod that had ended already never will. What has ended stays as it was told: init
+/// containers that ended well are ready.
 fn end(container: &mut ContainerStatus, was_over: bool) {
     let state = container.state.take().unwrap_or_default();
+    if state.terminated.is_some() {
+        container.state = Some(state);
+        return;
+    }
     container.ready = false;
     container.started = Some(false);
-    let stays = state.terminated.is_some() || (was_over && state.running.is_none());
-    container.state = Some(if stays {
-        state
-    } else {
-        ContainerState {
-            terminated: Some(ContainerStateTerminated {
-                container_id: container.container_id.clone(),
-                // As a kubelet says it of a container that it cannot find.
-                exit_code: 137,
-                reason: Some("ContainerStatusUnknown".to_owned()),
-                message: Some("the lower pod is gone".to_owned()),
-                started_at: state.running.and_then(|running| running.started_at),
-                ..ContainerStateTerminated::default()
-            }),
-            ..ContainerState::default()
-        }
-    });
+    if was_over && state.running.is_none() {
+        container.state = Some(state);
+        return;
+    }
+    let terminated = ContainerStateTerminated {
+        container_id: container.container_id.clone(),
+        // As a kubelet says it of a container that it cannot find.
+        exit_code: 137,
+        reason: Some("ContainerStatusUnknown".to_owned()),
+        message: Some("the lower pod is gone".to_owned()),
+        started_at: state.running.and_then(|running| running.started_at),
+        ..ContainerStateTerminated::default()
+    };
+    container.state = Some(ContainerState { terminated: Some(terminated), ..ContainerState::default() });
 }

@@ -118,7 +118,11 @@ proptest! {
         let last = known.then_some(&report);
         let status = lost(&upper, last, POD_DELETED, "gone");
         prop_assert!(is_terminal(&status));
-        prop_assert!(all(&status).all(|one| !one.ready && one.state.as_ref().unwrap().running.is_none()));
+        for state in all(&status).map(|one| one.state.as_ref().unwrap()) {
+            prop_assert!(state.running.is_none(), "{:?}", state);
+        }
+        let live = |one: &&ContainerStatus| one.state.as_ref().unwrap().terminated.is_none();
+        prop_assert!(all(&status).filter(live).all(|one| !one.ready));
         let was_over = upper.status.iter().chain(last).find(|status| is_terminal(status));
         let phase = was_over.map_or(Some("Failed"), |status| status.phase.as_deref());
         prop_assert_eq!(status.phase.as_deref(), phase);
