@@ -233,3 +233,31 @@ fn liqo_598_and_604_nothing_of_a_pod_that_is_gone_seems_to_run() {
     }]});
     assert_eq!(exit_code(app(&lost(&upper(waiting), None, POD_DELETED, "gone"))), Some(137));
 }
+
+#[test]
+fn a_new_lower_pod_is_known_also_when_nobody_has_counted() {
+    let new = lower(json!({"phase": "Pending"}));
+    let status = status_up(&new, &upper_that_runs(), 0);
+    assert_eq!((status.phase.as_deref(), app(&status).ready), (Some("Running"), false));
+    let over = upper(json!({"phase": "Succeeded", "containerStatuses": [ended("app", 0)]}));
+    assert_eq!(status_up(&new, &over, 0).container_statuses, None, "nothing of a pod that has ended waits");
+}
+
+#[test]
+fn why_containers_are_not_ready_is_told_in_their_own_words() {
+    let below = lower(json!({"phase": "Running", "containerStatuses": [running("app")], "conditions": [
+        {"type": "Ready", "status": "False", "reason": "NodeLost"},
+        {"type": "ContainersReady", "status": "False", "reason": "ContainersNotReady"},
+    ]}));
+    let status = status_up(&below, &upper_that_runs(), 0);
+    assert_eq!(condition(&status, "ContainersReady"), Some(("False", Some("ContainersNotReady"), None)));
+}
+
+#[test]
+fn a_container_that_never_started_in_a_pod_that_had_ended_never_did() {
+    let there = json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{
+        "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}},
+    }]});
+    let status = lost(&upper(there), None, POD_DELETED, "gone");
+    assert_eq!((exit_code(app(&status)), app(&status).ready), (None, false));
+}

@@ -35,4 +35,11 @@ mod tests {
         assert_eq!(capped("longer", 5), "lo...");
         assert_eq!(capped("éééé", 6), "é...", "half a letter is none");
     }
+
+    #[test]
+    fn an_empty_text_is_none() {
+        assert_eq!(optional(None, 5), None);
+        assert_eq!(optional(Some(&String::new()), 5), None);
+        assert_eq!(optional(Some(&"longer".to_owned()), 5).as_deref(), Some("lo..."));
+    }
 }
