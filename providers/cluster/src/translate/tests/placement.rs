@@ -79,7 +79,7 @@ fn tolerations_for_the_lower_cluster_stand_for_the_others_and_lose_ours_as_well(
     assert_eq!(spec["tolerations"], json!([{"key": "below", "operator": "Exists"}]));
 }
 
-fn term(more: Value) -> Value {
+fn term(more: &Value) -> Value {
     let mut term =
         json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "db"}}});
     term.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -91,8 +91,8 @@ const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 #[test]
 fn affinity_to_pods_is_kept_and_to_nodes_is_replaced() {
-    let near = json!({REQUIRED: [term(json!({}))]});
-    let far = json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term(json!({}))}]});
+    let near = json!({REQUIRED: [term(&json!({}))]});
+    let far = json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term(&json!({}))}]});
     let node = |key: &str| json!({REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}});
     let mut upper = pod(json!({"affinity": {
         "nodeAffinity": node("clusterID"), "podAffinity": near, "podAntiAffinity": far,
@@ -121,11 +121,11 @@ fn affinity_to_pods_is_kept_and_to_nodes_is_replaced() {
 #[test]
 fn namespaces_in_affinity_are_those_below() {
     let policy = mapped(&[("shop", "team-a"), ("data", "team-b")]);
-    let of = |namespaces: &[&str]| term(json!({"namespaces": namespaces}));
+    let of = |namespaces: &[&str]| term(&json!({"namespaces": namespaces}));
     let weighted = |term: Value| json!({"weight": 1, "podAffinityTerm": term});
     let upper = pod(json!({"affinity": {
         "podAffinity": {
-            REQUIRED: [of(&["data", "shop", "elsewhere"]), term(json!({}))],
+            REQUIRED: [of(&["data", "shop", "elsewhere"]), term(&json!({}))],
             PREFERRED: [weighted(of(&["data"])), weighted(of(&["elsewhere"]))],
         },
         "podAntiAffinity": {
@@ -137,7 +137,7 @@ fn namespaces_in_affinity_are_those_below() {
         spec_by(&upper, &policy)["affinity"],
         json!({
             "podAffinity": {
-                REQUIRED: [of(&["team-b", "team-a"]), term(json!({}))],
+                REQUIRED: [of(&["team-b", "team-a"]), term(&json!({}))],
                 PREFERRED: [weighted(of(&["team-b"]))],
             },
             "podAntiAffinity": {REQUIRED: [of(&["team-b"])]},
@@ -148,14 +148,14 @@ fn namespaces_in_affinity_are_those_below() {
 #[test]
 fn a_pod_that_must_be_near_what_has_no_place_below_is_refused() {
     let policy = mapped(&[("shop", "team-a")]);
-    let near = |more: Value| pod(json!({"affinity": {"podAffinity": {REQUIRED: [term(more)]}}}));
+    let near = |more: Value| pod(json!({"affinity": {"podAffinity": {REQUIRED: [term(&more)]}}}));
     let why = refused(&near(json!({"namespaces": ["data"]})), &policy);
     assert!(why.contains("podAffinity") && why.contains("data"), "{why}");
     let selected = near(json!({"namespaces": ["data"], "namespaceSelector": {}}));
     let lower = spec_by(&selected, &policy);
-    assert_eq!(lower["affinity"]["podAffinity"][REQUIRED][0], term(json!({"namespaceSelector": {}})));
+    assert_eq!(lower["affinity"]["podAffinity"][REQUIRED][0], term(&json!({"namespaceSelector": {}})));
     let far =
-        pod(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term(json!({"namespaces": ["data"]}))]}}}));
+        pod(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term(&json!({"namespaces": ["data"]}))]}}}));
     assert_eq!(spec_by(&far, &policy)["affinity"], Value::Null, "it is far from there anyhow");
 }
 

@@ -60,7 +60,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-fn set(pod: &mut Pod, change: Value) {
+fn set(pod: &mut Pod, change: &Value) {
     let mut value = serde_json::to_value(&*pod).unwrap();
     merge(&mut value, &json!({"spec": change}));
     *pod = serde_json::from_value(value).unwrap();
@@ -80,7 +80,7 @@ fn patches_are_for_the_pod_that_was_seen() {
     label(&mut upper, "a", "1");
     set(
         &mut upper,
-        json!({
+        &json!({
             "containers": [{"name": "web", "resources": {"requests": {"cpu": "1"}}}],
             "ephemeralContainers": [{"name": "debug"}],
         }),
@@ -109,7 +109,7 @@ fn a_new_image_is_set_in_its_container() {
     let lower = below(&upper);
     set(
         &mut upper,
-        json!({
+        &json!({
             "containers": [{"name": "log", "image": "log:2"}], "initContainers": [{"name": "init", "image": "init:2"}],
         }),
     );
@@ -126,10 +126,10 @@ fn a_new_image_is_set_in_its_container() {
 fn an_image_that_was_rewritten_below_stays_until_it_changes_above() {
     let mut upper = pod(json!({}));
     let mut lower = below(&upper);
-    set(&mut lower, json!({"containers": [{"name": "web", "image": "mirror.example.com/web:1"}]}));
+    set(&mut lower, &json!({"containers": [{"name": "web", "image": "mirror.example.com/web:1"}]}));
     label(&mut upper, "a", "1");
     assert_eq!(patch(&upper, &lower), json!({"metadata": {"labels": {"a": "1"}}}));
-    set(&mut upper, json!({"containers": [{"name": "web", "image": "web:2"}]}));
+    set(&mut upper, &json!({"containers": [{"name": "web", "image": "web:2"}]}));
     assert_eq!(patch(&upper, &lower)["spec"], json!({"containers": [{"name": "web", "image": "web:2"}]}));
 }
 
@@ -138,7 +138,7 @@ fn containers_and_labels_that_others_put_there_stay() {
     let mut upper = pod(json!({}));
     label(&mut upper, "app", "web");
     let mut lower = below(&upper);
-    set(&mut lower, json!({"containers": [{"name": "sidecar", "image": "mesh:1"}]}));
+    set(&mut lower, &json!({"containers": [{"name": "sidecar", "image": "mesh:1"}]}));
     label(&mut lower, "mesh", "on");
     annotate(&mut lower, "mesh/status", "injected");
     label(&mut lower, "app", "renamed");
@@ -189,11 +189,11 @@ fn a_label_that_changes_above_changes_below() {
 fn a_deadline_is_set_and_comes_nearer() {
     let mut upper = pod(json!({}));
     let lower = below(&upper);
-    set(&mut upper, json!({"activeDeadlineSeconds": 60}));
+    set(&mut upper, &json!({"activeDeadlineSeconds": 60}));
     assert_eq!(patch(&upper, &lower), json!({"spec": {"activeDeadlineSeconds": 60}}));
     let mut lower = apply(&lower, &update(&upper, &lower).unwrap());
-    set(&mut lower, json!({"activeDeadlineSeconds": 10}));
-    set(&mut upper, json!({"activeDeadlineSeconds": 30}));
+    set(&mut lower, &json!({"activeDeadlineSeconds": 10}));
+    set(&mut upper, &json!({"activeDeadlineSeconds": 30}));
     assert_eq!(update(&upper, &lower), None, "somebody below has set a nearer one");
 }
 
@@ -205,15 +205,15 @@ fn tolerations_are_added_to_those_that_are_there() {
         json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
     let mut upper = pod(json!({"tolerations": [spot(5)]}));
     let mut lower = below(&upper);
-    set(&mut lower, json!({"tolerations": [spot(5), by_admission]}));
-    set(&mut upper, json!({"tolerations": [spot(5), gpu]}));
+    set(&mut lower, &json!({"tolerations": [spot(5), by_admission]}));
+    set(&mut upper, &json!({"tolerations": [spot(5), gpu]}));
     assert_eq!(patch(&upper, &lower), json!({"spec": {"tolerations": [spot(5), by_admission, gpu]}}));
     let lower = apply(&lower, &update(&upper, &lower).unwrap());
-    set(&mut upper, json!({"tolerations": [spot(9), gpu]}));
+    set(&mut upper, &json!({"tolerations": [spot(9), gpu]}));
     assert_eq!(patch(&upper, &lower), json!({"spec": {"tolerations": [spot(9), by_admission, gpu]}}));
     let mut ours = pod(json!({"tolerations": []}));
     let lower = below(&ours);
-    set(&mut ours, json!({"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]}));
+    set(&mut ours, &json!({"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]}));
     assert_eq!(update(&ours, &lower), None, "ours is not for the lower cluster");
 }
 
@@ -228,13 +228,13 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
     // By a LimitRange, and by an autoscaler below.
     set(
         &mut lower,
-        json!({"containers": [
+        &json!({"containers": [
             {"name": "web", "resources": {"limits": {"cpu": "8"}, "requests": {"memory": "2Gi"}}},
         ]}),
     );
     set(
         &mut upper,
-        json!({
+        &json!({
             "containers": [{"name": "web", "resources": {"requests": {"cpu": "2"}}}],
             "initContainers": [{"name": "side", "resources": {"limits": {"cpu": "3"}}}],
             "resources": {"requests": {"cpu": "5"}},
@@ -252,7 +252,7 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
     assert_eq!(patch(&upper, &lower), json!({}), "the pod itself only remembers it");
     let lower = apply(&lower, &resized);
     assert_eq!(update(&upper, &lower), None);
-    set(&mut upper, json!({"initContainers": [{"name": "side", "resources": {"limits": null}}]}));
+    set(&mut upper, &json!({"initContainers": [{"name": "side", "resources": {"limits": null}}]}));
     assert_eq!(
         update(&upper, &lower).unwrap().resize,
         Some(json!({"spec": {"initContainers": [{"name": "side", "resources": {"limits": {"cpu": null}}}]}}))
@@ -271,7 +271,7 @@ fn an_ephemeral_container_is_put_in_once_and_fitted() {
     let mount = |name: &str| json!({"name": name, "mountPath": "/m"});
     set(
         &mut upper,
-        json!({"ephemeralContainers": [{
+        &json!({"ephemeralContainers": [{
             "name": "debug", "image": "busybox", "targetContainerName": "web",
             "env": [{"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
             "volumeMounts": [mount("kube-api-access-1"), mount("data")],
@@ -297,7 +297,7 @@ fn an_ephemeral_container_that_takes_the_machine_is_refused_where_it_is_not_offe
     let lower = below(&upper);
     set(
         &mut upper,
-        json!({"ephemeralContainers": [{"name": "debug", "securityContext": {"privileged": true}}]}),
+        &json!({"ephemeralContainers": [{"name": "debug", "securityContext": {"privileged": true}}]}),
     );
     let why = super::update(&upper, &lower, &owner(), &closed, &Facts::default()).unwrap_err().to_string();
     assert!(why.contains("container debug (privileged)"), "{why}");
@@ -336,7 +336,7 @@ proptest! {
         // Ephemeral containers are not taken out.
         let debug = before.spec.as_ref().and_then(|spec| spec.ephemeral_containers.clone());
         let spec = after.spec.as_mut().unwrap();
-        spec.ephemeral_containers = debug.or(spec.ephemeral_containers.take());
+        spec.ephemeral_containers = debug.or_else(|| spec.ephemeral_containers.take());
         let second = update(&after, &lower).unwrap_or_default();
         let lower = apply(&lower, &second);
         prop_assert_eq!(update(&after, &lower), None);
