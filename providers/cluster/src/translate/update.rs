@@ -15,16 +15,18 @@ use crate::names::{self, Owner};
 #[cfg(test)]
 mod tests;
 
-/// Strategic merge patches for a lower pod, each with its UID. To be sent in the order of the fields: the last one remembers what
-/// has been done, so that what fails before it is tried again.
+/// Strategic merge patches for a lower pod, each with its UID. One that is refused is no reason to keep back the others: what has not been
+/// remembered is in the next update again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
+    /// For the pod itself: labels, annotations, images, deadline, tolerations.
+    pub metadata_and_spec: Option<Value>,
     /// For `pods/ephemeralcontainers`.
     pub ephemeral_containers: Option<Value>,
     /// For `pods/resize`.
     pub resize: Option<Value>,
-    /// For the pod itself: labels, annotations, images, deadline, tolerations.
-    pub metadata_and_spec: Option<Value>,
+    /// For the pod itself once `resize` has been taken, and not before: remembers it.
+    pub resized: Option<Value>,
 }
 
 /// What is to be written to a lower pod because the upper one has changed: only what may change while a pod runs, and nothing
@@ -102,19 +104,34 @@ fn changes(translated: &Pod, input: &str, lower: &Pod, update: &mut Update) {
     }
     let resize = resize(there, &last, &now);
 
-    if labels.is_empty() && annotations.is_empty() && spec.is_empty() && resize.is_empty() {
-        return;
-    }
-    if !resize.is_empty() {
+    let unchanged = labels.is_empty() && annotations.is_empty() && spec.is_empty();
+    if resize.is_empty() {
+        if unchanged && last.resources == now.resources {
+            return;
+        }
+        annotations.extend(memory(&now, Some(input)));
+    } else {
         update.resize = Some(patch(lower, Map::new(), resize));
+        let whole = Map::from_iter([("annotations".to_owned(), Value::Object(memory(&now, Some(input))))]);
+        update.resized = Some(patch(lower, whole, Map::new()));
+        if unchanged {
+            return;
+        }
+        now.resources = last.resources;
+        annotations.extend(memory(&now, None));
     }
-    annotations.insert(names::APPLIED.to_owned(), json!(now.written()));
-    annotations.insert(names::INPUT.to_owned(), json!(input));
     let mut metadata = Map::from_iter([("annotations".to_owned(), Value::Object(annotations))]);
     if !labels.is_empty() {
         metadata.insert("labels".to_owned(), Value::Object(labels));
     }
     update.metadata_and_spec = Some(patch(lower, metadata, spec));
+}
+
+/// The annotations that say what has been written, and of what if it is all.
+fn memory(applied: &Applied, input: Option<&str>) -> Map<String, Value> {
+    let mut annotations = Map::from_iter([(names::APPLIED.to_owned(), json!(applied.written()))]);
+    annotations.extend(input.map(|input| (names::INPUT.to_owned(), json!(input))));
+    annotations
 }
 
 /// What is to be set of labels or annotations, and taken away (null). What is others' is not remembered as ours.

@@ -15,7 +15,8 @@ fn update(upper: &Pod, lower: &Pod) -> Option<Update> {
 fn patch(upper: &Pod, lower: &Pod) -> Value {
     let mut patch = update(upper, lower).unwrap().metadata_and_spec.unwrap();
     let annotations = patch["metadata"]["annotations"].as_object_mut().unwrap();
-    assert!(annotations.remove(names::APPLIED).is_some() && annotations.remove(names::INPUT).is_some());
+    assert!(annotations.remove(names::APPLIED).is_some());
+    annotations.remove(names::INPUT);
     if annotations.is_empty() {
         patch["metadata"].as_object_mut().unwrap().remove("annotations");
     }
@@ -28,9 +29,8 @@ fn patch(upper: &Pod, lower: &Pod) -> Value {
 /// As the API server does it with these fields.
 fn apply(lower: &Pod, update: &Update) -> Pod {
     let mut pod = serde_json::to_value(lower).unwrap();
-    for patch in
-        [&update.ephemeral_containers, &update.resize, &update.metadata_and_spec].into_iter().flatten()
-    {
+    let patches = [&update.metadata_and_spec, &update.ephemeral_containers, &update.resize, &update.resized];
+    for patch in patches.into_iter().flatten() {
         merge(&mut pod, patch);
     }
     serde_json::from_value(pod).unwrap()
@@ -86,7 +86,7 @@ fn patches_are_for_the_pod_that_was_seen() {
         }),
     );
     let update = update(&upper, &lower).unwrap();
-    for patch in [update.ephemeral_containers, update.resize, update.metadata_and_spec] {
+    for patch in [update.metadata_and_spec, update.ephemeral_containers, update.resize, update.resized] {
         assert_eq!(patch.unwrap()["metadata"]["uid"], "lower-uid");
     }
 }
@@ -249,7 +249,7 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
             "resources": {"requests": {"cpu": "5"}},
         }}))
     );
-    assert_eq!(patch(&upper, &lower), json!({}), "the pod itself only remembers it");
+    assert_eq!(resized.metadata_and_spec, None);
     let lower = apply(&lower, &resized);
     assert_eq!(update(&upper, &lower), None);
     set(&mut upper, &json!({"initContainers": [{"name": "side", "resources": {"limits": null}}]}));
@@ -257,6 +257,27 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
         update(&upper, &lower).unwrap().resize,
         Some(json!({"spec": {"initContainers": [{"name": "side", "resources": {"limits": {"cpu": null}}}]}}))
     );
+}
+
+#[test]
+fn a_resize_that_is_refused_keeps_nothing_back_and_is_tried_again() {
+    let mut upper = pod(json!({}));
+    let lower = below(&upper);
+    label(&mut upper, "a", "1");
+    set(&mut upper, &json!({"containers": [{"name": "web", "resources": {"requests": {"cpu": "64"}}}]}));
+    let both = update(&upper, &lower).unwrap();
+    assert!(both.resize.is_some() && both.resized.is_some());
+    assert_eq!(patch(&upper, &lower), json!({"metadata": {"labels": {"a": "1"}}}));
+    let refused = Update { resize: None, resized: None, ..both.clone() };
+    let labelled = apply(&lower, &refused);
+    assert_eq!(names::label(&labelled.metadata, "a"), Some("1"));
+    let again = update(&upper, &labelled).unwrap();
+    assert_eq!((&again.resize, &again.metadata_and_spec), (&both.resize, &None));
+    // The process ended between the two.
+    let taken = apply(&labelled, &Update { resized: None, ..again });
+    let remembered = update(&upper, &taken).unwrap();
+    assert_eq!(remembered.resize, None);
+    assert_eq!(update(&upper, &apply(&taken, &remembered)), None);
 }
 
 #[test]

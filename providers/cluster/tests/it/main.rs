@@ -1,0 +1,3 @@
+//! The provider against real API servers.
+
+mod admission;
