@@ -1,0 +1,4 @@
+//! The provider against real API servers.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+mod admission;
