@@ -85,7 +85,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn upper(status: Value) -> Pod {
+    fn upper(status: &Value) -> Pod {
         pod(json!({"metadata": {"namespace": "web", "name": "a", "uid": "u1"}, "status": status}))
     }
 
@@ -97,16 +97,16 @@ mod tests {
     #[test]
     fn a_pod_that_never_ran_is_made() {
         for status in [json!({}), json!({"phase": "Pending"})] {
-            assert_eq!(plan(&upper(status), None, &owner(), Lost::Fail), Plan::Create);
+            assert_eq!(plan(&upper(&status), None, &owner(), Lost::Fail), Plan::Create);
         }
     }
 
     #[test]
     fn a_pod_that_is_there_is_adopted_also_after_a_restart() {
         let there = lower("upper", "node", "u1");
-        assert_eq!(plan(&upper(json!({})), Some(&there), &owner(), Lost::Fail), Plan::Adopt);
+        assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), Lost::Fail), Plan::Adopt);
         assert_eq!(
-            plan(&upper(json!({"phase": "Running"})), Some(&there), &owner(), Lost::Fail),
+            plan(&upper(&json!({"phase": "Running"})), Some(&there), &owner(), Lost::Fail),
             Plan::Adopt
         );
         assert_eq!(origin(&there), Some(("web", "a", "u1")));
@@ -116,11 +116,11 @@ mod tests {
     fn a_namesake_that_was_ours_goes_first() {
         let mut there = lower("upper", "node", "u0");
         let awaits = |going| Plan::Await { uid: "l1".to_owned(), going };
-        assert_eq!(plan(&upper(json!({})), Some(&there), &owner(), Lost::Fail), awaits(false));
+        assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), Lost::Fail), awaits(false));
         there.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
             "2026-01-01T00:00:00Z".parse().unwrap(),
         ));
-        assert_eq!(plan(&upper(json!({})), Some(&there), &owner(), Lost::Fail), awaits(true));
+        assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), Lost::Fail), awaits(true));
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         let foreign =
             [lower("other", "node", "u1"), lower("upper", "other", "u1"), pod(json!({"metadata": {}}))];
         for there in foreign {
-            assert_eq!(plan(&upper(json!({})), Some(&there), &owner(), Lost::Fail), Plan::Conflict);
+            assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), Lost::Fail), Plan::Conflict);
         }
     }
 
@@ -139,8 +139,8 @@ mod tests {
         for status in
             [json!({"phase": "Running"}), json!({"phase": "Pending", "initContainerStatuses": [state]})]
         {
-            assert_eq!(plan(&upper(status.clone()), None, &owner(), Lost::Fail), Plan::Lost);
-            assert_eq!(plan(&upper(status), None, &owner(), Lost::Recreate), Plan::Create);
+            assert_eq!(plan(&upper(&status), None, &owner(), Lost::Fail), Plan::Lost);
+            assert_eq!(plan(&upper(&status), None, &owner(), Lost::Recreate), Plan::Create);
         }
     }
 }
