@@ -48,6 +48,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "shim") {
         return vk_provider_local::shim::main();
     }
+    #[cfg(feature = "local")]
+    vk_provider_local::sys::memory::few_heaps();
     // One TLS implementation for the process. An error only says that the caller has chosen one already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let cli = match Cli::try_parse() {

@@ -5,6 +5,8 @@
 //! [`node`] makes one node of many. All that the provider has to know after a restart is on the lower objects ([`names`]).
 
 pub mod config;
+pub mod dependencies;
+pub mod life;
 pub mod names;
 pub mod node;
 pub mod stats;

@@ -19,6 +19,8 @@ pub const ORIGIN_NAMESPACE: &str = "multicluster.virtual-kubelet.io/origin-names
 pub const ORIGIN_NAME: &str = "multicluster.virtual-kubelet.io/origin-name";
 /// Annotation of lower pods: of what they were made, see [`translate::Translated`](crate::translate::Translated).
 pub const INPUT: &str = "multicluster.virtual-kubelet.io/input";
+/// Annotation of lower pods: what of them is the upper pod's and may change, so that what others put there is told from it.
+pub const APPLIED: &str = "multicluster.virtual-kubelet.io/applied";
 /// Label of lower pods, as tensile-kube sets it.
 pub const VIRTUAL_POD: &str = "virtual-pod";
 /// Annotation of upper pods: what holds below instead of what the upper scheduler was told, as JSON.

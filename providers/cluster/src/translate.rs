@@ -2,10 +2,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use serde::Deserialize;
 
-use crate::names::{Namespaces, Owner};
+use self::{applied::Applied, lower::Lower, twin::Twin};
+use crate::names::{self, Namespaces, Owner};
+
+mod access;
+mod applied;
+mod classes;
+mod host;
+mod lower;
+mod metadata;
+mod placement;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod twin;
+mod update;
+
+pub(crate) use self::access::is_api_access;
+pub use self::{
+    access::access_of,
+    rules::{CONTAINER_RULES, RULES, Rule, VOLUME_RULES},
+    update::{Update, update},
+};
 
 /// What the operator wants of translations.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,12 +106,35 @@ impl Default for Policy {
     }
 }
 
-/// Makes the lower pod of an upper one.
-pub fn translate(
-    _upper: &Pod,
-    _owner: &Owner,
-    _policy: &Policy,
-    _facts: &Facts,
-) -> Result<Translated, Reject> {
-    Err(Reject("not written".to_owned()))
+/// Makes the lower pod of an upper one, by [`RULES`]. Ephemeral containers are not in it: the API server takes them later, see [`update()`].
+pub fn translate(upper: &Pod, owner: &Owner, policy: &Policy, facts: &Facts) -> Result<Translated, Reject> {
+    let twin = Twin::of(upper, policy)?;
+    let lower = Lower::of(twin.meta)?;
+    let spec = upper.spec.as_ref().ok_or_else(|| Reject("the pod has no spec".to_owned()))?;
+    refuse(spec, policy)?;
+
+    let mut below = rules::without_dropped(spec)?;
+    classes::choose(&mut below, spec, &lower, policy, facts)?;
+    placement::place(&mut below, spec, lower, policy)?;
+    twin.fit(&mut below);
+
+    let mut pod = Pod { metadata: metadata::below(&twin, owner, policy), spec: Some(below), status: None };
+    let input = names::sum(&serde_json::to_vec(&pod).map_err(|error| Reject(format!("the pod: {error}")))?);
+    let applied = Applied::of(&pod).written();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::APPLIED.to_owned(), applied);
+    annotations.insert(names::INPUT.to_owned(), input.clone());
+    Ok(Translated { pod, input })
+}
+
+/// Refuses what cannot be had below.
+fn refuse(spec: &PodSpec, policy: &Policy) -> Result<(), Reject> {
+    if let Some(claim) = spec.resource_claims.iter().flatten().next() {
+        return Err(Reject(format!(
+            "spec.resourceClaims: {}: devices of the upper cluster cannot be claimed in another one: take the claims out, or \
+             keep the pod off this node",
+            claim.name
+        )));
+    }
+    if policy.host_access { Ok(()) } else { host::refuse(&host::taken(spec)) }
 }

@@ -9,7 +9,7 @@
 //! | [`image`] | images: pulled or imported, unpacked, kept by their content |
 //! | [`network`], [`namespace`] | a network of its own for each pod |
 //! | [`demo`] | an image of the machine's own busybox |
-//! | [`sys`] | what the kernel offers and no crate wraps |
+//! | [`sys`] | what the kernel and the C library offer and no crate wraps |
 
 pub mod backend;
 pub mod cgroup;

@@ -121,7 +121,7 @@ pub struct Worker {
     look_busy: bool,
     /// A lifecycle call began or ended since the look under way was asked for.
     look_old: bool,
-    /// The provider pushed a status since then.
+    /// The provider pushed a status since then, or said that there is nothing of the pod.
     look_passed: bool,
     look_due: Option<Duration>,
     /// How often nothing had changed in a row.

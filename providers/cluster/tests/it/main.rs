@@ -1,7 +1,7 @@
-//! The provider against an API server that is none: what goes over the wire, and what is made of it.
+//! The provider against real API servers, and against one that is none: what goes over the wire, and what is made of it.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
-#![expect(clippy::unwrap_used, reason = "a failed assumption of a test is a failed test")]
-
+mod admission;
 mod api;
 mod exec;
 mod forward;

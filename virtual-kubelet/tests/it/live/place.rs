@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, PostParams},
@@ -146,6 +146,13 @@ impl<H: Host> Place<H> {
         Api::namespaced(self.cluster.admin().unwrap(), namespace)
     }
 
+    /// Makes a Secret.
+    pub(super) async fn secret(&self, namespace: &str, name: &str, kind: &str, key: &str, value: &str) {
+        let secret = json!({"metadata": {"name": name}, "type": kind, "stringData": {key: value}});
+        let secrets: Api<Secret> = Api::namespaced(self.cluster.admin().unwrap(), namespace);
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    }
+
     /// A namespace of its own, by its name.
     pub(super) async fn namespace(&self, prefix: &str) -> String {
         self.cluster.namespace(prefix).await.unwrap().name().to_owned()
@@ -153,17 +160,17 @@ impl<H: Host> Place<H> {
 
     /// Makes a pod of one container.
     pub(super) async fn create(&self, namespace: &str, name: &str, container: &Value) {
-        let pod = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "nodeName": self.node,
-                "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 1,
-                "tolerations": [{"operator": "Exists"}],
-                "containers": [container],
-            },
-        });
-        let pod = serde_json::from_value(pod).unwrap();
+        self.create_with(namespace, name, container, json!({})).await;
+    }
+
+    /// The same, with more in its spec.
+    pub(super) async fn create_with(&self, namespace: &str, name: &str, container: &Value, mut spec: Value) {
+        spec["nodeName"] = json!(self.node);
+        spec["automountServiceAccountToken"] = json!(false);
+        spec["terminationGracePeriodSeconds"] = json!(1);
+        spec["tolerations"] = json!([{"operator": "Exists"}]);
+        spec["containers"] = json!([container]);
+        let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
         self.pods(namespace).create(&PostParams::default(), &pod).await.unwrap();
     }
 

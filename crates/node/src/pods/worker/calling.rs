@@ -42,6 +42,8 @@ impl Worker {
         match (call, refusal.kind.reaction()) {
             (Call::Delete | Call::Update, Reaction::Gone) => {
                 self.life.done();
+                // A look that is under way began when it was still there.
+                self.look_passed = true;
                 return self.vanished(actions);
             }
             (Call::Create, Reaction::Done) => {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use rand::{SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 use vk_node::{
@@ -34,8 +34,12 @@ fn pod() -> Arc<Pod> {
 
 impl Table {
     fn new() -> Self {
+        Self::with(Policy::default())
+    }
+
+    fn with(policy: Policy) -> Self {
         let reference = PodRef::new("default", "web", "u1");
-        let worker = Worker::new(reference, Arc::new(Policy::default()), true);
+        let worker = Worker::new(reference, Arc::new(policy), true);
         Self { worker, rng: StdRng::seed_from_u64(7), now: Duration::ZERO }
     }
 
@@ -163,6 +167,28 @@ fn a_look_does_not_undo_what_was_pushed_meanwhile() {
     let old = report("Pending", &json!({"waiting": {"reason": "ContainerCreating"}}), 0);
     let actions = table.tell(Event::Looked(Ok(Box::new(old))));
     assert_eq!(write_of(&actions), None, "the look began before the push came");
+}
+
+#[test]
+fn a_look_that_began_before_the_pod_was_gone_does_not_bring_it_back() {
+    let mut table = Table::with(Policy { poll: Some(Duration::from_millis(100)), ..Policy::default() });
+    table.tell(Event::Desired(pod()));
+    table.tell(Event::Called(Call::Create, Ok(())));
+    let patch =
+        write_of(&table.tell(Event::Looked(Ok(Box::new(running()))))).expect("a write, which takes its time");
+    assert!(has(&table.ring(), looks));
+    let mut ending = Pod::clone(&table.store(&patch));
+    ending.metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1_800_000_030).unwrap()));
+    ending.metadata.deletion_grace_period_seconds = Some(30);
+    let ending = Arc::new(ending);
+    let actions = table.tell(Event::Desired(Arc::clone(&ending)));
+    assert!(has(&actions, |action| matches!(action, Action::Delete { .. })), "{actions:?}");
+    let gone = Refusal { kind: Kind::NotFound, message: "no such pod".to_owned() };
+    table.tell(Event::Called(Call::Delete, Err(gone)));
+    table.tell(Event::Looked(Ok(Box::new(running()))));
+    let actions = table.tell(Event::Wrote(Write::Status(patch), Ok(Some(ending))));
+    let removes = |action: &Action| matches!(action, Action::Write(Write::Remove));
+    assert!(has(&actions, removes), "the backend has said that there is nothing: {actions:?}");
 }
 
 #[test]

@@ -1,0 +1,273 @@
+//! What has changed above of a pod that runs below.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, Toleration};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Facts, Policy, Reject, Twin,
+    applied::{self, Applied, Resources},
+    host, translate,
+};
+use crate::names::{self, Owner};
+
+#[cfg(test)]
+mod tests;
+
+/// Strategic merge patches for a lower pod, each with its UID. One that is refused is no reason to keep back the others: what has not been
+/// remembered is in the next update again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Update {
+    /// For the pod itself: labels, annotations, images, deadline, tolerations.
+    pub metadata_and_spec: Option<Value>,
+    /// For `pods/ephemeralcontainers`.
+    pub ephemeral_containers: Option<Value>,
+    /// For `pods/resize`.
+    pub resize: Option<Value>,
+    /// For the pod itself once `resize` has been taken, and not before: remembers it.
+    pub resized: Option<Value>,
+}
+
+/// What is to be written to a lower pod because the upper one has changed: only what may change while a pod runs, and nothing
+/// that others have written there. `None` if there is nothing, or if the lower pod is not this upper one's.
+pub fn update(
+    upper: &Pod,
+    lower: &Pod,
+    owner: &Owner,
+    policy: &Policy,
+    facts: &Facts,
+) -> Result<Option<Update>, Reject> {
+    let twin = owner.owns(&lower.metadata)
+        && names::label(&lower.metadata, names::ORIGIN_UID) == upper.metadata.uid.as_deref();
+    if !twin {
+        return Ok(None);
+    }
+    let translated = translate(upper, owner, policy, facts)?;
+    let mut update =
+        Update { ephemeral_containers: ephemeral_containers(upper, lower, policy)?, ..Update::default() };
+    if names::annotation(&lower.metadata, names::INPUT) != Some(&translated.input) {
+        changes(&translated.pod, &translated.input, lower, &mut update);
+    }
+    Ok((update != Update::default()).then_some(update))
+}
+
+fn ephemeral_containers(upper: &Pod, lower: &Pod, policy: &Policy) -> Result<Option<Value>, Reject> {
+    fn of(pod: &Pod) -> impl Iterator<Item = &EphemeralContainer> {
+        pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten())
+    }
+    let there: BTreeSet<&str> = of(lower).map(|container| container.name.as_str()).collect();
+    let mut new: Vec<EphemeralContainer> =
+        of(upper).filter(|container| !there.contains(container.name.as_str())).cloned().collect();
+    if new.is_empty() {
+        return Ok(None);
+    }
+    if !policy.host_access {
+        let taken = |new: &EphemeralContainer| host::by_container(&new.name, new.security_context.as_ref());
+        host::refuse(&new.iter().filter_map(taken).collect::<Vec<_>>())?;
+    }
+    let twin = Twin::of(upper, policy)?;
+    for container in &mut new {
+        twin.fit_ephemeral(container);
+    }
+    Ok(Some(patch(lower, Map::new(), Map::from_iter([("ephemeralContainers".to_owned(), json!(new))]))))
+}
+
+fn changes(translated: &Pod, input: &str, lower: &Pod, update: &mut Update) {
+    let (Some(wanted), Some(there)) = (&translated.spec, &lower.spec) else { return };
+    let last = Applied::read(&lower.metadata);
+    let mut now = Applied::of(translated);
+
+    let labels = texts(
+        translated.metadata.labels.as_ref(),
+        lower.metadata.labels.as_ref(),
+        &last.labels,
+        &mut now.labels,
+    );
+    let mut annotations = texts(
+        translated.metadata.annotations.as_ref(),
+        lower.metadata.annotations.as_ref(),
+        &last.annotations,
+        &mut now.annotations,
+    );
+    let mut spec = Map::new();
+    images(there, &last, &now, &mut spec);
+    if let Some(seconds) = now.active_deadline_seconds
+        && last.active_deadline_seconds != Some(seconds)
+        // The API server lets a deadline come nearer only.
+        && there.active_deadline_seconds.is_none_or(|before| seconds < before)
+    {
+        spec.insert("activeDeadlineSeconds".to_owned(), json!(seconds));
+    }
+    if let Some(list) = tolerations(wanted, there, &last) {
+        spec.insert("tolerations".to_owned(), json!(list));
+    }
+    let resize = resize(there, &last, &now);
+
+    let unchanged = labels.is_empty() && annotations.is_empty() && spec.is_empty();
+    if resize.is_empty() {
+        if unchanged && last.resources == now.resources {
+            return;
+        }
+        annotations.extend(memory(&now, Some(input)));
+    } else {
+        update.resize = Some(patch(lower, Map::new(), resize));
+        let whole = Map::from_iter([("annotations".to_owned(), Value::Object(memory(&now, Some(input))))]);
+        update.resized = Some(patch(lower, whole, Map::new()));
+        if unchanged {
+            return;
+        }
+        now.resources = last.resources;
+        annotations.extend(memory(&now, None));
+    }
+    let mut metadata = Map::from_iter([("annotations".to_owned(), Value::Object(annotations))]);
+    if !labels.is_empty() {
+        metadata.insert("labels".to_owned(), Value::Object(labels));
+    }
+    update.metadata_and_spec = Some(patch(lower, metadata, spec));
+}
+
+/// The annotations that say what has been written, and of what if it is all.
+fn memory(applied: &Applied, input: Option<&str>) -> Map<String, Value> {
+    let mut annotations = Map::from_iter([(names::APPLIED.to_owned(), json!(applied.written()))]);
+    annotations.extend(input.map(|input| (names::INPUT.to_owned(), json!(input))));
+    annotations
+}
+
+/// What is to be set of labels or annotations, and taken away (null). What is others' is not remembered as ours.
+fn texts(
+    wanted: Option<&BTreeMap<String, String>>,
+    there: Option<&BTreeMap<String, String>>,
+    last: &BTreeMap<String, String>,
+    now: &mut BTreeMap<String, String>,
+) -> Map<String, Value> {
+    let there = |key: &str| there.and_then(|there| there.get(key));
+    let mut patch = Map::new();
+    for (key, value) in wanted.into_iter().flatten().filter(|(key, _)| applied::is_users(key)) {
+        match (last.get(key), there(key)) {
+            (Some(before), _) if *before == applied::sum(value) => {}
+            (None, Some(_)) => {
+                now.remove(key);
+            }
+            (_, Some(same)) if same == value => {}
+            _ => {
+                patch.insert(key.clone(), json!(value));
+            }
+        }
+    }
+    for (key, before) in last {
+        let gone = wanted.is_none_or(|wanted| !wanted.contains_key(key));
+        if gone && there(key).is_some_and(|value| applied::sum(value) == *before) {
+            patch.insert(key.clone(), Value::Null);
+        }
+    }
+    patch
+}
+
+fn images(there: &PodSpec, last: &Applied, now: &Applied, spec: &mut Map<String, Value>) {
+    let changed = |container: &Container| {
+        let image = now.images.get(&container.name)?;
+        let old = last.images.get(&container.name) == Some(image) || container.image.as_ref() == Some(image);
+        (!old).then(|| json!({"name": container.name, "image": image}))
+    };
+    for (field, containers) in lists(there) {
+        let list: Vec<Value> = containers.iter().filter_map(changed).collect();
+        if !list.is_empty() {
+            spec.insert(field.to_owned(), json!(list));
+        }
+    }
+}
+
+fn lists(spec: &PodSpec) -> [(&'static str, &[Container]); 2] {
+    [
+        ("containers", &spec.containers),
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+    ]
+}
+
+/// The whole list with what is new in it. The API server lets nothing be taken out of it; only for how long something is
+/// tolerated may change.
+fn tolerations(wanted: &PodSpec, there: &PodSpec, last: &Applied) -> Option<Vec<Toleration>> {
+    let mut list = there.tolerations.clone().unwrap_or_default();
+    let alike = |one: &Toleration, other: &Toleration| {
+        Toleration { toleration_seconds: None, ..one.clone() }
+            == Toleration { toleration_seconds: None, ..other.clone() }
+    };
+    for new in wanted.tolerations.iter().flatten() {
+        if last.tolerations.contains(&applied::sum_of(new)) {
+            continue;
+        }
+        match list.iter_mut().find(|old| alike(old, new)) {
+            Some(old) => *old = new.clone(),
+            None => list.push(new.clone()),
+        }
+    }
+    (list != there.tolerations.clone().unwrap_or_default()).then_some(list)
+}
+
+fn resize(there: &PodSpec, last: &Applied, now: &Applied) -> Map<String, Value> {
+    let none = Resources::new();
+    let of = |name: &str, there: &Resources| {
+        let last = last.resources.get(name).unwrap_or(&none);
+        let now = now.resources.get(name).unwrap_or(&none);
+        amounts(there, last, now)
+    };
+    let mut spec = Map::new();
+    for (field, containers) in lists(there) {
+        let resized = |container: &Container| {
+            let changed = of(&container.name, &applied::resources_of(container.resources.as_ref()));
+            (!changed.is_empty()).then(|| json!({"name": container.name, "resources": changed}))
+        };
+        let list: Vec<Value> = containers.iter().filter_map(resized).collect();
+        if !list.is_empty() {
+            spec.insert(field.to_owned(), json!(list));
+        }
+    }
+    let changed = of("", &applied::resources_of(there.resources.as_ref()));
+    if !changed.is_empty() {
+        spec.insert("resources".to_owned(), json!(changed));
+    }
+    spec
+}
+
+/// What is to be set of requests and limits, and taken away (null).
+fn amounts(there: &Resources, last: &Resources, now: &Resources) -> Map<String, Value> {
+    let mut patch = Map::new();
+    for field in ["requests", "limits"] {
+        let of =
+            |all: &Resources, name: &String| all.get(field).and_then(|amounts| amounts.get(name)).cloned();
+        let names = [last, now].into_iter().filter_map(|all| all.get(field)).flat_map(BTreeMap::keys);
+        let mut changed = Map::new();
+        for name in names.collect::<BTreeSet<_>>() {
+            match (of(last, name), of(now, name), of(there, name)) {
+                (last, now, _) if last == now => {}
+                (_, Some(now), there) if there.as_ref() != Some(&now) => {
+                    changed.insert(name.clone(), json!(now));
+                }
+                (last, None, there) if there == last => {
+                    changed.insert(name.clone(), Value::Null);
+                }
+                _ => {}
+            }
+        }
+        if !changed.is_empty() {
+            patch.insert(field.to_owned(), Value::Object(changed));
+        }
+    }
+    patch
+}
+
+/// The UID makes it fail for a namesake.
+fn patch(lower: &Pod, mut metadata: Map<String, Value>, spec: Map<String, Value>) -> Value {
+    if let Some(uid) = &lower.metadata.uid {
+        metadata.insert("uid".to_owned(), json!(uid));
+    }
+    let mut patch = Map::new();
+    if !metadata.is_empty() {
+        patch.insert("metadata".to_owned(), Value::Object(metadata));
+    }
+    if !spec.is_empty() {
+        patch.insert("spec".to_owned(), Value::Object(spec));
+    }
+    Value::Object(patch)
+}
