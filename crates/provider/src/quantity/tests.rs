@@ -104,3 +104,12 @@ proptest! {
         prop_assert_eq!(units.to_string().parse::<Quantity>().unwrap().to_units(), units);
     }
 }
+
+#[test]
+fn usage_of_a_processor_is_read_to_the_billionth() {
+    for (text, nano) in [("2512343n", 2_512_343), ("1u", 1_000), ("500m", 500_000_000), ("2", 2_000_000_000)]
+    {
+        assert_eq!(text.parse::<Quantity>().unwrap().to_nano(), nano, "{text}");
+    }
+    assert_eq!("1E".parse::<Quantity>().unwrap().to_nano(), i64::MAX);
+}
