@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod exec;
 mod forward;
+mod live;
 mod logs;
 mod refusal;
 mod stats;
