@@ -28,6 +28,9 @@ pub struct NodeTemplate {
     pub conditions: Vec<Condition>,
     /// Facts about the system that runs the pods.
     pub system: System,
+    /// The version of Kubernetes that the node claims, such as `v1.36.4`, where pods are run by a kubelet that is not this process; `None`
+    /// is our own.
+    pub kubelet_version: Option<String>,
     /// `spec.providerID`. Kubernetes lets it be set once, so it is written only where it is still empty.
     pub provider_id: Option<String>,
     /// Kubernetes features that the node claims, such as `ExtendWebSocketsToKubelet`. Claim only what holds.

@@ -51,6 +51,7 @@ impl Desired {
     pub fn new(base: &Base, template: NodeTemplate, restricted: bool) -> Self {
         let allocatable = template.allocatable_or_capacity();
         let system = &template.system;
+        let version = template.kubelet_version.as_deref().filter(|version| !version.is_empty());
         let mut facts = json!({
             "capacity": quantities(&template.capacity),
             "allocatable": quantities(&allocatable),
@@ -58,7 +59,7 @@ impl Desired {
             "nodeInfo": {
                 "operatingSystem": system.operating_system,
                 "architecture": system.architecture,
-                "kubeletVersion": base.kubelet_version,
+                "kubeletVersion": version.unwrap_or(&base.kubelet_version),
                 "kubeProxyVersion": "",
                 "containerRuntimeVersion": system.container_runtime_version,
                 "kernelVersion": system.kernel_version,

@@ -290,3 +290,14 @@ fn what_makes_a_write_necessary_has_no_times_in_it() {
     });
     assert_ne!(first.status_wanted(&ready), more.status_wanted(&ready));
 }
+
+#[test]
+fn a_node_claims_our_version_unless_its_provider_knows_another() {
+    let claimed = |version: Option<&str>| {
+        let desired = desired(|template| template.kubelet_version = version.map(str::to_owned));
+        desired.facts["nodeInfo"]["kubeletVersion"].clone()
+    };
+    assert_eq!(claimed(None), "v1");
+    assert_eq!(claimed(Some("v1.18.15")), "v1.18.15");
+    assert_eq!(claimed(Some("")), "v1", "nothing is no version");
+}

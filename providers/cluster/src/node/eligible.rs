@@ -1,0 +1,54 @@
+//! Which lower nodes count.
+
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+
+use super::Share;
+use crate::names::label;
+
+/// Whether a lower node can take pods of the virtual node: it is selected, Ready and not cordoned, it is a real one unless virtual ones are
+/// wanted, and the pods tolerate its taints.
+pub fn is_eligible(node: &Node, share: &Share) -> bool {
+    let selected =
+        || share.selector.iter().all(|(key, value)| label(&node.metadata, key) == Some(value.as_str()));
+    let is_virtual = || label(&node.metadata, "type") == Some("virtual-kubelet");
+    is_ready(node)
+        && !is_cordoned(node)
+        && selected()
+        && (share.virtual_nodes || !is_virtual())
+        && untolerated(node, &share.tolerations).is_none()
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
+}
+
+/// A taint that keeps pods away. One that only discourages does not.
+fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration]) -> Option<&'a Taint> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+    hard.find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+}
+
+/// As the scheduler decides it: nothing said of key or effect is all of them.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let said = |text: &Option<String>, there: &str| match text.as_deref() {
+        None | Some("") => true,
+        Some(text) => text == there,
+    };
+    let value = toleration.value.as_deref().unwrap_or_default();
+    let there = taint.value.as_deref().unwrap_or_default();
+    let numbers = || Some((there.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
+    let matches = match toleration.operator.as_deref() {
+        None | Some("" | "Equal") => value == there,
+        Some("Exists") => true,
+        Some("Gt") => numbers().is_some_and(|(there, limit)| there > limit),
+        Some("Lt") => numbers().is_some_and(|(there, limit)| there < limit),
+        Some(_) => false,
+    };
+    said(&toleration.effect, &taint.effect) && said(&toleration.key, &taint.key) && matches
+}

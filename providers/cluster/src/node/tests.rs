@@ -1,0 +1,343 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::names;
+
+pub(super) fn owner() -> Owner {
+    Owner { origin: "upper".to_owned(), node: "vk-node".to_owned() }
+}
+
+fn from(body: Value) -> Node {
+    serde_json::from_value(body).unwrap()
+}
+
+/// A node that can take pods.
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
+pub(super) fn node(name: &str, allocatable: Value) -> Node {
+    from(json!({
+        "metadata": {"name": name, "labels": {
+            "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name,
+        }},
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+    }))
+}
+
+pub(super) fn usual(name: &str) -> Node {
+    node(name, json!({"cpu": "4", "memory": "16Gi", "pods": "110"}))
+}
+
+/// The node with something changed at a path of its JSON.
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
+pub(super) fn with(node: Node, path: &str, value: Value) -> Node {
+    let mut body = json!(node);
+    let mut place = &mut body;
+    for part in path.split('.') {
+        place = &mut place[part];
+    }
+    *place = value;
+    from(body)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
+fn pod(on: &str, requests: Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": on, "containers": [{"name": "c", "resources": {"requests": requests}}]},
+        "status": {"phase": "Running"},
+    }))
+    .unwrap()
+}
+
+pub(super) fn foreign(on: &str, requests: Value) -> Claim {
+    Claim::of(&pod(on, requests), &owner())
+}
+
+fn own(on: &str, requests: Value) -> Claim {
+    let mut pod = pod(on, requests);
+    let labels = [(names::ORIGIN, "upper"), (names::NODE, "vk-node")];
+    pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    Claim::of(&pod, &owner())
+}
+
+fn amounts(value: Value) -> Amounts {
+    serde_json::from_value(value).unwrap()
+}
+
+pub(super) fn all(nodes: &[Node], pods: &[Claim]) -> Sum {
+    sum(nodes, pods, &Share::default())
+}
+
+#[test]
+fn an_empty_cluster_is_a_node_with_nothing() {
+    let sum = all(&[], &[foreign("gone", json!({"cpu": "1"}))]);
+    let nothing = amounts(json!({"cpu": "0", "memory": "0", "pods": "0"}));
+    assert_eq!((&sum.capacity, &sum.allocatable), (&nothing, &nothing));
+    assert_eq!((sum.nodes, sum.labels.len(), sum.largest_free.len()), (0, 0, 0));
+    assert_eq!((&sum.operating_system, &sum.architecture), (&None, &None));
+    assert!(sum.offers_nothing());
+}
+
+#[test]
+fn nodes_are_added_up_with_all_that_they_have() {
+    let gpu = node("b", json!({"cpu": "3500m", "memory": "1Gi", "pods": "10", "example.com/gpu": "2"}));
+    let sum = all(&[usual("a"), gpu], &[]);
+    let whole = amounts(json!({"cpu": "7500m", "memory": "17Gi", "pods": "120", "example.com/gpu": "2"}));
+    assert_eq!((&sum.capacity, &sum.allocatable, sum.nodes), (&whole, &whole, 2));
+    assert_eq!(sum.capacity["memory"].to_string(), "17Gi", "in the usual notation");
+    assert!(!sum.offers_nothing());
+}
+
+#[test]
+fn what_a_node_keeps_for_itself_is_not_on_offer() {
+    let node = with(usual("a"), "status.capacity", json!({"cpu": "8", "memory": "32Gi", "pods": "110"}));
+    assert_eq!(all(&[node], &[]).capacity["cpu"], Quantity::units(4));
+}
+
+#[test]
+fn a_node_that_is_not_ready_does_not_count() {
+    for conditions in [
+        json!([{"type": "Ready", "status": "False"}]),
+        json!([{"type": "Ready", "status": "Unknown"}]),
+        json!([{"type": "DiskPressure", "status": "True"}]),
+        json!(null),
+    ] {
+        let away = with(usual("b"), "status.conditions", conditions.clone());
+        let sum = all(&[usual("a"), away], &[foreign("b", json!({"cpu": "3"}))]);
+        assert_eq!((sum.nodes, sum.allocatable["cpu"]), (1, Quantity::units(4)), "{conditions}");
+    }
+}
+
+#[test]
+fn a_node_that_is_cordoned_goes_together_with_what_is_on_it() {
+    let pods = [foreign("a", json!({"cpu": "1"})), foreign("b", json!({"cpu": "3", "memory": "15Gi"}))];
+    let before = all(&[usual("a"), usual("b")], &pods);
+    assert_eq!(before.allocatable, amounts(json!({"cpu": "4", "memory": "17Gi", "pods": "218"})));
+    let after = all(&[usual("a"), with(usual("b"), "spec.unschedulable", json!(true))], &pods);
+    assert_eq!(after.allocatable, amounts(json!({"cpu": "3", "memory": "16Gi", "pods": "109"})));
+    assert_eq!(all(&[usual("a"), usual("b")], &pods), before, "and it comes back as it was");
+}
+
+#[test]
+fn tensile_kube_91_a_resource_that_no_node_offers_is_never_less_than_nothing() {
+    let pods = [
+        foreign("a", json!({"ephemeral-storage": "20Gi", "example.com/gpu": "1"})),
+        foreign("a", json!({"cpu": "5", "memory": "1Gi"})),
+    ];
+    let sum = all(&[usual("a")], &pods);
+    assert_eq!(sum.allocatable, amounts(json!({"cpu": "0", "memory": "15Gi", "pods": "108"})));
+    assert_eq!(sum.largest_free, amounts(json!({"cpu": "0", "memory": "15Gi", "pods": "108"})));
+}
+
+#[test]
+fn tensile_kube_restart_with_own_pods_charges_nothing_twice() {
+    let nodes = [usual("a"), usual("b")];
+    let others = foreign("a", json!({"cpu": "1"}));
+    let before = all(&nodes, std::slice::from_ref(&others));
+    let mut pods = vec![others];
+    pods.extend((0..100).map(|_| own("b", json!({"cpu": "30m", "memory": "100Mi"}))));
+    let after = all(&nodes, &pods);
+    assert_eq!((&after.allocatable, &after.capacity), (&before.allocatable, &before.capacity));
+    assert_eq!(after.largest_free["cpu"], Quantity::units(3), "b has less left, though, than a");
+}
+
+#[test]
+fn tensile_kube_49_a_pod_that_is_gone_by_force_leaves_nothing_behind() {
+    let node = [usual("a")];
+    let full = all(&node, &[own("a", json!({"cpu": "4"})), foreign("a", json!({"cpu": "2"}))]);
+    assert_eq!((full.allocatable["cpu"], full.largest_free["cpu"]), (Quantity::units(2), Quantity::units(0)));
+    let own_is_gone = all(&node, &[foreign("a", json!({"cpu": "2"}))]);
+    assert_eq!(own_is_gone.allocatable, full.allocatable, "the upper scheduler has it back by itself");
+    assert_eq!(own_is_gone.largest_free["cpu"], Quantity::units(2));
+    assert_eq!(all(&node, &[]).allocatable["cpu"], Quantity::units(4), "and we have that of others");
+}
+
+#[test]
+fn liqo_3137_pods_that_have_ended_take_nothing() {
+    for (phase, left) in [("Succeeded", 4), ("Failed", 4), ("Running", 3), ("Pending", 3), ("Unknown", 3)] {
+        let mut pod = pod("a", json!({"cpu": "1"}));
+        pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        assert_eq!(sum.allocatable["cpu"], Quantity::units(left), "{phase}");
+    }
+}
+
+#[test]
+fn a_pod_without_a_node_takes_nothing_yet() {
+    let sum = all(&[usual("a")], &[foreign("", json!({"cpu": "1"}))]);
+    assert_eq!(sum.allocatable, sum.capacity);
+}
+
+#[test]
+fn pods_of_another_virtual_node_or_upper_cluster_are_those_of_others() {
+    for (origin, node) in [("upper", "other"), ("other", "vk-node")] {
+        let mut pod = pod("a", json!({"cpu": "1"}));
+        let labels = [(names::ORIGIN, origin), (names::NODE, node), (names::VIRTUAL_POD, "true")];
+        pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        assert_eq!(sum.allocatable["cpu"], Quantity::units(3), "{origin} {node}");
+    }
+}
+
+#[test]
+fn claims_are_what_the_scheduler_counts() {
+    let claim = |spec: Value| {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        Claim::of(&pod, &owner()).requests
+    };
+    let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let with_sidecar = json!({
+        "initContainers": [
+            {"name": "proxy", "restartPolicy": "Always", "resources": asks("100m")},
+            {"name": "migrate", "resources": asks("2")},
+        ],
+        "containers": [{"name": "c", "resources": asks("1")}, {"name": "d", "resources": asks("500m")}],
+        "overhead": {"cpu": "50m"},
+    });
+    assert_eq!(
+        claim(with_sidecar),
+        amounts(json!({"cpu": "2150m"})),
+        "the step beside the sidecar is the most"
+    );
+    let as_a_whole = json!({
+        "resources": {"requests": {"cpu": "3", "memory": "1Gi"}},
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "example.com/gpu": "1"}}}],
+    });
+    let whole = amounts(json!({"cpu": "3", "memory": "1Gi", "example.com/gpu": "1"}));
+    assert_eq!(claim(as_a_whole), whole, "what the pod says as a whole goes before");
+}
+
+#[test]
+fn tainted_nodes_count_only_where_pods_tolerate_them() {
+    let tainted = |effect: &str| {
+        with(usual("a"), "spec.taints", json!([{"key": "team", "value": "blue", "effect": effect}]))
+    };
+    let share = |tolerations: Value| Share {
+        tolerations: serde_json::from_value(tolerations).unwrap(),
+        ..Share::default()
+    };
+    for (effect, tolerations, counts) in [
+        ("NoSchedule", json!([]), false),
+        ("NoExecute", json!([]), false),
+        ("PreferNoSchedule", json!([]), true),
+        ("NoSchedule", json!([{"operator": "Exists"}]), true),
+        ("NoSchedule", json!([{"key": "team", "operator": "Exists"}]), true),
+        ("NoSchedule", json!([{"key": "team", "value": "blue"}]), true),
+        ("NoSchedule", json!([{"key": "team", "operator": "Equal", "value": "red"}]), false),
+        ("NoSchedule", json!([{"key": "other", "operator": "Exists"}]), false),
+        ("NoSchedule", json!([{"key": "team", "operator": "Exists", "effect": "NoExecute"}]), false),
+        ("NoExecute", json!([{"key": "team", "operator": "Exists", "effect": "NoExecute"}]), true),
+        ("NoSchedule", json!([{"key": "team", "operator": "Nonsense", "value": "blue"}]), false),
+    ] {
+        assert_eq!(
+            is_eligible(&tainted(effect), &share(tolerations.clone())),
+            counts,
+            "{effect} {tolerations}"
+        );
+    }
+    let limit = |operator: &str| share(json!([{"key": "sla", "operator": operator, "value": "900"}]));
+    let rated =
+        with(usual("a"), "spec.taints", json!([{"key": "sla", "value": "950", "effect": "NoSchedule"}]));
+    assert!(is_eligible(&rated, &limit("Gt")) && !is_eligible(&rated, &limit("Lt")));
+}
+
+#[test]
+fn only_selected_nodes_count_and_virtual_ones_only_when_wanted() {
+    let share = Share { selector: [("pool".to_owned(), "a".to_owned())].into(), ..Share::default() };
+    assert!(!is_eligible(&usual("a"), &share));
+    let pool = |pool: &str| with(usual("a"), "metadata.labels", json!({"pool": pool}));
+    assert!(is_eligible(&pool("a"), &share) && !is_eligible(&pool("b"), &share));
+    let virtual_one = with(usual("a"), "metadata.labels", json!({"type": "virtual-kubelet"}));
+    assert!(!is_eligible(&virtual_one, &Share::default()));
+    assert!(is_eligible(&virtual_one, &Share { virtual_nodes: true, ..Share::default() }));
+}
+
+#[test]
+fn a_part_is_offered_and_never_more_than_the_cap() {
+    let nodes = [usual("a"), node("b", json!({"cpu": "3", "memory": "1Gi", "pods": "11"}))];
+    let pods = [foreign("a", json!({"cpu": "1"}))];
+    let half = Share { percent: 50, ..Share::default() };
+    let sum_of = |share: &Share| sum(&nodes, &pods, share);
+    let offered = sum_of(&half);
+    assert_eq!(offered.capacity, amounts(json!({"cpu": "3500m", "memory": "8704Mi", "pods": "60"})));
+    assert_eq!(offered.allocatable, amounts(json!({"cpu": "2500m", "memory": "8704Mi", "pods": "59"})));
+    let cap = amounts(json!({"cpu": "2", "pods": "59500m", "example.com/gpu": "1"}));
+    let capped = sum_of(&Share { cap, ..half });
+    assert_eq!(capped.capacity, amounts(json!({"cpu": "2", "memory": "8704Mi", "pods": "59"})));
+    assert_eq!(capped.allocatable, capped.capacity, "what is not there is not made up by a cap");
+    assert_eq!(capped.capacity["pods"].to_string(), "59", "half a pod is none");
+}
+
+#[test]
+fn huge_pages_are_offered_in_one_size_and_volumes_to_attach_not_at_all() {
+    let pages = |small: &str, large: &str| {
+        let sum = all(
+            &[node(
+                "a",
+                json!({
+                    "cpu": "1", "hugepages-2Mi": small, "hugepages-1Gi": large, "attachable-volumes-csi-x": "25",
+                }),
+            )],
+            &[foreign("a", json!({"hugepages-2Mi": "2Mi"}))],
+        );
+        let names =
+            |all: &Amounts| all.keys().filter(|name| !ALWAYS.contains(&name.as_str())).cloned().collect();
+        let (capacity, largest): (Vec<String>, Vec<String>) =
+            (names(&sum.capacity), names(&sum.largest_free));
+        assert_eq!(capacity, largest);
+        (capacity, sum.allocatable.get("hugepages-2Mi").map(ToString::to_string))
+    };
+    assert_eq!(pages("0", "0"), (vec![], None));
+    assert_eq!(pages("64Mi", "0"), (vec!["hugepages-2Mi".to_owned()], Some("62Mi".to_owned())));
+    assert_eq!(pages("2Mi", "0"), (vec!["hugepages-2Mi".to_owned()], Some("0".to_owned())), "all taken");
+    assert_eq!(pages("64Mi", "4Gi"), (vec![], None), "two sizes are none");
+    let two = [node("a", json!({"hugepages-2Mi": "2Mi"})), node("b", json!({"hugepages-1Gi": "1Gi"}))];
+    assert_eq!(all(&two, &[]).capacity.len(), ALWAYS.len(), "also when no node has both");
+}
+
+#[test]
+fn the_most_that_is_free_on_one_node_counts_the_pods_of_everybody() {
+    let pods = [
+        foreign("a", json!({"cpu": "3"})),
+        own("b", json!({"memory": "15Gi"})),
+        own("b", json!({"cpu": "500m"})),
+    ];
+    let sum = all(&[usual("a"), usual("b")], &pods);
+    let most = amounts(json!({"cpu": "3500m", "memory": "16Gi", "pods": "109"}));
+    assert_eq!(sum.largest_free, most, "each from the node that has the most of it");
+}
+
+#[test]
+fn a_label_is_shared_when_all_nodes_have_it_with_one_value() {
+    let labelled = |name: &str, labels: Value| with(usual(name), "metadata.labels", labels);
+    let zone = "topology.kubernetes.io/zone";
+    let a = labelled("a", json!({OS: "linux", ARCH: "amd64", zone: "z", "example.com/team": "x"}));
+    let b = labelled("b", json!({OS: "linux", ARCH: "arm64", zone: "z", "example.com/team": "x"}));
+    let shared = all(&[a.clone(), b], &[]).labels;
+    assert_eq!(
+        json!(shared),
+        json!({OS: "linux", zone: "z"}),
+        "and none that attracts what is meant for real nodes"
+    );
+    let without = labelled("c", json!({OS: "linux", ARCH: "amd64"}));
+    assert_eq!(json!(all(&[a.clone(), without], &[]).labels), json!({OS: "linux", ARCH: "amd64"}));
+    let cordoned = with(labelled("d", json!({OS: "windows"})), "spec.unschedulable", json!(true));
+    assert_eq!(all(&[a, cordoned], &[]).labels[OS], "linux", "those that do not count are not asked");
+    let bad = labelled("e", json!({OS: "not a label!", zone: "z".repeat(64)}));
+    assert_eq!(json!(all(&[bad], &[]).labels), json!({}), "the upper API server would refuse the node");
+}
+
+#[test]
+fn the_system_is_what_most_nodes_say() {
+    let of = |name: &str, arch: &str| {
+        let info = json!({
+            "architecture": arch, "operatingSystem": "linux", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "osImage": "", "systemUUID": "",
+        });
+        with(usual(name), "status.nodeInfo", info)
+    };
+    let most = |nodes: &[Node]| all(nodes, &[]).architecture.unwrap();
+    assert_eq!(most(&[of("a", "arm64"), of("b", "amd64"), of("c", "arm64")]), "arm64");
+    assert_eq!(most(&[of("a", "arm64"), of("b", "amd64")]), "amd64", "by name when there are as many");
+    assert_eq!(most(&[usual("a")]), "amd64", "by the label when it does not say");
+    assert_eq!(all(&[of("a", "arm64")], &[]).operating_system.as_deref(), Some("linux"));
+}

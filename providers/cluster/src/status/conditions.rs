@@ -1,0 +1,100 @@
+//! Conditions: those that tell of the containers pass, those of the lower cluster's own doings do not.
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+
+use super::text::{LONGEST_MESSAGE, LONGEST_REASON, optional};
+use crate::names;
+
+const READY: &str = "Ready";
+const CONTAINERS_READY: &str = "ContainersReady";
+const POD_SCHEDULED: &str = "PodScheduled";
+
+/// What a kubelet says of a pod, and why it is about to be ended. PodScheduled is not among them: the upper scheduler's word stands, and the
+/// core would write another over it. Ready is the core's.
+const PASSED: [&str; 7] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    CONTAINERS_READY,
+    "AllContainersRestarting",
+    "PodResizePending",
+    "PodResizeInProgress",
+    "DisruptionTarget",
+];
+
+/// The conditions to be reported.
+pub(super) fn passed(lower: &Pod, there: &PodStatus) -> Option<Vec<PodCondition>> {
+    let below = |kind: &str| find(lower.status.as_ref(), kind);
+    let mut all: Vec<PodCondition> =
+        PASSED.iter().filter_map(|kind| below(kind)).filter(|one| is_status(&one.status)).map(copy).collect();
+    if let Some(unready) = not_ready(below(READY))
+        && let Some(containers) = all.iter_mut().find(|one| one.type_ == CONTAINERS_READY)
+        && containers.status == "True"
+    {
+        *containers = unready;
+    }
+    // Said as long as it is news: a pod that found its node at once has nothing to tell, one that waited has.
+    all.extend(
+        scheduling(lower).filter(|one| one.status != "True" || find(Some(there), names::SCHEDULED).is_some()),
+    );
+    (!all.is_empty()).then_some(all)
+}
+
+/// What the lower scheduler says, as the condition [`names::SCHEDULED`] of the upper pod; `None` when it has not said anything.
+pub fn scheduling(lower: &Pod) -> Option<PodCondition> {
+    let bound =
+        lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+    let said = find(lower.status.as_ref(), POD_SCHEDULED).filter(|one| is_status(&one.status)).map(copy);
+    let condition = match said {
+        // It has a node, whatever was said before it had.
+        Some(said) if bound && said.status != "True" => {
+            PodCondition { last_transition_time: None, ..condition("True") }
+        }
+        Some(said) => said,
+        None if bound => condition("True"),
+        None => return None,
+    };
+    Some(PodCondition { type_: names::SCHEDULED.to_owned(), ..condition })
+}
+
+/// What takes the place of ContainersReady when the pod is not Ready although its containers are: a lower node of which nothing is heard.
+/// Its kubelet cannot say that the containers are not ready, so the lower cluster only says it of the pod. Gates that were injected below are
+/// the lower cluster's business.
+fn not_ready(ready: Option<&PodCondition>) -> Option<PodCondition> {
+    let ready = ready.filter(|ready| matches!(ready.status.as_str(), "False" | "Unknown"))?;
+    if ready.reason.as_deref() == Some("ReadinessGatesNotReady") {
+        return None;
+    }
+    let said = copy(ready);
+    let or = |text: Option<String>, other: &str| text.unwrap_or_else(|| other.to_owned());
+    Some(PodCondition {
+        type_: CONTAINERS_READY.to_owned(),
+        status: "False".to_owned(),
+        reason: Some(or(said.reason, "LowerPodNotReady")),
+        message: Some(or(said.message, "the lower cluster says that the pod is not ready")),
+        ..said
+    })
+}
+
+pub(super) fn find<'a>(status: Option<&'a PodStatus>, kind: &str) -> Option<&'a PodCondition> {
+    status?.conditions.iter().flatten().find(|condition| condition.type_ == kind)
+}
+
+fn is_status(status: &str) -> bool {
+    matches!(status, "True" | "False" | "Unknown")
+}
+
+fn condition(status: &str) -> PodCondition {
+    PodCondition { status: status.to_owned(), ..PodCondition::default() }
+}
+
+/// A condition without what only holds below: the generation is the lower pod's.
+pub(super) fn copy(from: &PodCondition) -> PodCondition {
+    PodCondition {
+        type_: from.type_.clone(),
+        status: from.status.clone(),
+        reason: optional(from.reason.as_ref(), LONGEST_REASON),
+        message: optional(from.message.as_ref(), LONGEST_MESSAGE),
+        last_transition_time: from.last_transition_time.clone(),
+        ..PodCondition::default()
+    }
+}
