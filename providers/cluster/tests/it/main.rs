@@ -1,3 +1,4 @@
 //! The provider against real API servers.
 
 mod admission;
+mod reflect;

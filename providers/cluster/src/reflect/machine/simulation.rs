@@ -20,9 +20,9 @@ fn object(kind: Kind, rng: &mut StdRng) -> Value {
     match kind {
         Kind::ConfigMap => json!({"data": {"key": value.to_string()}, "immutable": rng.random_bool(0.3)}),
         Kind::Secret => json!({
-            "data": {"key": ["eA==", "eQ==", "eg=="][value]},
-            "type": ["Opaque", "example.com/x"][rng.random_range(0..2)],
-            "metadata": {"labels": {["x", "y"][rng.random_range(0..2)]: "z"}},
+            "data": {"key": (["eA==", "eQ==", "eg=="][value])},
+            "type": (["Opaque", "example.com/x"][rng.random_range(0..2)]),
+            "metadata": {"labels": {(["x", "y"][rng.random_range(0..2)]): "z"}},
         }),
         _ => json!({"spec": {"resources": {"requests": {"storage": format!("{}Gi", value + 1)}}}}),
     }
