@@ -79,6 +79,8 @@ pub(super) struct Entry {
     pub(super) told: BTreeSet<PodRef>,
     pub(super) upper: Upper,
     pub(super) lower: Lower,
+    /// What is known below may be old: somebody has to look.
+    pub(super) doubted: bool,
     /// The newest version below that was heard of, also of its end.
     pub(super) newest: u64,
     pub(super) watched: bool,
@@ -111,6 +113,7 @@ impl Entry {
             upper: Upper::Unread,
             // What is ours is heard of before anything is done. What is not heard of is not there, or not ours.
             lower: Lower::Absent,
+            doubted: false,
             newest: 0,
             watched: false,
             under_way: None,
@@ -167,6 +170,7 @@ impl Entry {
             return Step::Rest(Some(self.not_before));
         }
         match &self.lower {
+            _ if self.doubted => return Step::Call(Call::Read),
             Lower::Unread => return Step::Call(Call::Read),
             // It takes as long as its finalizers do.
             Lower::There(found) if found.deleting && self.ours().is_some() => {
@@ -230,8 +234,13 @@ impl Entry {
     /// Takes the answer to a look at it.
     pub(super) fn look(&mut self, found: Option<Found>, now: Duration, rng: &mut rand::rngs::StdRng) {
         self.trouble = None;
+        self.doubted = false;
         let Some(found) = found else {
             self.lower = Lower::Absent;
+            // It comes and goes.
+            if self.backoff.failures() > 1 {
+                self.not_before = now + self.backoff.next(None, rng);
+            }
             return;
         };
         if found.version < self.newest {

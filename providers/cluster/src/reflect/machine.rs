@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use rand::rngs::StdRng;
 use vk_kube::{Error, Kind as ErrorKind};
 use vk_provider::PodRef;
-use vk_supervisor::Backoff;
 
+use self::ground::Ground;
 use super::{
     Kind, Standing,
     entry::{Call, Entry, Lower, Step, Upper},
@@ -28,6 +28,7 @@ use crate::{
     names::{self, Namespaces, Owner},
 };
 
+mod ground;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -98,19 +99,6 @@ pub enum Action {
         /// For people.
         message: String,
     },
-}
-
-/// A lower namespace.
-#[derive(Debug)]
-struct Ground {
-    above: String,
-    anchor: Option<OwnerReference>,
-    under_way: bool,
-    /// It was lost while it was looked for.
-    lost: bool,
-    not_before: Duration,
-    backoff: Backoff,
-    trouble: Option<Error>,
 }
 
 /// All copies.
@@ -336,8 +324,8 @@ impl Machine {
             Ok(Answer::Deleted) => {
                 entry.trouble = None;
                 // The watch tells when it is gone. Should it not, somebody has to look.
-                if let Lower::There(found) = &mut entry.lower {
-                    found.deleting = true;
+                if let (Lower::There(found), Call::Delete(uid)) = (&mut entry.lower, &call) {
+                    found.deleting |= found.uid == *uid;
                 }
                 entry.not_before = now + entry.backoff.next(None, &mut self.rng);
             }
@@ -365,14 +353,21 @@ impl Machine {
                     ground.lose(now);
                 }
             }
+            // The name is taken. What was foreign before is taken for that until it was looked at.
+            (Call::Create(..), ErrorKind::AlreadyExists) => {
+                entry.doubted = true;
+                if !entry.is_foreign() {
+                    entry.lower = Lower::Unread;
+                }
+                entry.backoff.next(None, &mut self.rng);
+            }
             // Somebody was faster, or it is another one by now.
             (Call::Create(..) | Call::Patch(..) | Call::Delete(_), _) if lost => {
                 entry.lower = Lower::Unread;
-                if entry.backoff.failures() > 0 {
-                    entry.not_before = now + entry.backoff.next(None, &mut self.rng);
-                } else {
-                    // At once the first time.
-                    drop(entry.backoff.next(None, &mut self.rng));
+                let first = entry.backoff.failures() == 0;
+                let wait = entry.backoff.next(None, &mut self.rng);
+                if !first {
+                    entry.not_before = now + wait;
                 }
             }
             (_, kind) => {
@@ -444,90 +439,6 @@ impl Machine {
                 }
             }
         }
-    }
-
-    /// Sees to it that there is a namespace.
-    fn settle(&mut self, now: Duration, below: &str, above: &str, actions: &mut Vec<Action>) {
-        let ground = self.grounds.entry(below.to_owned()).or_insert_with(|| Ground::new(above));
-        if ground.is_waiting() && now >= ground.not_before {
-            ground.under_way = true;
-            actions.push(Action::Settle { below: below.to_owned(), above: ground.above.clone() });
-        }
-    }
-
-    /// Without the anchor all that hangs on it goes, and what would hang on it too.
-    fn unsettle_if_anchor(&mut self, now: Duration, place: &Place, actions: &mut Vec<Action>) {
-        if place.kind != Kind::ConfigMap || place.name != self.anchor {
-            return;
-        }
-        let Some(ground) = self.grounds.get_mut(&place.namespace) else { return };
-        ground.lose(now);
-        let above = ground.above.clone();
-        self.settle(now, &place.namespace, &above, actions);
-    }
-
-    fn settle_again(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let waiting = self.grounds.iter().filter(|(_, it)| it.is_waiting() && now >= it.not_before);
-        let waiting: Vec<(String, String)> =
-            waiting.map(|(below, ground)| (below.clone(), ground.above.clone())).collect();
-        for (below, above) in waiting {
-            self.settle(now, &below, &above, actions);
-        }
-    }
-
-    fn settled(
-        &mut self,
-        now: Duration,
-        below: &str,
-        answer: Result<OwnerReference, Error>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(ground) = self.grounds.get_mut(below) else { return };
-        ground.under_way = false;
-        match answer {
-            // It was there when it was looked for, and has gone since.
-            Ok(_) if std::mem::take(&mut ground.lost) => {
-                let above = ground.above.clone();
-                self.settle(now, below, &above, actions);
-            }
-            Ok(anchor) => {
-                ground.anchor = Some(anchor);
-                ground.trouble = None;
-                ground.backoff.reset();
-                self.advance_all(now, |place| place.namespace == below, actions);
-            }
-            Err(error) => {
-                ground.not_before = now + ground.backoff.next(error.retry_after, &mut self.rng);
-                ground.trouble = Some(error);
-            }
-        }
-    }
-}
-
-// === impl Ground ===
-
-impl Ground {
-    fn new(above: &str) -> Self {
-        Self {
-            above: above.to_owned(),
-            anchor: None,
-            under_way: false,
-            lost: false,
-            not_before: Duration::ZERO,
-            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
-            trouble: None,
-        }
-    }
-
-    /// The anchor is gone, or the whole namespace.
-    fn lose(&mut self, now: Duration) {
-        self.anchor = None;
-        self.lost = self.under_way;
-        self.not_before = self.not_before.min(now);
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.anchor.is_none() && !self.under_way
     }
 }
 

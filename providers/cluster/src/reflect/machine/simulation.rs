@@ -58,9 +58,15 @@ impl Storm {
 
     fn step(&mut self) {
         match self.rng.random_range(0..100) {
-            0..15 => drop(self.world.hear_above()),
-            15..30 => drop(self.world.hear_below()),
-            30..38 => drop(self.world.answer_settle()),
+            0..15 => {
+                self.world.hear_above();
+            }
+            15..30 => {
+                self.world.hear_below();
+            }
+            30..38 => {
+                self.world.answer_settle();
+            }
             38..62 => self.answer(),
             62..70 => {
                 let (kind, name) = (kind(&mut self.rng), self.name());

@@ -56,9 +56,9 @@ pub(super) fn needs(all: &[(Kind, &str)]) -> Dependencies {
     for (kind, name) in all {
         let name = (*name).to_owned();
         match kind {
-            Kind::ConfigMap => drop(needs.config_maps.insert(name, need)),
-            Kind::Secret => drop(needs.secrets.insert(name, need)),
-            Kind::Claim => drop(needs.claims.insert(name)),
+            Kind::ConfigMap => needs.config_maps.extend([(name, need)]),
+            Kind::Secret => needs.secrets.extend([(name, need)]),
+            Kind::Claim => needs.claims.extend([name]),
             Kind::ServiceAccount => needs.service_account = Some(name),
         }
     }
