@@ -52,6 +52,7 @@ pub trait Reflected: Object + Metadata<Ty = ObjectMeta> + Default {
     fn objects(client: Client, namespace: Option<&str>) -> Objects<Self>;
 
     /// The copy, without metadata.
+    #[must_use]
     fn copied(&self, facts: Facts<'_>) -> Self;
 
     /// What it contains, as far as it can be changed.

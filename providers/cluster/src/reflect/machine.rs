@@ -151,7 +151,7 @@ impl Machine {
                 }
                 self.settle_again(now, &mut actions);
             }
-            Event::Wanted(pod, dependencies) => self.want(now, pod, &dependencies, &mut actions),
+            Event::Wanted(pod, dependencies) => self.want(now, &pod, &dependencies, &mut actions),
             Event::Unwanted(pod) => {
                 let places = self.pods.remove(&pod).unwrap_or_default();
                 self.release(now, &pod, places, &mut actions);
@@ -235,7 +235,7 @@ impl Machine {
         places.find(|place| self.entries.get(place).is_some_and(|it| it.standing() != Standing::Ready))
     }
 
-    fn want(&mut self, now: Duration, pod: PodRef, dependencies: &Dependencies, actions: &mut Vec<Action>) {
+    fn want(&mut self, now: Duration, pod: &PodRef, dependencies: &Dependencies, actions: &mut Vec<Action>) {
         let Some(below) = self.namespaces.below(&pod.namespace) else { return };
         self.settle(now, &below, &pod.namespace, actions);
         let wanted: BTreeSet<Place> = named(dependencies)
@@ -256,7 +256,7 @@ impl Machine {
             self.advance(now, place, actions);
         }
         let before = self.pods.insert(pod.clone(), wanted.clone()).unwrap_or_default();
-        self.release(now, &pod, before.difference(&wanted).cloned().collect(), actions);
+        self.release(now, pod, before.difference(&wanted).cloned().collect(), actions);
     }
 
     fn release(&mut self, now: Duration, pod: &PodRef, places: BTreeSet<Place>, actions: &mut Vec<Action>) {

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, mpsc};
 use vk_kube::{Client, Kind, Metrics, Objects, Patch, objects::Object};
@@ -328,4 +330,74 @@ async fn the_rights_of_a_node_suffice_above() {
     rig.reflector.release(&reference);
     maps.goes("a").await;
     claims.copy("c").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_claim_bound_to_a_volume_that_is_below_too_is_bound_to_that_one() {
+    let rig = Rig::new().await;
+    let claims = rig.claims();
+    let volume = format!("{}-volume", rig.above.name());
+    let volumes: Objects<PersistentVolume> = Objects::cluster(rig.lower.clone());
+    let spec = json!({
+        "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"},
+    });
+    let lower = json!({"metadata": {"name": volume}, "spec": spec});
+    volumes.create(&serde_json::from_value(lower).unwrap()).await.unwrap();
+    for (name, volume) in [("static", volume.as_str()), ("dynamic", "pvc-of-the-upper-cluster")] {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "50Mi"}},
+            "storageClassName": "", "volumeName": volume,
+        });
+        let annotations = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        claims.create(json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec})).await;
+    }
+    let both = ["static", "dynamic"].map(str::to_owned).into();
+    let needs = Dependencies { claims: both, ..Dependencies::default() };
+    rig.reflector.want(&rig.pod("p"), needs).await.unwrap();
+    assert_eq!(claims.copy("static").await["spec"]["volumeName"], volume);
+    let dynamic = claims.copy("dynamic").await;
+    assert_eq!(dynamic["spec"].get("volumeName"), None);
+    assert_eq!(dynamic["metadata"]["annotations"].get("pv.kubernetes.io/bind-completed"), None);
+
+    // It goes with the upper claim, and the volume stays: there is no controller here that would take the finalizer off.
+    rig.reflector.release(&rig.pod("p"));
+    Two::delete(&claims.above, "static").await;
+    let unprotect = json!({"metadata": {"finalizers": null}});
+    claims.above.patch("static", Patch::Merge(&unprotect)).await.unwrap();
+    claims
+        .becomes("static", "it is being deleted", |claim| claim["metadata"]["deletionTimestamp"].is_string())
+        .await;
+    claims.below.patch("static", Patch::Merge(&unprotect)).await.unwrap();
+    claims.goes("static").await;
+    volumes.get(&volume).await.unwrap();
+    claims.copy("dynamic").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn many_who_make_one_namespace_and_one_anchor_all_have_them() {
+    let rig = Rig::new().await;
+    let attempts = (0..8).map(|_| async {
+        anchor::ensure_namespace(&rig.lower, &rig.namespace, rig.above.name(), &rig.owner).await?;
+        anchor::ensure(&rig.lower, &rig.namespace, &rig.owner).await
+    });
+    let made = futures::future::join_all(attempts).await;
+    let first = made[0].as_ref().unwrap();
+    assert!(made.iter().all(|one| one.as_ref() == Ok(first)), "{made:?}");
+    let maps = rig.maps();
+    maps.create(json!({"metadata": {"name": "a"}})).await;
+    rig.reflector.want(&rig.pod("p"), needs(&["a"], &[])).await.unwrap();
+    let owners = &maps.copy("a").await["metadata"]["ownerReferences"];
+    assert_eq!((&owners[0]["uid"], owners[0].get("controller")), (&json!(first.uid), None));
+
+    // Without it, the garbage collector would take all that comes after.
+    Two::delete(&maps.below, &first.name).await;
+    eventually("there is another anchor", SOON, || async {
+        match maps.below.get(&first.name).await {
+            Ok(found) if found.metadata.uid.as_ref() != Some(&first.uid) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }

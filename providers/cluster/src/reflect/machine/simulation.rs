@@ -96,7 +96,8 @@ impl Storm {
                 self.world.release(name);
                 self.wanted.remove(name);
             }
-            86..89 => self.meddle(),
+            86..88 => self.meddle(),
+            88..89 => self.world.break_watch(),
             89..90 => {
                 let seed = self.rng.random();
                 self.world.restart(seed);

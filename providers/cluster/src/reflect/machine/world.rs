@@ -110,6 +110,21 @@ impl World {
         self.list();
     }
 
+    /// The lower watch breaks, and lists again: what it had not told is lost, and what went meanwhile is not in the listing.
+    pub(super) fn break_watch(&mut self) {
+        let lost: Vec<Event> = self.told_below.drain(..).collect();
+        self.list();
+        let gone = lost.into_iter().filter_map(|event| match event {
+            Event::Lower(place, _) | Event::Gone(place, _) => Some(place),
+            _ => None,
+        });
+        let gone: BTreeSet<Place> = gone.filter(|place| !self.below.contains_key(place)).collect();
+        let listed = self.told_below.len().saturating_sub(Kind::ALL.len());
+        for place in gone {
+            self.told_below.insert(listed, Event::Vanished(place));
+        }
+    }
+
     /// The listing of a lower watch that begins.
     fn list(&mut self) {
         let all: Vec<Place> = self.below.keys().cloned().collect();
