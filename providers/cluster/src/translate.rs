@@ -106,7 +106,7 @@ impl Default for Policy {
     }
 }
 
-/// Makes the lower pod of an upper one, by [`RULES`]. Ephemeral containers are not in it: the API server takes them later, see [`update`].
+/// Makes the lower pod of an upper one, by [`RULES`]. Ephemeral containers are not in it: the API server takes them later, see [`update()`].
 pub fn translate(upper: &Pod, owner: &Owner, policy: &Policy, facts: &Facts) -> Result<Translated, Reject> {
     let twin = Twin::of(upper, policy)?;
     let lower = Lower::of(twin.meta)?;

@@ -302,6 +302,26 @@ fn what_becomes_of_each_field_of_a_pod_is_what_its_rule_says() {
     }
 }
 
+/// The table makes the translation, so that a mistake in it would go through the test above.
+#[test]
+fn what_is_of_the_upper_cluster_alone_is_dropped() {
+    let dropped = RULES.iter().filter(|(_, rule)| *rule == Rule::Dropped).map(|(name, _)| *name);
+    assert_eq!(
+        dropped.collect::<Vec<_>>(),
+        [
+            "evictionResponders",
+            "nodeName",
+            "overhead",
+            "preemptionPolicy",
+            "priority",
+            "readinessGates",
+            "schedulingGates",
+            "schedulingGroup",
+            "serviceAccount",
+        ]
+    );
+}
+
 #[test]
 fn what_is_replaced_is_what_the_annotation_says() {
     let said = json!({

@@ -260,6 +260,19 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
 }
 
 #[test]
+fn an_amount_that_goes_above_stays_below_where_somebody_has_changed_it() {
+    let amounts = json!([{"name": "web", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]);
+    let mut upper = pod(json!({"containers": amounts}));
+    let mut lower = below(&upper);
+    set(&mut lower, &json!({"containers": [{"name": "web", "resources": {"requests": {"memory": "2Gi"}}}]}));
+    set(&mut upper, &json!({"containers": [{"name": "web", "resources": {"requests": null}}]}));
+    assert_eq!(
+        update(&upper, &lower).unwrap().resize,
+        Some(json!({"spec": {"containers": [{"name": "web", "resources": {"requests": {"cpu": null}}}]}}))
+    );
+}
+
+#[test]
 fn a_resize_that_is_refused_keeps_nothing_back_and_is_tried_again() {
     let mut upper = pod(json!({}));
     let lower = below(&upper);
