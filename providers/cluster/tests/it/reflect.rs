@@ -22,7 +22,7 @@ use vk_testing::{
     eventually,
 };
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 /// Long enough to be noticed, and short enough to wait for.
 const GRACE: Duration = Duration::from_secs(3);
 
