@@ -79,7 +79,7 @@ pub(super) struct Entry {
     pub(super) told: BTreeSet<PodRef>,
     pub(super) upper: Upper,
     pub(super) lower: Lower,
-    /// What is known below may be old: somebody has to look.
+    /// What is known below may be old, and so may be what a call that is under way finds: somebody has to look.
     pub(super) doubted: bool,
     /// The newest version below that was heard of, also of its end.
     pub(super) newest: u64,
@@ -234,7 +234,6 @@ impl Entry {
     /// Takes the answer to a look at it.
     pub(super) fn look(&mut self, found: Option<Found>, now: Duration, rng: &mut rand::rngs::StdRng) {
         self.trouble = None;
-        self.doubted = false;
         let Some(found) = found else {
             self.lower = Lower::Absent;
             // It comes and goes.

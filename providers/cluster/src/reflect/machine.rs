@@ -189,6 +189,7 @@ impl Machine {
                 self.unsettle_if_anchor(now, &place, &mut actions);
                 if let Some(entry) = self.entries.get_mut(&place) {
                     entry.lower = Lower::Unread;
+                    entry.doubted = true;
                     self.advance(now, &place, &mut actions);
                 }
             }
@@ -426,6 +427,7 @@ impl Machine {
                 self.due.extend(until.map(|until| (until, place.clone())));
             }
             Step::Call(call) => {
+                entry.doubted &= call != Call::Read;
                 entry.under_way = Some(call.clone());
                 actions.push(Action::Call(place.clone(), call));
             }

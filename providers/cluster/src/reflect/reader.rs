@@ -46,13 +46,19 @@ pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<S
             Change::Restarted => listing = Some(HashSet::new()),
             Change::Seen(object) => {
                 let Some(place) = place(&object) else { continue };
-                listing.as_mut().unwrap_or(&mut known).insert(place.clone());
+                // Told of, also if the listing breaks off: then the next one tells what became of it.
+                known.insert(place.clone());
+                if let Some(listing) = &mut listing {
+                    listing.insert(place.clone());
+                }
                 shared.tell(Event::Lower(place, find(&object, &shared.owner)));
             }
             Change::Deleted(object) => {
                 let Some(place) = place(&object) else { continue };
-                listing.as_mut().unwrap_or(&mut known).remove(&place);
                 known.remove(&place);
+                if let Some(listing) = &mut listing {
+                    listing.remove(&place);
+                }
                 shared.tell(Event::Gone(place, version(object.metadata())));
             }
             Change::Listed => {

@@ -115,7 +115,7 @@ impl World {
         let lost: Vec<Event> = self.told_below.drain(..).collect();
         self.list();
         let gone = lost.into_iter().filter_map(|event| match event {
-            Event::Lower(place, _) | Event::Gone(place, _) => Some(place),
+            Event::Lower(place, _) | Event::Gone(place, _) | Event::Vanished(place) => Some(place),
             _ => None,
         });
         let gone: BTreeSet<Place> = gone.filter(|place| !self.below.contains_key(place)).collect();
