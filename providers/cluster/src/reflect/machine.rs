@@ -252,6 +252,10 @@ impl Machine {
                 // Of a time when namespaces were called otherwise: not ours to change.
                 (entry.source, entry.upper, entry.watched) = (source, Upper::Unread, false);
             }
+            // A reader that was refused tries ever more seldom, and a new pod may be a new right.
+            if entry.upper == Upper::Unread && (entry.pods.is_empty() || entry.trouble.is_some()) {
+                (entry.watched, entry.trouble) = (false, None);
+            }
             entry.want(pod.clone());
             self.watch(place, actions);
             self.advance(now, place, actions);

@@ -105,10 +105,12 @@ impl<K: Reflected> Above<K> {
         let begun = Instant::now();
         let mut trailing = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let mut refused = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
         while let Err(error) = self.get().await {
             let wait = if error.kind == ErrorKind::Forbidden && begun.elapsed() < TRAILING {
                 trailing.next(None, &mut self.rng)
             } else {
+                let backoff = if error.kind == ErrorKind::Forbidden { &mut refused } else { &mut backoff };
                 let wait = backoff.next(error.retry_after, &mut self.rng);
                 self.shared.tell(Event::Unreadable(self.place.clone(), error));
                 wait

@@ -464,6 +464,10 @@ fn what_cannot_be_read_above_is_no_reason_to_delete_anything() {
     world.pass(GRACE * 10);
     assert!(world.data(&place(MAP, "a")).is_some());
     assert_eq!(world.machine.standing(&pod("p")), Standing::Failed(away));
+    world.want("p", &[(MAP, "a")]);
+    assert_eq!(world.machine.standing(&pod("p")), Standing::Waiting, "it is read anew");
+    world.run();
+    assert_eq!(world.machine.standing(&pod("p")), Standing::Ready);
 }
 
 #[test]
