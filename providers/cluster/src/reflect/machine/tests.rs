@@ -403,6 +403,29 @@ fn anchors_are_no_copies() {
     assert_eq!(left, [&place(MAP, &anchor::name(&owner()))]);
 }
 
+#[test]
+fn an_answer_that_trails_the_watch_tells_of_the_past() {
+    // A write, and then a look.
+    for look in [false, true] {
+        let mut world = if look { with_copy() } else { World::new() };
+        if look {
+            world.tell(Event::Vanished(place(MAP, "a")));
+        } else {
+            world.put(MAP, "default", "a", map("1"));
+            world.want("p", &[(MAP, "a")]);
+            while world.hear_below() || world.hear_above() || world.answer_settle() {}
+        }
+        let (asked, call) = world.calls.pop().expect("a call");
+        assert_eq!(call == Call::Read, look);
+        let answer = world.serve(&asked, &call);
+        world.take_below(&asked);
+        while world.hear_below() {}
+        world.tell(Event::Answer(asked, answer));
+        world.pass(A_WHILE);
+        assert_eq!(world.data(&place(MAP, "a")), Some(&json!({"key": "1"})), "look: {look}");
+    }
+}
+
 /// The answer to a write comes after the news that the object is gone: it tells of the past.
 #[test]
 fn an_object_that_vanishes_while_it_is_written_is_looked_for() {
