@@ -7,5 +7,6 @@ mod exec;
 mod forward;
 mod live;
 mod logs;
+mod reflect;
 mod refusal;
 mod stats;

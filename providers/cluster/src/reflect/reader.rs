@@ -1,0 +1,196 @@
+//! What is heard of objects: above one by one, below all of ours.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::time::Instant;
+use vk_kube::{Change, Error, Kind as ErrorKind, Objects, Selector};
+use vk_supervisor::Backoff;
+
+use super::{
+    Shared,
+    forge::{find, forge, version},
+    kind::{Facts, Reflected},
+    machine::Event,
+    twin::{Place, Source},
+};
+use crate::names;
+
+/// Right after a pod was bound, its node may not read what the pod names. So long, a refusal is no news.
+const TRAILING: Duration = Duration::from_secs(5);
+/// After so many refusals in a row, a watch is not permitted. A node may read claims and not watch them.
+const REFUSALS: u32 = 3;
+/// How often an object is read that cannot be watched.
+const POLL: Duration = Duration::from_mins(1);
+
+/// Takes off what nobody needs. What kubectl applied last can be as large as the object itself.
+fn trim<K: Reflected>(object: &mut K) {
+    let metadata = object.metadata_mut();
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+/// Tells of all our copies of one kind, for ever.
+pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<String>) {
+    let objects = K::objects(shared.lower.clone(), namespace.as_deref());
+    let labels = Some(format!("{}={}", names::ORIGIN, shared.owner.origin));
+    let mut changes = std::pin::pin!(objects.watch_trimmed(&Selector { fields: None, labels }, trim));
+    let mut known: HashSet<Place> = HashSet::new();
+    let mut listing: Option<HashSet<Place>> = None;
+    while let Some(change) = changes.next().await {
+        match change {
+            Change::Restarted => listing = Some(HashSet::new()),
+            Change::Seen(object) => {
+                let Some(place) = place(&object) else { continue };
+                // Told of, also if the listing breaks off: then the next one tells what became of it.
+                known.insert(place.clone());
+                if let Some(listing) = &mut listing {
+                    listing.insert(place.clone());
+                }
+                shared.tell(Event::Lower(place, find(&object, &shared.owner)));
+            }
+            Change::Deleted(object) => {
+                let Some(place) = place(&object) else { continue };
+                known.remove(&place);
+                if let Some(listing) = &mut listing {
+                    listing.remove(&place);
+                }
+                shared.tell(Event::Gone(place, version(object.metadata())));
+            }
+            Change::Listed => {
+                let listed = listing.take().unwrap_or_default();
+                for place in known.difference(&listed) {
+                    shared.tell(Event::Vanished(place.clone()));
+                }
+                known = listed;
+                shared.tell(Event::Listed(K::OF, namespace.clone()));
+            }
+            Change::Trouble(_) => {}
+        }
+    }
+}
+
+fn place<K: Reflected>(object: &K) -> Option<Place> {
+    let metadata = object.metadata();
+    Some(Place { kind: K::OF, namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
+}
+
+/// Tells of one upper object, for ever.
+pub(super) async fn above<K: Reflected>(shared: Arc<Shared>, place: Place, source: Source) {
+    let objects = K::objects(shared.upper.clone(), Some(&source.namespace));
+    let mut reading = Above { shared, place, source, objects, rng: StdRng::from_rng(&mut rand::rng()) };
+    reading.first().await;
+    if let Some(lane) = reading.shared.upper.lane() {
+        reading.follow(reading.objects.clone().on(lane)).await;
+    }
+    reading.poll().await;
+}
+
+/// The reading of one upper object.
+struct Above<K: Reflected> {
+    shared: Arc<Shared>,
+    place: Place,
+    source: Source,
+    objects: Objects<K>,
+    rng: StdRng,
+}
+
+impl<K: Reflected> Above<K> {
+    /// Reads it until that succeeds once: a watch takes longer to begin.
+    async fn first(&mut self) {
+        let begun = Instant::now();
+        let mut trailing = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let mut refused = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
+        while let Err(error) = self.get().await {
+            let wait = if error.kind == ErrorKind::Forbidden && begun.elapsed() < TRAILING {
+                trailing.next(None, &mut self.rng)
+            } else {
+                let backoff = if error.kind == ErrorKind::Forbidden { &mut refused } else { &mut backoff };
+                let wait = backoff.next(error.retry_after, &mut self.rng);
+                self.shared.tell(Event::Unreadable(self.place.clone(), error));
+                wait
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn get(&self) -> Result<(), Error> {
+        match self.objects.get(&self.source.name).await {
+            Ok(object) => self.saw(Some(&object)).await,
+            Err(error) if error.kind == ErrorKind::NotFound => self.saw(None).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn saw(&self, object: Option<&K>) -> Result<(), Error> {
+        let forged = match object {
+            Some(object) => {
+                let has_volume = self.has_volume(object).await?;
+                let facts = Facts { storage_classes: &self.shared.storage_classes, has_volume };
+                forge(object, &self.place, &self.shared.owner, facts)
+            }
+            None => None,
+        };
+        self.shared.tell(Event::Upper(self.place.clone(), forged.map(Arc::new)));
+        Ok(())
+    }
+
+    /// Whether there is a lower volume of the name that a claim is bound to. Who may not look finds none.
+    async fn has_volume(&self, object: &K) -> Result<bool, Error> {
+        let Some(volume) = object.volume() else { return Ok(false) };
+        let volumes: Objects<PersistentVolume> = Objects::cluster(self.shared.lower.clone());
+        match volumes.get(volume).await {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Forbidden) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Follows the object by a watch, until that is not permitted.
+    async fn follow(&mut self, objects: Objects<K>) {
+        let selector = Selector { fields: Some(format!("metadata.name={}", self.source.name)), labels: None };
+        let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, trim));
+        let mut listing = None;
+        let mut refusals = 0;
+        while let Some(change) = changes.next().await {
+            match change {
+                Change::Restarted => listing = Some(false),
+                Change::Seen(object) => {
+                    listing = listing.map(|_| true);
+                    if self.saw(Some(&object)).await.is_err() {
+                        self.first().await;
+                    }
+                }
+                Change::Deleted(_) => drop(self.saw(None).await),
+                Change::Listed => {
+                    refusals = 0;
+                    if listing.take() == Some(false) {
+                        drop(self.saw(None).await);
+                    }
+                }
+                Change::Trouble(error) if error.kind == ErrorKind::Forbidden => {
+                    refusals += 1;
+                    if refusals == REFUSALS {
+                        return;
+                    }
+                }
+                Change::Trouble(_) => {}
+            }
+        }
+    }
+
+    /// Reads it now and then.
+    async fn poll(&mut self) {
+        loop {
+            // A tenth more or less, so that the reads of many objects spread.
+            tokio::time::sleep(POLL.mul_f64(self.rng.random_range(0.9..1.1))).await;
+            // What is refused says nothing of what is there.
+            drop(self.get().await);
+        }
+    }
+}
