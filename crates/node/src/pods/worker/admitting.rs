@@ -48,8 +48,7 @@ impl Worker {
         }
         if self.admission != Admission::Asked {
             self.admission = Admission::Asked;
-            let before = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
-            actions.push(Action::Admit { pod: self.actual(pod), before });
+            actions.push(Action::Admit { pod: self.actual(pod), before: has_place(pod) });
         }
         false
     }
@@ -82,4 +81,9 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whether the node has taken the pod before, also when that was in the time of an earlier process.
+pub(super) fn has_place(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, ResourceRequirements};
 use vk_provider::{EventKind, error::Kind};
 
-use super::{Action, Call, Presence, Refusal, Worker};
+use super::{Action, Call, Presence, Refusal, Worker, admitting::has_place};
 use crate::pods::{
     admission::{Checks, Delay},
     digest::Digest,
@@ -113,7 +113,8 @@ impl Worker {
         };
         let from_size = size(&from.on(pod));
         let may_have = self.presence != Presence::Absent || self.call.is_some() || self.desired.is_none();
-        if from_size != print.size && may_have {
+        // A place on the node is of a size, too, and is not asked for again.
+        if from_size != print.size && (may_have || has_place(pod)) {
             let resizing =
                 Resizing { from, from_size, to: print.size, state: State::New, delay: None, sent: None };
             self.resizing = Some(Box::new(resizing));

@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use rand::{SeedableRng as _, rngs::StdRng};
-use serde_json::json;
+use serde_json::{Value, json};
 use vk_node::{
     now::Now,
     pods::{
         Policy,
+        admission::{Checks, Verdict, requests},
         status::StatusPatch,
         worker::{Action, Call, Event, Refusal, Worker, Write},
     },
@@ -189,6 +190,38 @@ fn a_look_that_began_before_the_pod_was_gone_does_not_bring_it_back() {
     let actions = table.tell(Event::Wrote(Write::Status(patch), Ok(Some(ending))));
     let removes = |action: &Action| matches!(action, Action::Write(Write::Remove));
     assert!(has(&actions, removes), "the backend has said that there is nothing: {actions:?}");
+}
+
+#[test]
+fn a_pod_that_is_to_be_larger_before_it_was_made_comes_in_the_size_that_it_was_admitted_with() {
+    let sized = |cpu: &str, generation: u64, status: Value| -> Arc<Pod> {
+        let mut pod = json!(*pod());
+        pod["metadata"]["resourceVersion"] = json!((4 + generation).to_string());
+        pod["metadata"]["generation"] = json!(generation);
+        pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+        pod["status"] = status;
+        Arc::new(serde_json::from_value(pod).unwrap())
+    };
+    let cpu = |pod: &Pod| requests(pod).get("cpu").map(|cpu| cpu.to_units());
+    let mut table = Table::with(Policy { checks: Checks::Full, ..Policy::default() });
+    let actions = table.tell(Event::Desired(sized("1", 1, json!({}))));
+    assert!(matches!(&actions[..], [Action::Admit { before: false, .. }]), "{actions:?}");
+    assert!(has(&table.tell(Event::Judged(Verdict::Admitted)), creates));
+    let refusal = Refusal { kind: Kind::Unavailable, message: "down".to_owned() };
+    table.tell(Event::Called(Call::Create, Err(refusal)));
+    table.tell(Event::Listed(None));
+    // It has a place since it was written down that it waits.
+    let waits = json!({"phase": "Pending", "startTime": "2027-01-15T08:00:00Z"});
+    let mut actions = table.tell(Event::Desired(sized("5", 2, waits)));
+    if let Some(Action::Admit { pod, .. }) = actions.first() {
+        assert_eq!(cpu(pod), Some(1), "it was never asked whether there is room for more");
+        actions = table.tell(Event::Judged(Verdict::Admitted));
+    }
+    let made = actions.iter().find_map(|action| match action {
+        Action::Create(pod) => cpu(pod),
+        _ => None,
+    });
+    assert_eq!(made, Some(1));
 }
 
 #[test]
