@@ -6,6 +6,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/virtual-kubelet
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
+BEGAN := $(shell date +%s)
 # Where libseccomp.a is; .cargo/config.toml says it for x86_64.
 ifneq ($(shell uname -m),x86_64)
 export LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell gcc -print-multiarch 2>/dev/null)
@@ -24,6 +25,7 @@ control-plane: setup ## Build etcd, kube-apiserver and the rest of a real contro
 
 up: control-plane ## Start a control plane with a virtual node that runs containers, and stay until Ctrl-C
 	@cargo build --package virtual-kubelet
+	@printf 'Set up in %s s.\n' $$(( $$(date +%s) - $(BEGAN) ))
 	@exec "$$CARGO_TARGET_DIR/debug/virtual-kubelet" dev --kubeconfig-out .dev/kubeconfig $(ARGS)
 
 test: control-plane ## Run all tests, against a real control plane and container runtime where they need one (those as root)
