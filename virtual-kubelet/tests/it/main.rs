@@ -3,6 +3,7 @@
 // The lint spares test functions only, not what they call.
 #![allow(clippy::unwrap_used)]
 
+mod bridge;
 mod config;
 mod differential;
 mod flags;

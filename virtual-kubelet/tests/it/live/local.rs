@@ -14,13 +14,13 @@ use nix::{
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
-use vk_provider_local::network::{Network, NetworkSettings};
 use vk_testing::{
     eventually,
     peer::{Bare, Host as _, Image, Machine, Registry},
 };
 
 use super::place::{IMAGE, LATER, Place, instances, number};
+use crate::bridge::Bridge;
 
 /// What nobody may find.
 const SECRET: &str = "open-sesame-7351";
@@ -136,18 +136,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Links and rules are the machine's: no namespace takes them along.
-        let dir = self.directory().join("local/network");
-        let put_back = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let network = Network::open(NetworkSettings { dir, subnet: None, nat: true }).await.unwrap();
-                network.reconcile(&BTreeSet::new()).await.unwrap();
-                network.close().await.unwrap();
-            });
-        });
-        let put_back = put_back.join();
-        assert!(std::thread::panicking() || put_back.is_ok(), "the network was not put back");
+        drop(Bridge(self.directory().join("local/network")));
     }
 }
 
