@@ -101,6 +101,7 @@ pub mod provider;
 pub mod quantity;
 pub mod requests;
 pub mod resolve;
+pub mod taint;
 
 pub use self::{
     ability::Abilities,

@@ -15,14 +15,34 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// What a pod requests, as scheduler and kubelet count it: the containers together with the sidecars, or the largest step of
 /// the initialisation if that is more; what the pod says as a whole instead of it; and the overhead of its runtime.
 pub fn requests(pod: &Pod) -> Amounts {
+    let mut all = total(pod, |resources| amounts(resources.requests.as_ref()));
+    add(&mut all, &overhead(pod));
+    all
+}
+
+/// The same of limits, where the overhead is added only to what is limited.
+pub fn limits(pod: &Pod) -> Amounts {
+    let mut all = total(pod, |resources| amounts(resources.limits.as_ref()));
+    let mut overhead = overhead(pod);
+    overhead.retain(|name, _| all.get(name).is_some_and(|limit| *limit != Quantity::units(0)));
+    add(&mut all, &overhead);
+    all
+}
+
+fn overhead(pod: &Pod) -> Amounts {
+    amounts(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()))
+}
+
+fn total(pod: &Pod, list: impl Fn(&ResourceRequirements) -> Amounts) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
+    let of = |container: &Container| container.resources.as_ref().map(&list).unwrap_or_default();
     let mut all = Amounts::new();
     for container in &spec.containers {
-        add(&mut all, &of(container.resources.as_ref()));
+        add(&mut all, &of(container));
     }
     let (mut sidecars, mut largest) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
-        let own = of(container.resources.as_ref());
+        let own = of(container);
         let mut step = sidecars.clone();
         add(&mut step, &own);
         if is_sidecar(container) {
@@ -32,12 +52,11 @@ pub fn requests(pod: &Pod) -> Amounts {
         raise(&mut largest, step);
     }
     raise(&mut all, largest);
-    for (name, amount) in of(spec.resources.as_ref()) {
+    for (name, amount) in spec.resources.as_ref().map(&list).unwrap_or_default() {
         if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
             all.insert(name, amount);
         }
     }
-    add(&mut all, &amounts(spec.overhead.as_ref()));
     all
 }
 
@@ -53,23 +72,16 @@ pub fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
     list.into_iter().flatten().filter_map(read).collect()
 }
 
-fn of(resources: Option<&ResourceRequirements>) -> Amounts {
-    amounts(resources.and_then(|resources| resources.requests.as_ref()))
-}
-
-/// Adds amounts to others.
+/// Adds amounts to others, which keep their notation.
 pub fn add(to: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
-        let sum = to.entry(name.clone()).or_insert(Quantity::units(0));
-        *sum = *sum + *amount;
+        to.entry(name.clone()).and_modify(|known| *known = *known + *amount).or_insert(*amount);
     }
 }
 
-fn raise(to: &mut Amounts, other: Amounts) {
-    for (name, amount) in other {
-        let most = to.entry(name).or_insert(amount);
-        if *most < amount {
-            *most = amount;
-        }
+fn raise(to: &mut Amounts, least: Amounts) {
+    for (name, amount) in least {
+        let known = to.entry(name).or_insert(amount);
+        *known = (*known).max(amount);
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodStatus, ResourceRequirements},
+    api::core::v1::{Pod, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use vk_provider::Quantity;
+use vk_provider::{
+    Quantity,
+    requests::{Amounts, amounts, limits, requests},
+};
 
-use crate::parts::is_sidecar;
-
-type Amounts = BTreeMap<String, Quantity>;
 type ApiAmounts = BTreeMap<String, ApiQuantity>;
 
 /// Below this a share of processors cannot be told from the least share.
@@ -63,72 +63,6 @@ fn is_limited(pod: &Pod, resource: &str) -> bool {
     };
     let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     has(spec.resources.as_ref()) || all.all(|container| has(container.resources.as_ref()))
-}
-
-/// What the pod requests: the containers with the sidecars, or the largest step of its initialisation; what it says as a whole instead;
-/// and the overhead of its runtime.
-fn requests(pod: &Pod) -> Amounts {
-    let requests = |resources: &ResourceRequirements| amounts(resources.requests.as_ref());
-    let mut all = total(pod, requests);
-    add(&mut all, &amounts(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref())));
-    all
-}
-
-/// The same of limits, where the overhead is added only to what is limited.
-fn limits(pod: &Pod) -> Amounts {
-    let limits = |resources: &ResourceRequirements| amounts(resources.limits.as_ref());
-    let mut all = total(pod, limits);
-    let mut overhead = amounts(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()));
-    overhead.retain(|name, _| all.get(name).is_some_and(|limit| *limit != Quantity::units(0)));
-    add(&mut all, &overhead);
-    all
-}
-
-fn total(pod: &Pod, list: impl Fn(&ResourceRequirements) -> Amounts) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
-    let of = |container: &Container| container.resources.as_ref().map(&list).unwrap_or_default();
-    let mut all = Amounts::new();
-    for container in &spec.containers {
-        add(&mut all, &of(container));
-    }
-    let (mut sidecars, mut largest) = (Amounts::new(), Amounts::new());
-    for container in spec.init_containers.iter().flatten() {
-        let own = of(container);
-        let mut step = sidecars.clone();
-        add(&mut step, &own);
-        if is_sidecar(container) {
-            add(&mut all, &own);
-            sidecars.clone_from(&step);
-        }
-        raise(&mut largest, step);
-    }
-    raise(&mut all, largest);
-    for (name, amount) in spec.resources.as_ref().map(&list).unwrap_or_default() {
-        if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
-            all.insert(name, amount);
-        }
-    }
-    all
-}
-
-fn add(to: &mut Amounts, more: &Amounts) {
-    for (name, amount) in more {
-        to.entry(name.clone()).and_modify(|known| *known = *known + *amount).or_insert(*amount);
-    }
-}
-
-fn raise(to: &mut Amounts, least: Amounts) {
-    for (name, amount) in least {
-        let known = to.entry(name).or_insert(amount);
-        *known = (*known).max(amount);
-    }
-}
-
-/// What is no quantity was refused by the API server.
-fn amounts(list: Option<&ApiAmounts>) -> Amounts {
-    let parsed =
-        list.into_iter().flatten().filter_map(|(name, amount)| Some((name.clone(), amount.try_into().ok()?)));
-    parsed.collect()
 }
 
 fn api(amounts: &Amounts) -> Option<ApiAmounts> {

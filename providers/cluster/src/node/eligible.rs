@@ -1,6 +1,7 @@
 //! Which lower nodes count.
 
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use vk_provider::taint::tolerates;
 
 use super::Share;
 use crate::names::label;
@@ -32,23 +33,4 @@ fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration]) -> Option<&'a Tai
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let mut hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
     hard.find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
-}
-
-/// As the scheduler decides it: nothing said of key or effect is all of them.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let said = |text: &Option<String>, there: &str| match text.as_deref() {
-        None | Some("") => true,
-        Some(text) => text == there,
-    };
-    let value = toleration.value.as_deref().unwrap_or_default();
-    let there = taint.value.as_deref().unwrap_or_default();
-    let numbers = || Some((there.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
-    let matches = match toleration.operator.as_deref() {
-        None | Some("" | "Equal") => value == there,
-        Some("Exists") => true,
-        Some("Gt") => numbers().is_some_and(|(there, limit)| there > limit),
-        Some("Lt") => numbers().is_some_and(|(there, limit)| there < limit),
-        Some(_) => false,
-    };
-    said(&toleration.effect, &taint.effect) && said(&toleration.key, &taint.key) && matches
 }

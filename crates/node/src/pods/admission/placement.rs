@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec};
+use vk_provider::taint::tolerates;
 
 use super::Verdict;
 
@@ -83,21 +82,4 @@ pub(super) fn taints(pod: &Pod, node: &Node) -> Option<Verdict> {
         .filter(|taint| taint.effect == "NoExecute")
         .any(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)));
     untolerated.then(|| predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let unset = |text: &Option<String>| text.as_deref().is_none_or(str::is_empty);
-    let same_effect = unset(&toleration.effect) || toleration.effect.as_deref() == Some(&taint.effect);
-    let same_key = unset(&toleration.key) || toleration.key.as_deref() == Some(&taint.key);
-    let value = toleration.value.as_deref().unwrap_or_default();
-    let there = taint.value.as_deref().unwrap_or_default();
-    let numbers = || Some((there.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
-    let matches = match toleration.operator.as_deref() {
-        None | Some("" | "Equal") => value == there,
-        Some("Exists") => true,
-        Some("Gt") => numbers().is_some_and(|(there, limit)| there > limit),
-        Some("Lt") => numbers().is_some_and(|(there, limit)| there < limit),
-        Some(_) => false,
-    };
-    same_effect && same_key && matches
 }
