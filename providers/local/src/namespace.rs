@@ -6,6 +6,9 @@
 
 mod forward;
 mod sysctl;
+#[cfg(test)]
+mod tests;
+mod thread;
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +16,6 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    thread,
 };
 
 use nix::{
@@ -22,7 +24,6 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
     sys::statfs::{NSFS_MAGIC, statfs},
 };
-use tokio::sync::oneshot;
 
 pub use self::forward::connect;
 use crate::network::link::{LOOPBACK, Routing};
@@ -95,8 +96,8 @@ impl Pin {
 ///
 /// What an earlier attempt left there is removed first; after an error nothing is left.
 pub async fn pin(dir: &Path, pin: &Pin) -> io::Result<()> {
-    let (dir, pin) = (dir.to_owned(), pin.clone());
-    on_thread(move || {
+    let (place, dir, pin) = (dir.display(), dir.to_owned(), pin.clone());
+    thread::run(place, move || {
         remove(&dir)?;
         let made = make(&dir, &pin);
         if made.is_err() {
@@ -113,8 +114,8 @@ pub async fn tune(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<
     if sysctls.is_empty() {
         return Ok(());
     }
-    let (dir, sysctls) = (dir.to_owned(), sysctls.clone());
-    on_thread(move || {
+    let (place, dir, sysctls) = (dir.display(), dir.to_owned(), sysctls.clone());
+    thread::run(place, move || {
         let settings = sysctls
             .iter()
             .map(|(name, value)| sysctl::Setting::new(name, value, |kind| pinned(&dir, kind)))
@@ -137,8 +138,9 @@ pub fn pinned(dir: &Path, kind: Kind) -> bool {
 /// Lets the namespaces go. Whoever is still in one keeps it; without anybody, the kernel removes it and, with it, the interfaces in it. May be repeated.
 pub async fn unpin(dir: &Path) -> io::Result<()> {
     let dir = dir.to_owned();
-    // Not with the calling task's thread: a mount table of thousands makes this slow.
-    on_thread(move || remove(&dir)).await
+    // Not with the calling task's thread: a mount table of thousands makes this slow. Nor with one of its own, which may not be had on a
+    // machine that is full: nothing is entered here.
+    tokio::task::spawn_blocking(move || remove(&dir)).await.unwrap_or_else(|_| Err(thread::panicked()))
 }
 
 /// Does something on a thread of its own in a network namespace.
@@ -148,8 +150,8 @@ pub async fn inside<T: Send + 'static>(
     netns: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let netns = netns.to_owned();
-    on_thread(move || {
+    let (place, netns) = (netns.display(), netns.to_owned());
+    thread::run(place, move || {
         enter(&netns, Kind::Net)?;
         Ok(work())
     })
@@ -158,12 +160,9 @@ pub async fn inside<T: Send + 'static>(
 
 /// The same for a caller that may block.
 pub(crate) fn inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    thread::scope(|scope| {
-        let worker = thread::Builder::new().name("vk-namespace".to_owned()).spawn_scoped(scope, || {
-            setns(netns, CloneFlags::CLONE_NEWNET)?;
-            Ok(work())
-        })?;
-        worker.join().unwrap_or_else(|_| Err(panicked()))
+    thread::run_blocking("a network namespace", || {
+        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        Ok(work())
     })
 }
 
@@ -188,22 +187,6 @@ fn enter(path: &Path, kind: Kind) -> io::Result<()> {
             format!("enter namespace {}: {}", path.display(), errno.desc()),
         )
     })
-}
-
-/// Runs on a thread of its own, whose namespaces may be changed because it ends.
-async fn on_thread<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (told, answer) = oneshot::channel();
-    thread::Builder::new().name("vk-namespace".to_owned()).spawn(move || {
-        // Nobody waits any more: the work is done all the same.
-        let _ = told.send(work());
-    })?;
-    answer.await.unwrap_or_else(|_| Err(panicked()))
-}
-
-fn panicked() -> io::Error {
-    io::Error::other("the thread in the namespace panicked")
 }
 
 /// Makes and mounts, on a thread that ends with it.
@@ -259,7 +242,10 @@ fn remove(dir: &Path) -> io::Result<()> {
             }
         }
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let text = format!("remove {}: {error}", path.display());
+                return Err(io::Error::new(error.kind(), text));
+            }
             _ => {}
         }
     }

@@ -5,10 +5,19 @@ use std::{
     time::Duration,
 };
 
+/// How many processes and threads a group may have: far fewer than a machine. Tests let pods start as many as they can, and whatever else
+/// runs on the machine at that time is to go on.
+const ROOM: &str = "2048";
+
 /// Makes a group in every hierarchy.
 pub(super) fn make(name: &str) {
     for hierarchy in hierarchies() {
-        super::make_folder(&hierarchy.join(name));
+        let group = hierarchy.join(name);
+        super::make_folder(&group);
+        let limit = group.join("pids.max");
+        if limit.exists() {
+            super::write(&limit, ROOM);
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use nix::{
 use crate::{Process, eventually};
 
 const SOON: Duration = Duration::from_mins(1);
+/// The file that tells that namespaces are made.
+const MADE: &str = "house";
 
 /// The first process of the namespaces. Programs that think that the machine is theirs shall not write to its folders or kernel
 /// settings. Mounts that kubelet and runtime make must reach each other, and nobody else. It ends when its input does: with us,
@@ -28,7 +30,7 @@ for setting in vm/overcommit_memory kernel/panic kernel/panic_on_oops kernel/key
   copy="/run/settings/${setting##*/}"
   cat "/proc/sys/$setting" >"$copy" && mount --bind "$copy" "/proc/sys/$setting"
 done
-touch "$1/house"
+touch "$1"
 cat >/dev/null
 "#;
 
@@ -82,12 +84,17 @@ impl Drop for Resident {
 impl House {
     /// Makes them. The folder is for what they say.
     pub async fn build(folder: &Path) -> Self {
+        // Those of before it have told that they are made.
+        let made = folder.join(MADE);
+        if made.exists() {
+            std::fs::remove_file(&made).expect("a file of ours");
+        }
         let log = File::create(folder.join("house.log")).expect("a log file");
         let outside = Process::spawn(
             Command::new("unshare")
                 .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
                 .args(["--propagation", "slave", "sh", "-c", HOUSE, "sh"])
-                .arg(folder)
+                .arg(&made)
                 .stdin(Stdio::piped())
                 .stdout(log.try_clone().expect("the same file"))
                 .stderr(log),
@@ -97,7 +104,7 @@ impl House {
         let house = Self { outside, inside };
         eventually("the namespaces are made", SOON, || async {
             let said = || std::fs::read_to_string(folder.join("house.log")).unwrap_or_default();
-            folder.join("house").exists().then_some(()).ok_or_else(said)
+            made.exists().then_some(()).ok_or_else(said)
         })
         .await;
         house

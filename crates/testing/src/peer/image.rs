@@ -15,6 +15,8 @@ use super::{make_folder, run, write};
 pub const SANDBOX: &str = "vk.test/sandbox:1";
 /// The image that pods of tests use when nothing else is asked.
 pub const BUSYBOX: &str = "vk.test/busybox:1";
+/// This machine's own busybox, which is static.
+const HERE: &str = "/bin/busybox";
 /// What images put into the environment.
 pub const PATH: &str = "/bin";
 
@@ -198,10 +200,10 @@ fn base(folder: &Path) -> PathBuf {
         let mode = std::fs::Permissions::from_mode(0o1777);
         std::fs::set_permissions(root.join("tmp"), mode).expect("a folder of ours");
         let busybox = root.join("bin/busybox");
-        std::fs::copy("/bin/busybox", &busybox).unwrap_or_else(|error| {
-            panic!("cannot copy /bin/busybox (is busybox-static installed?): {error}")
-        });
-        let list = Command::new(&busybox).arg("--list").output().expect("busybox runs");
+        std::fs::copy(HERE, &busybox)
+            .unwrap_or_else(|error| panic!("cannot copy {HERE} (is busybox-static installed?): {error}"));
+        // Not the copy: a process that another thread starts may hold it open for writing yet, and such a file cannot be run.
+        let list = Command::new(HERE).arg("--list").output().expect("busybox runs");
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         for applet in list.lines().filter(|&applet| applet != "busybox") {
             symlink("busybox", root.join("bin").join(applet)).expect("a folder of ours");

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use vk_testing::{
     eventually,
-    peer::{Containerd, Host as _, Image, Machine, Registry, containerd, image::BUSYBOX},
+    peer::{Bare, Containerd, Host as _, Image, Machine, Registry, containerd, image::BUSYBOX},
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -129,4 +129,32 @@ async fn a_registry_gives_images_to_those_who_know_the_password() {
     let foreign = format!("{}/foreign:1", registry.address());
     let refused = containerd.ctr(&["images", "pull", "--plain-http", "--user", &user, &foreign]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("platform"), "{refused:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn pods_cannot_take_the_room_for_processes_that_others_need() {
+    let machine = Machine::any();
+    let limits = ["pids/@/pids.max", "@/pids.max"].map(|path| path.replace('@', &machine.cgroup()));
+    let limit = limits.iter().find_map(|path| std::fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok());
+    let limit: u32 =
+        limit.unwrap().trim().parse().expect("a number: without a limit one fork bomb takes all");
+    let all: u32 = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
+    assert!(limit <= all / 8, "{limit} of {all}");
+}
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn after_a_reboot_nothing_begins_before_the_namespaces_are_made() {
+    let mut host = Bare::start(Machine::any()).await;
+    // Mounted last.
+    let whole = |host: &Bare| {
+        let mounts = std::fs::read_to_string(format!("/proc/{}/mounts", host.inside())).unwrap();
+        mounts.contains("/proc/sys/kernel/keys/root_maxbytes")
+    };
+    assert!(whole(&host));
+    let before = host.inside();
+    host.reboot().await;
+    assert_ne!(host.inside(), before);
+    assert!(whole(&host), "the namespaces are used while they are made");
 }

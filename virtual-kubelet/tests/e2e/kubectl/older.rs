@@ -1,9 +1,6 @@
 //! The same with Kubernetes 1.33: its API server, which turns every WebSocket into SPDY on the way to a node, and its kubectl.
 
-use std::{
-    os::unix::fs::PermissionsExt as _,
-    process::{Command, Stdio},
-};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -73,8 +70,11 @@ fn without_websockets(kubectl: &Path, folder: &Path) -> PathBuf {
         "#!/bin/sh\nexport KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false KUBECTL_PORT_FORWARD_WEBSOCKETS=false\nexec '{}' \"$@\"\n",
         kubectl.display()
     );
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let draft = folder.join("draft");
+    fs::write(&draft, text).unwrap();
+    // By another process: one that a test beside this one starts would hold open for writing what we write, and that cannot be run.
+    let installed = Command::new("install").args(["-m", "755"]).args([&draft, &path]).status();
+    assert!(installed.unwrap().success());
     path
 }
 

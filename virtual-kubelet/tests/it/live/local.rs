@@ -260,6 +260,34 @@ async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane and root: make test"]
+async fn a_node_on_a_machine_without_room_for_threads_goes_on_when_there_is_room_again() {
+    let node = Node::start("local-starved", &[]).await;
+    let namespace = node.place.namespace("local-starved").await;
+    node.place.crowd(&namespace, 2).await;
+    let pid = node.place.pid().unwrap();
+    // As beside a fork bomb.
+    let group = Path::new("/sys/fs/cgroup/pids").join(node.place.host.machine().cgroup()).join("starved");
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("pids.max"), "1").unwrap();
+    fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
+    node.place.pods(&namespace).delete("pod-0", &kube::api::DeleteParams::default()).await.unwrap();
+    let container = json!({"name": "main", "image": IMAGE, "command": ["/stay"]});
+    node.place.create(&namespace, "pod-2", &container).await;
+    eventually("it has met the limit", LATER, || async {
+        let log = fs::read_to_string(node.place.folder().join("virtual-kubelet.log")).unwrap();
+        if log.contains("esource temporarily unavailable") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    fs::write(group.join("pids.max"), "max").unwrap();
+    let all = node.place.all_ready(&namespace, 2).await;
+    assert!(all.keys().eq(["pod-1", "pod-2"]), "{all:?}");
+    assert_eq!(node.place.pid(), Some(pid), "it was started anew");
+    node.place.remove(&namespace).await;
+    node.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane and root: make test"]
 async fn no_container_is_left_without_an_owner_however_often_anything_is_killed() {
     let kills = number("VK_LOCAL_KILLS", 10);
     let seed = number("VK_SEED", 7);

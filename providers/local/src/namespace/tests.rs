@@ -1,0 +1,64 @@
+use libcontainer::{oci_spec::runtime::LinuxSeccomp, seccomp::initialize_seccomp};
+use serde_json::json;
+
+use super::*;
+
+/// From now on this thread can start no other, nor a process: as on a machine that has no room for more.
+fn starve() {
+    let filter = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{
+            "names": ["clone", "clone3", "fork", "vfork"],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": Errno::EAGAIN as i32,
+        }],
+    });
+    let filter: LinuxSeccomp = serde_json::from_value(filter).unwrap();
+    initialize_seccomp(&filter).unwrap();
+}
+
+/// Does something on a thread that has room for none after the runtime's first one.
+fn starved<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async {
+                // It waits for more work for a while.
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
+                starve();
+                work().await
+            })
+        });
+        worker.join().unwrap()
+    })
+}
+
+#[test]
+fn what_a_reboot_leaves_of_namespaces_is_removed_also_where_no_thread_can_be_made() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in Kind::ALL {
+        fs::write(kind.path(dir.path()), "").unwrap();
+    }
+    starved(async || unpin(dir.path()).await).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_needs_a_thread_and_gets_none_says_so_and_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display().to_string();
+    let error = starved(async || pin(dir.path(), &Pin::default()).await).unwrap_err();
+    assert!(error.to_string().contains(&format!("start a thread for {path}")), "{error}");
+    let netns = File::open("/proc/self/ns/net").unwrap();
+    let error = starved(async || inside_blocking(&netns, || ())).unwrap_err();
+    assert!(error.to_string().contains("start a thread for a network namespace"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = Kind::Ipc.path(dir.path());
+    fs::create_dir(&path).unwrap();
+    let error = remove(dir.path()).unwrap_err();
+    assert!(error.to_string().contains(&format!("remove {}", path.display())), "{error}");
+}

@@ -1,0 +1,142 @@
+//! Threads of their own, which may go into other namespaces because they end with their work.
+
+use std::{fmt::Display, io, sync::mpsc, thread, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// How often a thread is asked for. Whoever took all the room that there was may be ended just now.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+/// The kernel's EAGAIN; the C library tells a want of memory by it too.
+const REMEDY: &str = "the machine or the cgroup of this process has no room for more (see kernel.pid_max, kernel.threads-max \
+     and pids.max), or memory is short; end what takes it, or raise the limit";
+
+/// Runs on a thread of its own. `place` is where, for the error of a thread that cannot be made.
+pub(super) async fn run<T: Send + 'static>(
+    place: impl Display,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let thread = patiently(place, begin).await?;
+    let (told, answer) = oneshot::channel();
+    let work = Box::new(move || {
+        // Nobody waits any more: the work is done all the same.
+        let _ = told.send(work());
+    });
+    // The thread waits for this and for nothing else.
+    let _ = thread.send(work);
+    answer.await.unwrap_or_else(|_| Err(panicked()))
+}
+
+/// The same for a caller that may block.
+pub(super) fn run_blocking<T: Send>(
+    place: impl Display,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    // What could not be started keeps nothing.
+    let work = Mutex::new(Some(work));
+    thread::scope(|scope| {
+        let mut left = ATTEMPTS;
+        let worker = loop {
+            let started = named().spawn_scoped(scope, || work.lock().take().map(|work| work()));
+            match started {
+                Ok(worker) => break worker,
+                Err(error) => refused(&place, error, &mut left)?,
+            }
+            thread::sleep(PAUSE);
+        };
+        worker.join().ok().flatten().unwrap_or_else(|| Err(panicked()))
+    })
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that waits for its work: one that cannot be started would take it along.
+fn begin() -> io::Result<mpsc::Sender<Work>> {
+    let (give, given) = mpsc::channel::<Work>();
+    named().spawn(move || {
+        // Nothing comes where the caller gave up.
+        if let Ok(work) = given.recv() {
+            work();
+        }
+    })?;
+    Ok(give)
+}
+
+fn named() -> thread::Builder {
+    thread::Builder::new().name("vk-namespace".to_owned())
+}
+
+async fn patiently<T>(place: impl Display, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut left = ATTEMPTS;
+    loop {
+        match start() {
+            Ok(started) => return Ok(started),
+            Err(error) => refused(&place, error, &mut left)?,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether it is tried again; else the error to tell.
+fn refused(place: &impl Display, error: io::Error, left: &mut u32) -> io::Result<()> {
+    let for_now = error.kind() == io::ErrorKind::WouldBlock;
+    *left = left.saturating_sub(1);
+    if for_now && *left > 0 {
+        return Ok(());
+    }
+    let remedy = if for_now { format!(": {REMEDY}") } else { String::new() };
+    Err(io::Error::new(error.kind(), format!("start a thread for {place}: {error}{remedy}")))
+}
+
+pub(super) fn panicked() -> io::Error {
+    io::Error::other("the thread in the namespace panicked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_room() -> io::Error {
+        io::Error::from_raw_os_error(11)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_is_asked_for_again_while_there_is_no_room_for_it() {
+        let mut asked = 0;
+        let started = patiently("/sandbox", || {
+            asked += 1;
+            if asked < ATTEMPTS { Err(no_room()) } else { Ok(asked) }
+        });
+        assert_eq!(started.await.unwrap(), ATTEMPTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_no_thread_can_be_made_it_is_said_for_what_and_what_to_do() {
+        let error = patiently("/sandbox", || Err::<(), _>(no_room())).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let text = error.to_string();
+        assert!(text.contains("start a thread for /sandbox: Resource temporarily unavailable"), "{text}");
+        assert!(text.contains("pids.max"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_will_not_change_is_told_at_once() {
+        let mut asked = 0;
+        let error = patiently("/sandbox", || {
+            asked += 1;
+            Err::<(), _>(io::Error::other("no"))
+        });
+        assert_eq!(error.await.unwrap_err().to_string(), "start a thread for /sandbox: no");
+        assert_eq!(asked, 1);
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_told_to_whoever_waits() {
+        let error = run::<()>("/sandbox", || panic!("as it must")).await.unwrap_err();
+        assert_eq!(error.to_string(), panicked().to_string());
+        let error = run_blocking::<()>("/sandbox", || panic!("as it must")).unwrap_err();
+        assert_eq!(error.to_string(), panicked().to_string());
+        assert_eq!(run("/sandbox", || Ok(1)).await.unwrap() + run_blocking("/sandbox", || Ok(2)).unwrap(), 3);
+    }
+}
