@@ -41,7 +41,7 @@ pub(super) fn run_blocking<T: Send>(
             let started = named().spawn_scoped(scope, || work.lock().take().map(|work| work()));
             match started {
                 Ok(worker) => break worker,
-                Err(error) => refused(&place, error, &mut left)?,
+                Err(error) => refused(&place, &error, &mut left)?,
             }
             thread::sleep(PAUSE);
         };
@@ -72,14 +72,14 @@ async fn patiently<T>(place: impl Display, mut start: impl FnMut() -> io::Result
     loop {
         match start() {
             Ok(started) => return Ok(started),
-            Err(error) => refused(&place, error, &mut left)?,
+            Err(error) => refused(&place, &error, &mut left)?,
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// Whether it is tried again; else the error to tell.
-fn refused(place: &impl Display, error: io::Error, left: &mut u32) -> io::Result<()> {
+fn refused(place: &impl Display, error: &io::Error, left: &mut u32) -> io::Result<()> {
     let for_now = error.kind() == io::ErrorKind::WouldBlock;
     *left = left.saturating_sub(1);
     if for_now && *left > 0 {
