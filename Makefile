@@ -12,7 +12,7 @@ ifneq ($(shell uname -m),x86_64)
 export LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell gcc -print-multiarch 2>/dev/null)
 endif
 
-.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local bench control-plane clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster bench control-plane clean setup
 
 help: ## Show these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -40,7 +40,7 @@ lint: setup ## Check formatting, lints, documentation and the direction of depen
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo test --package virtual-kubelet --test it house -- --quiet
 
-e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local ## Run the long tests of all areas
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster ## Run the long tests of all areas
 
 e2e-node: control-plane ## 100 nodes in one process; many seeds of the node simulation
 	@dev/e2e-node
@@ -63,10 +63,14 @@ e2e-cri: control-plane ## What the real kubelet does with 128 pods, and that our
 e2e-local: control-plane ## That 128 pods fare without a runtime as with the real kubelet; 200 kills; 50 pods that go on (as root)
 	@dev/e2e-local
 
+e2e-cluster: control-plane ## 100 kills during a rollout of 200 pods over two lower clusters; a lower cluster of Kubernetes 1.33
+	@dev/e2e-cluster
+
 bench: control-plane ## Measure, beside a bare client, the rivals and the real kubelet in the same run (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)
 	@dev/bench pods $(ARGS)
 	@dev/bench exec $(ARGS)
+	@dev/bench clusters $(ARGS)
 	@if [ "$$(id -u)" = 0 ]; then dev/bench containers $(ARGS); else echo 'Pods on containers are left out: a kubelet and containerd have to be root' >&2; fi
 	@dev/bench plot
 

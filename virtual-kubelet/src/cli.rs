@@ -2,6 +2,8 @@
 
 mod completions;
 mod config;
+#[cfg(feature = "cluster")]
+mod detach;
 #[cfg(feature = "dev")]
 mod dev;
 mod doctor;
@@ -57,6 +59,9 @@ enum Verb {
     Config(config::Config),
     /// Look whether pods could run here, and say what to do where they could not
     Doctor(doctor::Doctor),
+    /// Take virtual nodes of the provider cluster out of their lower cluster
+    #[cfg(feature = "cluster")]
+    Detach(detach::Detach),
     /// Import, list, pull or remove images of the provider local
     #[cfg(feature = "local")]
     Image(image::Image),
@@ -93,6 +98,8 @@ impl Cli {
             Some(Verb::Dev(verb)) => verb.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
             Some(Verb::DevGuardian) => Ok(crate::dev::guard().await?),
+            #[cfg(feature = "cluster")]
+            Some(Verb::Detach(verb)) => verb.execute(self.flags, &registry).await,
             Some(Verb::Doctor(verb)) => verb.execute(self.flags, &registry).await,
             #[cfg(feature = "local")]
             Some(Verb::Image(verb)) => verb.execute(self.flags, &registry).await,

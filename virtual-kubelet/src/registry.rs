@@ -21,6 +21,8 @@ impl Registry {
     /// A registry with the providers that are compiled in: one per feature of this crate.
     pub fn with_builtin() -> Self {
         let registry = Self::new();
+        #[cfg(feature = "cluster")]
+        let registry = registry.with(vk_provider_cluster::ClusterFactory);
         #[cfg(feature = "cri")]
         let registry = registry.with(vk_provider_cri::CriFactory);
         #[cfg(feature = "local")]
@@ -82,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "cri", feature = "local", feature = "mock"))]
+    #[cfg(all(feature = "cluster", feature = "cri", feature = "local", feature = "mock"))]
     fn the_builtin_providers_are_found_by_name() {
         let registry = Registry::with_builtin();
-        assert_eq!(registry.names(), ["cri", "local", "mock"]);
+        assert_eq!(registry.names(), ["cluster", "cri", "local", "mock"]);
         assert_eq!(registry.get("mock").unwrap().name(), "mock");
         assert!(registry.get("nosuch").is_none());
     }

@@ -394,7 +394,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    /// Where its calls are counted.
+    pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 }

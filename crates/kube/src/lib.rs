@@ -21,6 +21,7 @@ pub mod open;
 mod pause;
 pub mod survey;
 mod transport;
+pub mod upper;
 pub mod version;
 pub mod watch;
 
@@ -35,6 +36,7 @@ pub use self::{
     metrics::Metrics,
     objects::{Objects, Patch},
     survey::Survey,
+    upper::Upper,
     version::Version,
     watch::{Change, Selector},
 };

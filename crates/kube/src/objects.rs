@@ -188,6 +188,17 @@ impl<K: Object> Objects<K> {
         self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
 
+    /// Changes a part of an object that has an address of its own, such as `resize` of a pod, and answers what the object is now.
+    pub async fn patch_part<B: Serialize + Debug>(
+        &self,
+        name: &str,
+        part: &'static str,
+        patch: Patch<'_, B>,
+    ) -> Result<K, Error> {
+        let (params, body) = patch.for_kube()?;
+        self.write("patch", self.requests().patch_subresource(part, name, &params, &body)).await
+    }
+
     /// Deletes the object with this name and this UID. A namesake with another UID is a
     /// [`Kind::Conflict`](crate::Kind::Conflict).
     pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
@@ -197,6 +208,12 @@ impl<K: Object> Objects<K> {
     /// The same without any grace: for a pod of which nothing runs any more.
     pub async fn delete_now(&self, name: &str, uid: &str) -> Result<(), Error> {
         self.delete_with(name, uid, Some(0)).await
+    }
+
+    /// The same with a grace, in whole seconds: for a pod that somebody else stops.
+    pub async fn delete_within(&self, name: &str, uid: &str, grace: Duration) -> Result<(), Error> {
+        let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+        self.delete_with(name, uid, Some(seconds)).await
     }
 
     async fn delete_with(

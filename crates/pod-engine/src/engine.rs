@@ -12,7 +12,6 @@ mod listed;
 mod look;
 mod meter;
 mod note;
-mod outbox;
 mod relist;
 mod shared;
 mod slot;

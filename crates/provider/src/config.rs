@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
@@ -20,6 +20,15 @@ pub enum Config {
         /// What it holds.
         text: String,
     },
+    /// A file, and keys that were given elsewhere, such as by flags: they win over those of the file.
+    FileWith {
+        /// Where it is, for messages.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+        /// What was given elsewhere.
+        keys: Map<String, Value>,
+    },
     /// A section of the main configuration.
     Inline(Value),
 }
@@ -31,22 +40,68 @@ impl Config {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         match self {
             Self::Default => Ok(None),
-            Self::File { path, text } => serde_saphyr::from_str(text).map(Some).map_err(|error| {
-                Error::invalid(format!("provider config {}: {}", path.display(), explain(&error.to_string())))
-            }),
+            Self::File { path, text } => read(path, text).map(Some),
+            Self::FileWith { path, text, keys } => {
+                let written: Value = read(path, text)?;
+                let value = over(written, keys);
+                T::deserialize(&value).map(Some).map_err(|error| {
+                    // What is wrong with the file itself is told with the line.
+                    let alone = read::<T>(path, text).err();
+                    let names: Vec<&str> = keys.keys().map(String::as_str).collect();
+                    let message = || {
+                        let (path, names) = (path.display(), names.join(", "));
+                        format!("provider config {path} with {names}: {}", explain(&error.to_string()))
+                    };
+                    alone.unwrap_or_else(|| Error::invalid(message()))
+                })
+            }
             Self::Inline(value) => T::deserialize(value)
                 .map(Some)
                 .map_err(|error| Error::invalid(format!("providerConfig: {}", explain(&error.to_string())))),
         }
     }
 
+    /// The same with other values for some keys of the top level.
+    #[must_use]
+    pub fn with(self, keys: Map<String, Value>) -> Self {
+        if keys.is_empty() {
+            return self;
+        }
+        match self {
+            Self::Default => Self::Inline(Value::Object(keys)),
+            Self::Inline(value) => Self::Inline(over(value, &keys)),
+            Self::File { path, text } => Self::FileWith { path, text, keys },
+            Self::FileWith { path, text, keys: mut before } => {
+                before.extend(keys);
+                Self::FileWith { path, text, keys: before }
+            }
+        }
+    }
+
     /// Where the configuration came from, if from a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::File { path, .. } => Some(path),
-            _ => None,
+            Self::File { path, .. } | Self::FileWith { path, .. } => Some(path),
+            Self::Default | Self::Inline(_) => None,
         }
     }
+}
+
+fn read<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        Error::invalid(format!("provider config {}: {}", path.display(), explain(&error.to_string())))
+    })
+}
+
+/// A section with other values for some keys. What is no section stays as it is, for the reader to refuse.
+fn over(value: Value, keys: &Map<String, Value>) -> Value {
+    let mut section = match value {
+        Value::Null => Map::new(),
+        Value::Object(section) => section,
+        other => return other,
+    };
+    section.extend(keys.clone());
+    Value::Object(section)
 }
 
 /// The message of a deserialiser on one line, with a guess at what an unknown key was meant to be.
@@ -116,6 +171,37 @@ mod tests {
             assert!(error.message().contains("did you mean `memory`?"), "{error}");
         }
         assert!(file("cpuu: 1").parse::<Size>().unwrap_err().message().contains("mock.yaml"));
+    }
+
+    #[test]
+    fn keys_that_were_given_elsewhere_win_and_mistakes_keep_their_place() {
+        let keys = |value: serde_json::Value| value.as_object().unwrap().clone();
+        let flags = || keys(serde_json::json!({"cpu": "4"}));
+        let expected = |memory: Option<&str>| Some(Size { cpu: "4".into(), memory: memory.map(Into::into) });
+        assert_eq!(Config::Default.with(flags()).parse::<Size>().unwrap(), expected(None));
+        assert_eq!(Config::Default.with(Map::new()), Config::Default);
+        let inline = Config::Inline(serde_json::json!({"cpu": "2", "memory": "1Gi"}));
+        assert_eq!(inline.with(flags()).parse::<Size>().unwrap(), expected(Some("1Gi")));
+        for text in ["cpu: \"2\"\nmemory: 1Gi\n", "memory: 1Gi\n"] {
+            let config = file(text).with(keys(serde_json::json!({"cpu": "3"}))).with(flags());
+            assert_eq!(config.parse::<Size>().unwrap(), expected(Some("1Gi")), "{text}");
+            assert_eq!(config.path(), Some(Path::new("mock.yaml")));
+        }
+        assert_eq!(file("\n").with(flags()).parse::<Size>().unwrap(), expected(None), "an empty file");
+        for (text, words) in [
+            ("cpu: \"2\"\nmemmory: 1Gi\n", ["mock.yaml", "line 2", "did you mean `memory`?"]),
+            ("just text", ["mock.yaml", "line 1", "expected"]),
+            ("cpu: [", ["mock.yaml", "line 1", ""]),
+        ] {
+            let error = file(text).with(flags()).parse::<Size>().unwrap_err();
+            assert!(words.iter().all(|word| error.message().contains(word)), "{words:?} in {error}");
+        }
+        let wrong = file("memory: 1Gi\n").with(keys(serde_json::json!({"cpu": 4})));
+        let error = wrong.parse::<Size>().unwrap_err();
+        assert!(error.message().contains("mock.yaml"), "{error}");
+        let wrong = file("cpu: \"2\"\n").with(keys(serde_json::json!({"cpu": 4})));
+        let error = wrong.parse::<Size>().unwrap_err();
+        assert!(error.message().contains("mock.yaml with cpu: "), "{error}");
     }
 
     #[test]

@@ -94,8 +94,10 @@
 pub mod ability;
 pub mod config;
 pub mod error;
+pub mod extensions;
 pub mod finding;
 pub mod node;
+pub mod outbox;
 pub mod pod;
 pub mod provider;
 pub mod quantity;
@@ -107,8 +109,10 @@ pub use self::{
     ability::Abilities,
     config::Config,
     error::{Error, Result},
+    extensions::Extensions,
     finding::Finding,
     node::{NodeChange, NodeTemplate},
+    outbox::Outbox,
     pod::{Changes, ContainerRef, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef},
     provider::{Backend, Context, Factory, NodeEvent, Provider, SingleNode},
     quantity::Quantity,

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::resolve::Resolver;
 
+/// A pod's condition by which a provider says, with the status `True`, that something of the pod runs that its container statuses do not
+/// show: a container that the backend has added. Until it says so no more, the pod has not ended, whatever its containers show. What it is
+/// belongs into the message.
+pub const STILL_RUNNING: &str = "virtual-kubelet.io/StillRunning";
+
 /// The identity of one pod. Two pods of the same namespace and name are different pods when their UIDs differ, and a
 /// provider must keep them apart: the older one is often still stopping when the newer one starts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use crate::{
     Result,
     ability::{Abilities, Attach, Exec, Logs, PortForward, Stats},
     config::Config,
+    extensions::Extensions,
     finding::Finding,
     node::{NodeChange, NodeTemplate},
     pod::{Changes, ObservedPod, PodBundle, PodRef},
@@ -58,7 +59,8 @@ pub trait Provider: Send + Sync + 'static {
     /// backends that need more than the identity; it is `None` for a leftover of which the API server knows nothing.
     ///
     /// `NotFound` is success: nothing of this pod runs. The core removes the pod from the API server only after
-    /// [`pod_status`](Self::pod_status) shows every container terminated, or answers `NotFound`.
+    /// [`pod_status`](Self::pod_status) shows every container terminated, or answers `NotFound`. A provider whose backend runs more
+    /// than it can show reports [`STILL_RUNNING`](crate::pod::STILL_RUNNING) until that has stopped, too.
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()>;
 
     /// The status of one pod now.
@@ -67,6 +69,10 @@ pub trait Provider: Send + Sync + 'static {
     /// Reports container states, the `ContainersReady` condition, IPs and phase; the core computes `Ready` from the
     /// readiness gates and keeps the other conditions. A report with a `qosClass` counts as a whole one, made as a kubelet makes it:
     /// the core then fills in nothing that is not told.
+    ///
+    /// A provider may have conditions of its own: those whose type begins with `virtual-kubelet.io/`, or with a domain below it, reach
+    /// the pod as they are reported, and go when they are not reported any more. `DisruptionTarget` reaches the pod when it is `True`,
+    /// and stays. All other conditions belong to other controllers, and are left as they are.
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus>;
 
     /// Every pod that the backend runs for this node: the truth after a restart, and compared with the API server from
@@ -187,6 +193,8 @@ pub struct Context {
     pub state_dir: PathBuf,
     /// A folder for what nodes of this machine share, such as images. It survives restarts too.
     pub shared_dir: PathBuf,
+    /// What else the process lends to backends that ask for it.
+    pub extensions: Extensions,
 }
 
 /// The backend of a provider that is exactly one node.

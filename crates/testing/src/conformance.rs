@@ -41,6 +41,7 @@ use std::{any::Any, fmt, io::Write as _, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 
 pub use self::{
+    draft::SETTINGS,
     subject::{Feature, Life, Run, Subject},
     verdict::{Breach, Verdict},
 };

@@ -1,6 +1,10 @@
 //! The provider's configuration: one lower cluster, and how it is offered.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Toleration;
 use serde::Deserialize;
@@ -8,7 +12,7 @@ use vk_provider::{Config, Error, Quantity, Result};
 
 use crate::{
     names::Namespaces,
-    node::Share,
+    node::{Share, is_label_value},
     translate::{Access, Policy},
 };
 
@@ -33,8 +37,28 @@ pub struct Settings {
     pub lost_after: Duration,
     /// Namespaces whose pods are not run below, though they are bound to the virtual node.
     pub ignored_namespaces: Vec<String>,
+    /// Whether pods of DaemonSets are run below.
+    pub daemon_sets: bool,
     /// What StorageClasses are called below; others keep their names.
     pub storage_classes: BTreeMap<String, String>,
+    /// The virtual nodes that the lower cluster is offered as; none for one of the name that the process was given.
+    pub nodes: Vec<VirtualNode>,
+}
+
+/// One of several virtual nodes of a lower cluster: what is not said of it is as the others have it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct VirtualNode {
+    /// Its name.
+    pub name: String,
+    /// Which lower nodes it stands for.
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// How much of them is offered, in percent.
+    pub percent: Option<u8>,
+    /// The most that is offered.
+    pub cap: Option<BTreeMap<String, Quantity>>,
+    /// What pods tolerate of them.
+    pub tolerations: Option<Vec<Toleration>>,
 }
 
 /// What becomes of a pod that somebody deletes below.
@@ -73,6 +97,8 @@ struct Written {
     lost: Lost,
     lost_after_seconds: Option<u64>,
     ignored_namespaces: Option<Vec<String>>,
+    daemon_sets: bool,
+    nodes: Vec<VirtualNode>,
 }
 
 // === impl Settings ===
@@ -95,6 +121,37 @@ impl Settings {
     }
 }
 
+// === impl Settings, by node ===
+
+impl Settings {
+    /// The virtual nodes with what holds for each: one of this name, if the configuration names none.
+    pub fn by_node(&self, name: &str) -> Vec<(String, Self)> {
+        if self.nodes.is_empty() {
+            return vec![(name.to_owned(), self.clone())];
+        }
+        self.nodes.iter().map(|node| (node.name.clone(), self.with(node))).collect()
+    }
+
+    fn with(&self, node: &VirtualNode) -> Self {
+        let mut settings = Self { nodes: Vec::new(), ..self.clone() };
+        if let Some(selector) = &node.node_selector {
+            settings.share.selector.clone_from(selector);
+            settings.policy.node_selector.clone_from(selector);
+        }
+        if let Some(percent) = node.percent {
+            settings.share.percent = percent;
+        }
+        if let Some(cap) = &node.cap {
+            settings.share.cap.clone_from(cap);
+        }
+        if let Some(tolerations) = &node.tolerations {
+            settings.share.tolerations.clone_from(tolerations);
+            settings.policy.tolerations.clone_from(tolerations);
+        }
+        settings
+    }
+}
+
 // === impl Written ===
 
 impl Written {
@@ -107,12 +164,22 @@ impl Written {
             (None, Some(suffix)) => Namespaces::Suffix(suffix),
             (None, None) => Namespaces::Same,
         };
+        check_names(&namespaces)?;
+        // Who gives a namespace a place below means it.
+        let system = "kube-system".to_owned();
+        let mapped = matches!(&namespaces, Namespaces::Map(map) if map.contains_key(&system));
+        let usual = if mapped { Vec::new() } else { vec![system] };
+        let ignored_namespaces = self.ignored_namespaces.unwrap_or(usual);
         let percent = self.percent.unwrap_or(100);
-        if !(1..=100).contains(&percent) {
-            return Err(format!("percent: {percent} is not between 1 and 100"));
-        }
-        if let Some((name, amount)) = self.cap.iter().find(|(_, amount)| amount.is_negative()) {
-            return Err(format!("cap.{name}: {amount} is less than nothing"));
+        check_share("", percent, &self.cap)?;
+        check_nodes(&self.nodes)?;
+        for (key, value) in [("cluster", &self.cluster), ("origin", &self.origin)] {
+            if let Some(value) = value.as_ref().filter(|value| value.is_empty() || !is_label_value(value)) {
+                return Err(format!(
+                    "{key}: {value:?} cannot be the value of a label: at most 63 letters, digits, '-', '_' and '.', with a letter or \
+                     digit at both ends"
+                ));
+            }
         }
         let default = Policy::default();
         Ok(Settings {
@@ -141,9 +208,56 @@ impl Written {
             },
             lost: self.lost,
             lost_after: Duration::from_secs(self.lost_after_seconds.unwrap_or(300)),
-            ignored_namespaces: self.ignored_namespaces.unwrap_or_else(|| vec!["kube-system".to_owned()]),
+            ignored_namespaces,
+            daemon_sets: self.daemon_sets,
             storage_classes: self.storage_classes,
+            nodes: self.nodes,
         })
+    }
+}
+
+fn check_nodes(nodes: &[VirtualNode]) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    for (number, node) in nodes.iter().enumerate() {
+        let at = format!("nodes[{number}].");
+        if node.name.is_empty() {
+            return Err(format!("{at}name: it is empty"));
+        }
+        if !names.insert(&node.name) {
+            return Err(format!("{at}name: there are two of {}", node.name));
+        }
+        check_share(&at, node.percent.unwrap_or(100), node.cap.as_ref().unwrap_or(&BTreeMap::new()))?;
+    }
+    Ok(())
+}
+
+fn check_share(at: &str, percent: u8, cap: &BTreeMap<String, Quantity>) -> Result<(), String> {
+    if !(1..=100).contains(&percent) {
+        return Err(format!("{at}percent: {percent} is not between 1 and 100"));
+    }
+    match cap.iter().find(|(_, amount)| amount.is_negative()) {
+        Some((name, amount)) => Err(format!("{at}cap.{name}: {amount} is less than nothing")),
+        None => Ok(()),
+    }
+}
+
+/// What namespaces are called below must be names of namespaces.
+fn check_names(namespaces: &Namespaces) -> Result<(), String> {
+    let letters = |text: &str| text.bytes().all(|letter| matches!(letter, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    let is_name = |text: &str| {
+        (1..=63).contains(&text.len()) && letters(text) && !text.starts_with('-') && !text.ends_with('-')
+    };
+    match namespaces {
+        Namespaces::Suffix(suffix) if !letters(suffix) || suffix.ends_with('-') || suffix.is_empty() => {
+            Err(format!("namespaceSuffix: no namespace can end with {suffix:?}"))
+        }
+        Namespaces::Map(map) => match map.iter().find(|(_, lower)| !is_name(lower)) {
+            Some((upper, lower)) => {
+                Err(format!("namespaces.{upper}: {lower:?} cannot be the name of a namespace"))
+            }
+            None => Ok(()),
+        },
+        Namespaces::Same | Namespaces::Suffix(_) => Ok(()),
     }
 }
 
@@ -190,10 +304,33 @@ mod tests {
             (json!({"namespaces": {}, "namespaceSuffix": "-x"}), "one of them"),
             (json!({"nodeSelecter": {}}), "did you mean `nodeSelector`"),
             (json!({"lost": "maybe"}), "maybe"),
+            (json!({"cluster": "a/b"}), "cluster: \"a/b\" cannot be the value of a label"),
+            (json!({"namespaceSuffix": "_x"}), "no namespace can end with \"_x\""),
+            (json!({"namespaces": {"a": "B"}}), "namespaces.a: \"B\" cannot be"),
+            (json!({"origin": ""}), "origin: \"\""),
+            (json!({"nodes": [{"name": "a"}, {"name": "a"}]}), "nodes[1].name: there are two of a"),
+            (json!({"nodes": [{"name": "a", "percent": 101}]}), "nodes[0].percent: 101"),
+            (json!({"nodes": [{"name": "a", "selector": {}}]}), "selector"),
         ] {
             let message = read(value).unwrap_err();
             assert!(message.contains(words), "{words:?} in {message}");
         }
+    }
+
+    #[test]
+    fn a_cluster_is_one_node_or_several_with_what_each_has_of_its_own() {
+        let one = read(json!({"percent": 50})).unwrap();
+        assert_eq!(one.by_node("vk"), [("vk".to_owned(), one.clone())]);
+        let several = read(json!({"percent": 50, "nodeSelector": {"pool": "a"}, "nodes": [
+            {"name": "vk-a"}, {"name": "vk-b", "nodeSelector": {"pool": "b"}, "percent": 20, "cap": {"cpu": "4"}}]}));
+        let nodes = several.unwrap().by_node("vk");
+        let names: Vec<&str> = nodes.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["vk-a", "vk-b"]);
+        let pools: Vec<&str> =
+            nodes.iter().map(|(_, one)| one.policy.node_selector["pool"].as_str()).collect();
+        assert_eq!(pools, ["a", "b"]);
+        assert_eq!((nodes[0].1.share.percent, nodes[1].1.share.percent), (50, 20));
+        assert_eq!((nodes[0].1.share.cap.len(), nodes[1].1.share.cap.len()), (0, 1));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum Plan {
 /// What to do about an upper pod, with the lower pod of its name that was found.
 pub fn plan(upper: &Pod, found: Option<&Pod>, owner: &Owner, lost: Lost) -> Plan {
     let Some(lower) = found else {
-        return if lost == Lost::Fail && has_run(upper) { Plan::Lost } else { Plan::Create };
+        return if has_run(upper) && !begins_again(upper, lost) { Plan::Lost } else { Plan::Create };
     };
     if !owner.owns(&lower.metadata) {
         return Plan::Conflict;
@@ -60,8 +60,14 @@ pub fn origin(lower: &Pod) -> Option<(&str, &str, &str)> {
     ))
 }
 
+/// Whether a pod that ran and is lost is made again. What may run once only is not.
+pub(crate) fn begins_again(upper: &Pod, lost: Lost) -> bool {
+    let policy = upper.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    lost == Lost::Recreate && policy != Some("Never")
+}
+
 /// Whether something of the pod was seen to run.
-fn has_run(upper: &Pod) -> bool {
+pub(crate) fn has_run(upper: &Pod) -> bool {
     let Some(status) = &upper.status else { return false };
     let phase = status.phase.as_deref();
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -130,6 +136,13 @@ mod tests {
         for there in foreign {
             assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), Lost::Fail), Plan::Conflict);
         }
+    }
+
+    #[test]
+    fn what_may_run_once_is_not_made_again() {
+        let mut job = upper(&json!({"phase": "Running"}));
+        job.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
+        assert_eq!(plan(&job, None, &owner(), Lost::Recreate), Plan::Lost);
     }
 
     #[test]

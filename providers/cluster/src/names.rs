@@ -21,6 +21,8 @@ pub const ORIGIN_NAME: &str = "multicluster.virtual-kubelet.io/origin-name";
 pub const INPUT: &str = "multicluster.virtual-kubelet.io/input";
 /// Annotation of lower pods: what of them is the upper pod's and may change, so that what others put there is told from it.
 pub const APPLIED: &str = "multicluster.virtual-kubelet.io/applied";
+/// Annotation of lower pods that were made again: how many there were before.
+pub const REPLACED: &str = "multicluster.virtual-kubelet.io/replaced";
 /// Label of lower pods, as tensile-kube sets it.
 pub const VIRTUAL_POD: &str = "virtual-pod";
 /// Annotation of upper pods: what holds below instead of what the upper scheduler was told, as JSON.
@@ -103,6 +105,14 @@ impl Namespaces {
             Self::Same => Some(upper.to_owned()),
             Self::Suffix(suffix) => Some(shortened(&format!("{upper}{suffix}"), LONGEST)),
             Self::Map(map) => map.get(upper).cloned(),
+        }
+    }
+
+    /// The lower namespaces in which to look for what is ours; `None` for all of them.
+    pub(crate) fn scopes(&self) -> Vec<Option<String>> {
+        match self {
+            Self::Map(map) => map.values().cloned().map(Some).collect(),
+            Self::Same | Self::Suffix(_) => vec![None],
         }
     }
 }

@@ -20,6 +20,7 @@ use vk_provider::{
 
 use crate::names::{Owner, label};
 
+pub(crate) use self::eligible::is_ready;
 pub use self::{
     describe::{NODES_AVAILABLE, describe},
     eligible::is_eligible,
@@ -77,6 +78,8 @@ pub struct Sum {
     pub labels: BTreeMap<String, String>,
     /// How many nodes there are.
     pub nodes: usize,
+    /// The nodes cannot be seen: what is offered is what is configured.
+    pub unseen: bool,
     /// The most that is free on one of them, of each resource.
     pub largest_free: Amounts,
     /// What most of them run on.
@@ -116,10 +119,23 @@ impl Default for Share {
 // === impl Sum ===
 
 impl Sum {
+    /// What is configured, where the lower nodes cannot be seen.
+    pub(crate) fn configured(cap: &Amounts) -> Self {
+        let mut all: Amounts = ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
+        all.extend(cap.iter().map(|(name, amount)| (name.clone(), *amount)));
+        Self {
+            capacity: all.clone(),
+            allocatable: all.clone(),
+            largest_free: all,
+            unseen: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether no pod can be put anywhere, whatever it requests.
     pub fn offers_nothing(&self) -> bool {
         let has = |name: &str| self.allocatable.get(name).is_some_and(|amount| *amount > Quantity::units(0));
-        self.nodes == 0 || !has(PODS) || !(has("cpu") || has("memory"))
+        (self.nodes == 0 && !self.unseen) || !has(PODS) || !(has("cpu") || has("memory"))
     }
 }
 
@@ -178,6 +194,7 @@ pub fn sum<'a>(
         allocatable,
         labels: agreed(&members),
         nodes: members.len(),
+        unseen: false,
         largest_free,
         operating_system: most_common(&members, |node| fact(node, OS)),
         architecture: most_common(&members, |node| fact(node, ARCH)),
@@ -235,7 +252,7 @@ fn agreed(members: &[&Node]) -> BTreeMap<String, String> {
 }
 
 /// What comes from another cluster is looked at: the upper API server would refuse the whole node for one bad label.
-fn is_label_value(value: &str) -> bool {
+pub(crate) fn is_label_value(value: &str) -> bool {
     let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
         && ends(value.chars().next())

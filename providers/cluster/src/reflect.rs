@@ -29,6 +29,7 @@ use vk_kube::{Client, Kind as ErrorKind};
 use vk_provider::{Error, EventKind, PodEvent, PodRef, Result, error};
 use vk_supervisor::{Supervisor, task};
 
+pub(crate) use self::calls::{has_ended, names};
 pub use self::{
     entry::{Call, Standing},
     kind::Kind,
@@ -51,6 +52,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Setup {
     /// The upper cluster. To read single objects by name suffices.
     pub upper: Client,
+    /// The upper cluster as one who may read claims also when no pod on the node names them any more, as a node may not; `None` if there is
+    /// nobody.
+    pub claims: Option<Client>,
     /// The lower cluster.
     pub lower: Client,
     /// Whose the copies are.
@@ -74,6 +78,7 @@ pub struct Reflector(Arc<Shared>);
 /// What the tasks have in common.
 struct Shared {
     upper: Client,
+    claims: Option<Client>,
     lower: Client,
     owner: Owner,
     namespaces: Namespaces,
@@ -107,6 +112,7 @@ impl Reflector {
         let machine = Machine::new(setup.owner.clone(), setup.namespaces.clone(), setup.grace, rng);
         let shared = Arc::new(Shared {
             upper: setup.upper,
+            claims: setup.claims,
             lower: setup.lower,
             owner: setup.owner,
             namespaces: setup.namespaces,
@@ -245,11 +251,7 @@ impl Shell {
 
     /// Watches our copies, in all namespaces or in those that there are.
     fn watch_below(&mut self) {
-        let scopes: Vec<Option<String>> = match &self.shared.namespaces {
-            Namespaces::Map(map) => map.values().cloned().map(Some).collect(),
-            Namespaces::Same | Namespaces::Suffix(_) => vec![None],
-        };
-        for scope in scopes {
+        for scope in self.shared.namespaces.scopes() {
             let shared = || Arc::clone(&self.shared);
             self.tasks.spawn(reader::below::<ConfigMap>(shared(), scope.clone()));
             self.tasks.spawn(reader::below::<Secret>(shared(), scope.clone()));

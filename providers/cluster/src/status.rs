@@ -7,7 +7,8 @@
 //! What the lower cluster adds to a pod for itself stays there: containers that its webhooks inject, their mounts, conditions of its
 //! controllers, addresses of its machines. But what it says of the pod as a whole holds as it says it: the phase, and whether the containers
 //! are ready, are the lower pod's even when the container that is the reason is not shown. A pod that does not serve below does not serve,
-//! and the message of the condition names the container.
+//! and the message of the condition names the container. And as long as such a container runs the pod has not ended, though all that is shown
+//! of it has.
 //!
 //! Everything from below is somebody else's input: texts are cut, lists are held to what the upper spec has, and nothing is interpreted.
 
@@ -44,6 +45,8 @@ pub fn status_up(lower: &Pod, upper: &Pod, replaced: i32) -> PodStatus {
         ..PodStatus::default()
     };
     containers::pass(below, upper, replaced, &mut status);
+    status.conditions =
+        some(status.conditions.take().into_iter().flatten().chain(conditions::unseen(below, upper, &status)));
     status.qos_class = whole(below, below.container_statuses.as_deref());
     status
 }
@@ -67,6 +70,11 @@ fn phase(below: &PodStatus, there: &PodStatus, replaced: i32) -> Option<String> 
     let began_again = replaced > 0 || containers::is_silent(below);
     let goes_on = phase == "Pending" && there.phase.as_deref() == Some("Running") && began_again;
     Some(if goes_on { "Running" } else { phase }.to_owned())
+}
+
+fn some<T>(all: impl Iterator<Item = T>) -> Option<Vec<T>> {
+    let all: Vec<T> = all.collect();
+    (!all.is_empty()).then_some(all)
 }
 
 fn is_terminal(status: &PodStatus) -> bool {

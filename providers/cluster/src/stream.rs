@@ -14,13 +14,19 @@ use vk_kube::{
     Client, Kind,
     open::{Refused, Upgraded},
 };
-use vk_provider::{Error, PodRef, Result};
+use vk_provider::{ContainerRef, Error, PodRef, Result};
 use vk_streaming::{Limits, client::Offer};
 
 /// Tells where the lower pods are.
 pub trait Locate: Send + Sync {
     /// The namespace and the name of the lower pod of an upper one. `NotFound` if there is none.
     fn locate(&self, pod: &PodRef) -> Result<(String, String)>;
+
+    /// Whether a container runs, as far as it is known. `Unavailable` if it does not: the lower API server would agree to a session with it,
+    /// and only then say so.
+    fn runs(&self, _container: &ContainerRef) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The abilities that need a way into a lower pod: [`Logs`](vk_provider::ability::Logs), [`Exec`](vk_provider::ability::Exec),

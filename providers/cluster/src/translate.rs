@@ -129,6 +129,9 @@ pub fn translate(upper: &Pod, owner: &Owner, policy: &Policy, facts: &Facts) -> 
 
 /// Refuses what cannot be had below.
 fn refuse(spec: &PodSpec, policy: &Policy) -> Result<(), Reject> {
+    if spec.containers.is_empty() {
+        return Err(Reject("spec.containers: there is none".to_owned()));
+    }
     if let Some(claim) = spec.resource_claims.iter().flatten().next() {
         return Err(Reject(format!(
             "spec.resourceClaims: {}: devices of the upper cluster cannot be claimed in another one: take the claims out, or \

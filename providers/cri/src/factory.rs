@@ -138,6 +138,7 @@ mod tests {
             cluster_domain: "cluster.local".to_owned(),
             state_dir: PathBuf::from("/state").join(node),
             shared_dir: PathBuf::from("/state"),
+            extensions: vk_provider::Extensions::default(),
         };
         let read = |config: Value| Settings::read(&Config::Inline(config)).unwrap();
         let configured = read(json!({ "root": "/data" }));

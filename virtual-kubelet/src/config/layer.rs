@@ -15,6 +15,9 @@ use super::{
 #[derive(Clone, Default, PartialEq)]
 pub struct Layer(Map<String, Value>);
 
+/// The variable of tensile-kube for one label of the node: `key:value`.
+const NODE_LABEL: &str = "VKUBELET_NODE_LABEL";
+
 /// What all sources say; the later ones win.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layers {
@@ -62,6 +65,8 @@ impl Layer {
                 Some((*variable, text))
             });
             if let Some((variable, text)) = found {
+                // tensile-kube has one label in it, written with a colon.
+                let text = if variable == NODE_LABEL { text.replacen(':', "=", 1) } else { text };
                 problems.extend(layer.add(setting, &[text], &format!("environment {variable}")));
             }
         }
@@ -249,6 +254,10 @@ fn typed(kind: Kind, texts: &[String]) -> Result<Value, String> {
                 map.insert(key.trim(), value.trim());
             }
             serde_json::to_value(map).map_err(|error| error.to_string())
+        }
+        Kind::List => {
+            let items = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+            Ok(items.filter(|item| !item.is_empty()).collect())
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Map, Value};
 
 use super::{
     Host, Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
     names::{check_key, check_subdomain, check_value},
     ports::{Draft, assign},
+    resolve::path,
     resolved::Node,
 };
 use crate::registry::unknown;
@@ -17,6 +19,8 @@ const NODE_NAME: &str = "virtual-kubelet";
 const CLUSTER_DOMAIN: &str = "cluster.local";
 const TAINT_KEY: &str = "virtual-kubelet.io/provider";
 const PORT: u16 = 10_250;
+/// The provider whose pods run in another cluster, and how tensile-kube calls it.
+const CLUSTER: (&str, &str) = ("cluster", "k8s");
 /// Nodes on one address need a port each.
 const COUNT_MAX: i64 = 65_535;
 
@@ -40,12 +44,13 @@ pub(super) fn expand(
         }
     }
     unique_names(&drafts, problems);
+    check_lower(settings, &drafts, problems);
     assign(drafts, settings.port.map_or(PORT, |port| port.0), admin, problems)
 }
 
 fn check_common(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) {
     if let Some(provider) = &settings.provider
-        && !host.providers.contains(&provider.as_str())
+        && !host.providers.contains(&known_as(provider, host))
     {
         problems.push(Problem::new("provider", unknown(provider, host.providers)));
     }
@@ -71,33 +76,36 @@ fn template(
     check_maps(key, &entry.labels, &entry.annotations, problems);
     check_taints(key, entry.taint.as_ref(), &entry.taints, problems);
     if let Some(provider) = &entry.provider
-        && !host.providers.contains(&provider.as_str())
+        && !host.providers.contains(&known_as(provider, host))
     {
         problems.push(Problem::new(format!("{key}provider"), unknown(provider, host.providers)));
     }
     let own = read_config(&format!("{key}providerConfig"), entry.provider_config.as_ref(), host, problems);
+    let common = settings.provider.as_deref().map(|provider| known_as(provider, host));
     let provider =
-        entry.provider.as_ref().or(settings.provider.as_ref()).map_or_else(String::new, Clone::clone);
+        entry.provider.as_deref().map(|provider| known_as(provider, host)).or(common).unwrap_or_default();
     if entry.provider.is_none() && settings.provider.is_none() {
         let known = if host.providers.is_empty() { "none".to_owned() } else { host.providers.join(", ") };
         let message = format!("is not given: write one, or use --provider or VK_PROVIDER; known: {known}");
         problems.push(Problem::new(format!("{key}provider"), message).consequential());
     }
-    let taints = taints(settings, entry, &provider);
+    let taints = taints(settings, entry, provider);
     check_repeated(key, &taints, problems);
     // What is written for one provider means nothing to another.
-    let same_provider = settings.provider.as_ref().is_none_or(|common| *common == provider);
+    let same_provider = common.is_none_or(|common| common == provider);
     let provider_config = match own {
         vk_provider::Config::Default if same_provider => inherited.clone(),
         own => own,
     };
+    let provider_config =
+        if provider == CLUSTER.0 { provider_config.with(lower(settings)) } else { provider_config };
     let merged = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
         common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     Node {
         name: String::new(),
         taints,
-        provider,
+        provider: provider.to_owned(),
         provider_config,
         os: entry.os.or(settings.os).unwrap_or(Os::Linux),
         cluster_domain: entry
@@ -107,9 +115,41 @@ fn template(
             .map_or_else(|| CLUSTER_DOMAIN.to_owned(), Clone::clone),
         address: entry.address.or(settings.address),
         internal_ip: entry.internal_ip.or(settings.internal_ip),
+        external_ip: entry.external_ip.or(settings.external_ip),
         port: 0,
         labels: merged(&settings.labels, &entry.labels),
         annotations: merged(&settings.annotations, &entry.annotations),
+    }
+}
+
+/// The name of a provider, by the one that tensile-kube has for it, too.
+fn known_as<'a>(provider: &'a str, host: &Host<'_>) -> &'a str {
+    let (name, other) = CLUSTER;
+    if provider == other && !host.providers.contains(&other) { name } else { provider }
+}
+
+/// What of a lower cluster's configuration is said at the top, where tensile-kube has its flags.
+fn lower(settings: &Settings) -> Map<String, Value> {
+    let kubeconfig = path(settings.client_kubeconfig.as_ref());
+    let kubeconfig = kubeconfig.map(|path| ("kubeconfig", path.to_string_lossy().into_owned().into()));
+    let labels = settings.ignore_labels.clone().map(|labels| ("ignoreLabels", labels.into()));
+    kubeconfig.into_iter().chain(labels).map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn check_lower(settings: &Settings, drafts: &[Draft], problems: &mut Vec<Problem>) {
+    let other = drafts.iter().map(|draft| draft.node.provider.as_str()).find(|name| !name.is_empty());
+    let Some(other) = other.filter(|_| drafts.iter().all(|draft| draft.node.provider != CLUSTER.0)) else {
+        return;
+    };
+    for (key, given) in [
+        ("clientKubeconfig", path(settings.client_kubeconfig.as_ref()).is_some()),
+        ("ignoreLabels", settings.ignore_labels.is_some()),
+    ] {
+        if given {
+            let message =
+                format!("is for the provider `{}`, and the nodes have `{other}`: leave it out", CLUSTER.0);
+            problems.push(Problem::new(key, message));
+        }
     }
 }
 

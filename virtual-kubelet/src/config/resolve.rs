@@ -93,6 +93,8 @@ fn resolve(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) ->
         bootstrap_kubeconfig: bootstrap(settings, nodes.len(), shutdown.node, problems),
         impersonate_nodes: settings.impersonate_nodes.unwrap_or(Impersonation::Auto),
         api_server: settings.api_server.clone().filter(|url| !url.is_empty()),
+        client_kubeconfig: path(settings.client_kubeconfig.as_ref()),
+        ignore_labels: settings.ignore_labels.clone(),
         nodes,
         timing: timing(settings, problems),
         pods: pods(settings, problems),
@@ -231,7 +233,7 @@ fn check_url(url: &str) -> Option<Problem> {
 }
 
 /// An empty path is how the Go original says none.
-fn path(given: Option<&PathBuf>) -> Option<PathBuf> {
+pub(super) fn path(given: Option<&PathBuf>) -> Option<PathBuf> {
     given.filter(|path| !path.as_os_str().is_empty()).cloned()
 }
 

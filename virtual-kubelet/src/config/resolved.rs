@@ -32,6 +32,10 @@ pub struct Resolved {
     pub impersonate_nodes: Impersonation,
     /// URL of the API server, instead of the kubeconfig's.
     pub api_server: Option<String>,
+    /// The kubeconfig of the lower cluster, which nodes of the provider `cluster` have in their configuration already.
+    pub client_kubeconfig: Option<PathBuf>,
+    /// Labels that the lower cluster does not get, likewise.
+    pub ignore_labels: Option<Vec<String>>,
     /// The nodes, at least one. Names and ports are unique.
     pub nodes: Vec<Node>,
     /// Intervals of the node controllers.
@@ -75,6 +79,8 @@ pub struct Node {
     pub address: Option<IpAddr>,
     /// The address that it tells the cluster. `None`: to be found out.
     pub internal_ip: Option<IpAddr>,
+    /// Another address of it, for those outside.
+    pub external_ip: Option<IpAddr>,
     /// The port of its kubelet API.
     pub port: u16,
     /// Its taints.
@@ -199,6 +205,8 @@ impl Resolved {
             bootstrap_kubeconfig: self.bootstrap_kubeconfig.clone(),
             impersonate_nodes: Some(self.impersonate_nodes),
             api_server: self.api_server.clone(),
+            client_kubeconfig: self.client_kubeconfig.clone(),
+            ignore_labels: self.ignore_labels.clone(),
             nodes: self.nodes.iter().map(Node::to_settings).collect(),
             ping_interval: go(self.timing.ping_interval),
             ping_timeout: go(self.timing.ping_timeout),
@@ -246,7 +254,10 @@ impl Node {
     fn to_settings(&self) -> NodeSettings {
         let provider_config = match &self.provider_config {
             vk_provider::Config::Default => None,
-            vk_provider::Config::File { path, .. } => Some(ProviderConfig::Path(path.clone())),
+            // What was given beside the file stands at the top.
+            vk_provider::Config::File { path, .. } | vk_provider::Config::FileWith { path, .. } => {
+                Some(ProviderConfig::Path(path.clone()))
+            }
             vk_provider::Config::Inline(value) => match without_secrets(value) {
                 Value::Object(section) => Some(ProviderConfig::Inline(section)),
                 _ => None,
@@ -265,6 +276,7 @@ impl Node {
             cluster_domain: Some(self.cluster_domain.clone()),
             address: self.address,
             internal_ip: self.internal_ip,
+            external_ip: self.external_ip,
             port: Some(Port(self.port)),
             // All taints stand in the list, the usual one among them.
             disable_taint: Some(true),

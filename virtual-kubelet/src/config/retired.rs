@@ -1,4 +1,4 @@
-//! Flags and variables of the Go original that are accepted so that old command lines still start, and do nothing.
+//! Flags and variables of the Go original, and of tensile-kube, that are accepted so that old command lines still start, and do nothing.
 
 /// A flag that does nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,10 @@ const KLOG: &str = "logs are written by `--log-level` and `--log-format`";
 const TRACES: &str = "the exporters of the Go original are gone; metrics are at `--metrics-addr`";
 const ALWAYS_ASKED: &str = "callers are always authenticated and authorised by the API server";
 const NO_LIMIT: &str = "ordinary requests are not limited, only retries are";
+
+const COPIED: &str =
+    "what pods refer to is always copied to the lower cluster, claims among it; Services are not copied yet";
+const ACCOUNTS: &str = "service accounts are made as `apiAccess` of the provider's configuration says";
 
 const fn value(flag: &'static str, instead: &'static str) -> Retired {
     Retired { flag, switch: false, instead }
@@ -35,6 +39,10 @@ pub const RETIRED: &[Retired] = &[
     value("full-resync-period", "the API server and the provider are compared all the time"),
     value("kube-api-qps", NO_LIMIT),
     value("kube-api-burst", NO_LIMIT),
+    value("client-qps", NO_LIMIT),
+    value("client-burst", NO_LIMIT),
+    value("enable-controllers", COPIED),
+    switch("enable-serviceaccount", ACCOUNTS),
     switch("no-verify-clients", ALWAYS_ASKED),
     switch("authentication-token-webhook", ALWAYS_ASKED),
     value("trace-exporter", TRACES),

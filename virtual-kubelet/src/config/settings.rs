@@ -40,6 +40,12 @@ pub struct Settings {
     /// The provider's own configuration: the path of a file, or a section.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_config: Option<ProviderConfig>,
+    /// The kubeconfig of the lower cluster, for nodes of the provider `cluster`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_kubeconfig: Option<PathBuf>,
+    /// Labels of pods that the lower cluster does not get, for nodes of the provider `cluster`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_labels: Option<Vec<String>>,
     /// What the pods run on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<Os>,
@@ -52,6 +58,9 @@ pub struct Settings {
     /// The address that the node tells the cluster; found out when left out.
     #[serde(rename = "internalIP", skip_serializing_if = "Option::is_none")]
     pub internal_ip: Option<IpAddr>,
+    /// Another address of the node, for those who are not in the cluster's network.
+    #[serde(rename = "externalIP", skip_serializing_if = "Option::is_none")]
+    pub external_ip: Option<IpAddr>,
     /// The port of the kubelet API; further nodes on the same address count up from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
@@ -169,6 +178,9 @@ pub struct NodeSettings {
     /// The address that the node tells the cluster.
     #[serde(rename = "internalIP", skip_serializing_if = "Option::is_none")]
     pub internal_ip: Option<IpAddr>,
+    /// Another address of the node, for those who are not in the cluster's network.
+    #[serde(rename = "externalIP", skip_serializing_if = "Option::is_none")]
+    pub external_ip: Option<IpAddr>,
     /// The port of the kubelet API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,

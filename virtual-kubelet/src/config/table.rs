@@ -11,6 +11,8 @@ pub enum Kind {
     Switch,
     /// `key=value`, several with commas between them; the flag can be repeated.
     Map,
+    /// Several with commas between them; the flag can be repeated.
+    List,
 }
 
 /// One setting.
@@ -69,11 +71,17 @@ pub const SETTINGS: &[Setting] = &[
         "The provider that runs the pods; see `virtual-kubelet providers`"),
     text("providerConfig", "VK_PROVIDER_CONFIG", &[], "provider-config", "none",
         "The provider's own configuration: the path of a file (in the configuration file also a section)"),
+    text("clientKubeconfig", "VK_CLIENT_KUBECONFIG", &[], "client-kubeconfig", "the cluster that the process runs in",
+        "With the provider `cluster`: the kubeconfig file of the lower cluster; becomes `kubeconfig` of the provider's configuration"),
+    text("ignoreLabels", "VK_IGNORE_LABELS", &[], "ignore-labels", "`pod-group.scheduling.sigs.k8s.io`",
+        "With the provider `cluster`: labels of pods that the lower cluster does not get: `key,...`; becomes `ignoreLabels` of the provider's configuration").of(Kind::List),
     text("os", "VK_OS", &[], "os", "`linux`", "What the pods run on: linux or windows"),
     text("clusterDomain", "VK_CLUSTER_DOMAIN", &[], "cluster-domain", "`cluster.local`", "The DNS domain of the cluster"),
     text("address", "VK_ADDRESS", &[], "address", "all interfaces", "The IP address that the kubelet API listens on"),
     text("internalIP", "VK_INTERNAL_IP", &["VKUBELET_POD_IP"], "internal-ip", "the address of this machine towards the API server",
         "The IP address that the node tells the cluster"),
+    text("externalIP", "VK_EXTERNAL_IP", &["VKUBELET_EXTERNAL_POD_IP"], "external-ip", "none",
+        "Another IP address that the node tells the cluster, for those who are not in its network"),
     text("port", "VK_PORT", &["KUBELET_PORT"], "port", "`10250`",
         "The port of the kubelet API; further nodes on the same address count up from it").of(Kind::Number),
     text("taint.key", "VK_TAINT_KEY", &["VKUBELET_TAINT_KEY"], "taint", "`virtual-kubelet.io/provider`",
@@ -82,7 +90,7 @@ pub const SETTINGS: &[Setting] = &[
     text("taint.effect", "VK_TAINT_EFFECT", &["VKUBELET_TAINT_EFFECT"], "taint-effect", "`NoSchedule`",
         "The effect of that taint: NoSchedule, PreferNoSchedule or NoExecute"),
     text("disableTaint", "VK_DISABLE_TAINT", &[], "disable-taint", "`false`", "Leave that taint out").of(Kind::Switch),
-    text("labels", "VK_LABELS", &[], "labels", "none", "Labels of the nodes, beside those in the file: `key=value,...`").of(Kind::Map),
+    text("labels", "VK_LABELS", &["VKUBELET_NODE_LABEL"], "labels", "none", "Labels of the nodes, beside those in the file: `key=value,...`").of(Kind::Map),
     text("annotations", "VK_ANNOTATIONS", &[], "annotations", "none",
         "Annotations of the nodes, beside those in the file: `key=value,...`").of(Kind::Map),
     text("pingInterval", "VK_PING_INTERVAL", &[], "ping-interval", "`10s`", "How often the provider is asked whether it is well"),

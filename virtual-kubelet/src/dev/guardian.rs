@@ -143,6 +143,7 @@ async fn sweep(node: &Node) -> anyhow::Result<()> {
         cluster_domain: String::new(),
         state_dir: node.state_dir.join(&node.name),
         shared_dir: node.state_dir.clone(),
+        extensions: vk_provider::Extensions::default(),
     };
     let config = vk_provider::Config::Inline(node.config.clone());
     Ok(Box::pin(vk_provider_local::factory::sweep(config, context)).await?)

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity, Version};
+use vk_kube::{Client, Fence, Identity, Upper, Version};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
@@ -25,7 +25,7 @@ use vk_node::{
     },
     resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{Backend, Context, Factory, NodeEvent, Provider, error::Kind};
+use vk_provider::{Backend, Context, Extensions, Factory, NodeEvent, Provider, error::Kind};
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
 use super::{
@@ -143,12 +143,14 @@ impl Fleet {
         };
         let detected = address::internal_ip(common.client.server());
         let fleet = Self { nodes: Arc::default(), changes: watch::Sender::new(0) };
+        let upper = upper(&common);
         let mut opened = Vec::new();
         for node in config.nodes {
             let Some(factory) = registry.get(&node.provider) else {
                 return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
             };
-            let context = context(&node, detected, &config.state_dir);
+            let extensions = Extensions::new().with(upper.clone());
+            let context = Context { extensions, ..context(&node, detected, &config.state_dir) };
             let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
@@ -296,6 +298,12 @@ impl Fleet {
     }
 }
 
+/// What backends may have of the cluster itself.
+fn upper(common: &Common) -> Upper {
+    let (client, readers) = (common.client.clone(), common.readers.clone());
+    Upper::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
+}
+
 /// A node that the backend took back may end; the process goes on without it.
 pub(super) async fn keep<E>(
     run: impl Future<Output = Result<(), E>>,
@@ -352,6 +360,7 @@ pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::pa
         cluster_domain: node.cluster_domain.clone(),
         state_dir: state_dir.join(&node.name),
         shared_dir: state_dir.to_owned(),
+        extensions: Extensions::default(),
     }
 }
 
@@ -367,6 +376,7 @@ fn controller(
     let base = Base {
         name: name.to_owned(),
         internal_ip: context.internal_ip,
+        external_ip: node.external_ip,
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
         kubelet_version: common.kubelet_version.clone(),

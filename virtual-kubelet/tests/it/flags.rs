@@ -47,6 +47,10 @@ fn flags_that_mean_something_mean_the_same() {
 fn flags_without_meaning_are_taken_with_a_warning_each() {
     let flags = [
         "--namespace=default",
+        "--client-qps=500",
+        "--client-burst=1000",
+        "--enable-controllers=PVControllers,ServiceControllers",
+        "--enable-serviceaccount=false",
         "--enable-node-lease",
         "--enable-node-lease=false",
         "--pod-sync-workers=10",

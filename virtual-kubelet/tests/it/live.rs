@@ -8,6 +8,7 @@ mod bootstrap;
 #[path = "../e2e/pods/chronicle.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]
 mod chronicle;
+mod cluster;
 mod configuration;
 mod crash;
 mod credentials;

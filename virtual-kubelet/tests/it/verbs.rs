@@ -16,6 +16,8 @@ fn providers_are_listed_in_a_table() {
         head.starts_with("NAME") && head.contains("DESCRIPTION") && head.ends_with("ABILITIES"),
         "{text}"
     );
+    let cluster = lines.next().unwrap();
+    assert!(cluster.starts_with("cluster ") && cluster.ends_with("port-forward, stats"), "{text}");
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
     let local = lines.next().unwrap();
@@ -31,7 +33,7 @@ fn providers_are_listed_in_a_table() {
 
 #[test]
 fn an_unknown_provider_ends_with_1_as_in_the_go_original() {
-    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cri, local, mock"]]);
+    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cluster, cri, local, mock"]]);
     vk(&["providers", "mocc"]).run().refused(1, &[&["`mocc`", "did you mean `mock`?"]]);
 }
 

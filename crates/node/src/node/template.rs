@@ -23,6 +23,8 @@ pub struct Base {
     pub name: String,
     /// The address under which the kubelet API of this node is reached.
     pub internal_ip: IpAddr,
+    /// An address under which it is reached from elsewhere.
+    pub external_ip: Option<IpAddr>,
     /// The port of that API.
     pub kubelet_port: u16,
     /// `linux` or `windows`.
@@ -68,10 +70,11 @@ impl Base {
             annotations: self.annotations.clone(),
             taints: self.taints.clone(),
             declared_features: self.declared_features.clone(),
-            addresses: vec![
-                address("InternalIP", &self.internal_ip.to_string()),
-                address("Hostname", &self.name),
-            ],
+            addresses: [address("InternalIP", &self.internal_ip.to_string())]
+                .into_iter()
+                .chain(self.external_ip.map(|ip| address("ExternalIP", &ip.to_string())))
+                .chain([address("Hostname", &self.name)])
+                .collect(),
             conditions: [
                 ("MemoryPressure", "KubeletHasSufficientMemory", "the provider has sufficient memory"),
                 ("DiskPressure", "KubeletHasNoDiskPressure", "the provider has no disk pressure"),

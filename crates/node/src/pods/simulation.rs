@@ -335,6 +335,9 @@ impl World {
                 let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready");
                 assert_eq!(ready.map(|one| one.status.as_str()), Some("True"), "{name} ({uid}) is Ready");
                 assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.1"), "{name} ({uid})");
+                let own = status.conditions.iter().flatten().filter(|one| one.type_.starts_with("sim."));
+                let own: Vec<(&str, &str)> = own.map(|one| (&*one.type_, &*one.status)).collect();
+                assert_eq!(own, [(server::AT_WORK, "True")], "{name} ({uid}) has what the provider says");
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 assert_eq!(self.backend.labels(uid), Some(&labels), "the labels of {name} ({uid})");
                 self.check_size(pod);

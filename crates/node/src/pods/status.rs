@@ -113,7 +113,7 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     status.resources = reported.resources.clone().or_else(|| there.resources.clone());
     status.allocated_resources =
         reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
-    conditions::compose(pod, there, reported, around, &mut status);
+    conditions::compose(pod, there, reported, around, &mut status, &mut refused);
     Composed { status, refused }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use parking_lot::Mutex;
-use vk_provider::{Error, EventKind, PodEvent, PodRef, Result};
+use vk_provider::{Error, EventKind, Outbox, PodEvent, PodRef, Result};
 use vk_supervisor::{Clock, Supervisor, task};
 
 use super::{
@@ -19,7 +19,6 @@ use super::{
     health::Health,
     meter::Meter,
     note,
-    outbox::Outbox,
     slot::{Brief, Slot, View},
 };
 use crate::{

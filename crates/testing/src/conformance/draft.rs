@@ -22,7 +22,7 @@ pub(crate) const APP: &str = "app";
 /// The name of the init container.
 pub(crate) const INIT: &str = "prepare";
 /// What the pods refer to: a ConfigMap, a key in it, and what it holds.
-pub(crate) const SETTINGS: (&str, &str, &str) = ("conformance", "colour", "blue");
+pub const SETTINGS: (&str, &str, &str) = ("conformance", "colour", "blue");
 /// The variable that [`Draft::with_settings`] sets from it.
 pub(crate) const VARIABLE: &str = "CONFORMANCE_COLOUR";
 

@@ -49,6 +49,29 @@ pub struct Life {
     pub init: Run,
 }
 
+impl Life {
+    /// Tells a mock, which goes by annotations that begin so.
+    pub fn script(&self, prefix: &str, pod: &mut Pod) {
+        let mut set = |name: &str, value: String| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(format!("{prefix}{name}"), value);
+        };
+        set("restart-backoff", "100ms".to_owned());
+        match self.containers {
+            Run::UntilStopped => {}
+            Run::UntilKilled => set("stop-delay", "24h".to_owned()),
+            Run::Ends(code) => {
+                set("run-for", "200ms".to_owned());
+                set("exit-code", code.to_string());
+            }
+        }
+        if let Run::Ends(code) = self.init {
+            set("init-run-for", "200ms".to_owned());
+            set("init-exit-code", code.to_string());
+        }
+    }
+}
+
 /// What a container does once it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
@@ -84,6 +107,10 @@ pub enum Feature {
     EphemeralContainers,
     /// Pods that outlive the process. Without it the next process lists none.
     Survival,
+    /// Two pods of one name at a time. Without it the newer one must wait, with `Unavailable`, until the older one is gone.
+    Namesakes,
+    /// Knowing that nothing listens on a port before anything was sent there. Without it reading tells.
+    ClosedPorts,
 }
 
 impl fmt::Display for Feature {
@@ -99,6 +126,8 @@ impl fmt::Display for Feature {
             Self::InitContainers => "init containers",
             Self::EphemeralContainers => "ephemeral containers",
             Self::Survival => "pods that outlive the process",
+            Self::Namesakes => "two pods of one name at a time",
+            Self::ClosedPorts => "answer about closed ports before something was sent",
         })
     }
 }

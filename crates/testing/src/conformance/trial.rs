@@ -60,6 +60,7 @@ impl Trial {
             cluster_domain: "cluster.local".to_owned(),
             state_dir: state.path().to_owned(),
             shared_dir: state.path().to_owned(),
+            extensions: vk_provider::Extensions::default(),
         };
         let advice =
             "make Subject::open answer within the limit, with a provider on a backend that can be used";

@@ -21,7 +21,9 @@ const LONGEST_VERSION: usize = 128;
 /// ([`names::REACHABLE`]).
 pub fn describe(sum: &Sum, cluster: &str, version: &str, template: &mut NodeTemplate) {
     labels(sum, cluster, template);
-    template.annotations.insert(names::NODES.to_owned(), sum.nodes.to_string());
+    if !sum.unseen {
+        template.annotations.insert(names::NODES.to_owned(), sum.nodes.to_string());
+    }
     let largest = |name: &str| sum.largest_free.get(name).map_or_else(|| "0".to_owned(), ToString::to_string);
     let largest = json!({"cpu": largest("cpu"), "memory": largest("memory")});
     template.annotations.insert(names::LARGEST_FREE.to_owned(), largest.to_string());
@@ -62,7 +64,9 @@ fn labels(sum: &Sum, cluster: &str, template: &mut NodeTemplate) {
 }
 
 fn available(sum: &Sum, cluster: &str) -> Condition {
-    let (status, reason, message) = if sum.nodes == 0 {
+    // It is not known before it has answered once.
+    let cluster = if cluster.is_empty() { "(unknown)" } else { cluster };
+    let (status, reason, message) = if sum.nodes == 0 && !sum.unseen {
         let message = format!(
             "no node of cluster {cluster} is selected, ready, schedulable and free of taints that pods do not tolerate"
         );

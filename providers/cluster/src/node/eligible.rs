@@ -19,7 +19,7 @@ pub fn is_eligible(node: &Node, share: &Share) -> bool {
         && untolerated(node, &share.tolerations).is_none()
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
 }

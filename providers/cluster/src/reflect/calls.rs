@@ -12,7 +12,7 @@ use super::{
     machine::{Answer, Event},
     twin::Place,
 };
-use crate::{anchor, dependencies::dependencies, names};
+use crate::{anchor, dependencies::dependencies, names::ORIGIN};
 
 /// Makes a call, and tells how it ended.
 pub(super) async fn run(shared: Arc<Shared>, place: Place, call: Call) {
@@ -64,20 +64,24 @@ async fn made<K: Reflected>(shared: &Shared, place: &Place, call: Call) -> Resul
 /// Whether a pod of our upper cluster names it, of whichever virtual node. One that has ended does not.
 async fn is_used(shared: &Shared, place: &Place) -> Result<bool, Error> {
     let pods: Objects<Pod> = Objects::namespaced(shared.lower.clone(), &place.namespace);
-    let labels = Some(format!("{}={}", names::ORIGIN, shared.owner.origin));
+    let labels = Some(format!("{ORIGIN}={}", shared.owner.origin));
     let pods = pods.list(&Selector { fields: None, labels }).await?.objects;
-    Ok(pods.iter().filter(|pod| !has_ended(pod)).any(|pod| {
-        let needs = dependencies(pod);
-        match place.kind {
-            Kind::ConfigMap => needs.config_maps.contains_key(&place.name),
-            Kind::Secret => needs.secrets.contains_key(&place.name),
-            Kind::ServiceAccount => needs.service_account.as_deref() == Some(&place.name),
-            Kind::Claim => needs.claims.contains(&place.name),
-        }
-    }))
+    Ok(pods.iter().filter(|pod| !has_ended(pod)).any(|pod| names(pod, place.kind, &place.name)))
 }
 
-fn has_ended(pod: &Pod) -> bool {
+/// Whether a lower pod names an object of its namespace.
+pub(crate) fn names(pod: &Pod, kind: Kind, name: &str) -> bool {
+    let needs = dependencies(pod);
+    match kind {
+        Kind::ConfigMap => needs.config_maps.contains_key(name),
+        Kind::Secret => needs.secrets.contains_key(name),
+        Kind::ServiceAccount => needs.service_account.as_deref() == Some(name),
+        Kind::Claim => needs.claims.contains(name),
+    }
+}
+
+/// Whether a pod needs nothing any more.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

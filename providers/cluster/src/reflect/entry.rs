@@ -44,6 +44,8 @@ pub enum Call {
 pub(super) enum Upper {
     Unread,
     Absent,
+    /// It is there, and is not to be copied: what is below stays as it is.
+    Skipped,
     There(Arc<Forged>),
 }
 
@@ -196,7 +198,7 @@ impl Entry {
                 }
                 None => Step::Settle,
             },
-            (Upper::Absent, None) | (Upper::Unread, _) => Step::Rest(None),
+            (Upper::Absent, None) | (Upper::Unread | Upper::Skipped, _) => Step::Rest(None),
         }
     }
 
@@ -284,7 +286,7 @@ impl Entry {
     pub(super) fn standing(&self) -> Standing {
         let ready = match (&self.upper, self.ours()) {
             (Upper::Unread, _) => false,
-            (Upper::Absent, _) => true,
+            (Upper::Absent | Upper::Skipped, _) => true,
             // A claim is there or not: what it asks for may take long to be given.
             (_, Some(found)) if self.kind == Kind::Claim => !found.deleting,
             (Upper::There(forged), Some(found)) => {

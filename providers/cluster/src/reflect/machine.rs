@@ -47,6 +47,8 @@ pub enum Event {
     Unwanted(PodRef),
     /// What an upper object is to be below; `None` if it is not there.
     Upper(Place, Option<Arc<Forged>>),
+    /// An upper object is there and is not to be copied, and what is below of it stays.
+    Skipped(Place),
     /// An upper object cannot be read.
     Unreadable(Place, Error),
     /// A lower object of our upper cluster was seen.
@@ -61,6 +63,19 @@ pub enum Event {
     Answer(Place, Result<Answer, Error>),
     /// A lower namespace is there, with our anchor in it, or could not be made.
     Settled(String, Result<OwnerReference, Error>),
+}
+
+// === impl Event ===
+
+impl Event {
+    /// An upper object was read: whether it is there, and what it is to be below. A claim that is there and shall not be copied is no claim that
+    /// is gone: there may be data behind its copy.
+    pub fn read(place: Place, there: bool, forged: Option<Forged>) -> Self {
+        if there && forged.is_none() && place.kind == Kind::Claim {
+            return Self::Skipped(place);
+        }
+        Self::Upper(place, forged.map(Arc::new))
+    }
 }
 
 /// How a call ended.
@@ -157,20 +172,10 @@ impl Machine {
                 self.release(now, &pod, places, &mut actions);
             }
             Event::Upper(place, forged) => {
-                let Some(entry) = self.entries.get_mut(&place) else { return actions };
                 let upper = forged.map_or(Upper::Absent, Upper::There);
-                if entry.upper != upper {
-                    // What was refused may do now.
-                    if !entry.is_foreign() {
-                        entry.not_before = now;
-                        entry.backoff.reset();
-                        entry.told.clear();
-                    }
-                    entry.trouble = None;
-                    entry.upper = upper;
-                }
-                self.advance(now, &place, &mut actions);
+                self.read(now, &place, upper, &mut actions);
             }
+            Event::Skipped(place) => self.read(now, &place, Upper::Skipped, &mut actions),
             Event::Unreadable(place, error) => {
                 if let Some(entry) = self.entries.get_mut(&place).filter(|it| it.upper == Upper::Unread) {
                     entry.trouble = Some(error);
@@ -283,6 +288,22 @@ impl Machine {
             let bare = forge::bare_account(&entry.source, place, &self.owner);
             entry.upper = Upper::There(Arc::new(bare));
         }
+    }
+
+    /// An upper object was read.
+    fn read(&mut self, now: Duration, place: &Place, upper: Upper, actions: &mut Vec<Action>) {
+        let Some(entry) = self.entries.get_mut(place) else { return };
+        if entry.upper != upper {
+            // What was refused may do now.
+            if !entry.is_foreign() {
+                entry.not_before = now;
+                entry.backoff.reset();
+                entry.told.clear();
+            }
+            entry.trouble = None;
+            entry.upper = upper;
+        }
+        self.advance(now, place, actions);
     }
 
     fn saw(&mut self, now: Duration, place: &Place, found: Found, actions: &mut Vec<Action>) {

@@ -6,13 +6,13 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
-use vk_kube::{Change, Error, Kind as ErrorKind, Objects, Selector};
+use vk_kube::{Change, Client, Error, Kind as ErrorKind, Objects, Selector};
 use vk_supervisor::Backoff;
 
 use super::{
     Shared,
     forge::{find, forge, version},
-    kind::{Facts, Reflected},
+    kind::{Facts, Kind, Reflected},
     machine::Event,
     twin::{Place, Source},
 };
@@ -81,11 +81,25 @@ fn place<K: Reflected>(object: &K) -> Option<Place> {
 
 /// Tells of one upper object, for ever.
 pub(super) async fn above<K: Reflected>(shared: Arc<Shared>, place: Place, source: Source) {
-    let objects = K::objects(shared.upper.clone(), Some(&source.namespace));
-    let mut reading = Above { shared, place, source, objects, rng: StdRng::from_rng(&mut rand::rng()) };
+    let node = shared.upper.clone();
+    // Claims outlive the pods by which the node may read them, and it may not watch them at all: the process reads them, if it may.
+    let process = shared.claims.clone().filter(|_| K::OF == Kind::Claim);
+    let of = |client: Client| K::objects(client, Some(&source.namespace));
+    let (first, other) = match process {
+        Some(process) => (process, Some(of(node))),
+        None => (node, None),
+    };
+    let (lane, objects) = (first.lane(), of(first));
+    let mut reading =
+        Above { shared, place, source, objects, other, rng: StdRng::from_rng(&mut rand::rng()) };
     reading.first().await;
-    if let Some(lane) = reading.shared.upper.lane() {
+    if let Some(lane) = lane {
         reading.follow(reading.objects.clone().on(lane)).await;
+    }
+    if let (Some(other), Some(lane)) =
+        (reading.other.clone(), reading.shared.claims.as_ref().and_then(Client::lane))
+    {
+        reading.follow(other.on(lane)).await;
     }
     reading.poll().await;
 }
@@ -96,6 +110,8 @@ struct Above<K: Reflected> {
     place: Place,
     source: Source,
     objects: Objects<K>,
+    /// The same as another who may read, where the first may not.
+    other: Option<Objects<K>>,
     rng: StdRng,
 }
 
@@ -120,7 +136,13 @@ impl<K: Reflected> Above<K> {
     }
 
     async fn get(&self) -> Result<(), Error> {
-        match self.objects.get(&self.source.name).await {
+        let mut found = self.objects.get(&self.source.name).await;
+        if let (Err(error), Some(other)) = (&found, &self.other)
+            && error.kind == ErrorKind::Forbidden
+        {
+            found = other.get(&self.source.name).await;
+        }
+        match found {
             Ok(object) => self.saw(Some(&object)).await,
             Err(error) if error.kind == ErrorKind::NotFound => self.saw(None).await,
             Err(error) => Err(error),
@@ -136,7 +158,7 @@ impl<K: Reflected> Above<K> {
             }
             None => None,
         };
-        self.shared.tell(Event::Upper(self.place.clone(), forged.map(Arc::new)));
+        self.shared.tell(Event::read(self.place.clone(), object.is_some(), forged));
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! Conditions: those that tell of the containers pass, those of the lower cluster's own doings do not.
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+use vk_provider::pod::STILL_RUNNING;
 
-use super::text::{LONGEST_MESSAGE, LONGEST_REASON, optional};
+use super::text::{LONGEST_MESSAGE, LONGEST_REASON, capped, optional};
 use crate::names;
 
 const READY: &str = "Ready";
@@ -54,6 +55,39 @@ pub fn scheduling(lower: &Pod) -> Option<PodCondition> {
         None => return None,
     };
     Some(PodCondition { type_: names::SCHEDULED.to_owned(), ..condition })
+}
+
+/// Says that containers run below which the upper pod does not have, when all that it has have ended: it must not leave, or count as ended,
+/// before they have.
+pub(super) fn unseen(below: &PodStatus, upper: &Pod, shown: &PodStatus) -> Option<PodCondition> {
+    let spec = upper.spec.as_ref()?;
+    let known = |name: &str| {
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers).any(|one| one.name == name)
+            || spec.ephemeral_containers.iter().flatten().any(|one| one.name == name)
+    };
+    let ended = |one: &ContainerStatus| one.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    if !all(shown).all(ended) {
+        return None;
+    }
+    let runs = |one: &&ContainerStatus| one.state.as_ref().is_some_and(|state| state.running.is_some());
+    let hidden: Vec<&str> =
+        all(below).filter(runs).map(|one| &*one.name).filter(|name| !known(name)).collect();
+    (!hidden.is_empty()).then(|| PodCondition {
+        type_: STILL_RUNNING.to_owned(),
+        reason: Some("AddedBelow".to_owned()),
+        message: Some(capped(
+            &format!("containers that the lower cluster has added run still: [{}]", hidden.join(" ")),
+            LONGEST_MESSAGE,
+        )),
+        ..condition("True")
+    })
+}
+
+fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
+        .chain(status.ephemeral_container_statuses.iter().flatten())
 }
 
 /// What takes the place of ContainersReady when the pod is not Ready although its containers are: a lower node of which nothing is heard.

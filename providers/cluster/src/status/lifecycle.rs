@@ -261,3 +261,22 @@ fn a_container_that_never_started_in_a_pod_that_had_ended_never_did() {
     let status = lost(&upper(there), None, POD_DELETED, "gone");
     assert_eq!((exit_code(app(&status)), app(&status).ready), (None, false));
 }
+
+#[test]
+fn a_pod_has_not_ended_while_a_container_that_was_added_below_still_runs() {
+    let still = "virtual-kubelet.io/StillRunning";
+    let below = |app, proxy| {
+        let status = json!({"phase": "Running", "containerStatuses": [app, proxy], "initContainerStatuses": [ended("setup", 0)]});
+        status_up(&lower(status), &upper_that_runs(), 0)
+    };
+    let words = "containers that the lower cluster has added run still: [proxy]";
+    let stopping = below(ended("app", 143), running("proxy"));
+    assert_eq!(condition(&stopping, still), Some(("True", Some("AddedBelow"), Some(words))));
+    assert_eq!(stopping.container_statuses.as_ref().map(Vec::len), Some(1), "it is not shown all the same");
+    assert_eq!(
+        condition(&below(running("app"), running("proxy")), still),
+        None,
+        "the pod shows that it runs"
+    );
+    assert_eq!(condition(&below(ended("app", 143), ended("proxy", 0)), still), None);
+}

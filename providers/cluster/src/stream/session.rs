@@ -47,6 +47,7 @@ impl Streams {
         command: &[String],
         options: ExecOptions,
     ) -> Result<Started> {
+        self.pods.runs(container)?;
         let address = self.address(&container.pod, part, &query(&container.container, command, options))?;
         // A process that waits for the end of its input would wait for ever, if that cannot be said. On a terminal the end
         // is a letter.

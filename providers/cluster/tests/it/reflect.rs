@@ -51,6 +51,7 @@ fn begin(
     let supervisor = Supervisor::new();
     let reflector = Reflector::new(Setup {
         upper: reader.clone(),
+        claims: None,
         lower: lower.clone(),
         owner: owner.clone(),
         namespaces: Namespaces::Suffix("-below".to_owned()),

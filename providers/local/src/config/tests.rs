@@ -16,6 +16,7 @@ fn context(node: &str) -> Context {
         cluster_domain: "cluster.local".to_owned(),
         state_dir: PathBuf::from("/state").join(node),
         shared_dir: PathBuf::from("/state"),
+        extensions: vk_provider::Extensions::default(),
     }
 }
 

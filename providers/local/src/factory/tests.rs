@@ -15,6 +15,7 @@ fn context(folder: &Path, node: &str) -> Context {
         cluster_domain: "cluster.local".to_owned(),
         state_dir: folder.join(node),
         shared_dir: folder.to_owned(),
+        extensions: vk_provider::Extensions::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::{net::UnixListener, task::JoinSet};
 use vk_provider::{Context, Provider, Result};
 use vk_provider_mock::{ANNOTATION_PREFIX, Clock, Host, Mock, serve};
-use vk_testing::conformance::{Life, Run, Subject};
+use vk_testing::conformance::{Life, Subject};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ impl Subject for Here {
     }
 
     fn dress(&self, pod: &mut Pod, life: &Life) {
-        script(pod, life);
+        life.script(ANNOTATION_PREFIX, pod);
     }
 
     fn port(&self) -> Option<u16> {
@@ -64,32 +64,11 @@ impl Subject for There {
     }
 
     fn dress(&self, pod: &mut Pod, life: &Life) {
-        script(pod, life);
+        life.script(ANNOTATION_PREFIX, pod);
     }
 
     fn port(&self) -> Option<u16> {
         Some(80)
-    }
-}
-
-/// The mock's pods go by their annotations.
-fn script(pod: &mut Pod, life: &Life) {
-    let mut set = |name: &str, value: String| {
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(format!("{ANNOTATION_PREFIX}{name}"), value);
-    };
-    set("restart-backoff", "100ms".to_owned());
-    match life.containers {
-        Run::UntilStopped => {}
-        Run::UntilKilled => set("stop-delay", "24h".to_owned()),
-        Run::Ends(code) => {
-            set("run-for", "200ms".to_owned());
-            set("exit-code", code.to_string());
-        }
-    }
-    if let Run::Ends(code) = life.init {
-        set("init-run-for", "200ms".to_owned());
-        set("init-exit-code", code.to_string());
     }
 }
 

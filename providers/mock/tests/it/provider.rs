@@ -18,6 +18,7 @@ fn context(node: &str) -> Context {
         cluster_domain: "cluster.local".into(),
         state_dir: "/nonexistent".into(),
         shared_dir: "/nonexistent".into(),
+        extensions: vk_provider::Extensions::default(),
     }
 }
 

@@ -109,6 +109,23 @@ fn a_variable_that_kubernetes_sets_for_a_service_is_not_a_port() {
 }
 
 #[test]
+fn the_variables_of_tensile_kube_are_read() {
+    let (layer, problems) = env(&[
+        ("VKUBELET_NODE_LABEL", "example.com/pool:a"),
+        ("VKUBELET_EXTERNAL_POD_IP", "203.0.113.7"),
+        ("VKUBELET_POD_IP", "10.0.0.7"),
+    ]);
+    let expected = serde_json::json!({
+        "labels": {"example.com/pool": "a"}, "externalIP": "203.0.113.7", "internalIP": "10.0.0.7"
+    });
+    assert_eq!((layer, problems), (expected, vec![]));
+    let (_, problems) = env(&[("VKUBELET_NODE_LABEL", "pool")]);
+    assert!(problems[0].ends_with("(from environment VKUBELET_NODE_LABEL)"), "{problems:?}");
+    let (layer, _) = env(&[("VK_IGNORE_LABELS", "a, b,"), ("VK_CLIENT_KUBECONFIG", "/lower")]);
+    assert_eq!(layer, serde_json::json!({"ignoreLabels": ["a", "b"], "clientKubeconfig": "/lower"}));
+}
+
+#[test]
 fn layers_are_merged_key_by_key_but_not_within_a_providers_section() {
     let layer = |text: &str| Layer::from_yaml(text, "x").0;
     let layers = Layers {

@@ -8,9 +8,10 @@ fn resolve_yaml(text: &str) -> Result<Resolved, Vec<Problem>> {
     assert_eq!(problems, [], "the test's own file is wrong");
     let read = |path: &Path| match path.to_str() {
         Some("mock.yaml") => Ok("cpu: 4".to_owned()),
+        Some("cluster.yaml") => Ok("kubeconfig: other\npercent: 50\n".to_owned()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
-    let host = Host { providers: &["cri", "mock"], state_dir: "/state".into(), read: &read };
+    let host = Host { providers: &["cluster", "cri", "mock"], state_dir: "/state".into(), read: &read };
     Layers { file, ..Layers::default() }.resolve(&host)
 }
 
@@ -181,7 +182,7 @@ fn providers_must_be_known_and_their_files_readable() {
     assert_problem("nodes: [{name: a, providerConfig: no.yaml}]", "nodes[0].providerConfig", &["no.yaml"]);
     let missing = resolve_yaml("").unwrap_err();
     assert_eq!(missing.len(), 1, "{missing:?}");
-    assert!(missing[0].to_string().contains("known: cri, mock"), "{missing:?}");
+    assert!(missing[0].to_string().contains("known: cluster, cri, mock"), "{missing:?}");
     // Said once, however many nodes inherit it.
     assert_eq!(resolve_yaml("provider: x\nnodes: [{name: a}, {name: b}]").unwrap_err().len(), 1);
 }
@@ -244,4 +245,38 @@ fn no_secret_is_shown_by_debug() {
     for shown in [format!("{layer:?}"), format!("{config:?}"), format!("{:?}", config.to_settings())] {
         assert!(!shown.contains("hush"), "{shown}");
     }
+}
+
+#[test]
+fn the_lower_cluster_is_named_at_the_top_for_every_node_that_has_one() {
+    let config = good(
+        "clientKubeconfig: lower\nignoreLabels: [a, b]\nexternalIP: 203.0.113.7\nnodes:\n- {name: m}\n- {name: c, provider: cluster}\n\
+         - {name: f, provider: k8s, providerConfig: cluster.yaml}\n\
+         - {name: i, provider: cluster, providerConfig: {percent: 10, kubeconfig: other}, externalIP: 203.0.113.8}\n",
+    );
+    let read = |index: usize| {
+        let node: &crate::config::Node = &config.nodes[index];
+        (node.provider.as_str(), node.provider_config.parse::<serde_json::Value>().unwrap())
+    };
+    let said = serde_json::json!({"kubeconfig": "lower", "ignoreLabels": ["a", "b"]});
+    assert_eq!(read(0), ("mock", None), "it is no lower cluster's");
+    assert_eq!(read(1), ("cluster", Some(said.clone())));
+    for (index, percent) in [(2, 50), (3, 10)] {
+        let mut expected = said.clone();
+        expected["percent"] = percent.into();
+        assert_eq!(read(index), ("cluster", Some(expected)), "what is given later wins, and the rest stays");
+    }
+    assert_eq!(config.nodes[2].provider_config.path(), Some(Path::new("cluster.yaml")));
+    let told: Vec<Option<IpAddr>> = config.nodes.iter().map(|node| node.external_ip).collect();
+    let ip = |text: &str| text.parse().ok();
+    assert_eq!(told, [ip("203.0.113.7"), ip("203.0.113.7"), ip("203.0.113.7"), ip("203.0.113.8")]);
+    let dumped = serde_json::to_string(&config.to_settings()).unwrap();
+    assert_eq!(resolve_yaml(&dumped).unwrap(), config, "what is dumped is read back the same: {dumped}");
+}
+
+#[test]
+fn a_lower_cluster_for_nodes_that_have_none_is_refused() {
+    assert_problem("clientKubeconfig: lower", "clientKubeconfig", &["provider `cluster`", "`mock`"]);
+    assert_problem("ignoreLabels: [a]", "ignoreLabels", &["provider `cluster`", "`mock`"]);
+    good("clientKubeconfig: ''");
 }

@@ -57,7 +57,18 @@ impl<H: Host> Place<H> {
         node: &str,
         flags: &[&str],
     ) -> Self {
-        let cluster = ControlPlane::shared().await;
+        Self::start_at(ControlPlane::shared().await, host, provider, config, node, flags).await
+    }
+
+    /// The same at another control plane.
+    pub(super) async fn start_at(
+        cluster: &'static ControlPlane,
+        host: H,
+        provider: &'static str,
+        config: Value,
+        node: &str,
+        flags: &[&str],
+    ) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut place = Self { cluster, host, node: node.to_owned(), provider, config, flags, process: None };
         place.launch();

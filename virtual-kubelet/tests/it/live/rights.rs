@@ -23,7 +23,7 @@ use vk_testing::{
 use super::{Process, SOON, becomes_ready, exists, ports, run_as};
 use crate::vk;
 
-const ACCOUNT: &str = "system:serviceaccount:kube-system:virtual-kubelet";
+pub(super) const ACCOUNT: &str = "system:serviceaccount:kube-system:virtual-kubelet";
 
 /// An API server that keeps an audit log and streams no listings: those that do not are to be served too.
 async fn cluster() -> ControlPlane {
@@ -35,7 +35,7 @@ async fn cluster() -> ControlPlane {
     ControlPlane::start(options).await.unwrap()
 }
 
-async fn apply(cluster: &ControlPlane, file: &str) {
+pub(super) async fn apply(cluster: &ControlPlane, file: &str) {
     let path = format!("{}/../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
     let applied = kubectl(cluster, ["apply", "-f", &path]).await.unwrap();
     assert!(applied.success(), "{applied:?}");
@@ -83,11 +83,11 @@ async fn granted(cluster: &ControlPlane) -> BTreeSet<String> {
 }
 
 /// What the account asked for, by the audit log, and how it was answered last.
-fn asked(cluster: &ControlPlane) -> BTreeMap<String, u64> {
+pub(super) fn asked(cluster: &ControlPlane, account: &str) -> BTreeMap<String, u64> {
     let log = fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
     let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     entries
-        .filter(|entry| entry["user"]["username"] == ACCOUNT)
+        .filter(|entry| entry["user"]["username"] == account)
         .map(|entry| {
             let object = &entry["objectRef"];
             let text = |key: &str| object[key].as_str().unwrap_or_default();
@@ -150,7 +150,7 @@ async fn the_published_role_is_enough_for_several_nodes_with_pods_and_every_righ
     .await;
     assert_eq!(process.stop(Duration::from_secs(10)).await.code, 0);
 
-    let (granted, asked) = (granted(cluster).await, asked(cluster));
+    let (granted, asked) = (granted(cluster).await, asked(cluster, ACCOUNT));
     let forbidden: Vec<_> = asked.iter().filter(|(_, code)| **code == 403).collect();
     assert!(forbidden.is_empty(), "{forbidden:?}");
     // Seldom needed: what the watch missed and what a backend has left is read live, an event that comes again is counted on

@@ -11,6 +11,7 @@ fn base() -> Base {
     Base {
         name: "node".to_owned(),
         internal_ip: [192, 0, 2, 1].into(),
+        external_ip: None,
         kubelet_port: 10_250,
         operating_system: "linux".to_owned(),
         kubelet_version: "v1".to_owned(),

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::{RngExt as _, rngs::StdRng};
 use serde_json::json;
-use vk_provider::{ObservedPod, PodRef, error::Kind};
+use vk_provider::{ObservedPod, PodRef, error::Kind, pod::STILL_RUNNING};
 
 use super::server::{self, Fate};
 use crate::pods::worker::Refusal;
@@ -85,7 +85,10 @@ impl Instance {
     fn status(&self, now: Duration) -> PodStatus {
         let since = server::wall(self.starts).to_string();
         let ended = |code: i32| json!({"terminated": {"exitCode": code, "startedAt": since}});
+        // Every other pod has a helper that cannot be shown, and stops last.
+        let helped = self.state(now) == State::Running && self.stop.is_some() && self.size.is_multiple_of(2);
         let (phase, state) = match self.state(now) {
+            State::Running if helped => ("Running", ended(143)),
             State::Waiting => ("Pending", json!({"waiting": {"reason": "ContainerCreating"}})),
             State::Running => ("Running", json!({"running": {"startedAt": since}})),
             State::Down => ("Running", ended(1)),
@@ -93,9 +96,14 @@ impl Instance {
             State::Stopped | State::Gone => (if self.never { "Failed" } else { "Running" }, ended(137)),
         };
         let running = state["running"].is_object();
+        let own = if running { server::AT_WORK } else { server::AT_REST };
         let status = json!({
             "phase": phase,
             "podIP": "10.1.0.1",
+            "conditions": [
+                {"type": own, "status": "True"},
+                {"type": STILL_RUNNING, "status": if helped { "True" } else { "False" }},
+            ],
             "containerStatuses": [{"name": "app", "image": "app:1", "imageID": "", "ready": running,
                                    "started": running, "restartCount": 0, "state": state}],
         });

@@ -19,6 +19,9 @@ const START: &str = "2026-01-01T00:00:00Z";
 pub(super) const ROOM: u32 = 6;
 /// Name of the label and of the condition that somebody else sets.
 pub(super) const FOREIGN: &str = "example.com/foreign";
+/// Conditions of the provider's own: while something of the pod runs, and while nothing does.
+pub(super) const AT_WORK: &str = "sim.virtual-kubelet.io/AtWork";
+pub(super) const AT_REST: &str = "sim.virtual-kubelet.io/AtRest";
 
 /// What becomes of a pod that is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! The standard conditions of a pod. Those of other controllers are never sent, and so survive.
+//! The conditions of a pod: the standard ones, and those that a provider has of its own. Those of other controllers are never sent, and so
+//! survive.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -30,7 +31,13 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 /// Whether the provider has taken the last change of the pod. Only there when it has not.
 pub const UPDATED: &str = "virtual-kubelet.io/Updated";
 
-/// Conditions that we write. A provider may report these, and no others: the rest belongs to other controllers.
+/// Somebody is about to end the pod. The eviction API and controllers say it too, and Jobs go by it: what was said once stays.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// Conditions of this domain, and of those below it, are a provider's own.
+const DOMAIN: &str = "virtual-kubelet.io";
+
+/// Standard conditions that we write. Beside these a provider may report its own, and no others: the rest belongs to other controllers.
 const OURS: [&str; 8] = [
     INITIALIZED,
     CONTAINERS_READY,
@@ -46,17 +53,71 @@ const OURS: [&str; 8] = [
 const PASSING: [&str; 3] = [RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
 
 /// The conditions of ours that are there and shall not be.
-pub(super) fn outdated(status: &PodStatus, there: Option<&PodStatus>) -> Vec<&'static str> {
-    let has = |status: &PodStatus, kind: &str| {
-        status.conditions.iter().flatten().any(|condition| condition.type_ == kind)
-    };
-    let outdated = |kind: &&'static str| there.is_some_and(|there| has(there, kind)) && !has(status, kind);
-    PASSING.into_iter().filter(outdated).collect()
+pub(super) fn outdated(status: &PodStatus, there: Option<&PodStatus>) -> Vec<String> {
+    let passes = |kind: &str| PASSING.contains(&kind) || is_own(kind);
+    let there = there.and_then(|there| there.conditions.as_deref()).unwrap_or_default();
+    let kinds = there.iter().map(|condition| condition.type_.as_str()).filter(|kind| passes(kind));
+    kinds.filter(|kind| find(status, kind).is_none()).map(str::to_owned).collect()
+}
+
+/// Takes out what somebody else may have said, and is there already as it is: it is not sent.
+pub(super) fn leave(status: &mut PodStatus, there: Option<&PodStatus>) {
+    if let (Some(conditions), Some(there)) = (&mut status.conditions, there) {
+        let known = find(there, DISRUPTION_TARGET);
+        conditions.retain(|one| one.type_ != DISRUPTION_TARGET || known != Some(one));
+    }
 }
 
 /// Whether a condition of this type is ours to write.
 pub(super) fn is_ours(kind: &str) -> bool {
-    OURS.contains(&kind)
+    OURS.contains(&kind) || kind == DISRUPTION_TARGET || is_own(kind)
+}
+
+/// Whether a condition of this type is one that a provider has of its own.
+fn is_own(kind: &str) -> bool {
+    let domain = kind.split_once('/').and_then(|(domain, _)| domain.strip_suffix(DOMAIN));
+    domain.is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
+}
+
+fn find<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
+}
+
+/// What a provider says on its own account. What the API server would refuse, and the whole status with it, is named and left out.
+fn own(reported: &PodStatus, refused: &mut Vec<String>) -> Vec<PodCondition> {
+    let mut all: Vec<PodCondition> = Vec::new();
+    let said = reported.conditions.iter().flatten().filter(|one| is_own(&one.type_));
+    for one in said.filter(|one| !OURS.contains(&one.type_.as_str())) {
+        let known_status = matches!(one.status.as_str(), "True" | "False" | "Unknown");
+        if !is_qualified(&one.type_) {
+            refused.push(format!("the condition {:?}, which no condition can be called", one.type_));
+        } else if !known_status {
+            refused.push(format!("{:?} of the condition {}, which there is not", one.status, one.type_));
+        } else if all.iter().all(|known| known.type_ != one.type_) {
+            all.push(one.clone());
+        }
+    }
+    all
+}
+
+/// Whether the API server takes this for the type of a condition: a domain and a name.
+fn is_qualified(kind: &str) -> bool {
+    let Some((domain, name)) = kind.split_once('/') else { return false };
+    let between = |text: &str, inside: fn(u8) -> bool, end: fn(&u8) -> bool| {
+        text.bytes().all(inside)
+            && text.bytes().next().as_ref().is_some_and(end)
+            && text.bytes().last().as_ref().is_some_and(end)
+    };
+    let lower = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let parts = domain.split('.').all(|part| {
+        between(part, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-', lower)
+    });
+    let named = between(
+        name,
+        |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte),
+        u8::is_ascii_alphanumeric,
+    );
+    parts && domain.len() <= 253 && named && name.len() <= 63
 }
 
 pub(super) fn compose(
@@ -65,6 +126,7 @@ pub(super) fn compose(
     reported: &PodStatus,
     around: &Surroundings,
     status: &mut PodStatus,
+    refused: &mut Vec<String>,
 ) {
     let phase = status.phase.clone().unwrap_or_default();
     let said = |kind: &str| {
@@ -90,9 +152,17 @@ pub(super) fn compose(
     // The core knows better what it decided itself, and a pod that has ended does not change any more.
     let verdict = |kind| around.verdicts.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
     all.extend(PASSING.into_iter().filter(|_| !terminal).filter_map(verdict));
+    all.extend(own(reported, refused));
+    let holds = |one: &&PodCondition| one.status == "True";
+    let target = find(there, DISRUPTION_TARGET);
+    let news =
+        find(reported, DISRUPTION_TARGET).filter(holds).filter(|_| !target.as_ref().is_some_and(holds));
+    all.extend(news.cloned());
     for condition in &mut all {
         stamp(condition, there, around.now, around.generation);
     }
+    // Whoever said it first.
+    all.extend(target.filter(|_| news.is_none()).cloned());
     status.conditions = Some(all);
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use vk_provider::pod::STILL_RUNNING;
 
 /// A container of a pod's spec, as far as its status is concerned.
 struct Member<'a> {
@@ -223,8 +224,12 @@ pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
 }
 
 /// Whether nothing of the pod runs any more, by what the provider reports: each of its containers has ended, or never
-/// started and never will because the phase is final.
+/// started and never will because the phase is final; and nothing runs that the provider cannot show.
 pub fn all_ended(reported: &PodStatus) -> bool {
+    let conditions = reported.conditions.iter().flatten();
+    if conditions.filter(|one| one.type_ == STILL_RUNNING).any(|one| one.status == "True") {
+        return false;
+    }
     let terminal = super::is_terminal(reported.phase.as_deref());
     let lists = [
         &reported.init_container_statuses,
@@ -248,6 +253,9 @@ pub fn lost(pod: &Pod, message: &str) -> PodStatus {
     status.phase = Some("Failed".to_owned());
     status.reason = Some("NotFound".to_owned());
     status.message = Some(message.to_owned());
+    if let Some(conditions) = &mut status.conditions {
+        conditions.retain(|condition| condition.type_ != STILL_RUNNING);
+    }
     let lists = [
         &mut status.init_container_statuses,
         &mut status.container_statuses,

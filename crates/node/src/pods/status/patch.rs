@@ -20,7 +20,7 @@ pub struct StatusPatch {
     uid: Arc<str>,
     status: PodStatus,
     /// Conditions of ours that do not hold any more.
-    outdated: Vec<&'static str>,
+    outdated: Vec<String>,
     /// Whether amounts are there, of which those that are not given must go.
     amounts: bool,
     annotations: Words,
@@ -33,13 +33,14 @@ impl StatusPatch {
     /// Turns what is `there` into this status, on the pod with this UID and no other.
     pub fn new(
         uid: Arc<str>,
-        status: PodStatus,
+        mut status: PodStatus,
         there: Option<&PodStatus>,
         annotations: &Words,
         labels: &Words,
     ) -> Self {
         let has_amounts =
             |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
+        conditions::leave(&mut status, there);
         Self {
             uid,
             outdated: conditions::outdated(&status, there),
@@ -176,7 +177,7 @@ struct Amounts<'a, T> {
 
 struct Conditions<'a> {
     held: &'a [PodCondition],
-    outdated: &'a [&'static str],
+    outdated: &'a [String],
 }
 
 impl Serialize for Conditions<'_> {
@@ -218,9 +219,9 @@ struct Condition<'a> {
 }
 
 #[derive(Serialize)]
-struct Directive {
+struct Directive<'a> {
     #[serde(rename = "$patch")]
     directive: &'static str,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
+    kind: Option<&'a str>,
 }

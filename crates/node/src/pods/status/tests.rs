@@ -1,5 +1,6 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use serde_json::{Value, json};
+use vk_provider::pod::STILL_RUNNING;
 
 use super::*;
 
@@ -212,9 +213,13 @@ fn a_pod_has_ended_only_when_nothing_of_it_can_run() {
     assert!(!ended(
         json!({"phase": "Failed", "containerStatuses": [state(json!({"running": {"startedAt": null}}))]})
     ));
-    assert!(ended(
-        json!({"phase": "Running", "containerStatuses": [state(json!({"terminated": {"exitCode": 0}}))]})
-    ));
+    let unseen = |holds: &str, phase: &str| {
+        json!({"phase": phase, "containerStatuses": [state(json!({"terminated": {"exitCode": 0}}))],
+        "conditions": [{"type": STILL_RUNNING, "status": holds}]})
+    };
+    assert!(ended(unseen("False", "Running")));
+    assert!(!ended(unseen("True", "Running")), "what the provider cannot show runs");
+    assert!(!ended(unseen("True", "Failed")));
 }
 
 #[test]
@@ -370,6 +375,90 @@ fn a_patch_takes_out_amounts_and_conditions_that_are_there_and_do_not_hold() {
     let sent = &patch(&status, None)["status"];
     assert_eq!(sent["resources"], json!({"requests": {"cpu": "1"}}));
     assert!(sent.get("conditions").is_none());
+}
+
+#[test]
+fn conditions_of_a_provider_reach_the_pod_and_go_when_it_does_not_report_them() {
+    let scheduled = "multicluster.virtual-kubelet.io/Scheduled";
+    let said = report(json!({"phase": "Pending", "conditions": [
+        {"type": scheduled, "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"},
+        {"type": scheduled, "status": "True"},
+        {"type": "virtual-kubelet.io/Quota", "status": "Unknown"},
+        {"type": "example.com/Foreign", "status": "True"},
+        {"type": "notvirtual-kubelet.io/Foreign", "status": "True"},
+        {"type": "PodScheduledElsewhere", "status": "True"},
+    ]}));
+    let foreign = json!({"type": "example.com/Gate", "status": "True"});
+    let composed = compose(&web("Always", json!({"conditions": [foreign]})), &said, &around());
+    assert_eq!(composed.refused, Vec::<String>::new());
+    let status = composed.status;
+    let kinds: Vec<&str> = status.conditions.iter().flatten().map(|one| one.type_.as_str()).collect();
+    assert_eq!(kinds[4..], [scheduled, "virtual-kubelet.io/Quota"], "{kinds:?}");
+    let told = find(&status, scheduled);
+    assert_eq!((told.status.as_str(), told.reason.as_deref()), ("False", Some("Unschedulable")));
+    assert!(told.last_transition_time.is_some() && told.observed_generation == Some(3));
+
+    let mut there = json!(status);
+    there["conditions"].as_array_mut().expect("a list").push(foreign);
+    let stored = web("Always", there);
+    assert_eq!(digest(&compose(&stored, &said, &around()).status), digest(&status), "once is enough");
+    let silent = report(json!({"phase": "Pending"}));
+    let next = compose(&stored, &silent, &around()).status;
+    assert_ne!(digest(&next), digest(stored.status.as_ref().expect("a status")));
+    let sent = patch(&next, stored.status.as_ref());
+    let gone: Vec<&Value> = sent["status"]["conditions"].as_array().expect("a list").iter().skip(4).collect();
+    let delete = |kind: &str| json!({"$patch": "delete", "type": kind});
+    assert_eq!(gone, [&delete(scheduled), &delete("virtual-kubelet.io/Quota")]);
+}
+
+#[test]
+fn a_condition_that_the_server_would_refuse_is_left_out_and_named() {
+    for (kind, status) in [
+        ("virtual-kubelet.io/", "True"),
+        ("a.virtual-kubelet.io/a/b", "True"),
+        ("A.virtual-kubelet.io/Scheduled", "True"),
+        (".virtual-kubelet.io/Scheduled", "True"),
+        ("virtual-kubelet.io/-x", "True"),
+        ("virtual-kubelet.io/Scheduled", "Maybe"),
+    ] {
+        let said = report(json!({"phase": "Pending", "conditions": [{"type": kind, "status": status}]}));
+        let composed = compose(&web("Always", json!({})), &said, &around());
+        assert_eq!(composed.refused.len(), 1, "{kind}: {:?}", composed.refused);
+        assert_eq!(composed.status.conditions.map(|all| all.len()), Some(4), "{kind}");
+    }
+}
+
+#[test]
+fn that_a_pod_is_about_to_be_ended_is_said_once_and_never_taken_back() {
+    let target = "DisruptionTarget";
+    let said = |conditions: Value| report(json!({"phase": "Running", "conditions": conditions}));
+    let sent = |there: &Pod, reported: &PodStatus| {
+        let status = compose(there, reported, &around()).status;
+        let same = digest(&status) == digest(there.status.as_ref().expect("a status"));
+        let body = patch(&status, there.status.as_ref());
+        let all = body["status"]["conditions"].as_array().expect("a list").clone();
+        (all.into_iter().find(|one| one["type"] == target), same)
+    };
+    let drained = said(json!([{"type": target, "status": "True", "reason": "EvictionByEvictionAPI"}]));
+    let before = compose(&web("Always", json!({})), &said(json!([])), &around()).status;
+    let before = web("Always", json!(before));
+    let (told, _) = sent(&before, &drained);
+    assert_eq!(told.expect("news")["reason"], "EvictionByEvictionAPI");
+    let no = said(json!([{"type": target, "status": "False"}]));
+    assert_eq!(sent(&before, &no), (None, true), "what is not so was never said by anybody");
+
+    // From here on it is known, and whoever said it keeps his words.
+    let mut known = json!(before.status);
+    let words = json!({"type": target, "status": "True", "reason": "PreemptionByScheduler", "lastTransitionTime": "2026-01-01T00:00:01Z"});
+    known["conditions"].as_array_mut().expect("a list").push(words);
+    let known = web("Always", known);
+    for reported in [said(json!([])), drained, no] {
+        assert_eq!(
+            sent(&known, &reported),
+            (None, true),
+            "neither sent nor taken out, nor a reason to write"
+        );
+    }
 }
 
 #[test]

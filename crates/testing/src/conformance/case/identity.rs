@@ -8,8 +8,8 @@ use crate::conformance::{
     caller::told_error,
     draft::reference,
     form,
-    subject::Run,
-    trial::{NODE, Trial},
+    subject::{Feature, Run},
+    trial::{NODE, Trial, lacking},
     verdict::{Outcome, Stop, ensure},
 };
 
@@ -24,6 +24,14 @@ pub(crate) async fn pods_of_one_name_are_kept_apart(trial: &Trial) -> Outcome {
     let (old, _) = caller.start(&older).await?;
     caller.delete(&older, HOUR).await?;
     let newer = trial.pod().named(&old.name).build();
+    if trial.lacks(Feature::Namesakes) {
+        let answer = caller.try_create(&newer).await?;
+        let waits = matches!(&answer, Err(error) if *error.kind() == Kind::Unavailable);
+        let seen = || format!("create_pod of a pod whose namesake stops answered {answer:?}");
+        ensure(waits, seen, "answer Unavailable until the older pod is gone")?;
+        ensure(caller.status(&old).await?.is_ok(), || format!("{old} is gone"), "leave the older pod alone")?;
+        return Err(lacking(Feature::Namesakes));
+    }
     let (new, _) = caller.start(&newer).await?;
     let listed = caller.listed(&new).await?;
     ensure(listed.len() == 1, || format!("pods lists the newer pod {} times", listed.len()), advice)?;
@@ -36,6 +44,7 @@ pub(crate) async fn pods_of_one_name_are_kept_apart(trial: &Trial) -> Outcome {
 
 /// The end of an older pod does not touch a newer one of the same name.
 pub(crate) async fn a_delete_leaves_the_namesake_alone(trial: &Trial) -> Outcome {
+    trial.needs(Feature::Namesakes)?;
     let advice = "delete by UID: the newer pod of the same name is a different pod";
     let caller = trial.open().await?;
     let older = trial.pod().build();

@@ -5,6 +5,7 @@ use vk_provider::{ability::Forward, error::Kind};
 use crate::conformance::{
     caller::told_error,
     draft::reference,
+    subject::Feature,
     trial::Trial,
     verdict::{Outcome, Stop, ensure},
 };
@@ -30,6 +31,7 @@ pub(crate) async fn a_port_that_listens_is_reached(trial: &Trial) -> Outcome {
 
 /// A port on which nothing listens is not there now, and may be later.
 pub(crate) async fn a_closed_port_is_unavailable(trial: &Trial) -> Outcome {
+    trial.needs(Feature::ClosedPorts)?;
     let caller = trial.open().await?;
     let forward = caller.port_forward()?;
     let (made, _) = caller.start(&trial.pod().build()).await?;

@@ -241,8 +241,9 @@ impl World {
     /// Tells what the upper watches have to tell next.
     pub(super) fn hear_above(&mut self) -> bool {
         let Some((place, _, object)) = self.told_above.pop_front() else { return false };
+        let there = object.is_some();
         let forged = object.and_then(|object| self.forged(&place, &object));
-        self.tell(Event::Upper(place, forged.map(Arc::new)));
+        self.tell(Event::read(place, there, forged));
         true
     }
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::names;
+
 use super::{
     super::world::{World, place},
     A_WHILE, GRACE, Kind,
@@ -78,4 +80,20 @@ fn a_claim_made_anew_above_does_not_get_the_old_volume() {
     world.want("p", &[(Kind::Claim, "c")]);
     world.pass(A_WHILE);
     assert_ne!(world.found(&place(Kind::Claim, "c")).unwrap().uid, before);
+}
+
+#[test]
+fn a_claim_that_is_no_longer_to_be_copied_keeps_its_copy_and_what_is_in_it() {
+    let mut world = World::new();
+    world.put(Kind::Claim, "default", "c", claim("1Gi"));
+    world.want("p", &[(Kind::Claim, "c")]);
+    world.run();
+    let mut skipped = claim("1Gi");
+    skipped["metadata"] = json!({"annotations": {names::SKIP: "true"}});
+    world.put(Kind::Claim, "default", "c", skipped);
+    world.pass(A_WHILE);
+    assert!(world.below.contains_key(&place(Kind::Claim, "c")));
+    world.take(Kind::Claim, "default", "c");
+    world.pass(A_WHILE);
+    assert!(!world.below.contains_key(&place(Kind::Claim, "c")), "it goes with the upper one all the same");
 }

@@ -11,13 +11,15 @@ use k8s_openapi::api::core::v1::PodStatus;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::debug;
-use vk_provider::{PodChange, PodEvent, PodRef};
+
+use crate::{PodChange, PodEvent, PodRef};
 
 /// How many events may wait: a kubelet's event broadcaster keeps as many.
 const EVENTS: usize = 1000;
 
+/// What a provider has to tell until the core reads it, for [`Changes::Push`](crate::Changes::Push).
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub struct Outbox {
     waiting: Mutex<Waiting>,
     filled: Notify,
 }
@@ -26,14 +28,15 @@ pub(super) struct Outbox {
 struct Waiting {
     events: VecDeque<PodEvent>,
     order: VecDeque<PodRef>,
-    latest: HashMap<Arc<str>, Box<PodStatus>>,
+    /// Of a pod without a status, that somebody should ask for it.
+    latest: HashMap<Arc<str>, Option<Box<PodStatus>>>,
 }
 
 // === impl Outbox ===
 
 impl Outbox {
     /// Tells what happened. Goes out before any status: the core derives events from statuses where the provider does not tell.
-    pub(super) fn event(&self, event: PodEvent) {
+    pub fn event(&self, event: PodEvent) {
         let mut waiting = self.waiting.lock();
         if waiting.events.len() == EVENTS
             && let Some(lost) = waiting.events.pop_front()
@@ -46,13 +49,27 @@ impl Outbox {
     }
 
     /// Tells a status, in place of one that nobody has read yet.
-    pub(super) fn status(&self, pod: &PodRef, status: PodStatus) {
+    pub fn status(&self, pod: &PodRef, status: PodStatus) {
+        self.put(pod, Some(Box::new(status)));
+    }
+
+    /// Tells that the status of a pod should be asked for, in place of one that nobody has read yet.
+    pub fn look(&self, pod: &PodRef) {
+        self.put(pod, None);
+    }
+
+    fn put(&self, pod: &PodRef, status: Option<Box<PodStatus>>) {
         let mut waiting = self.waiting.lock();
-        if waiting.latest.insert(Arc::clone(&pod.uid), Box::new(status)).is_none() {
+        if waiting.latest.insert(Arc::clone(&pod.uid), status).is_none() {
             waiting.order.push_back(pod.clone());
         }
         drop(waiting);
         self.filled.notify_one();
+    }
+
+    /// Forgets what waits.
+    pub fn clear(&self) {
+        *self.waiting.lock() = Waiting::default();
     }
 
     fn pop(&self) -> Option<PodChange> {
@@ -62,11 +79,14 @@ impl Outbox {
         }
         let pod = waiting.order.pop_front()?;
         let status = waiting.latest.remove(&pod.uid)?;
-        Some(PodChange::Status(pod, status))
+        Some(match status {
+            Some(status) => PodChange::Status(pod, status),
+            None => PodChange::Look(pod),
+        })
     }
 
     /// All that is told, from what waits now on.
-    pub(super) fn changes(self: &Arc<Self>) -> BoxStream<'static, PodChange> {
+    pub fn changes(self: &Arc<Self>) -> BoxStream<'static, PodChange> {
         stream::unfold(Arc::clone(self), |this| async move {
             loop {
                 let filled = this.filled.notified();
@@ -83,9 +103,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use vk_provider::EventKind;
-
     use super::*;
+    use crate::EventKind;
 
     fn status(phase: &str) -> PodStatus {
         PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() }
@@ -109,6 +128,18 @@ mod tests {
         assert!(matches!(&told[0], PodChange::Event(event) if event.reason == "Started"));
         assert_eq!(told[1], PodChange::Status(pods[0].clone(), Box::new(status("Running"))));
         assert_eq!(told[2], PodChange::Status(pods[1].clone(), Box::new(status("Pending"))));
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_asked_about_once_however_often_it_changed() {
+        let outbox = Arc::new(Outbox::default());
+        let pods = ["a", "b"].map(|name| PodRef::new("default", name, name));
+        outbox.status(&pods[0], status("Pending"));
+        outbox.look(&pods[0]);
+        outbox.look(&pods[0]);
+        outbox.look(&pods[1]);
+        let told: Vec<PodChange> = outbox.changes().take(2).collect().await;
+        assert_eq!(told, pods.map(PodChange::Look));
     }
 
     #[tokio::test]

@@ -1,0 +1,369 @@
+//! A lower cluster of many nodes and pods behind one virtual node: how soon a process that begins has seen all of it, how far the status of
+//! pods lags behind, and what that costs in memory. Nobody schedules and nobody runs anything: all objects are made straight through the API.
+
+mod bare;
+
+use std::{collections::HashMap, fs, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::Context as _;
+use clap::Args;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+    runtime::watcher,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::Instant,
+};
+use vk_testing::{ControlPlane, Usage, control_plane};
+
+pub(crate) use self::bare::BareCluster;
+use crate::{
+    contestant::{Contestant, Field, NODE, Prepared, ready},
+    machine::{Machine, peak_megabytes},
+    report::{Figure, Report, say, thousands},
+};
+
+/// Requests that the client keeps under way.
+const CONCURRENCY: usize = 64;
+const LIMIT: Duration = Duration::from_mins(10);
+/// Memory is read this long after what it is read for.
+const SETTLE: Duration = Duration::from_secs(5);
+/// What our process may hold with 20,000 pods and 1,000 nodes below it.
+const GOAL_MEGABYTES: f64 = 250.0;
+/// Changes of status in a second, and for how many seconds.
+const RATE: u32 = 100;
+const SECONDS: u32 = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct Clusters {
+    /// How many pods of ours, one run for each number
+    #[arg(long, value_delimiter = ',', default_values_t = [5000])]
+    count: Vec<usize>,
+    /// How many pods there are below with those of others
+    #[arg(long, default_value_t = 20_000)]
+    pods: usize,
+    /// How many nodes there are below
+    #[arg(long, default_value_t = 1000)]
+    nodes: usize,
+    #[command(flatten)]
+    field: Field,
+    /// The folder for the results
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// Both clusters, with everything in them.
+struct Ground {
+    upper: ControlPlane,
+    lower: ControlPlane,
+    above: Api<Pod>,
+    below: Api<Pod>,
+    /// What the namespace is called on each side.
+    names: [String; 2],
+    count: usize,
+}
+
+impl Clusters {
+    pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
+        // The others know nothing of clusters.
+        self.field.keep(&[Contestant::Bare, Contestant::Ours]);
+        let field = self.field.prepare(&self.out.join("logs"))?;
+        let mut report = Report::new(Machine::look()?);
+        for &contestant in &field.contestants {
+            report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+        }
+        for &count in &self.count {
+            for &contestant in &field.contestants {
+                say(&format!(
+                    "{} of {} pods below on {} nodes, {contestant}",
+                    thousands(count),
+                    thousands(self.pods),
+                    thousands(self.nodes)
+                ));
+                let figures = Box::pin(self.one(contestant, &field, count, &mut report.machine)).await;
+                report.outcome(contestant, count, figures)?;
+                report.save(&self.out, "pods-below")?;
+            }
+        }
+        report.publish(&self.out, "pods-below")
+    }
+
+    async fn one(
+        &self,
+        who: Contestant,
+        field: &Prepared,
+        count: usize,
+        machine: &mut Machine,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let ground = self.prepare(count).await?;
+        machine.saw(&ground.upper).await?;
+        let nodes: Api<Node> = Api::all(ground.upper.admin()?);
+        let mut figures = Vec::new();
+        let observed = Observed::start(ground.above.clone());
+
+        // First of all the pods come below: ours makes them itself.
+        if who == Contestant::Ours {
+            let mut process = field.start(who, "pods-below-first", ground.ours(field)?)?;
+            ready(&nodes, &mut process).await?;
+            let begun = Instant::now();
+            ground.bind_above().await?;
+            ground.there(count).await?;
+            #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
+            figures.push((
+                "bound pods to made below",
+                count as f64 / begun.elapsed().as_secs_f64(),
+                "pods/s",
+            ));
+            process.kill()?;
+        } else {
+            ground.bind_above().await?;
+            ground.make_below().await?;
+        }
+        // While nobody looks, all of them begin to run.
+        ground.run_below("10.1.0.1").await?;
+
+        let begun = Instant::now();
+        let mut process = match who {
+            Contestant::Ours => field.start(who, "pods-below", ground.ours(field)?)?,
+            _ => field.start(who, "pods-below", ground.bare()?)?,
+        };
+        if who == Contestant::Ours {
+            // It was Ready when its process ended, and nobody has told otherwise since: pods tell that it is there.
+            observed.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
+        } else {
+            ready(&nodes, &mut process).await?;
+        }
+        figures.push(("start to the first sync", begun.elapsed().as_secs_f64(), "s"));
+        let all = |seen: &HashMap<String, (String, Instant)>| {
+            seen.values().filter(|(address, _)| address == "10.1.0.1").count() == count
+        };
+        observed.wait(all).await?;
+        figures.push(("start to all statuses told", begun.elapsed().as_secs_f64(), "s"));
+        tokio::time::sleep(SETTLE).await;
+        let idle = Usage::of(process.id()).context("it ended")?;
+
+        let (from, lags) = (Instant::now(), ground.lags(&observed).await?);
+        let busy = Usage::of(process.id())?;
+        let at = |percent: usize| lags[(lags.len() * percent / 100).min(lags.len() - 1)].as_secs_f64();
+        let ratio = idle.megabytes() / GOAL_MEGABYTES;
+        figures.extend([
+            ("p50 of the lag of a status", at(50) * 1000.0, "ms"),
+            ("p99 of the lag of a status", at(99) * 1000.0, "ms"),
+            ("processor with 100 statuses in a second", busy.cores_since(&idle, from.elapsed()), "cores"),
+            ("resident", idle.megabytes(), "MB"),
+            ("resident at most", peak_megabytes(process.id())?, "MB"),
+            ("resident, of the goal of 250 MB", ratio * 100.0, "%"),
+        ]);
+        Ok(figures)
+    }
+
+    /// Starts both control planes, and makes the nodes and the pods of others.
+    async fn prepare(&self, count: usize) -> anyhow::Result<Ground> {
+        let options = control_plane::Options::default();
+        let (upper, lower) =
+            tokio::try_join!(ControlPlane::start(options.clone()), ControlPlane::start(options))?;
+        let names = [
+            upper.namespace("above").await?.name().to_owned(),
+            lower.namespace("below").await?.name().to_owned(),
+        ];
+        let nodes: Api<Node> = Api::all(lower.admin()?);
+        let made = (0..self.nodes).map(|index| node(&format!("node-{index}")));
+        make(&nodes, made.collect()).await?;
+        let others = lower.namespace("others").await?;
+        let others: Api<Pod> = Api::namespaced(lower.admin()?, others.name());
+        let made = (0..self.pods.saturating_sub(count))
+            .map(|index| pod(&format!("other-{index}"), Some(&format!("node-{}", index % self.nodes))));
+        make(&others, made.collect()).await?;
+        let (above, below) =
+            (Api::namespaced(upper.admin()?, &names[0]), Api::namespaced(lower.admin()?, &names[1]));
+        Ok(Ground { upper, lower, above, below, names, count })
+    }
+}
+
+// === impl Ground ===
+
+impl Ground {
+    fn own(&self, node: Option<&str>) -> Vec<Value> {
+        (0..self.count).map(|index| pod(&format!("pod-{index}"), node)).collect()
+    }
+
+    async fn bind_above(&self) -> anyhow::Result<()> {
+        make(&self.above, self.own(Some(NODE))).await
+    }
+
+    async fn make_below(&self) -> anyhow::Result<()> {
+        make(&self.below, self.own(None)).await
+    }
+
+    /// Waits until so many pods are below.
+    async fn there(&self, count: usize) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            // The first page tells how many more there are.
+            let list = self.below.list_metadata(&ListParams::default().limit(1)).await?;
+            let more = list.metadata.remaining_item_count.unwrap_or(0);
+            let there = list.items.len() + usize::try_from(more)?;
+            if there >= count {
+                return Ok(());
+            }
+            anyhow::ensure!(begun.elapsed() < LIMIT, "{there} of {count} pods came below");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Says of all pods below what a kubelet would.
+    async fn run_below(&self, address: &str) -> anyhow::Result<()> {
+        let patches =
+            (0..self.count).map(|index| run(self.below.clone(), format!("pod-{index}"), address.to_owned()));
+        stream::iter(patches).buffer_unordered(CONCURRENCY).try_collect::<Vec<()>>().await?;
+        Ok(())
+    }
+
+    /// Changes the status of pods below at a steady rate. Returns how long each took to show above, the shortest first.
+    async fn lags(&self, observed: &Observed) -> anyhow::Result<Vec<Duration>> {
+        let total = usize::try_from(RATE * SECONDS)?.min(self.count);
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
+        let mut under_way = JoinSet::new();
+        let mut begun = HashMap::new();
+        for index in 0..total {
+            ticks.tick().await;
+            let name = format!("pod-{index}");
+            let patch = run(self.below.clone(), name.clone(), "10.1.0.2".to_owned());
+            under_way.spawn(async move { patch.await.map(|()| (name, Instant::now())) });
+        }
+        while let Some(one) = under_way.join_next().await {
+            // From when the lower API server has it: what it takes to write it is not anybody's lag.
+            let (name, at) = one??;
+            begun.insert(name, at);
+        }
+        let changed = |seen: &HashMap<String, (String, Instant)>| {
+            seen.values().filter(|(address, _)| address == "10.1.0.2").count() >= total
+        };
+        let seen = observed.wait(changed).await?;
+        let mut lags: Vec<Duration> = begun
+            .iter()
+            .filter_map(|(name, at)| Some(seen.get(name)?.1.saturating_duration_since(*at)))
+            .collect();
+        lags.sort();
+        Ok(lags)
+    }
+
+    /// The command of ours between both clusters.
+    fn ours(&self, field: &Prepared) -> anyhow::Result<Command> {
+        let config = self.upper.data_dir().join("cluster.json");
+        let [above, below] = &self.names;
+        let text = json!({"kubeconfig": self.lower.admin_kubeconfig(), "namespaces": {above: below}});
+        fs::write(&config, text.to_string())?;
+        let mut command = Command::new(field.ours());
+        command.args(["run", "--provider", "cluster", "--nodename", NODE, "--metrics-addr", "off"]);
+        command.args(["--log-level", "warn", "--port", "11999", "--rotate-server-certificates=false"]);
+        command.arg("--provider-config").arg(&config).arg("--kubeconfig").arg(self.upper.admin_kubeconfig());
+        Ok(command)
+    }
+
+    /// The bare client between both clusters.
+    fn bare(&self) -> anyhow::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("bare-cluster");
+        command.arg("--upper").arg(self.upper.admin_kubeconfig()).args(["--above", &self.names[0]]);
+        command.arg("--lower").arg(self.lower.admin_kubeconfig()).args(["--below", &self.names[1]]);
+        Ok(command)
+    }
+}
+
+/// The addresses of the upper pods, and when each was seen first.
+struct Observed {
+    seen: watch::Receiver<HashMap<String, (String, Instant)>>,
+    watching: JoinHandle<()>,
+}
+
+impl Observed {
+    fn start(pods: Api<Pod>) -> Self {
+        let (sender, seen) = watch::channel(HashMap::new());
+        #[expect(clippy::disallowed_methods, reason = "ended by its owner")]
+        let watching = tokio::spawn(async move {
+            let mut events = watcher(pods, watcher::Config::default()).boxed();
+            while let Some(event) = events.next().await {
+                let now = Instant::now();
+                let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event else {
+                    continue;
+                };
+                let address = pod.status.and_then(|status| status.pod_ip).unwrap_or_default();
+                let name = pod.metadata.name.unwrap_or_default();
+                sender.send_if_modified(|seen| match seen.get(&name) {
+                    Some((known, _)) if *known == address => false,
+                    _ => {
+                        seen.insert(name, (address, now));
+                        true
+                    }
+                });
+            }
+        });
+        Self { seen, watching }
+    }
+
+    async fn wait(
+        &self,
+        wanted: impl Fn(&HashMap<String, (String, Instant)>) -> bool,
+    ) -> anyhow::Result<HashMap<String, (String, Instant)>> {
+        let mut seen = self.seen.clone();
+        let found = tokio::time::timeout(LIMIT, seen.wait_for(|seen| wanted(seen))).await;
+        Ok(found.context("not all statuses were told")??.clone())
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+/// Makes objects, many at a time.
+async fn make<K>(api: &Api<K>, objects: Vec<Value>) -> anyhow::Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
+{
+    let created = objects.into_iter().map(|object| async move {
+        api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        anyhow::Ok(())
+    });
+    stream::iter(created).buffer_unordered(CONCURRENCY).try_collect::<Vec<()>>().await?;
+    Ok(())
+}
+
+/// Says of a pod that it runs, at this address.
+async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()> {
+    let running = json!({"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "name": "main", "ready": true,
+        "started": true, "restartCount": 0, "image": "bench", "imageID": "", "containerID": "bench://1"});
+    let kinds = ["Initialized", "ContainersReady", "Ready", "PodReadyToStartContainers"];
+    let conditions = kinds.map(|kind| json!({"type": kind, "status": "True"}));
+    let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+        "startTime": "2026-01-01T00:00:00Z", "conditions": conditions, "containerStatuses": [running]});
+    // Addresses of before are not to stay beside the new one.
+    let body = json!({"status": status});
+    pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await?;
+    Ok(())
+}
+
+fn pod(name: &str, node: Option<&str>) -> Value {
+    let requests = json!({"requests": {"cpu": "10m", "memory": "16Mi"}});
+    json!({"metadata": {"name": name, "labels": {"app": "bench"}}, "spec": {
+        "nodeName": node, "automountServiceAccountToken": false, "enableServiceLinks": false,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "bench", "resources": requests}],
+    }})
+}
+
+fn node(name: &str) -> Value {
+    let amounts = json!({"cpu": "32", "memory": "128Gi", "pods": "110"});
+    let condition = json!({"type": "Ready", "status": "True", "reason": "Bench", "message": "bench",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64"}},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}})
+}

@@ -1,0 +1,119 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    anchor,
+    names::{NODE, ORIGIN, ORIGIN_UID},
+};
+
+fn owner(node: &str) -> Owner {
+    Owner { origin: "o".to_owned(), node: node.to_owned() }
+}
+
+fn object<K: serde::de::DeserializeOwned>(name: &str, edit: &Value) -> K {
+    let mut value = json!({"metadata": {
+        "name": name, "namespace": "ns", "uid": format!("uid-of-{name}"), "resourceVersion": "7", "labels": {ORIGIN: "o"},
+    }});
+    merge(&mut value, edit);
+    serde_json::from_value(value).unwrap()
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+fn pod(name: &str, node: &str, claim: &str, map: &str) -> Pod {
+    object(
+        name,
+        &json!({"metadata": {"labels": {NODE: node}}, "spec": {"containers": [], "volumes": [
+            {"name": "c", "persistentVolumeClaim": {"claimName": claim}}, {"name": "m", "configMap": {"name": map}},
+        ]}}),
+    )
+}
+
+fn anchor_of(node: &str) -> ConfigMap {
+    object(&anchor::name(&owner(node)), &json!({"metadata": {"labels": {NODE: node}}}))
+}
+
+fn copy<K: serde::de::DeserializeOwned>(name: &str, node: &str) -> K {
+    let anchor = anchor::name(&owner(node));
+    let reference =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": anchor, "uid": format!("uid-of-{anchor}")});
+    object(name, &json!({"metadata": {"ownerReferences": [reference]}}))
+}
+
+fn claim(name: &str) -> PersistentVolumeClaim {
+    object(name, &json!({"metadata": {"annotations": {ORIGIN_UID: "u"}}}))
+}
+
+fn names(things: &[Thing]) -> Vec<&str> {
+    things.iter().map(|thing| thing.item.name.as_str()).collect()
+}
+
+fn two_nodes() -> Found {
+    Found {
+        pods: vec![pod("pa", "a", "ca", "shared"), pod("pb", "b", "cb", "shared")],
+        maps: vec![anchor_of("a"), anchor_of("b"), copy("shared", "a"), copy("ma", "a"), copy("mb", "b")],
+        secrets: vec![copy("sa", "a"), copy("sb", "b")],
+        accounts: vec![copy("aa", "a"), object("stray", &json!({}))],
+        claims: vec![claim("ca"), claim("cb"), claim("unused"), object("bare", &json!({}))],
+    }
+}
+
+#[test]
+fn what_is_of_the_node_goes_and_what_is_of_another_stays() {
+    let plan = two_nodes().plan(&owner("a"), false);
+    let [claims, anchors, pods, copies] = &plan.steps;
+    assert_eq!(names(claims), ["ca"]);
+    assert_eq!(names(anchors), [anchor::name(&owner("a"))]);
+    assert_eq!(names(pods), ["pa"]);
+    assert_eq!(names(copies), ["ma", "sa", "aa"]);
+    let left: Vec<String> = plan.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
+    assert_eq!(
+        left,
+        [
+            "PersistentVolumeClaim ns/cb: pods of the virtual node b use it",
+            "PersistentVolumeClaim ns/unused: no pod uses it, and it may be the virtual node b's",
+            "PersistentVolumeClaim ns/bare: it does not say of what it is a copy",
+        ]
+    );
+}
+
+#[test]
+fn what_another_node_needs_is_handed_over_to_it() {
+    let found = two_nodes();
+    let plan = found.plan(&owner("a"), false);
+    let [one] = plan.handed.as_slice() else { panic!("{:?}", plan.handed) };
+    assert_eq!((one.item.name.as_str(), one.version.as_str()), ("shared", "7"));
+    let names: Vec<&str> = one.owners.iter().map(|owner| owner.name.as_str()).collect();
+    assert_eq!(names, [anchor::name(&owner("b"))]);
+    assert_eq!(one.owners[0].controller, None, "it is no pod");
+}
+
+#[test]
+fn where_nobody_else_is_all_claims_go_unless_they_are_to_be_kept() {
+    let mut found = two_nodes();
+    found.pods.retain(|pod| pod.metadata.name.as_deref() == Some("pa"));
+    found.maps.retain(|map| map.metadata.labels.as_ref().unwrap().get(NODE).is_none_or(|node| node == "a"));
+    let plan = found.plan(&owner("a"), false);
+    assert_eq!(names(&plan.steps[0]), ["ca", "cb", "unused"]);
+    assert!(plan.handed.is_empty(), "{:?}", plan.handed);
+    let plan = found.plan(&owner("a"), true);
+    assert_eq!((names(&plan.steps[0]).len(), plan.left.len()), (0, 4));
+    assert_eq!(names(&plan.steps[2]), ["pa"]);
+}
+
+#[test]
+fn of_an_upper_cluster_without_a_name_nothing_is_removed() {
+    for origin in ["", "a,b", "a=b", "a b", &"x".repeat(64)] {
+        assert_eq!(check_origin(origin).unwrap_err().kind, Kind::Invalid, "{origin:?}");
+    }
+    check_origin("0c7a2b1e-1f4d-4a53-9d56-0d1f5d5c1b11").unwrap();
+}

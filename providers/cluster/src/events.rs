@@ -1,0 +1,198 @@
+//! What the lower cluster says of our pods, and of the claims that they use, told on the upper pods.
+//!
+//! Lower events are somebody else's input: their texts are cut, how often they repeat is limited, and nothing of them is interpreted.
+//! What was said before this process began is not said again.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Event;
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tracing::{debug, error, warn};
+use vk_kube::{Change, Client, Kind as ErrorKind, Lean, Objects, Selector};
+use vk_provider::{PodEvent, PodRef};
+use vk_supervisor::{Backoff, Supervisor, task};
+
+use self::{relay::Relay, word::Word};
+use crate::names::{Namespaces, Owner};
+
+mod relay;
+mod word;
+
+/// What lower events are read of.
+const KINDS: [&str; 2] = ["Pod", "PersistentVolumeClaim"];
+/// How many changes may wait between the watches and whoever decides.
+const LENGTH: usize = 256;
+/// How often it is tried again to read what may not be read.
+const REFUSED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
+
+/// Knows which lower pods are ours. It is asked for each lower event, so it answers from what it has; what is not known yet is asked for
+/// again a little later.
+pub trait Twins: Send + Sync {
+    /// The upper pod that a lower one was made of, by the lower namespace, name and UID.
+    fn twin(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef>;
+
+    /// The upper pods whose lower pods use a claim, by the lower namespace and the claim's name.
+    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef>;
+}
+
+/// What is needed to tell lower events.
+pub struct Setup {
+    /// The lower cluster.
+    pub lower: Client,
+    /// Whose the pods are.
+    pub owner: Owner,
+    /// What namespaces are called below: only those are watched, where they are named.
+    pub namespaces: Namespaces,
+    /// Our pods.
+    pub pods: Arc<dyn Twins>,
+    /// Owns the task.
+    pub supervisor: Supervisor,
+    /// Takes what users of pods should know.
+    pub events: mpsc::Sender<PodEvent>,
+}
+
+/// What a watch says of one kind in one namespace, or in all.
+type Heard = (usize, Change<Lean<Event>>);
+
+/// Begins to tell, until the supervisor stops.
+pub fn follow(setup: Setup) {
+    let (supervisor, stopping) = (setup.supervisor.clone(), setup.supervisor.clone());
+    // What somebody writes below must not end this process, whatever becomes of its events.
+    supervisor.spawn("lower events", task::Kind::Work, async move {
+        tokio::select! {
+            () = run(setup) => {}
+            () = stopping.stopping() => {}
+        }
+    });
+}
+
+async fn run(setup: Setup) {
+    let (sender, mut heard) = mpsc::channel(LENGTH);
+    let mut readers = JoinSet::new();
+    let scopes = scopes(&setup.namespaces);
+    for (number, (namespace, kind)) in scopes.iter().enumerate() {
+        readers.spawn(read(setup.lower.clone(), namespace.clone(), kind, number, sender.clone()));
+    }
+    drop(sender);
+    let begun = Instant::now();
+    let mut relay = Relay::new(scopes.len());
+    loop {
+        let due = async {
+            match relay.deadline() {
+                Some(deadline) => tokio::time::sleep_until(begun + deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let told = tokio::select! {
+            Some((scope, change)) = heard.recv() => {
+                let now = begun.elapsed();
+                match change {
+                    Change::Restarted => relay.begin(scope),
+                    Change::Seen(Lean(event)) => {
+                        let told = Word::read(&event).map(|word| relay.hear(now, scope, word, &*setup.pods));
+                        told.unwrap_or_default()
+                    }
+                    Change::Listed => relay.listed(scope),
+                    Change::Deleted(_) | Change::Trouble(_) => Vec::new(),
+                }
+            }
+            () = due => relay.tick(begun.elapsed(), &*setup.pods),
+            Some(ended) = readers.join_next() => {
+                if let Err(error) = ended && error.is_panic() {
+                    error!(%error, owner = ?setup.owner, "a watch of lower events failed");
+                }
+                Vec::new()
+            }
+        };
+        for event in told {
+            // Whoever does not listen is not waited for.
+            if let Err(lost) = setup.events.try_send(event) {
+                debug!(%lost, "an event on a pod is dropped");
+            }
+        }
+    }
+}
+
+/// All that is watched.
+fn scopes(namespaces: &Namespaces) -> Vec<(Option<String>, &'static str)> {
+    namespaces
+        .scopes()
+        .into_iter()
+        .flat_map(|namespace| KINDS.map(|kind| (namespace.clone(), kind)))
+        .collect()
+}
+
+/// Tells of the events of one kind of objects, for ever. Where that is not permitted, it is said once and tried again ever more seldom.
+async fn read(
+    lower: Client,
+    namespace: Option<String>,
+    kind: &'static str,
+    number: usize,
+    heard: mpsc::Sender<Heard>,
+) {
+    let events: Objects<Lean<Event>> = match &namespace {
+        Some(namespace) => Objects::namespaced(lower, namespace),
+        None => Objects::everywhere(lower),
+    };
+    let selector = Selector { fields: Some(format!("involvedObject.kind={kind}")), labels: None };
+    let mut rng = StdRng::from_rng(&mut rand::rng());
+    let mut refused = REFUSED;
+    let mut warned = false;
+    loop {
+        let mut changes = std::pin::pin!(events.watch(&selector));
+        while let Some(change) = changes.next().await {
+            if let Change::Trouble(error) = &change
+                && error.kind == ErrorKind::Forbidden
+            {
+                if !std::mem::replace(&mut warned, true) {
+                    let namespace = namespace.as_deref().unwrap_or("*");
+                    warn!(
+                        namespace, of = kind, %error,
+                        "lower events may not be read, so upper pods do not show them: permit to list and watch events there"
+                    );
+                }
+                break;
+            }
+            if matches!(change, Change::Listed) {
+                refused.reset();
+                warned = false;
+            }
+            if heard.send((number, change)).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(refused.next(None, &mut rng)).await;
+    }
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_namespaces_that_are_named_are_watched() {
+        let all = [(None, "Pod"), (None, "PersistentVolumeClaim")];
+        assert_eq!(scopes(&Namespaces::Same), all);
+        assert_eq!(scopes(&Namespaces::Suffix("-x".to_owned())), all);
+        let map = [("a", "x"), ("b", "y")].map(|(above, below)| (above.to_owned(), below.to_owned()));
+        let named = scopes(&Namespaces::Map(map.into()));
+        let named: Vec<_> = named.iter().map(|(namespace, kind)| (namespace.as_deref(), *kind)).collect();
+        assert_eq!(
+            named,
+            [
+                (Some("x"), "Pod"),
+                (Some("x"), "PersistentVolumeClaim"),
+                (Some("y"), "Pod"),
+                (Some("y"), "PersistentVolumeClaim")
+            ]
+        );
+    }
+}

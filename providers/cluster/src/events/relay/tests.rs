@@ -1,0 +1,291 @@
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use vk_provider::EventKind;
+
+use super::*;
+
+/// Our pods by their lower names, and the users of claims.
+#[derive(Default)]
+struct Known {
+    pods: Mutex<HashMap<(String, String), PodRef>>,
+    users: Mutex<HashMap<String, Vec<PodRef>>>,
+}
+
+impl Known {
+    fn with(names: &[&str]) -> Self {
+        let this = Self::default();
+        for name in names {
+            this.add(name);
+        }
+        this
+    }
+
+    fn add(&self, name: &str) {
+        let key = (name.to_owned(), format!("lower-{name}"));
+        self.pods.lock().insert(key, upper(name));
+    }
+}
+
+impl Twins for Known {
+    fn twin(&self, _namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
+        self.pods.lock().get(&(name.to_owned(), uid.to_owned())).cloned()
+    }
+
+    fn users(&self, _namespace: &str, claim: &str) -> Vec<PodRef> {
+        self.users.lock().get(claim).cloned().unwrap_or_default()
+    }
+}
+
+fn upper(name: &str) -> PodRef {
+    PodRef::new("shop", name, format!("upper-{name}"))
+}
+
+fn word(pod: &str, event: &str, version: u64, count: i32) -> Word {
+    Word {
+        uid: event.to_owned(),
+        version,
+        about: About::Pod { namespace: "web".to_owned(), name: pod.to_owned(), uid: format!("lower-{pod}") },
+        count,
+        container: None,
+        kind: EventKind::Warning,
+        reason: "BackOff".to_owned(),
+        message: event.to_owned(),
+    }
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A relay that has listed nothing yet.
+fn listed(relay: &mut Relay, words: &[Word], now: Duration, pods: &Known) -> Vec<String> {
+    relay.begin(0);
+    let told = words.iter().flat_map(|word| relay.hear(now, 0, word.clone(), pods)).collect::<Vec<_>>();
+    relay.listed(0);
+    told.into_iter().map(|event| event.message).collect()
+}
+
+#[test]
+fn what_was_said_before_we_began_is_not_said_again() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    assert!(listed(&mut relay, &[word("a", "old", 5, 1)], at(0), &pods).is_empty());
+    let told = relay.hear(at(1), 0, word("a", "new", 6, 1), &pods);
+    assert_eq!((told.len(), &told[0].pod, told[0].message.as_str()), (1, &upper("a"), "new"));
+    assert_eq!(relay.hear(at(2), 0, word("a", "old", 7, 2), &pods).len(), 1, "it happened again");
+}
+
+#[test]
+fn after_a_watch_broke_only_what_was_missed_is_told() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[word("a", "old", 5, 1)], at(0), &pods);
+    relay.hear(at(1), 0, word("a", "heard", 6, 1), &pods);
+    let words = [word("a", "old", 5, 1), word("a", "heard", 6, 1), word("a", "missed", 7, 1)];
+    // One that breaks off, and another.
+    relay.begin(0);
+    assert_eq!(relay.hear(at(2), 0, words[2].clone(), &pods).len(), 1);
+    assert!(listed(&mut relay, &words, at(3), &pods).is_empty(), "told already");
+    let words = [words.as_slice(), &[word("a", "later", 8, 1)]].concat();
+    assert_eq!(listed(&mut relay, &words, at(4), &pods), ["later"]);
+}
+
+#[test]
+fn after_a_first_listing_that_was_empty_everything_is_new() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    assert_eq!(listed(&mut relay, &[word("a", "new", 5, 1)], at(1), &pods), ["new"]);
+}
+
+#[test]
+fn a_server_that_was_set_back_is_heard_again() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[word("a", "old", 500, 1)], at(0), &pods);
+    listed(&mut relay, &[word("a", "older", 100, 1)], at(1), &pods);
+    assert_eq!(listed(&mut relay, &[word("a", "new", 101, 1)], at(2), &pods), ["new"]);
+}
+
+#[test]
+fn only_our_pods_are_told_and_a_namesake_is_not() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    assert!(relay.hear(at(1), 0, word("theirs", "e1", 5, 1), &pods).is_empty());
+    let mut namesake = word("a", "e2", 6, 1);
+    namesake.about =
+        About::Pod { namespace: "web".to_owned(), name: "a".to_owned(), uid: "another".to_owned() };
+    assert!(relay.hear(at(1), 0, namesake, &pods).is_empty());
+    assert!(relay.tick(at(2), &pods).is_empty());
+    assert!(relay.tick(at(60), &pods).is_empty());
+    assert_eq!(relay.deadline(), None, "nothing waits for ever");
+}
+
+#[test]
+fn an_event_that_comes_before_its_pod_is_known_is_told_as_soon_as_it_is() {
+    let pods = Known::default();
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    assert!(relay.hear(at(1), 0, word("a", "Scheduled", 5, 1), &pods).is_empty());
+    assert!(relay.tick(relay.deadline().unwrap(), &pods).is_empty());
+    pods.add("a");
+    let told = relay.tick(relay.deadline().unwrap(), &pods);
+    assert_eq!((told.len(), told[0].message.as_str()), (1, "Scheduled"));
+    assert_eq!(relay.deadline(), None);
+}
+
+#[test]
+fn an_event_is_told_again_when_it_has_happened_again_and_seldom() {
+    let pods = Known::with(&["a"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    let mut times = Vec::new();
+    for second in 0..3600_u64 {
+        // It happens every ten seconds, and is written each second.
+        let count = i32::try_from(second / 10).unwrap() + 1;
+        if !relay.hear(at(second), 0, word("a", "e", second + 1, count), &pods).is_empty() {
+            times.push(second);
+        }
+    }
+    assert_eq!(times, [0, 60, 180, 420, 900, 1500, 2100, 2700, 3300]);
+    let later = |relay: &mut Relay, second, count| {
+        relay.hear(at(second), 0, word("a", "e", second, count), &pods).len()
+    };
+    assert_eq!(later(&mut relay, 7200, 361), 1, "it happened meanwhile");
+    assert_eq!(later(&mut relay, 9000, 361), 0, "written, and not happened");
+}
+
+#[test]
+fn a_flood_of_one_reason_is_held_back_and_other_reasons_and_pods_are_heard() {
+    let pods = Known::with(&["a", "b"]);
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    let flood = |relay: &mut Relay, now, from: u64| {
+        let words = (from..from + 1000).map(|version| word("a", &format!("e{version}"), version, 1));
+        words.flat_map(|word| relay.hear(now, 0, word, &pods)).count()
+    };
+    assert_eq!(flood(&mut relay, at(0), 1), BURST as usize);
+    assert_eq!(flood(&mut relay, at(90), 2000), 3);
+    let mut other = word("a", "other", 5000, 1);
+    other.reason = "Unhealthy".to_owned();
+    assert_eq!(relay.hear(at(90), 0, other, &pods).len(), 1);
+    assert_eq!(relay.hear(at(90), 0, word("b", "e", 5001, 1), &pods).len(), 1);
+}
+
+#[test]
+fn an_event_of_a_claim_is_told_on_each_pod_that_uses_it() {
+    let pods = Known::default();
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    let mut of_claim = word("", "ProvisioningFailed", 5, 1);
+    of_claim.about = About::Claim { namespace: "web".to_owned(), name: "data".to_owned() };
+    // The claim is made before the pod.
+    assert!(relay.hear(at(1), 0, of_claim.clone(), &pods).is_empty());
+    pods.users.lock().insert("data".to_owned(), vec![upper("a"), upper("b")]);
+    let told = relay.tick(relay.deadline().unwrap(), &pods);
+    assert_eq!(told.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("a"), &upper("b")]);
+    // A pod that comes later hears of it when it happens again, and the others not before their time.
+    pods.users.lock().get_mut("data").unwrap().push(upper("c"));
+    let again = Word { count: 2, version: 6, ..of_claim };
+    let told = relay.hear(at(5), 0, again, &pods);
+    assert_eq!(told.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("c")]);
+}
+
+#[test]
+fn what_is_kept_has_an_end() {
+    let pods = Known::default();
+    let mut relay = Relay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    for version in 1..=20_000 {
+        relay.hear(at(1), 0, word("theirs", &format!("e{version}"), version, 1), &pods);
+    }
+    assert_eq!(relay.waiting.len(), WAITING);
+    let mut now = at(100);
+    for number in 0..20_000_u64 {
+        let name = format!("p{number}");
+        pods.add(&name);
+        now += Duration::from_millis(100);
+        assert_eq!(relay.hear(now, 0, word(&name, &name, 30_000 + number, 1), &pods).len(), 1);
+    }
+    assert!(relay.told.last.len() <= REMEMBERED && relay.told.order.len() <= REMEMBERED);
+    assert!(relay.allowances.len() <= ALLOWANCES, "{}", relay.allowances.len());
+}
+
+/// What happens to a lower cluster's events and to the watch of them.
+#[derive(Clone, Debug)]
+enum Happens {
+    /// An event is written, about our pod or another one.
+    Said(bool),
+    /// An old event is gone.
+    Expired,
+    /// The watch breaks, and so many events are written before it is back; its first listing breaks off after so many.
+    Broke(u8, Option<u8>),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        4 => any::<bool>().prop_map(Happens::Said),
+        1 => Just(Happens::Expired),
+        2 => (0..4_u8, proptest::option::of(0..6_u8)).prop_map(|(said, off)| Happens::Broke(said, off)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_becomes_of_the_watch_each_event_of_ours_since_the_beginning_is_told_once(
+        before in 0..5_u64,
+        all in proptest::collection::vec(happens(), 0..40),
+    ) {
+        let pods = Known::with(&["a"]);
+        let mut relay = Relay::new(1);
+        let mut version = 100;
+        // What the server has, in an order of its own.
+        let mut there: Vec<Word> = Vec::new();
+        let mut say = |there: &mut Vec<Word>, ours: bool| {
+            version += 1;
+            let said = Word {
+                reason: format!("R{}", version % 7),
+                ..word(if ours { "a" } else { "theirs" }, &format!("e{version}"), version, 1)
+            };
+            there.insert(usize::try_from(version * 7919).unwrap() % (there.len() + 1), said.clone());
+            said
+        };
+        let (mut wanted, mut told) = (Vec::new(), Vec::new());
+        for _ in 0..before {
+            say(&mut there, true);
+        }
+        told.extend(listed(&mut relay, &there, at(0), &pods));
+        for one in all {
+            match one {
+                Happens::Said(ours) => {
+                    let said = say(&mut there, ours);
+                    wanted.extend(ours.then(|| said.message.clone()));
+                    told.extend(relay.hear(at(1), 0, said, &pods).into_iter().map(|event| event.message));
+                }
+                Happens::Expired => {
+                    // From the oldest on, as a server does.
+                    let oldest = there.iter().map(|word| word.version).min();
+                    there.retain(|word| Some(word.version) != oldest);
+                }
+                Happens::Broke(number, off) => {
+                    for _ in 0..number {
+                        wanted.push(say(&mut there, true).message);
+                    }
+                    if let Some(off) = off {
+                        relay.begin(0);
+                        let part = there.iter().take(off.into()).cloned();
+                        let part: Vec<_> = part.flat_map(|word| relay.hear(at(1), 0, word, &pods)).collect();
+                        told.extend(part.into_iter().map(|event| event.message));
+                    }
+                    told.extend(listed(&mut relay, &there, at(1), &pods));
+                }
+            }
+        }
+        wanted.sort();
+        told.sort();
+        prop_assert_eq!(told, wanted);
+    }
+}

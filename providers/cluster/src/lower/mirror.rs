@@ -1,0 +1,165 @@
+//! What a watch has told, kept.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use vk_kube::Error;
+
+/// Troubles that come no further apart are one.
+const ROW: Duration = Duration::from_secs(30);
+
+/// Where an object is: its namespace, if it has one, and its name.
+pub(crate) type Key = (String, String);
+
+/// The objects of one watch, as they were told last.
+#[derive(Debug)]
+pub(super) struct Mirror<V> {
+    objects: HashMap<Key, V>,
+    /// What a listing that is not over has told.
+    listing: Option<HashSet<Key>>,
+    standing: Standing,
+    /// The first trouble of a row and the last one.
+    trouble: Option<(Instant, Instant)>,
+}
+
+/// How much a mirror shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing was told yet.
+    #[default]
+    Unread,
+    /// Nothing was told yet, and the server said why.
+    Refused(Error),
+    /// All that there is.
+    Whole,
+}
+
+// === impl Mirror ===
+
+impl<V> Default for Mirror<V> {
+    fn default() -> Self {
+        Self { objects: HashMap::new(), listing: None, standing: Standing::default(), trouble: None }
+    }
+}
+
+impl<V> Mirror<V> {
+    pub(super) fn restarted(&mut self) {
+        self.listing = Some(HashSet::new());
+    }
+
+    /// What it was before, if it was there.
+    pub(super) fn seen(&mut self, key: Key, value: V) -> Option<V> {
+        if let Some(listing) = &mut self.listing {
+            listing.insert(key.clone());
+        }
+        self.objects.insert(key, value)
+    }
+
+    pub(super) fn deleted(&mut self, key: &Key) -> Option<V> {
+        if let Some(listing) = &mut self.listing {
+            listing.remove(key);
+        }
+        self.objects.remove(key)
+    }
+
+    /// The listing is over: what it did not tell of is gone, and is answered.
+    pub(super) fn listed(&mut self) -> Vec<V> {
+        self.standing = Standing::Whole;
+        let Some(listing) = self.listing.take() else { return Vec::new() };
+        let gone: Vec<Key> = self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
+        gone.iter().filter_map(|key| self.objects.remove(key)).collect()
+    }
+
+    /// The server cannot be asked. What was whole stays: it is old, and that shows elsewhere.
+    pub(super) fn troubled(&mut self, error: Error) {
+        let now = Instant::now();
+        let row = self.trouble.filter(|(_, last)| now.duration_since(*last) < ROW);
+        self.trouble = Some((row.map_or(now, |(first, _)| first), now));
+        if self.standing != Standing::Whole {
+            self.standing = Standing::Refused(error);
+        }
+    }
+
+    /// Whether changes are heard of. One trouble is none; only what goes on for a while is. A watch that goes on says nothing when
+    /// nothing changes, so the end of trouble is that there is no more of it.
+    pub(super) fn is_heard(&self) -> bool {
+        let goes_on =
+            |(first, last): (Instant, Instant)| last.duration_since(first) >= ROW && last.elapsed() < ROW;
+        !self.trouble.is_some_and(goes_on)
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&V> {
+        self.objects.get(key)
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.objects.values()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.objects.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("default".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn what_a_listing_does_not_tell_of_is_gone_and_said_to_be() {
+        let mut mirror = Mirror::default();
+        assert_eq!(*mirror.standing(), Standing::Unread);
+        mirror.restarted();
+        mirror.seen(key("a"), 1);
+        mirror.seen(key("b"), 2);
+        assert!(mirror.listed().is_empty());
+        assert_eq!(*mirror.standing(), Standing::Whole);
+        mirror.restarted();
+        assert_eq!(mirror.seen(key("b"), 3), Some(2));
+        mirror.seen(key("c"), 4);
+        assert_eq!(mirror.deleted(&key("c")), Some(4), "between the parts of the listing");
+        assert_eq!(mirror.get(&key("a")), Some(&1), "it may be told of yet");
+        assert_eq!(mirror.listed(), [1]);
+        assert_eq!(mirror.values().collect::<Vec<_>>(), [&3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_fails_for_long_is_not_heard_and_one_that_failed_once_is() {
+        let mut mirror: Mirror<u8> = Mirror::default();
+        let error = || Error::new(vk_kube::Kind::Unreachable, "no");
+        mirror.listed();
+        mirror.troubled(error());
+        assert!(mirror.is_heard());
+        for _ in 0..4 {
+            tokio::time::advance(Duration::from_secs(10)).await;
+            mirror.troubled(error());
+        }
+        assert!(!mirror.is_heard(), "forty seconds");
+        tokio::time::advance(ROW).await;
+        assert!(mirror.is_heard(), "there was no more of it");
+        mirror.troubled(error());
+        assert!(mirror.is_heard(), "another row begins");
+    }
+
+    #[test]
+    fn trouble_counts_until_everything_was_read_once() {
+        let mut mirror: Mirror<u8> = Mirror::default();
+        let error = Error::new(vk_kube::Kind::Forbidden, "no");
+        mirror.troubled(error.clone());
+        assert_eq!(*mirror.standing(), Standing::Refused(error.clone()));
+        mirror.listed();
+        mirror.troubled(error);
+        assert_eq!(*mirror.standing(), Standing::Whole);
+    }
+}

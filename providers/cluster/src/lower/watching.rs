@@ -1,0 +1,214 @@
+//! The watches that fill the mirrors.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Pod},
+        node::v1::RuntimeClass,
+        scheduling::v1::PriorityClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use vk_kube::{Change, Error, Kind, Lean, Objects, Selector, access::Deed, objects::Object};
+use vk_supervisor::{Supervisor, task};
+
+use super::{Inner, Key, Lower, Mirror};
+use crate::{
+    names::{Namespaces, ORIGIN, Owner},
+    node::Claim,
+};
+
+const SCHEDULING: &str = "scheduling.k8s.io";
+const NODE: &str = "node.k8s.io";
+/// When whoever may not read something asks again whether he may.
+const AGAIN: Duration = Duration::from_mins(5);
+
+/// What a change makes of a mirror.
+enum Told<V> {
+    /// Nothing that anybody has to know.
+    Nothing,
+    /// An object is new, or another than before.
+    Seen,
+    /// A listing is complete, and these are gone.
+    Listed(Vec<V>),
+    /// An object is gone.
+    Gone,
+}
+
+/// Starts all of them.
+pub(super) fn start(lower: &Lower, namespaces: &Namespaces, supervisor: &Supervisor) {
+    let client = || lower.0.client.clone();
+    let scopes = namespaces.scopes();
+    lower.0.mirrors.write().ours.resize_with(scopes.len(), Mirror::default);
+    let ours = Selector { labels: Some(format!("{ORIGIN}={}", lower.0.origin)), fields: None };
+    for (number, scope) in scopes.into_iter().enumerate() {
+        let pods: Objects<Lean<Pod>> = match scope {
+            Some(namespace) => Objects::namespaced(client(), namespace),
+            None => Objects::everywhere(client()),
+        };
+        let take = move |inner: &Inner, change: Change<Lean<Pod>>| own(inner, number, change);
+        follow(lower, supervisor, "lower pods", &pods, &ours, None, take);
+    }
+    // Without those above: what is ours is told once.
+    let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
+    let pods: Objects<Lean<Pod>> = Objects::everywhere(client());
+    follow(lower, supervisor, "foreign pods", &pods, &others, Some(listing("", "pods")), foreign);
+    let nodes: Objects<Lean<Node>> = Objects::cluster(client());
+    follow(lower, supervisor, "lower nodes", &nodes, &Selector::default(), Some(listing("", "nodes")), node);
+    let classes: Objects<PriorityClass> = Objects::cluster(client());
+    follow(
+        lower,
+        supervisor,
+        "priority classes",
+        &classes,
+        &Selector::default(),
+        Some(listing(SCHEDULING, "priorityclasses")),
+        priority_class,
+    );
+    let classes: Objects<RuntimeClass> = Objects::cluster(client());
+    follow(
+        lower,
+        supervisor,
+        "runtime classes",
+        &classes,
+        &Selector::default(),
+        Some(listing(NODE, "runtimeclasses")),
+        runtime_class,
+    );
+}
+
+/// To list things of all namespaces. A right to watch goes with it.
+fn listing(group: &str, resource: &str) -> Deed {
+    let (group, resource) = (group.to_owned(), resource.to_owned());
+    Deed { verb: "list".to_owned(), group, resource, ..Deed::default() }
+}
+
+/// Keeps a mirror. What is asked for first may be done without.
+fn follow<K: Object>(
+    lower: &Lower,
+    supervisor: &Supervisor,
+    name: &str,
+    objects: &Objects<K>,
+    selector: &Selector,
+    asks: Option<Deed>,
+    take: impl Fn(&Inner, Change<K>) + Send + Sync + 'static,
+) {
+    let (changes, inner) = (objects.watch(selector), Arc::downgrade(&lower.0));
+    let guard = supervisor.clone();
+    let client = lower.0.client.clone();
+    supervisor.spawn(name, task::Kind::Work, async move {
+        let mut changes = pin!(changes);
+        let work = async {
+            // Whoever may not is not heard of every few seconds, and does without it.
+            while let Some(deed) = &asks
+                && matches!(deed.allowed(&client).await, Ok(false))
+            {
+                let Some(inner) = inner.upgrade() else { return };
+                let message = format!("we may not list {}", deed.resource);
+                take(&inner, Change::Trouble(Error::new(Kind::Forbidden, message)));
+                drop(inner);
+                tokio::time::sleep(AGAIN).await;
+            }
+            while let Some(change) = changes.next().await {
+                let Some(inner) = inner.upgrade() else { break };
+                take(&inner, change);
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = guard.stopping() => {}
+        }
+    });
+}
+
+fn own(inner: &Inner, scope: usize, change: Change<Lean<Pod>>) {
+    let (mut now, mut last) = (None, None);
+    let change = match change {
+        Change::Seen(Lean(pod)) => {
+            let pod = Arc::new(pod);
+            now = Some(Arc::clone(&pod));
+            Change::Seen((key(&pod.metadata), pod))
+        }
+        // As it was in the end.
+        Change::Deleted(Lean(pod)) => {
+            let pod = Arc::new(pod);
+            last = Some(Arc::clone(&pod));
+            Change::Deleted((key(&pod.metadata), pod))
+        }
+        Change::Restarted => Change::Restarted,
+        Change::Listed => Change::Listed,
+        Change::Trouble(error) => Change::Trouble(error),
+    };
+    let told = apply(&mut inner.mirrors.write().ours[scope], change);
+    match told {
+        Told::Nothing => {}
+        Told::Seen => now.iter().for_each(|pod| inner.tell(|listener| listener.pod(pod, false))),
+        Told::Gone => last.iter().for_each(|pod| inner.tell(|listener| listener.pod(pod, true))),
+        Told::Listed(gone) => {
+            for pod in &gone {
+                inner.tell(|listener| listener.pod(pod, true));
+            }
+            inner.tell(|listener| listener.ground());
+        }
+    }
+}
+
+fn foreign(inner: &Inner, change: Change<Lean<Pod>>) {
+    let nobody = Owner { origin: inner.origin.clone(), node: String::new() };
+    let change = change.map(|Lean(pod)| (key(&pod.metadata), Claim::of(&pod, &nobody)));
+    ground(inner, |inner| apply(&mut inner.mirrors.write().foreign, change));
+}
+
+fn node(inner: &Inner, change: Change<Lean<Node>>) {
+    let change = change.map(|Lean(mut node)| {
+        if let Some(status) = &mut node.status {
+            // By far the most of a node, and of no use here.
+            (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
+        }
+        (key(&node.metadata), Arc::new(node))
+    });
+    ground(inner, |inner| apply(&mut inner.mirrors.write().nodes, change));
+}
+
+fn priority_class(inner: &Inner, change: Change<PriorityClass>) {
+    let change = change.map(|class| (key(&class.metadata), ()));
+    apply(&mut inner.mirrors.write().priority_classes, change);
+}
+
+fn runtime_class(inner: &Inner, change: Change<RuntimeClass>) {
+    let change = change.map(|class| (key(&class.metadata), ()));
+    apply(&mut inner.mirrors.write().runtime_classes, change);
+}
+
+/// Changes what virtual nodes are made of.
+fn ground<V>(inner: &Inner, change: impl FnOnce(&Inner) -> Told<V>) {
+    if !matches!(change(inner), Told::Nothing) {
+        inner.tell(|listener| listener.ground());
+    }
+}
+
+fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: Change<(Key, V)>) -> Told<V> {
+    match change {
+        Change::Restarted => {
+            mirror.restarted();
+            Told::Nothing
+        }
+        Change::Seen((key, value)) => {
+            let same = mirror.get(&key) == Some(&value);
+            mirror.seen(key, value);
+            if same { Told::Nothing } else { Told::Seen }
+        }
+        Change::Deleted((key, _)) => mirror.deleted(&key).map_or(Told::Nothing, |_| Told::Gone),
+        Change::Listed => Told::Listed(mirror.listed()),
+        Change::Trouble(error) => {
+            mirror.troubled(error);
+            Told::Nothing
+        }
+    }
+}
+
+fn key(metadata: &ObjectMeta) -> Key {
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}

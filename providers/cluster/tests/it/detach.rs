@@ -1,0 +1,238 @@
+//! What a virtual node leaves in its lower cluster when it is taken out, with the controllers that clean up there: nothing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use vk_kube::{Client, Kind, Metrics, Objects, objects::Object};
+use vk_provider_cluster::{
+    anchor,
+    detach::{Report, Setup, detach},
+    names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, Owner},
+};
+use vk_testing::{ControlPlane, control_plane::Options, eventually};
+
+const SOON: Duration = Duration::from_mins(1);
+/// Where the first test looks.
+const SPACES: [&str; 4] = ["alone", "both", "inhabited", "before"];
+/// What is compared there.
+const KINDS: [&str; 7] =
+    ["namespaces", "pods", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "services"];
+
+static LOWER: OnceCell<ControlPlane> = OnceCell::const_new();
+
+async fn lower() -> Client {
+    let options = Options { scheduler: false, ..Options::with_controllers() };
+    let plane = LOWER.get_or_init(|| async { ControlPlane::start(options).await.unwrap() }).await;
+    Client::fixed(plane.admin().unwrap(), Metrics::default())
+}
+
+fn owner(origin: &str, node: &str) -> Owner {
+    Owner { origin: origin.to_owned(), node: node.to_owned() }
+}
+
+fn setup(lower: &Client, owner: &Owner) -> Setup {
+    Setup {
+        lower: lower.clone(),
+        owner: owner.clone(),
+        namespaces: None,
+        keep_claims: false,
+        dry_run: false,
+        patience: SOON,
+    }
+}
+
+async fn create<K>(lower: &Client, namespace: &str, object: Value)
+where
+    K: Object + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+{
+    let object = serde_json::from_value(object).unwrap();
+    Objects::<K>::namespaced(lower.clone(), namespace).create(&object).await.unwrap();
+}
+
+/// All that a virtual node has in a namespace: its anchor, a pod, and what the pod refers to.
+async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<&str>) {
+    anchor::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
+    let accounts: Objects<k8s_openapi::api::core::v1::ServiceAccount> =
+        Objects::namespaced(lower.clone(), namespace);
+    eventually("the namespace is furnished", SOON, || async {
+        accounts.get("default").await.map_err(|error| error.to_string())?;
+        let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+        maps.get("kube-root-ca.crt").await.map_err(|error| error.to_string())
+    })
+    .await;
+    let controller = anchor::ensure(lower, namespace, owner).await.unwrap();
+    let plain = k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+        controller: None,
+        ..controller.clone()
+    };
+    let name = |kind: &str| format!("{kind}-{}-{}", owner.origin, owner.node);
+    let meta = |name: &str| {
+        json!({
+            "name": name, "labels": {ORIGIN: owner.origin}, "ownerReferences": [plain],
+            "annotations": {ORIGIN_NAMESPACE: "above", ORIGIN_NAME: name},
+        })
+    };
+    create::<ConfigMap>(lower, namespace, json!({"metadata": meta(&name("map")), "data": {"a": "1"}})).await;
+    create::<Secret>(lower, namespace, json!({"metadata": meta(&name("secret")), "data": {"a": "MQ=="}}))
+        .await;
+    let mut claim = meta(&name("claim"));
+    claim["annotations"][ORIGIN_UID] = json!("u");
+    claim.as_object_mut().unwrap().remove("ownerReferences");
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}});
+    create::<PersistentVolumeClaim>(lower, namespace, json!({"metadata": claim, "spec": spec})).await;
+    let mut pod = meta(&name("pod"));
+    pod["ownerReferences"] = json!([controller]);
+    pod["labels"][NODE] = json!(owner.node_label());
+    pod["labels"][ORIGIN_UID] = json!("u");
+    let mut volumes = vec![
+        json!({"name": "c", "persistentVolumeClaim": {"claimName": name("claim")}}),
+        json!({"name": "m", "configMap": {"name": name("map")}}),
+    ];
+    volumes.extend(shared.map(|shared| json!({"name": "s", "configMap": {"name": shared}})));
+    let spec = json!({"containers": [{"name": "c", "image": "i"}], "volumes": volumes, "automountServiceAccountToken": false});
+    create::<Pod>(lower, namespace, json!({"metadata": pod, "spec": spec})).await;
+}
+
+/// Objects that nobody of ours made.
+async fn strangers(lower: &Client, namespace: &str) {
+    create::<ConfigMap>(lower, namespace, json!({"metadata": {"name": "theirs"}, "data": {"a": "1"}})).await;
+    create::<Secret>(lower, namespace, json!({"metadata": {"name": "theirs"}})).await;
+    let port = json!({"ports": [{"port": 80}]});
+    create::<Service>(lower, namespace, json!({"metadata": {"name": "theirs"}, "spec": port})).await;
+    let labels = json!({"virtual-pod": "true", NODE: "a"});
+    let spec = json!({"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": false});
+    create::<Pod>(lower, namespace, json!({"metadata": {"name": "theirs", "labels": labels}, "spec": spec}))
+        .await;
+}
+
+/// Every object, as it is stored, by kind, namespace and name.
+async fn dump(lower: &Client) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for kind in KINDS {
+        let listing: Value = lower.read(kind, &format!("/api/v1/{kind}")).await.unwrap();
+        for item in listing["items"].as_array().unwrap() {
+            let meta = &item["metadata"];
+            let text = |key: &str| meta[key].as_str().unwrap_or_default().to_owned();
+            let (namespace, name) = (text("namespace"), text("name"));
+            if !SPACES.contains(&if kind == "namespaces" { name.as_str() } else { namespace.as_str() }) {
+                continue;
+            }
+            all.insert(format!("{kind} {namespace}/{name}"), item.to_string());
+        }
+    }
+    all
+}
+
+/// Fails with the names of what differs: all of it would be too much to read.
+#[track_caller]
+fn assert_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, why: &str) {
+    let lacks = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| -> Vec<String> {
+        a.iter().filter(|(key, value)| b.get(*key) != Some(*value)).map(|(key, _)| key.clone()).collect()
+    };
+    let (left, right) = (lacks(one, other), lacks(other, one));
+    assert!(left.is_empty() && right.is_empty(), "{why}: {left:?} {right:?}");
+}
+
+/// The keys of a dump that a report names.
+fn named(report: &Report) -> Vec<String> {
+    let key = |item: &vk_provider_cluster::detach::Item| {
+        let kind = format!("{}s", item.kind.to_lowercase());
+        format!("{kind} {}/{}", item.namespace.clone().unwrap_or_default(), item.name)
+    };
+    report.removed.iter().map(key).collect()
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is() {
+    let lower = &lower().await;
+    let [a, b, stranger] = [owner("up", "a"), owner("up", "b"), owner("other", "a")];
+    furnish(lower, "alone", &a, None).await;
+    furnish(lower, "both", &a, None).await;
+    furnish(lower, "both", &b, Some("map-up-a")).await;
+    furnish(lower, "both", &stranger, None).await;
+    furnish(lower, "inhabited", &a, None).await;
+    strangers(lower, "inhabited").await;
+    strangers(lower, "both").await;
+    // A namespace that was there before is nobody's to remove.
+    create_namespace(lower, "before").await;
+    furnish(lower, "before", &a, None).await;
+    let before = dump(lower).await;
+
+    let planned = detach(&Setup { dry_run: true, ..setup(lower, &a) }).await.unwrap();
+    assert_same(&dump(lower).await, &before, "nothing is touched by looking");
+    let report = detach(&setup(lower, &a)).await.unwrap();
+    assert_eq!(report.removed, planned.removed, "what was said is what was done");
+
+    let gone = named(&report);
+    for key in [
+        "namespaces /alone",
+        "pods alone/pod-up-a",
+        "configmaps alone/map-up-a",
+        "secrets both/secret-up-a",
+        "persistentvolumeclaims both/claim-up-a",
+        "persistentvolumeclaims before/claim-up-a",
+        "pods inhabited/pod-up-a",
+    ] {
+        assert!(gone.iter().any(|one| one == key), "{key} in {gone:?}");
+    }
+    let mut expected = before.clone();
+    // With a namespace goes what it has of itself.
+    expected.retain(|key, _| !gone.contains(key) && !key.contains(" alone/"));
+    let mut after = dump(lower).await;
+    let handed = "configmaps both/map-up-a";
+    let (was, is) = (expected.remove(handed).unwrap(), after.remove(handed).unwrap());
+    let [was, is] = [was, is].map(|text| serde_json::from_str::<Value>(&text).unwrap());
+    assert_eq!((&is["data"], &is["metadata"]["labels"]), (&was["data"], &was["metadata"]["labels"]));
+    assert_eq!(is["metadata"]["ownerReferences"].as_array().unwrap().len(), 1);
+    assert_eq!(is["metadata"]["ownerReferences"][0]["name"], anchor::name(&b), "the other node needs it");
+    assert_same(&after, &expected, "byte for byte");
+
+    let why: BTreeMap<String, &str> =
+        report.left.iter().map(|(item, why)| (item.to_string(), why.as_str())).collect();
+    assert!(why["Namespace inhabited"].contains("theirs"), "{why:?}");
+    assert!(why["Namespace both"].contains("virtual node b"), "{why:?}");
+    assert!(why["PersistentVolumeClaim both/claim-up-b"].contains("virtual node b"), "{why:?}");
+    assert!(!why.contains_key("Namespace before"), "{why:?}");
+
+    let again = detach(&setup(lower, &a)).await.unwrap();
+    assert_eq!(again.removed, [], "there is nothing left to do");
+    after.insert(handed.to_owned(), is.to_string());
+    assert_same(&dump(lower).await, &after, "nothing is touched by doing it again");
+}
+
+async fn create_namespace(lower: &Client, name: &str) {
+    let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    let namespaces: Objects<k8s_openapi::api::core::v1::Namespace> = Objects::cluster(lower.clone());
+    namespaces.create(&namespace).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn what_does_not_go_is_named_and_what_is_to_be_kept_stays() {
+    let lower = &lower().await;
+    let owner = owner("held", "a");
+    furnish(lower, "held", &owner, None).await;
+    let pods: Objects<Pod> = Objects::namespaced(lower.clone(), "held");
+    let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    let held = hold(json!(["example.com/hold"]));
+    pods.patch("pod-held-a", vk_kube::Patch::Merge(&held)).await.unwrap();
+    let quick = Setup { patience: Duration::from_secs(3), keep_claims: true, ..setup(lower, &owner) };
+    let error = detach(&quick).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Timeout);
+    assert!(error.message.contains("Pod held/pod-held-a"), "{error}");
+    pods.patch("pod-held-a", vk_kube::Patch::Merge(&hold(Value::Null))).await.unwrap();
+
+    let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(lower.clone(), "held");
+    let report = detach(&Setup { keep_claims: true, ..setup(lower, &owner) }).await.unwrap();
+    assert!(claims.get("claim-held-a").await.is_ok());
+    let why: Vec<String> = report.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
+    assert!(why.contains(&"PersistentVolumeClaim held/claim-held-a: claims are kept".to_owned()), "{why:?}");
+    assert!(why.iter().any(|line| line.starts_with("Namespace held: PersistentVolumeClaim")), "{why:?}");
+    let report =
+        detach(&Setup { namespaces: Some(vec!["held".to_owned()]), ..setup(lower, &owner) }).await.unwrap();
+    let removed: Vec<String> = report.removed.iter().map(ToString::to_string).collect();
+    assert_eq!(removed, ["Namespace held", "PersistentVolumeClaim held/claim-held-a"]);
+}

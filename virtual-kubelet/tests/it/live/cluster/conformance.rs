@@ -1,0 +1,129 @@
+//! The provider keeps the contract, with a real cluster below it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::{StreamExt as _, future::join_all};
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use serde_json::json;
+use vk_kube::{Client, Metrics, Source, Upper};
+use vk_provider::{Config, Context, Extensions, Factory as _, NodeEvent, Provider, Result};
+use vk_provider_cluster::ClusterFactory;
+use vk_provider_mock::ANNOTATION_PREFIX;
+use vk_supervisor::Supervisor;
+use vk_testing::{
+    conformance::{Case, Feature, Life, SETTINGS, Subject, Verdict, cases},
+    eventually,
+};
+
+use super::{
+    rig::Rig,
+    side::{PATIENCE, Side},
+};
+
+/// How many cases run at a time.
+const LANES: usize = 4;
+/// Chooses among the cases: a part of their names.
+const ONLY: &str = "VK_ONLY";
+
+/// Lower namespaces and an upper cluster's name for one case.
+struct Live {
+    rig: &'static Rig<'static>,
+    upper: Client,
+    supervisor: Supervisor,
+    number: u32,
+}
+
+impl Live {
+    async fn new(rig: &'static Rig<'static>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let supervisor = Supervisor::new();
+        let source = Source { kubeconfig: Some(rig.upper.admin_kubeconfig().to_owned()), server: None };
+        let upper = source.connect(&supervisor, Metrics::default()).await.unwrap();
+        Self { rig, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+#[async_trait]
+impl Subject for Live {
+    async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
+        let mut config = self.rig.config.clone();
+        config["origin"] = json!(format!("conformance-{}", self.number));
+        config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
+        let upper = self.upper.clone();
+        let lent = Upper::new(upper.clone(), self.supervisor.clone(), move |_| upper.clone());
+        let context = Context { extensions: Extensions::new().with(lent), ..context };
+        let backend = ClusterFactory.open(Config::Inline(config), context).await?;
+        let Some(NodeEvent::Added(_, provider)) = backend.nodes().next().await else {
+            panic!("there is no node");
+        };
+        // Until then the node is not Ready, and has no pods.
+        eventually("the node is ready", PATIENCE, || async {
+            provider.ping().await.map_err(|error| error.report())
+        })
+        .await;
+        Ok(provider)
+    }
+
+    fn lacks(&self) -> &[Feature] {
+        // A name is taken once below, as it is above; and what the lower kubelet says of a port comes behind two API servers.
+        &[Feature::Namesakes, Feature::ClosedPorts]
+    }
+
+    fn dress(&self, pod: &mut Pod, life: &Life) {
+        life.script(ANNOTATION_PREFIX, pod);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        for (name, value) in [("cpu", "10m"), ("memory", "16Mi")] {
+            annotations.insert(format!("{ANNOTATION_PREFIX}{name}"), value.to_owned());
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_mins(1)
+    }
+
+    fn port(&self) -> Option<u16> {
+        Some(80)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn the_provider_keeps_the_contract_with_a_real_cluster_below() {
+    let rig = Rig::common().await;
+    // What the pods of some cases refer to.
+    let (name, key, value) = SETTINGS;
+    let settings = json!({"metadata": {"name": name}, "data": {key: value}});
+    Side::new(rig.upper, "default").create("configmaps", &settings).await;
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let chosen = cases().iter().filter(|case| case.name.contains(&only));
+    let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
+    let lanes = (0..LANES).map(|_| lane(rig, Arc::clone(&queue)));
+    let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
+    assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
+}
+
+/// Runs cases as long as there are any, and answers what they found.
+async fn lane(rig: &'static Rig<'static>, queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
+    let mut broken = Vec::new();
+    loop {
+        let Some(case) = queue.lock().pop_front() else { return broken };
+        if let Verdict::Broken(breach) = case.run(Arc::new(Live::new(rig).await)).await {
+            broken.push(case.report(&breach));
+        }
+    }
+}

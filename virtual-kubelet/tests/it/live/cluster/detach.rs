@@ -1,0 +1,86 @@
+//! `virtual-kubelet detach`, after the command that made what it removes.
+
+use std::fs;
+
+use serde_json::json;
+use vk_provider::finding::Level;
+
+use super::{
+    rig::{ORIGIN, Rig, lower, upper},
+    side::Side,
+};
+use crate::vk;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_is_gone() {
+    let (upper, lower) = (upper().await, lower().await);
+    let mut rig = Rig::open(upper, lower, "detach", 1, json!({}), &[]).await;
+    let name = upper.namespace("detach").await.unwrap().name().to_owned();
+    let (above, below) = (Side::new(upper, &name), Side::new(lower, &name));
+    above.create("configmaps", &json!({"metadata": {"name": "settings"}, "data": {"a": "1"}})).await;
+    let mut pod = rig.pod("app");
+    pod["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "settings"}}]);
+    above.create("pods", &pod).await;
+    above.runs("app").await;
+    below.create("configmaps", &json!({"metadata": {"name": "theirs"}})).await;
+    let (theirs, twin) = (below.get("configmaps/theirs").await, below.get("pods/app").await);
+
+    let (node, server) = (rig.node.clone(), lower.admin_kubeconfig().to_str().unwrap());
+    let detach = |more: &[&str], upper: &str| {
+        let mut all =
+            vec!["detach", "--nodename", &node, "--kubeconfig", upper, "--client-kubeconfig", server];
+        all.extend(more);
+        vk(&all).run()
+    };
+    let admin = upper.admin_kubeconfig().to_str().unwrap();
+    detach(&[], admin).refused(1, &[&["runs", "lease", "stop it first"]]);
+    assert_eq!(
+        below.get("pods/app").await["metadata"]["uid"],
+        twin["metadata"]["uid"],
+        "nothing was touched"
+    );
+    rig.kill();
+
+    // There is no such upper cluster any more, but its name is known.
+    let folder = tempfile::TempDir::new().unwrap();
+    let nowhere = folder.path().join("kubeconfig");
+    let text = fs::read_to_string(admin).unwrap().replace(upper.url(), "https://127.0.0.1:9");
+    fs::write(&nowhere, text).unwrap();
+    let nowhere = nowhere.to_str().unwrap();
+    detach(&[], nowhere).refused(1, &[&["upper cluster", "--origin"]]);
+    let origin = twin["metadata"]["labels"][ORIGIN].as_str().unwrap();
+    let told = detach(&["--origin", origin, "--dry-run"], nowhere).stdout;
+    for line in
+        [format!("would remove Pod {name}/app\n"), format!("would remove ConfigMap {name}/settings\n")]
+    {
+        assert!(told.contains(&line), "{line} in {told}");
+    }
+    below.get("pods/app").await;
+
+    let told = detach(&["--origin", origin], nowhere).stdout;
+    for line in [format!("removed Pod {name}/app\n"), format!("removed ConfigMap {name}/settings\n")] {
+        assert!(told.contains(&line), "{line} in {told}");
+    }
+    assert!(told.contains(&format!("left Namespace {name}: ConfigMap theirs")), "{told}");
+    below.goes("pods/app").await;
+    below.goes("configmaps/settings").await;
+    assert_eq!(below.get("configmaps/theirs").await, theirs);
+    let told = detach(&["--origin", origin], nowhere).stdout;
+    assert!(told.contains(&format!("nothing of the virtual node {node} is in")), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn doctor_looks_at_the_lower_cluster_that_is_named_on_the_command_line() {
+    let lower = lower().await;
+    let path = lower.admin_kubeconfig().to_str().unwrap();
+    let told = vk(&["doctor", "--provider", "cluster", "--client-kubeconfig", path]).run().ok();
+    let ok = Level::Ok.to_string();
+    assert!(told.lines().all(|line| line.starts_with(&ok)), "{told}");
+    for words in [path, "lower API server", "lower rights: all"] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
+    let none = vk(&["doctor", "--provider", "cluster", "--client-kubeconfig", "/no/such/file"]).run();
+    assert!(none.stdout.contains("/no/such/file") && none.stdout.contains("--client-kubeconfig"), "{none:?}");
+}

@@ -1,0 +1,120 @@
+//! Several upper clusters, and several virtual nodes of one, on the same lower cluster.
+
+use serde_json::{Value, json};
+use vk_testing::ControlPlane;
+
+use super::{
+    dump::Dump,
+    rig::{NODE, ORIGIN, ORIGIN_UID, Rig, SITE, lower, upper},
+    side::{Side, condition},
+};
+
+/// A pod that is bound by hand: one of the upper clusters has no scheduler.
+fn bound(rig: &Rig<'_>, name: &str) -> Value {
+    let mut pod = rig.pod(name);
+    pod["spec"]["nodeName"] = json!(rig.node);
+    pod
+}
+
+/// A namespace of this name, that takes pods.
+async fn namespace(cluster: &ControlPlane, name: &str) {
+    let side = Side::new(cluster, name);
+    side.create("namespaces", &json!({"metadata": {"name": name}})).await;
+    side.create("serviceaccounts", &json!({"metadata": {"name": "default"}})).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn tensile_kube_two_upper_clusters_on_one_lower_cluster_leave_each_others_pods_alone() {
+    let (first, second, lower) = (upper().await, ControlPlane::shared().await, lower().await);
+    let mut one = Rig::open(first, lower, "sharing", 2, json!({}), &[]).await;
+    // As alike as can be: the same name, the same lower nodes.
+    let mut two =
+        Rig::open(second, lower, "sharing", 0, json!({"nodeSelector": {SITE: one.node}}), &[]).await;
+    assert_eq!(one.node, two.node);
+    let name = first.namespace("sharing").await.unwrap().name().to_owned();
+    namespace(second, &name).await;
+    let (above, beside, below) = (Side::new(first, &name), Side::new(second, &name), Side::new(lower, &name));
+
+    above.create("pods", &bound(&one, "first")).await;
+    beside.create("pods", &bound(&two, "second")).await;
+    above.runs("first").await;
+    beside.runs("second").await;
+    let origins = [below.get("pods/first").await, below.get("pods/second").await]
+        .map(|pod| pod["metadata"]["labels"][ORIGIN].clone());
+    assert_ne!(origins[0], origins[1]);
+
+    // A pod of the same name waits for the other one, and says so.
+    beside.create("pods", &bound(&two, "first")).await;
+    beside.told("first", &["NameConflict"]).await;
+    let waits = beside
+        .see("pods/first", "says why it waits", |pod| pod["status"].to_string().contains("NameConflict"));
+    assert_eq!(waits.await["status"]["phase"], "Pending");
+
+    // Neither of them deletes what it does not know of, when it begins anew.
+    let before = Dump::of(lower, Some(&name)).await;
+    let twins = before.pods();
+    for rig in [&mut one, &mut two] {
+        rig.kill();
+        rig.start().await;
+    }
+    for (side, rig) in [(&above, &one), (&beside, &two)] {
+        side.create(
+            "pods",
+            &bound(rig, &format!("later-{}", side.cluster.url().rsplit(':').next().unwrap())),
+        )
+        .await;
+    }
+    for side in [&above, &beside] {
+        side.runs(&format!("later-{}", side.cluster.url().rsplit(':').next().unwrap())).await;
+    }
+    let after = Dump::of(lower, Some(&name)).await;
+    before.assert_same_for_others(&after);
+    let now = after.pods();
+    assert!(twins.iter().all(|twin| now.contains(twin)), "{twins:?} became {now:?}");
+
+    // Deleting the namesake above takes nothing of the other one.
+    beside.delete("pods/first", None).await;
+    beside.goes("pods/first").await;
+    let still = below.runs("first").await;
+    assert_eq!(still["metadata"]["labels"][ORIGIN_UID], above.get("pods/first").await["metadata"]["uid"]);
+    // And once the name is free, the other cluster may have it.
+    above.delete("pods/first", None).await;
+    above.goes("pods/first").await;
+    beside.create("pods", &bound(&two, "first")).await;
+    beside.runs("first").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn two_virtual_nodes_of_one_lower_cluster_keep_to_their_own_pods_and_nodes() {
+    let (upper, lower) = (upper().await, lower().await);
+    let mut one = Rig::open(upper, lower, "left", 1, json!({}), &[]).await;
+    let two = Rig::open(upper, lower, "right", 1, json!({}), &[]).await;
+    let namespace = upper.namespace("halves").await.unwrap().name().to_owned();
+    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    for (rig, name) in [(&one, "left"), (&two, "right")] {
+        above.create("pods", &rig.pod(name)).await;
+    }
+    for (rig, name) in [(&one, "left"), (&two, "right")] {
+        let pod = above.runs(name).await;
+        assert_eq!(pod["spec"]["nodeName"], json!(rig.node));
+        let twin = below.runs(name).await;
+        assert_eq!(twin["spec"]["nodeName"], json!(rig.lower_node(0)));
+        assert_eq!(twin["metadata"]["labels"][NODE], json!(rig.node));
+    }
+    let other = below.get("pods/right").await;
+    one.kill();
+    one.start().await;
+    above.delete("pods/left", None).await;
+    above.goes("pods/left").await;
+    assert!(below.find("pods/left").await.is_none());
+    let now = below.get("pods/right").await;
+    assert_eq!(now["metadata"]["uid"], other["metadata"]["uid"]);
+    assert_eq!(condition(&now, "Ready")["status"], "True");
+    // What the one's pods take of its node the other does not offer less for.
+    for rig in [&one, &two] {
+        let node = above.get(&format!("nodes/{}", rig.node)).await;
+        assert_eq!(node["status"]["allocatable"]["cpu"], "8", "{}", rig.node);
+    }
+}
