@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use futures::StreamExt as _;
 use k8s_openapi::{
     api::{
-        core::v1::{Node, Pod},
+        core::v1::{Container, Node, Pod},
         node::v1::RuntimeClass,
         scheduling::v1::PriorityClass,
     },
@@ -126,7 +126,8 @@ fn follow<K: Object>(
 fn own(inner: &Inner, scope: usize, change: Change<Lean<Pod>>) {
     let (mut now, mut last) = (None, None);
     let change = match change {
-        Change::Seen(Lean(pod)) => {
+        Change::Seen(Lean(mut pod)) => {
+            slim(&mut pod);
             let pod = Arc::new(pod);
             now = Some(Arc::clone(&pod));
             Change::Seen((key(&pod.metadata), pod))
@@ -153,6 +154,30 @@ fn own(inner: &Inner, scope: usize, change: Change<Lean<Pod>>) {
             inner.tell(|listener| listener.ground());
         }
     }
+}
+
+/// Takes off what nobody asks for: what containers are to do is known above, and is told here for every pod. What may change and whose claims
+/// they are stays.
+fn slim(pod: &mut Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    let bare = |container: &mut Container| {
+        *container = Container {
+            name: std::mem::take(&mut container.name),
+            image: container.image.take(),
+            resources: container.resources.take(),
+            restart_policy: container.restart_policy.take(),
+            volume_mounts: container.volume_mounts.take(),
+            ..Container::default()
+        };
+    };
+    spec.containers.iter_mut().for_each(bare);
+    spec.init_containers.iter_mut().flatten().for_each(bare);
+    if let Some(volumes) = &mut spec.volumes {
+        volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+    }
+    spec.affinity = None;
+    spec.topology_spread_constraints = None;
+    spec.security_context = None;
 }
 
 fn foreign(inner: &Inner, change: Change<Lean<Pod>>) {
@@ -211,4 +236,31 @@ fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: Change<(Key, V)>) -> Told
 
 fn key(metadata: &ObjectMeta) -> Key {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dependencies::dependencies;
+
+    #[test]
+    fn of_our_pods_what_may_change_and_what_they_take_is_kept() {
+        let mut pod: Pod = serde_json::from_value(json!({"spec": {
+            "nodeName": "n", "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "a", "image": "i", "resources": {"requests": {"cpu": "1"}}, "command": ["long"],
+                "env": [{"name": "A", "value": "b"}], "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
+            "initContainers": [{"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}],
+            "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "e", "emptyDir": {}}]}}))
+        .unwrap();
+        let (requests, claims) = (vk_provider::requests::requests(&pod), dependencies(&pod).claims);
+        slim(&mut pod);
+        assert_eq!(vk_provider::requests::requests(&pod), requests);
+        assert_eq!(dependencies(&pod).claims, claims);
+        let kept = json!(pod);
+        assert_eq!(kept["spec"]["containers"][0]["image"], "i");
+        assert_eq!(kept["spec"]["tolerations"], json!([{"operator": "Exists"}]));
+        assert!(!kept.to_string().contains("long"), "{kept}");
+    }
 }

@@ -7,7 +7,7 @@ use tokio::sync::Barrier;
 use vk_testing::{ControlPlane, eventually};
 
 use super::{
-    super::{becomes_ready, leases, run_as},
+    super::{becomes, becomes_ready, leases, run_as},
     dump::Dump,
     rig::{Rig, SITE, another, lower, mock_nodes, unready, upper},
     side::{PATIENCE, Side, condition, text},
@@ -96,7 +96,7 @@ async fn pods_stay_as_they_are_and_deletions_wait(upper: &ControlPlane, lower: &
     assert!(above.find("pods/goes").await.is_some(), "it left, and nobody knows whether it still runs");
 
     turns.back().await;
-    becomes_ready(upper, &rig.node).await;
+    becomes(upper, &rig.node, "True", "KubeletReady", PATIENCE).await;
     above.goes("pods/goes").await;
     assert!(below.find("pods/goes").await.is_none(), "it left before its twin did");
     above.runs("late").await;
@@ -151,7 +151,7 @@ async fn admiralty_106_the_other_lower_cluster_of_the_process_does_not_notice(
     assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
     assert_eq!(text(&condition(&above.get(&format!("nodes/{}", names[0])).await, "Ready")["status"]), "True");
     turns.back().await;
-    becomes_ready(upper, names[1]).await;
+    becomes(upper, names[1], "True", "KubeletReady", PATIENCE).await;
     for number in 0..20 {
         above.runs(&format!("ill-{number}")).await;
     }
