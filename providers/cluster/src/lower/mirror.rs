@@ -8,8 +8,10 @@ use std::{
 use tokio::time::Instant;
 use vk_kube::Error;
 
-/// Troubles that come no further apart are one.
+/// Troubles that come no further apart are one, and it counts when it lasts as long.
 const ROW: Duration = Duration::from_secs(30);
+/// It is over when there was no more of it for so long: a watch is begun again after ten seconds at the latest.
+const OVER: Duration = Duration::from_secs(15);
 
 /// Where an object is: its namespace, if it has one, and its name.
 pub(crate) type Key = (String, String);
@@ -52,6 +54,7 @@ impl<V> Mirror<V> {
 
     /// What it was before, if it was there.
     pub(super) fn seen(&mut self, key: Key, value: V) -> Option<V> {
+        self.trouble = None;
         if let Some(listing) = &mut self.listing {
             listing.insert(key.clone());
         }
@@ -59,6 +62,7 @@ impl<V> Mirror<V> {
     }
 
     pub(super) fn deleted(&mut self, key: &Key) -> Option<V> {
+        self.trouble = None;
         if let Some(listing) = &mut self.listing {
             listing.remove(key);
         }
@@ -67,7 +71,7 @@ impl<V> Mirror<V> {
 
     /// The listing is over: what it did not tell of is gone, and is answered.
     pub(super) fn listed(&mut self) -> Vec<V> {
-        self.standing = Standing::Whole;
+        (self.standing, self.trouble) = (Standing::Whole, None);
         let Some(listing) = self.listing.take() else { return Vec::new() };
         let gone: Vec<Key> = self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.objects.remove(key)).collect()
@@ -87,7 +91,7 @@ impl<V> Mirror<V> {
     /// nothing changes, so the end of trouble is that there is no more of it.
     pub(super) fn is_heard(&self) -> bool {
         let goes_on =
-            |(first, last): (Instant, Instant)| last.duration_since(first) >= ROW && last.elapsed() < ROW;
+            |(first, last): (Instant, Instant)| last.duration_since(first) >= ROW && last.elapsed() < OVER;
         !self.trouble.is_some_and(goes_on)
     }
 
@@ -146,8 +150,12 @@ mod tests {
             mirror.troubled(error());
         }
         assert!(!mirror.is_heard(), "forty seconds");
-        tokio::time::advance(ROW).await;
+        tokio::time::advance(OVER).await;
         assert!(mirror.is_heard(), "there was no more of it");
+        mirror.troubled(error());
+        assert!(!mirror.is_heard(), "it goes on");
+        mirror.seen(key("a"), 1);
+        assert!(mirror.is_heard(), "something is told");
         mirror.troubled(error());
         assert!(mirror.is_heard(), "another row begins");
     }
