@@ -344,3 +344,31 @@ async fn tensile_kube_the_first_pods_of_a_namespace_do_not_hinder_each_other() {
         room.below.runs(name).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn with_lost_recreate_a_pod_that_somebody_deletes_below_is_made_again_and_counts_as_restarted() {
+    let (upper, lower) = (upper().await, lower().await);
+    let rig = Rig::open(upper, lower, "recreate", 1, json!({"lost": "recreate"}), &[]).await;
+    let room = rig.room("recreate").await;
+    let (_, first) = room.run(&rig.pod("app")).await;
+    room.below.delete("pods/app", Some(0)).await;
+    let another = |twin: &Value| {
+        twin["metadata"]["uid"] != first["metadata"]["uid"] && twin["status"]["phase"] == "Running"
+    };
+    let second = room.below.see("pods/app", "is made again", another).await;
+    let restarted = |pod: &Value| {
+        let container = &pod["status"]["containerStatuses"][0];
+        container["restartCount"] == 1 && container["ready"] == true
+    };
+    let pod = room.above.see("pods/app", "was restarted", restarted).await;
+    assert_eq!(pod["metadata"]["uid"], second["metadata"]["labels"][ORIGIN_UID], "it is the same above");
+    // What may run once only is not.
+    let mut once = rig.pod("once");
+    once["spec"]["restartPolicy"] = json!("Never");
+    room.run(&once).await;
+    room.below.delete("pods/once", Some(0)).await;
+    let failed = room.above.phase("once", "Failed").await;
+    assert_eq!(failed["status"]["reason"], "LowerPodDeleted", "{}", failed["status"]);
+    assert!(room.below.find("pods/once").await.is_none());
+}

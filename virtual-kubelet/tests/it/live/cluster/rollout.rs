@@ -133,3 +133,25 @@ async fn a_drain_of_the_virtual_node_keeps_to_the_budget_and_empties_the_lower_c
     room.above.kubectl(&["rollout", "status", "deployment/web", "--timeout=90s"]).await;
     agree(&room.above, &room.below, 3).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn a_cron_jobs_pods_run_to_their_end_in_the_lower_cluster_and_go_with_it() {
+    let rig = Rig::common().await;
+    let room = rig.room("cron").await;
+    let mut pod = json!({"metadata": {"annotations": {"mock.virtual-kubelet.io/run-for": "200ms"}}, "spec": rig.pod_spec()});
+    pod["spec"]["restartPolicy"] = json!("Never");
+    let cron = json!({"metadata": {"name": "often"}, "spec": {"schedule": "* * * * *",
+        "jobTemplate": {"spec": {"backoffLimit": 0, "template": pod}}}});
+    room.above.create("cronjobs", &cron).await;
+    eventually("a job of it is complete", PATIENCE, || async {
+        let jobs = room.above.list("jobs").await;
+        let complete = |job: &Value| job["status"]["succeeded"] == 1;
+        if jobs.iter().any(complete) { Ok(()) } else { Err(format!("{jobs:?}")) }
+    })
+    .await;
+    assert!(room.below.list("pods").await.iter().any(|twin| twin["status"]["phase"] == "Succeeded"));
+    assert!(room.below.list("jobs").await.is_empty(), "nobody below is told about the job");
+    room.above.delete("cronjobs/often", None).await;
+    agree(&room.above, &room.below, 0).await;
+}

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 use vk_testing::ControlPlane;
 
 use super::{
+    super::{becomes_ready, run_as},
     dump::Dump,
-    rig::{NODE, ORIGIN, ORIGIN_UID, Rig, SITE, lower, upper},
+    rig::{NODE, ORIGIN, ORIGIN_UID, Rig, SITE, lower, mock_nodes, upper},
     side::{Side, condition},
 };
 
@@ -117,4 +118,56 @@ async fn two_virtual_nodes_of_one_lower_cluster_keep_to_their_own_pods_and_nodes
         let node = above.get(&format!("nodes/{}", rig.node)).await;
         assert_eq!(node["status"]["allocatable"]["cpu"], "8", "{}", rig.node);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn one_configuration_makes_several_nodes_of_a_lower_cluster_each_with_lower_nodes_of_its_own() {
+    let (upper, lower) = (upper().await, lower().await);
+    let names = ["vk-several-a", "vk-several-b"];
+    let _below = names.map(|name| mock_nodes(lower, name, 1));
+    for name in names {
+        becomes_ready(lower, &format!("{name}-lower-0")).await;
+    }
+    let nodes = names.map(|name| json!({"name": name, "nodeSelector": {SITE: name}}));
+    let config =
+        json!({"kubeconfig": lower.admin_kubeconfig(), "virtualNodes": true, "percent": 50, "nodes": nodes});
+    let flags = ["--provider", "cluster", "--nodename", "several", "--provider-config"];
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("provider.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let start =
+        || run_as(upper.admin_kubeconfig(), &[&flags[..], &[path.to_str().unwrap()]].concat()).start();
+    let mut process = start();
+    let namespace = upper.namespace("several").await.unwrap().name().to_owned();
+    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    let pod = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"nodeSelector": {"kubernetes.io/hostname": name},
+            "tolerations": [{"operator": "Exists"}], "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "example.com/app:1"}]}})
+    };
+    for name in names {
+        becomes_ready(upper, name).await;
+        assert_eq!(
+            above.get(&format!("nodes/{name}")).await["status"]["allocatable"]["cpu"],
+            "4",
+            "half of it"
+        );
+        above.create("pods", &pod(name)).await;
+    }
+    for name in names {
+        above.runs(name).await;
+        let twin = below.runs(name).await;
+        assert_eq!(twin["spec"]["nodeName"], json!(format!("{name}-lower-0")));
+        assert_eq!(twin["metadata"]["labels"][NODE], json!(name));
+    }
+    assert!(above.find("nodes/several").await.is_none(), "the process's own name is none of a node");
+    let twins = below.list("pods").await.iter().map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>();
+    process.kill();
+    let _process = start();
+    above.delete(&format!("pods/{}", names[0]), None).await;
+    above.goes(&format!("pods/{}", names[0])).await;
+    let left = below.list("pods").await;
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert!(twins.contains(&left[0]["metadata"]["uid"]), "it was made anew");
 }

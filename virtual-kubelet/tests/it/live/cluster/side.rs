@@ -11,7 +11,7 @@ use vk_testing::{ControlPlane, Output, eventually, kubectl};
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Where objects of these kinds are, and whether they are in a namespace.
-const PLACES: [(&str, &str, bool); 24] = [
+const PLACES: [(&str, &str, bool); 25] = [
     ("configmaps", "api/v1", true),
     ("endpoints", "api/v1", true),
     ("events", "api/v1", true),
@@ -29,6 +29,7 @@ const PLACES: [(&str, &str, bool); 24] = [
     ("deployments", "apis/apps/v1", true),
     ("replicasets", "apis/apps/v1", true),
     ("statefulsets", "apis/apps/v1", true),
+    ("cronjobs", "apis/batch/v1", true),
     ("jobs", "apis/batch/v1", true),
     ("poddisruptionbudgets", "apis/policy/v1", true),
     ("certificatesigningrequests", "apis/certificates.k8s.io/v1", false),
