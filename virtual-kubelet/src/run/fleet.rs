@@ -1,5 +1,7 @@
 //! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
 
+mod opening;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -11,7 +13,6 @@ use anyhow::anyhow;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
-use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Fence, Identity, Upper, Version};
@@ -25,9 +26,10 @@ use vk_node::{
     },
     resolve::{Library, Limits, Services, Sources},
 };
-use vk_provider::{Backend, Context, Extensions, Factory, NodeEvent, Provider, error::Kind};
-use vk_supervisor::{Backoff, Clock, Supervisor, task};
+use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
+use vk_supervisor::{Clock, Supervisor, task};
 
+use self::opening::open;
 use super::{
     address,
     kubelet::{Kubelets, Served},
@@ -37,7 +39,7 @@ use super::{
 use crate::{
     Registry,
     cli::Failure,
-    config::{self, Admission, DaemonSets, OnShutdown, Problem, RefusedPods, Resolved},
+    config::{self, Admission, DaemonSets, OnShutdown, RefusedPods, Resolved},
     version::kubelet_version_beside,
 };
 
@@ -461,42 +463,5 @@ fn pods(
         facts,
         library: Library::new(sources, &common.supervisor),
         clock: Clock::system(),
-    }
-}
-
-/// Opens a backend. One that is not there yet is waited for; one that is configured wrongly is not.
-async fn open(
-    factory: &dyn Factory,
-    node: &config::Node,
-    context: &Context,
-    limit: Option<Duration>,
-) -> Result<Arc<dyn Backend>, Failure> {
-    let deadline = limit.map(|limit| tokio::time::Instant::now() + limit);
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-    let mut rng = StdRng::from_rng(&mut rand::rng());
-    loop {
-        let error = match factory.open(node.provider_config.clone(), context.clone()).await {
-            Ok(backend) => return Ok(backend),
-            Err(error) => error,
-        };
-        let message = format!("node {}: provider {}: {}", node.name, node.provider, error.report());
-        match error.kind() {
-            Kind::Invalid | Kind::Unsupported => {
-                return Err(Failure::Configuration(vec![Problem::new("providerConfig", message)]));
-            }
-            Kind::Denied => return Err(anyhow!(message).into()),
-            _ => {}
-        }
-        let wait = backoff.next(error.kind().retry_after(), &mut rng);
-        if deadline.is_some_and(|deadline| tokio::time::Instant::now() + wait > deadline) {
-            return Err(anyhow!(message).into());
-        }
-        warn!(
-            node = node.name,
-            provider = node.provider,
-            error = error.report(),
-            "the backend does not open: trying again"
-        );
-        tokio::time::sleep(wait).await;
     }
 }

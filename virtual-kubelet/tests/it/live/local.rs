@@ -32,19 +32,25 @@ struct Node {
     place: Place<Bare>,
 }
 
+/// A host of its own with these images, and how the provider is told to use it.
+pub(super) async fn host(images: &[Image]) -> (Bare, Value) {
+    let host = Bare::start(Machine::any()).await;
+    let (folder, cgroup) = (host.machine().folder().to_owned(), host.machine().cgroup());
+    let archive = host.archive(images);
+    let import = host
+        .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
+        .args(["image", "import", "--state-dir"])
+        .args([&folder.join("state"), &archive])
+        .output()
+        .unwrap();
+    assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
+    let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge", "minFreeDisk": "1Mi" });
+    (host, config)
+}
+
 impl Node {
     async fn start(name: &str, flags: &[&str]) -> Self {
-        let host = Bare::start(Machine::any()).await;
-        let (folder, cgroup) = (host.machine().folder().to_owned(), host.machine().cgroup());
-        let archive = host.archive(&Image::standard());
-        let import = host
-            .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
-            .args(["image", "import", "--state-dir"])
-            .args([&folder.join("state"), &archive])
-            .output()
-            .unwrap();
-        assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
-        let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge", "minFreeDisk": "1Mi" });
+        let (host, config) = host(&Image::standard()).await;
         Self { place: Place::start(host, "local", config, name, flags).await }
     }
 

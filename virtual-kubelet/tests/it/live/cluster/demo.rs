@@ -6,11 +6,11 @@ use std::{fs, path::Path, time::Duration};
 use serde_json::{Value, json};
 use vk_testing::{
     ControlPlane, eventually,
-    peer::{Bare, Host as _, Image, Machine},
+    peer::{Bare, Image},
 };
 
 use super::{
-    super::{SOON, becomes_ready, place::Place, run_as},
+    super::{SOON, becomes_ready, local, place::Place, run_as},
     rig::{ORIGIN, TAINT, approve, lower, upper},
     side::{PATIENCE, Side, text},
 };
@@ -130,17 +130,7 @@ spec:
 
 /// A lower node with real containers.
 async fn lower_node(cluster: &'static ControlPlane) -> Place<Bare> {
-    let host = Bare::start(Machine::any()).await;
-    let (folder, cgroup) = (host.machine().folder().to_owned(), host.machine().cgroup());
-    let archive = host.archive(&[Image::standard().remove(0).named(IMAGE)]);
-    let import = host
-        .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
-        .args(["image", "import", "--state-dir"])
-        .args([&folder.join("state"), &archive])
-        .output()
-        .unwrap();
-    assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
-    let config = json!({ "cgroupRoot": format!("/{cgroup}"), "level": "oci", "network": "bridge", "minFreeDisk": "1Mi" });
+    let (host, config) = local::host(&[Image::standard().remove(0).named(IMAGE)]).await;
     Place::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
 }
 
