@@ -23,7 +23,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tracing::{info, warn};
-use vk_kube::{Client, Identity, Source, access::Deed};
+use vk_kube::{Client, Identity, Source, access::AccessCheck};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
@@ -182,7 +182,12 @@ async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved)
     // All of them, or else the first: whoever names nodes in a role names all of them.
     let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
     for name in [String::new(), first] {
-        let deed = Deed { verb: "delete".to_owned(), resource: "nodes".to_owned(), name, ..Deed::default() };
+        let deed = AccessCheck {
+            verb: "delete".to_owned(),
+            resource: "nodes".to_owned(),
+            name,
+            ..AccessCheck::default()
+        };
         match deed.allowed(client).await {
             Ok(false) => {}
             Ok(true) => return Ok(()),

@@ -8,12 +8,12 @@ use kube::{Api, api::PostParams};
 use crate::{Client, Error, objects::limited};
 
 /// The groups of every node, which whoever impersonates one has to be allowed too. The API server adds the second by itself,
-/// but a guise says all that it is.
+/// but a impersonation says all that it is.
 pub const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 
 /// Something that one may be allowed to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deed {
+pub struct AccessCheck {
     /// The verb, such as `get`.
     pub verb: String,
     /// The group of the resource; empty for the core.
@@ -28,9 +28,9 @@ pub struct Deed {
     pub name: String,
 }
 
-// === impl Deed ===
+// === impl AccessCheck ===
 
-impl Deed {
+impl AccessCheck {
     /// To impersonate a user (`users`) or a group (`groups`); an empty name means any.
     pub fn impersonate(resource: &str, name: impl Into<String>) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Deed {
 /// Whether the client may [impersonate](Client::impersonating) this node, or any node where none is named.
 pub async fn may_impersonate(client: &Client, node: Option<&str>) -> Result<bool, Error> {
     let user = node.map_or_else(String::new, |node| format!("system:node:{node}"));
-    let groups = NODE_GROUPS.map(|group| Deed::impersonate("groups", group));
-    for deed in [Deed::impersonate("users", user)].into_iter().chain(groups) {
+    let groups = NODE_GROUPS.map(|group| AccessCheck::impersonate("groups", group));
+    for deed in [AccessCheck::impersonate("users", user)].into_iter().chain(groups) {
         if !deed.allowed(client).await? {
             return Ok(false);
         }

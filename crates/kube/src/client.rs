@@ -21,9 +21,9 @@ use vk_supervisor::{Supervisor, task};
 
 use crate::{
     Error, Fence, Metrics,
-    guise::Guise,
-    lane::{Lane, Lanes},
+    impersonation::Impersonation,
     transport::Transport,
+    watch_pool::{WatchPool, WatchSlot},
 };
 
 /// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
@@ -32,7 +32,7 @@ const RELOAD_PERIOD: Duration = Duration::from_secs(5);
 
 /// How many writes of one kind are under way at a time: a connection carries a hundred calls, and those that keep leases
 /// and nodes alive must find room beside.
-const TURNS: usize = 80;
+const CONCURRENT_WRITES: usize = 80;
 
 /// Where the credentials come from.
 #[derive(Clone, Debug, Default)]
@@ -96,12 +96,12 @@ pub struct Client {
     metrics: Metrics,
     /// The server has refused to stream a listing, or does not know how. It is not asked again.
     streamless: Arc<AtomicBool>,
-    turns: Arc<Semaphore>,
-    lanes: Arc<Lanes>,
+    write_limiter: Arc<Semaphore>,
+    watch_pool: Arc<WatchPool>,
     /// What writes have to pass.
     fence: Option<Fence>,
     /// As whom requests are made, if not as who we are.
-    guise: Option<Arc<Guise>>,
+    impersonation: Option<Arc<Impersonation>>,
 }
 
 enum Origin {
@@ -288,10 +288,10 @@ impl Client {
             server,
             metrics,
             streamless: Arc::default(),
-            turns: turns(),
-            lanes: Arc::default(),
+            write_limiter: write_limiter(),
+            watch_pool: Arc::default(),
             fence: None,
-            guise: None,
+            impersonation: None,
         }
     }
 
@@ -314,10 +314,10 @@ impl Client {
 
     /// The same client, whose requests are made as a node: the API server lets it do what that node's kubelet may do and no
     /// more, if we may impersonate the node (`impersonate` on the user `system:node:NAME` and on the groups `system:nodes`
-    /// and `system:authenticated`). It shares the connection, the turns and the fence.
+    /// and `system:authenticated`). It shares the connection, the write_limiter and the fence.
     #[must_use]
     pub fn impersonating(&self, node: &str) -> Self {
-        Self { guise: Some(Arc::new(Guise::of_node(node))), ..self.clone() }
+        Self { impersonation: Some(Arc::new(Impersonation::of_node(node))), ..self.clone() }
     }
 
     /// The address of the API server, for messages.
@@ -338,25 +338,25 @@ impl Client {
     /// One of the clients of this moment.
     fn transport(&self, pick: impl FnOnce(&Transport) -> kube::Client) -> kube::Client {
         let current = self.current.borrow();
-        match &self.guise {
-            Some(guise) => guise.over(&current, pick),
+        match &self.impersonation {
+            Some(impersonation) => impersonation.over(&current, pick),
             None => pick(&current),
         }
     }
 
-    /// The same for watches that have a place on a lane.
-    pub(crate) fn kube_on(&self, lane: &Lane) -> kube::Client {
-        let client = self.current.borrow().lanes[lane.number].clone();
-        match &self.guise {
-            // For each watch anew: there are many lanes, and few of a node's watches on each.
-            Some(guise) => guise.wrap(&client),
+    /// The same for watches that have a place on a watch_slot.
+    pub(crate) fn kube_on(&self, watch_slot: &WatchSlot) -> kube::Client {
+        let client = self.current.borrow().watch_pool[watch_slot.number].clone();
+        match &self.impersonation {
+            // For each watch anew: there are many watch_pool, and few of a node's watches on each.
+            Some(impersonation) => impersonation.wrap(&client),
             None => client,
         }
     }
 
     /// A place for the watch of a single object; `None` when all are taken. Clones share the places.
-    pub fn lane(&self) -> Option<Lane> {
-        self.lanes.place()
+    pub fn watch_slot(&self) -> Option<WatchSlot> {
+        self.watch_pool.place()
     }
 
     /// Whether newer credentials came since this clone was last asked.
@@ -379,8 +379,8 @@ impl Client {
 
     /// Turns for writes of which there may be thousands at once. A call that waits inside of the client would use up its
     /// time there, and then begin anew; whoever has many to make waits for a turn before each.
-    pub fn turns(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.turns)
+    pub fn write_limiter(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.write_limiter)
     }
 
     /// Makes a request that changes something, if the fence lets it.
@@ -400,8 +400,8 @@ impl Client {
     }
 }
 
-fn turns() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(TURNS))
+fn write_limiter() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(CONCURRENT_WRITES))
 }
 
 #[cfg(test)]

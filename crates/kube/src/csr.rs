@@ -14,7 +14,7 @@ use crate::Kind;
 
 pub use self::{
     pair::Pair,
-    renewer::{Renewer, Standing},
+    renewer::{RenewalStatus, Renewer},
     request::obtain,
     store::Store,
 };
@@ -30,7 +30,7 @@ pub enum Signer {
 
 /// The certificate that a node wants. Its subject is `system:node:NODE` of `system:nodes`, which both signers demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CertificateSpec {
     /// What it is for.
     pub signer: Signer,
     /// The node.
@@ -142,9 +142,9 @@ impl Signer {
     }
 }
 
-// === impl Wanted ===
+// === impl CertificateSpec ===
 
-impl Wanted {
+impl CertificateSpec {
     /// The identity of a node.
     pub fn client(node: impl Into<String>) -> Self {
         Self {

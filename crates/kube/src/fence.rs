@@ -15,14 +15,14 @@ use crate::{Error, Kind};
 /// Lets writes through until a time that whoever holds the lease moves on. Clones share it. It begins closed.
 #[derive(Clone)]
 pub struct Fence {
-    until: Arc<watch::Sender<Option<Limit>>>,
+    until: Arc<watch::Sender<Option<Deadline>>>,
     clock: Clock,
 }
 
 /// The first moment at which no write may begin, by two clocks: the steady one stands still while the machine is
 /// suspended, and the wall clock can be set back. Whichever is there first counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct Deadline {
     /// By the steady clock.
     pub steady: Instant,
     /// By the wall clock.
@@ -31,7 +31,7 @@ pub struct Limit {
 
 /// Closes a fence when it is dropped, whatever the reason.
 #[derive(Debug)]
-pub struct Closing(Option<Fence>);
+pub struct CloseOnDrop(Option<Fence>);
 
 // === impl Fence ===
 
@@ -42,7 +42,7 @@ impl Fence {
     }
 
     /// Moves the limit; `None` closes the fence at once, also for requests that are under way.
-    pub fn set(&self, limit: Option<Limit>) {
+    pub fn set(&self, limit: Option<Deadline>) {
         self.until.send_if_modified(|known| std::mem::replace(known, limit) != limit);
     }
 
@@ -53,14 +53,14 @@ impl Fence {
     }
 
     /// Closes the fence when the answer is dropped.
-    pub fn closing(&self) -> Closing {
-        Closing(Some(self.clone()))
+    pub fn close_on_drop(&self) -> CloseOnDrop {
+        CloseOnDrop(Some(self.clone()))
     }
 
     /// Resolves when writes may begin.
     pub async fn opened(&self) {
         let mut limits = self.until.subscribe();
-        let open = |limit: &Option<Limit>| limit.is_some_and(|limit| limit.holds(&self.clock));
+        let open = |limit: &Option<Deadline>| limit.is_some_and(|limit| limit.holds(&self.clock));
         // The sender lives in `self`: this waits and cannot fail.
         if limits.wait_for(open).await.is_err() {
             std::future::pending::<()>().await;
@@ -108,24 +108,24 @@ impl fmt::Debug for Fence {
     }
 }
 
-// === impl Limit ===
+// === impl Deadline ===
 
-impl Limit {
+impl Deadline {
     fn holds(&self, clock: &Clock) -> bool {
         Instant::now() < self.steady && clock.now() < self.wall
     }
 }
 
-// === impl Closing ===
+// === impl CloseOnDrop ===
 
-impl Closing {
+impl CloseOnDrop {
     /// For a client without a fence, whose end means nothing.
     pub fn nothing() -> Self {
         Self(None)
     }
 }
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if let Some(fence) = &self.0 {
             fence.set(None);

@@ -59,7 +59,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::fence::Limit;
+    use crate::fence::Deadline;
 
     async fn body_of(fence: Option<&Fence>) -> Result<Bytes, String> {
         let mut request = Request::new(kube::client::Body::from(b"text".to_vec()));
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(body_of(None).await.unwrap(), "text");
         let fence = Fence::default();
         assert!(body_of(Some(&fence)).await.unwrap_err().contains("lease"));
-        fence.set(Some(Limit { steady: Instant::now() + Duration::from_secs(1), wall: Timestamp::MAX }));
+        fence.set(Some(Deadline { steady: Instant::now() + Duration::from_secs(1), wall: Timestamp::MAX }));
         assert_eq!(body_of(Some(&fence)).await.unwrap(), "text");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(body_of(Some(&fence)).await.is_err());

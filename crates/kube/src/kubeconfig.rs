@@ -17,7 +17,7 @@ use crate::{
 
 /// By what a kubeconfig proves who it is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Proof {
+pub enum ClientCredential {
     /// There is no such file.
     Missing,
     /// By a certificate that can be used.
@@ -37,17 +37,17 @@ pub enum Proof {
 }
 
 /// Reads by what the current context of a kubeconfig proves who it is.
-pub fn proof(path: &Path) -> Result<Proof, ConfigError> {
+pub fn client_credential(path: &Path) -> Result<ClientCredential, ConfigError> {
     match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Proof::Missing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientCredential::Missing),
         _ => {}
     }
     let (_, user) = current(path)?;
     let certificate = text(user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
-    let Some(certificate) = certificate else { return Ok(Proof::Other) };
+    let Some(certificate) = certificate else { return Ok(ClientCredential::Other) };
     let data = user.client_key_data.as_ref().map(secrecy::ExposeSecret::expose_secret);
     let Some(key) = text(data, user.client_key.as_deref()) else {
-        return Ok(Proof::Damaged { reason: "there is no key beside the certificate".to_owned() });
+        return Ok(ClientCredential::Damaged { reason: "there is no key beside the certificate".to_owned() });
     };
     let pair = certificate.and_then(|certificate| {
         // One file may hold both.
@@ -59,14 +59,14 @@ pub fn proof(path: &Path) -> Result<Proof, ConfigError> {
         Pair::from_pem(&whole).map_err(|error| error.to_string())
     });
     Ok(match pair {
-        Ok(pair) => Proof::Certificate {
+        Ok(pair) => ClientCredential::Certificate {
             pair: Box::new(pair),
             file: user
                 .client_certificate
                 .filter(|_| user.client_certificate_data.is_none())
                 .map(PathBuf::from),
         },
-        Err(reason) => Proof::Damaged { reason },
+        Err(reason) => ClientCredential::Damaged { reason },
     })
 }
 
@@ -160,9 +160,9 @@ mod tests {
             fs::write(folder.path().join(name), text).unwrap();
         }
         let data = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
-        let told = |user: serde_json::Value| match proof(&config(folder.path(), &user)).unwrap() {
-            Proof::Certificate { file, .. } => format!("certificate {file:?}"),
-            Proof::Damaged { reason } => format!("damaged: {reason}"),
+        let told = |user: serde_json::Value| match client_credential(&config(folder.path(), &user)).unwrap() {
+            ClientCredential::Certificate { file, .. } => format!("certificate {file:?}"),
+            ClientCredential::Damaged { reason } => format!("damaged: {reason}"),
             other => format!("{other:?}"),
         };
         let file = |name: &str| format!("certificate {:?}", Some(folder.path().join(name)));
@@ -181,9 +181,9 @@ mod tests {
         ] {
             assert!(told(damaged.clone()).starts_with("damaged: "), "{damaged}");
         }
-        assert_eq!(proof(&folder.path().join("missing")).unwrap(), Proof::Missing);
+        assert_eq!(client_credential(&folder.path().join("missing")).unwrap(), ClientCredential::Missing);
         fs::write(folder.path().join("broken"), "clusters: [").unwrap();
-        assert!(proof(&folder.path().join("broken")).unwrap_err().to_string().contains("broken"));
+        assert!(client_credential(&folder.path().join("broken")).unwrap_err().to_string().contains("broken"));
     }
 
     #[test]
@@ -195,7 +195,9 @@ mod tests {
         fs::write(&pem, format!("{certificate}{key}")).unwrap();
         let path = elsewhere.path().join("deep/er/kubeconfig");
         write(&path, &like, &pem).unwrap();
-        assert!(matches!(proof(&path).unwrap(), Proof::Certificate { file: Some(file), .. } if file == pem));
+        assert!(
+            matches!(client_credential(&path).unwrap(), ClientCredential::Certificate { file: Some(file), .. } if file == pem)
+        );
         let (cluster, _) = current(&path).unwrap();
         assert_eq!(cluster.server.as_deref(), Some("https://here"));
         assert_eq!(cluster.tls_server_name.as_deref(), Some("s"));

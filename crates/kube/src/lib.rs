@@ -10,20 +10,20 @@ pub mod error;
 pub mod event;
 pub mod fence;
 mod gate;
-mod guise;
 pub mod identity;
+mod impersonation;
 pub mod kubeconfig;
-pub mod lane;
-pub mod lean;
+pub mod metadata_list;
 pub mod metrics;
 pub mod objects;
-pub mod open;
-mod pause;
-pub mod survey;
+pub mod raw;
+pub mod slim;
+mod stall;
 mod transport;
-pub mod upper;
+pub mod upper_cluster;
 pub mod version;
 pub mod watch;
+pub mod watch_pool;
 
 pub use self::{
     client::{Client, ConfigError, Source},
@@ -31,12 +31,12 @@ pub use self::{
     event::Recorder,
     fence::Fence,
     identity::Identity,
-    lane::Lane,
-    lean::Lean,
+    metadata_list::MetadataList,
     metrics::Metrics,
     objects::{Objects, Patch},
-    survey::Survey,
-    upper::Upper,
+    slim::Slim,
+    upper_cluster::UpperCluster,
     version::Version,
-    watch::{Change, Selector},
+    watch::{Selector, WatchEvent},
+    watch_pool::WatchSlot,
 };

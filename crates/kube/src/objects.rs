@@ -14,7 +14,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{Client, Error, lane::Lane};
+use crate::{Client, Error, watch_pool::WatchSlot};
 
 /// The name under which we own fields of objects.
 pub const FIELD_MANAGER: &str = "virtual-kubelet";
@@ -27,7 +27,7 @@ pub struct Objects<K> {
     client: Client,
     namespace: Option<String>,
     /// Where its watches go, if not each on a connection of its own.
-    lane: Option<Arc<Lane>>,
+    watch_slot: Option<Arc<WatchSlot>>,
     api: fn(kube::Client, Option<&str>) -> Api<K>,
     kind: PhantomData<fn() -> K>,
 }
@@ -65,7 +65,13 @@ impl<K: Object> Objects<K> {
     where
         K: Resource<Scope = ClusterResourceScope>,
     {
-        Self { client, namespace: None, lane: None, api: |client, _| Api::all(client), kind: PhantomData }
+        Self {
+            client,
+            namespace: None,
+            watch_slot: None,
+            api: |client, _| Api::all(client),
+            kind: PhantomData,
+        }
     }
 
     /// The objects of one namespace.
@@ -74,7 +80,7 @@ impl<K: Object> Objects<K> {
         K: Resource<Scope = NamespaceResourceScope>,
     {
         let api = |client, namespace: Option<&str>| Api::namespaced(client, namespace.unwrap_or("default"));
-        Self { client, namespace: Some(namespace.into()), lane: None, api, kind: PhantomData }
+        Self { client, namespace: Some(namespace.into()), watch_slot: None, api, kind: PhantomData }
     }
 
     /// The objects of all namespaces, to be watched.
@@ -82,7 +88,13 @@ impl<K: Object> Objects<K> {
     where
         K: Resource<Scope = NamespaceResourceScope>,
     {
-        Self { client, namespace: None, lane: None, api: |client, _| Api::all(client), kind: PhantomData }
+        Self {
+            client,
+            namespace: None,
+            watch_slot: None,
+            api: |client, _| Api::all(client),
+            kind: PhantomData,
+        }
     }
 
     pub(crate) fn api(&self) -> Api<K> {
@@ -90,17 +102,17 @@ impl<K: Object> Objects<K> {
     }
 
     pub(crate) fn api_for_watches(&self) -> Api<K> {
-        let client = match &self.lane {
-            Some(lane) => self.client.kube_on(lane),
+        let client = match &self.watch_slot {
+            Some(watch_slot) => self.client.kube_on(watch_slot),
             None => self.client.kube_for_watches(),
         };
         (self.api)(client, self.namespace.as_deref())
     }
 
-    /// The same objects, with their watches on a lane. The place is given back with the last clone and watch.
+    /// The same objects, with their watches on a watch_slot. The place is given back with the last clone and watch.
     #[must_use]
-    pub fn on(self, lane: Lane) -> Self {
-        Self { lane: Some(Arc::new(lane)), ..self }
+    pub fn on(self, watch_slot: WatchSlot) -> Self {
+        Self { watch_slot: Some(Arc::new(watch_slot)), ..self }
     }
 
     pub(crate) fn namespace(&self) -> Option<&str> {
@@ -251,7 +263,7 @@ impl<K> Clone for Objects<K> {
         Self {
             client: self.client.clone(),
             namespace: self.namespace.clone(),
-            lane: self.lane.clone(),
+            watch_slot: self.watch_slot.clone(),
             api: self.api,
             kind: PhantomData,
         }

@@ -1,10 +1,10 @@
-//! The connections to the API server: one that all calls share, by HTTP/2, one for each long watch, and a few lanes for
+//! The connections to the API server: one that all calls share, by HTTP/2, one for each long watch, and a few watch_pool for
 //! watches of single objects.
 //!
 //! kube-rs' own client speaks HTTP/1.1 only, where every call that is under way needs a connection of its own; a burst of
 //! a thousand status writes would cost a thousand TLS handshakes. Watches stay apart, because an HTTP/2 connection carries
 //! a hundred streams at a time and long watches would take them all. Watches of single objects are many and silent, so
-//! they share connections too, but others: the lanes.
+//! they share connections too, but others: the watch_pool.
 //!
 //! The connection of calls does not outlive a pause of the process ([`pause`](crate::pause)). Watches may: they change nothing.
 
@@ -25,7 +25,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::{
     gate::{self, Gated},
-    pause::{Pulse, Unpaused},
+    stall::{StallDetector, StallGuard},
 };
 
 /// A dead connection is noticed by pings within this time, and not when the kernel gives up on it.
@@ -33,7 +33,7 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const PING_LIMIT: Duration = Duration::from_secs(10);
 
 /// How many connections carry the watches of single objects.
-pub(crate) const LANES: usize = 4;
+pub(crate) const WATCH_CONNECTIONS: usize = 4;
 
 /// Clients for one set of credentials.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct Transport {
     /// For watches.
     pub(crate) watches: kube::Client,
     /// For watches of single objects.
-    pub(crate) lanes: [kube::Client; LANES],
+    pub(crate) watch_pool: [kube::Client; WATCH_CONNECTIONS],
     /// Tells it from those of other credentials.
     pub(crate) mark: Arc<()>,
 }
@@ -52,19 +52,19 @@ impl Transport {
     pub(crate) fn new(config: kube::Config) -> Result<Self, String> {
         let connector = connector(&config)?;
         let calls = multiplexed(&config, &connector)?;
-        let mut lanes = Vec::with_capacity(LANES);
-        for _ in 0..LANES {
-            lanes.push(multiplexed(&config, &connector)?);
+        let mut watch_pool = Vec::with_capacity(WATCH_CONNECTIONS);
+        for _ in 0..WATCH_CONNECTIONS {
+            watch_pool.push(multiplexed(&config, &connector)?);
         }
-        let lanes = lanes.try_into().map_err(|_| "the lanes cannot be counted".to_owned())?;
+        let watch_pool = watch_pool.try_into().map_err(|_| "the watch_pool cannot be counted".to_owned())?;
         let watches = kube::Client::try_from(config).map_err(told)?;
-        Ok(Self { calls, watches, lanes, mark: Arc::default() })
+        Ok(Self { calls, watches, watch_pool, mark: Arc::default() })
     }
 
     /// One client for both, for callers that have made it themselves.
     pub(crate) fn single(client: kube::Client) -> Self {
-        let lanes = std::array::from_fn(|_| client.clone());
-        Self { calls: client.clone(), lanes, watches: client, mark: Arc::default() }
+        let watch_pool = std::array::from_fn(|_| client.clone());
+        Self { calls: client.clone(), watch_pool, watches: client, mark: Arc::default() }
     }
 }
 
@@ -86,9 +86,9 @@ fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     // Below TLS, which has a buffer too.
-    let pulse = Pulse::of_this_process();
+    let pulse = StallDetector::of_this_process();
     let http = http.map_response(move |tcp: TokioIo<TcpStream>| {
-        TokioIo::new(Unpaused::new(tcp.into_inner(), Arc::clone(&pulse)))
+        TokioIo::new(StallGuard::new(tcp.into_inner(), Arc::clone(&pulse)))
     });
     Ok(https.enable_http1().enable_http2().wrap_connector(http))
 }

@@ -24,28 +24,28 @@ pub struct Selector {
 /// What a watch reports. Between a `Restarted` and the `Listed` after it come all objects that exist; what was known
 /// before and is not among them is gone.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change<K> {
+pub enum WatchEvent<K> {
     /// A full listing begins.
     Restarted,
     /// An object exists, and looks like this.
-    Seen(K),
+    Applied(K),
     /// An object was deleted.
     Deleted(K),
     /// The full listing is complete.
     Listed,
     /// The server cannot be asked at the moment; the watch goes on trying. For information only.
-    Trouble(Error),
+    Error(Error),
 }
 
-impl<K> Change<K> {
+impl<K> WatchEvent<K> {
     /// The same of an object in another form.
-    pub fn map<T>(self, form: impl FnOnce(K) -> T) -> Change<T> {
+    pub fn map<T>(self, form: impl FnOnce(K) -> T) -> WatchEvent<T> {
         match self {
-            Self::Restarted => Change::Restarted,
-            Self::Seen(object) => Change::Seen(form(object)),
-            Self::Deleted(object) => Change::Deleted(form(object)),
-            Self::Listed => Change::Listed,
-            Self::Trouble(error) => Change::Trouble(error),
+            Self::Restarted => WatchEvent::Restarted,
+            Self::Applied(object) => WatchEvent::Applied(form(object)),
+            Self::Deleted(object) => WatchEvent::Deleted(form(object)),
+            Self::Listed => WatchEvent::Listed,
+            Self::Error(error) => WatchEvent::Error(error),
         }
     }
 }
@@ -58,7 +58,7 @@ struct State<K: Object> {
 
 impl<K: Object> Objects<K> {
     /// Watches for ever.
-    pub fn watch(&self, selector: &Selector) -> impl Stream<Item = Change<K>> + Send + use<K> {
+    pub fn watch(&self, selector: &Selector) -> impl Stream<Item = WatchEvent<K>> + Send + use<K> {
         self.watch_trimmed(selector, |_| {})
     }
 
@@ -67,7 +67,7 @@ impl<K: Object> Objects<K> {
         &self,
         selector: &Selector,
         trim: fn(&mut K),
-    ) -> impl Stream<Item = Change<K>> + Send + use<K> {
+    ) -> impl Stream<Item = WatchEvent<K>> + Send + use<K> {
         let state = State {
             reader: Reader::new(self.clone(), selector.clone(), trim),
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
@@ -81,11 +81,11 @@ impl<K: Object> Objects<K> {
 }
 
 impl<K: Object> State<K> {
-    async fn next(&mut self) -> Change<K> {
+    async fn next(&mut self) -> WatchEvent<K> {
         match self.reader.next().await {
             Ok(change) => {
                 // The start of a listing proves nothing: it may be said before the server is asked.
-                if !matches!(change, Change::Restarted) {
+                if !matches!(change, WatchEvent::Restarted) {
                     self.backoff.reset();
                 }
                 change
@@ -95,7 +95,7 @@ impl<K: Object> State<K> {
     }
 
     /// Waits before the next attempt.
-    async fn pause(&mut self, error: Error) -> Change<K> {
+    async fn pause(&mut self, error: Error) -> WatchEvent<K> {
         let resource = K::plural(&());
         self.reader.objects().client().metrics().count("watch", &resource, &Err::<(), _>(error.clone()));
         let wait = self.backoff.next(error.retry_after, &mut self.rng);
@@ -106,7 +106,7 @@ impl<K: Object> State<K> {
             debug!(%resource, kind = %error.kind, %error, ?wait, "the watch is interrupted: trying again");
         }
         tokio::time::sleep(wait).await;
-        Change::Trouble(error)
+        WatchEvent::Error(error)
     }
 }
 

@@ -136,7 +136,8 @@ impl Controller {
             None => Either::Right(stream::pending()),
         };
         // Whatever ends this controller, nobody writes for the node after it.
-        let _closing = self.client.fence().map_or_else(fence::Closing::nothing, vk_kube::Fence::closing);
+        let _closing =
+            self.client.fence().map_or_else(fence::CloseOnDrop::nothing, vk_kube::Fence::close_on_drop);
         let mut stopping = false;
         let mut event = Some(Event::Tick);
         loop {
@@ -145,7 +146,7 @@ impl Controller {
                 shell.note(&event);
                 let actions = machine.handle(now, event);
                 if let Some(fence) = self.client.fence() {
-                    let limit = |permit: lease::Permit| fence::Limit {
+                    let limit = |permit: lease::Permit| fence::Deadline {
                         steady: start + permit.elapsed,
                         wall: permit.wall,
                     };
@@ -192,7 +193,7 @@ impl Controller {
         let mut look = false;
         for change in changes {
             match change {
-                NodeChange::Look => look = true,
+                NodeChange::Refresh => look = true,
                 NodeChange::Event { kind, reason, message } => shell.announce(kind, reason, message),
             }
         }

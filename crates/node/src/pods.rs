@@ -14,8 +14,8 @@ pub mod fingerprint;
 pub mod freshness;
 pub mod leftovers;
 pub mod missed;
+pub mod pod_store;
 mod referring;
-pub mod roll;
 pub mod shared;
 pub mod status;
 pub mod surveying;
@@ -50,14 +50,14 @@ use self::{
     freshness::Freshness,
     leftovers::Leftovers,
     missed::Missed,
-    roll::Roll,
+    pod_store::PodStore,
     watch::{Sight, Sights},
     worker::{Event, Worker},
     writing::Turns,
 };
 use crate::{
     now::Now,
-    resolve::{Answers, Library},
+    resolve::{PodResolver, ResolverFactory},
 };
 
 pub use self::worker::Policy;
@@ -87,11 +87,11 @@ pub struct Controller {
     /// How pods arrive.
     pub sights: Sights,
     /// Where they stand for others, kept by these sights; and by what the API server answers to writes, so that a pod is held once.
-    pub roll: Roll,
+    pub roll: PodStore,
     /// The Node as it was seen last, for the node's decisions about pods.
     pub facts: latest::Receiver<Option<Arc<Node>>>,
     /// What pods refer to.
-    pub library: Library,
+    pub library: ResolverFactory,
     /// The wall clock.
     pub clock: Clock,
 }
@@ -117,8 +117,8 @@ struct Shell {
     events: Events,
     /// Reasons of events that the provider tells itself.
     own_words: telling::OwnWords,
-    library: Library,
-    roll: Roll,
+    library: ResolverFactory,
+    roll: PodStore,
     /// Waits for objects that pods need.
     waits: JoinSet<Arc<str>>,
     ledger: Ledger,
@@ -153,7 +153,7 @@ struct Slot {
     /// The lifecycle call under way.
     call: Option<AbortHandle>,
     /// Answers what the pod refers to, once it was asked.
-    answers: Option<Answers>,
+    answers: Option<PodResolver>,
     /// The wait for an object that it needs.
     wait: Option<AbortHandle>,
     freshness: Freshness,
@@ -194,7 +194,7 @@ impl Controller {
             ledger: Ledger::new(policy.checks, policy.daemon_sets),
             facts: self.facts,
             waiting: BTreeSet::new(),
-            turns: Turns::new(self.client.turns()),
+            turns: Turns::new(self.client.write_limiter()),
             node: self.node,
             provider: self.provider,
             client: self.client,
@@ -331,7 +331,7 @@ impl Shell {
 
     fn change(&mut self, change: PodChange) {
         match change {
-            PodChange::Look(pod) => self.tell(&pod.uid, Event::Hint),
+            PodChange::Refresh(pod) => self.tell(&pod.uid, Event::Hint),
             PodChange::Status(pod, status) => self.tell(&pod.uid, Event::Reported(status)),
             PodChange::Annotations(pod, annotations) => self.tell(&pod.uid, Event::Annotations(annotations)),
             PodChange::Labels(pod, labels) => self.tell(&pod.uid, Event::Labels(labels)),

@@ -1,6 +1,6 @@
 //! What pods refer to: environment, files, tokens, credentials.
 //!
-//! A [`Library`] reads for the pods of one node, and answers for each through its [`Answers`]. Nothing is read until a
+//! A [`ResolverFactory`] reads for the pods of one node, and answers for each through its [`PodResolver`]. Nothing is read until a
 //! provider asks, and then only what the pod names, so that the rights of a node suffice. What was read is kept current by a
 //! watch per object while a pod needs it.
 //!
@@ -8,18 +8,18 @@
 //! environment or files out of what was read, and touches nothing (`env`, `files`, `registry`).
 
 mod amounts;
-mod answers;
-mod catalogue;
 mod env;
 mod expansion;
 mod fields;
 mod files;
 mod notes;
+mod object_cache;
 mod objects;
+mod pod_resolver;
 mod references;
 mod registry;
+mod service_cache;
 mod services;
-mod shelf;
 mod storage;
 mod tokens;
 mod trust;
@@ -48,8 +48,8 @@ use vk_kube::Client;
 use vk_provider::{PodEvent, Quantity, error, resolve::NodeFacts};
 use vk_supervisor::{Backoff, Clock, Supervisor};
 
-use self::shelf::{Reads, Shelf};
-pub use self::{answers::Answers, catalogue::Services};
+use self::object_cache::{ObjectCache, Reads};
+pub use self::{pod_resolver::PodResolver, service_cache::ServiceCache};
 
 /// Events that wait to be written. More are dropped: they are for people.
 const NOTES: usize = 256;
@@ -87,7 +87,7 @@ pub struct Sources {
     /// The API server, with the rights of the node.
     pub client: Client,
     /// The cluster's services.
-    pub services: Services,
+    pub services: ServiceCache,
     /// The node's name.
     pub node: String,
     /// The node's addresses, primary first.
@@ -104,14 +104,14 @@ pub struct Sources {
 
 /// What the pods of one node refer to. Clones are the same library.
 #[derive(Clone)]
-pub struct Library(Arc<Inner>);
+pub struct ResolverFactory(Arc<Inner>);
 
 struct Inner {
     sources: Sources,
-    services: Services,
-    config_maps: Shelf<ConfigMap>,
-    secrets: Shelf<Secret>,
-    runtime_classes: Shelf<RuntimeClass>,
+    services: ServiceCache,
+    config_maps: ObjectCache<ConfigMap>,
+    secrets: ObjectCache<Secret>,
+    runtime_classes: ObjectCache<RuntimeClass>,
     watching: Arc<AtomicUsize>,
     notes: mpsc::Sender<PodEvent>,
     heard: Mutex<Option<mpsc::Receiver<PodEvent>>>,
@@ -123,9 +123,9 @@ impl Default for Limits {
     }
 }
 
-// === impl Library ===
+// === impl ResolverFactory ===
 
-impl Library {
+impl ResolverFactory {
     /// Reads nothing yet. The tasks that read belong to the supervisor.
     pub fn new(sources: Sources, supervisor: &Supervisor) -> Self {
         let watching = Arc::new(AtomicUsize::new(0));
@@ -138,9 +138,9 @@ impl Library {
             shown: sources.watches.clone(),
         };
         Self(Arc::new(Inner {
-            config_maps: Shelf::new(reads.clone()),
-            secrets: Shelf::new(reads.clone()),
-            runtime_classes: Shelf::new(reads),
+            config_maps: ObjectCache::new(reads.clone()),
+            secrets: ObjectCache::new(reads.clone()),
+            runtime_classes: ObjectCache::new(reads),
             services: sources.services.clone(),
             watching,
             notes,
@@ -150,8 +150,8 @@ impl Library {
     }
 
     /// Answers for a pod, until closed.
-    pub fn pod(&self, pod: &Arc<Pod>) -> Answers {
-        Answers::new(self.clone(), pod)
+    pub fn pod(&self, pod: &Arc<Pod>) -> PodResolver {
+        PodResolver::new(self.clone(), pod)
     }
 
     /// What people shall hear. Given once.

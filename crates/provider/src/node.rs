@@ -87,7 +87,7 @@ pub enum ConditionStatus {
 pub enum NodeChange {
     /// [`Provider::configure_node`](crate::Provider::configure_node) or [`Provider::ping`](crate::Provider::ping) would
     /// now answer differently: ask both. Many in a row count as one.
-    Look,
+    Refresh,
     /// Something worth telling happened: it becomes an event on the node.
     Event {
         /// Normal or Warning.

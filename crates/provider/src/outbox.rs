@@ -54,7 +54,7 @@ impl Outbox {
     }
 
     /// Tells that the status of a pod should be asked for, in place of one that nobody has read yet.
-    pub fn look(&self, pod: &PodRef) {
+    pub fn refresh(&self, pod: &PodRef) {
         self.put(pod, None);
     }
 
@@ -81,7 +81,7 @@ impl Outbox {
         let status = waiting.latest.remove(&pod.uid)?;
         Some(match status {
             Some(status) => PodChange::Status(pod, status),
-            None => PodChange::Look(pod),
+            None => PodChange::Refresh(pod),
         })
     }
 
@@ -135,11 +135,11 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let pods = ["a", "b"].map(|name| PodRef::new("default", name, name));
         outbox.status(&pods[0], status("Pending"));
-        outbox.look(&pods[0]);
-        outbox.look(&pods[0]);
-        outbox.look(&pods[1]);
+        outbox.refresh(&pods[0]);
+        outbox.refresh(&pods[0]);
+        outbox.refresh(&pods[1]);
         let told: Vec<PodChange> = outbox.changes().take(2).collect().await;
-        assert_eq!(told, pods.map(PodChange::Look));
+        assert_eq!(told, pods.map(PodChange::Refresh));
     }
 
     #[tokio::test]

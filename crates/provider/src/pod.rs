@@ -69,7 +69,7 @@ pub enum Changes {
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodChange {
     /// Something about this pod changed: ask for its status.
-    Look(PodRef),
+    Refresh(PodRef),
     /// This is the pod's status now.
     Status(PodRef, Box<PodStatus>),
     /// Something worth telling happened: it becomes an event on the pod.

@@ -97,7 +97,7 @@ pub trait Provider: Send + Sync + 'static {
     /// Describes the node: capacity, addresses, system facts, labels, taints and conditions of its own. The template
     /// comes filled with the defaults and the user's settings; what the provider sets wins.
     ///
-    /// Called again after every [`NodeChange::Look`], always with a fresh template, so it states the whole truth each
+    /// Called again after every [`NodeChange::Refresh`], always with a fresh template, so it states the whole truth each
     /// time. Quick and without side effects.
     fn configure_node(&self, _node: &mut NodeTemplate) {}
 

@@ -9,19 +9,19 @@ use k8s_openapi::{
 
 use crate::quantity::Quantity;
 
-/// Amounts of resources, by name.
-pub type Amounts = BTreeMap<String, Quantity>;
+/// ResourceList of resources, by name.
+pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// What a pod requests, as scheduler and kubelet count it: the containers together with the sidecars, or the largest step of
 /// the initialisation if that is more; what the pod says as a whole instead of it; and the overhead of its runtime.
-pub fn requests(pod: &Pod) -> Amounts {
+pub fn requests(pod: &Pod) -> ResourceList {
     let mut all = total(pod, |resources| amounts(resources.requests.as_ref()));
     add(&mut all, &overhead(pod));
     all
 }
 
 /// The same of limits, where the overhead is added only to what is limited.
-pub fn limits(pod: &Pod) -> Amounts {
+pub fn limits(pod: &Pod) -> ResourceList {
     let mut all = total(pod, |resources| amounts(resources.limits.as_ref()));
     let mut overhead = overhead(pod);
     overhead.retain(|name, _| all.get(name).is_some_and(|limit| *limit != Quantity::units(0)));
@@ -29,18 +29,18 @@ pub fn limits(pod: &Pod) -> Amounts {
     all
 }
 
-fn overhead(pod: &Pod) -> Amounts {
+fn overhead(pod: &Pod) -> ResourceList {
     amounts(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()))
 }
 
-fn total(pod: &Pod, list: impl Fn(&ResourceRequirements) -> Amounts) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
+fn total(pod: &Pod, list: impl Fn(&ResourceRequirements) -> ResourceList) -> ResourceList {
+    let Some(spec) = &pod.spec else { return ResourceList::new() };
     let of = |container: &Container| container.resources.as_ref().map(&list).unwrap_or_default();
-    let mut all = Amounts::new();
+    let mut all = ResourceList::new();
     for container in &spec.containers {
         add(&mut all, &of(container));
     }
-    let (mut sidecars, mut largest) = (Amounts::new(), Amounts::new());
+    let (mut sidecars, mut largest) = (ResourceList::new(), ResourceList::new());
     for container in spec.init_containers.iter().flatten() {
         let own = of(container);
         let mut step = sidecars.clone();
@@ -65,21 +65,21 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// Amounts as the API server writes them. What is not written as an amount is left out.
-pub fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
+/// ResourceList as the API server writes them. What is not written as an amount is left out.
+pub fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceList {
     // The API server has checked the notation.
     let read = |(name, text): (&String, &ApiQuantity)| Some((name.clone(), text.0.parse().ok()?));
     list.into_iter().flatten().filter_map(read).collect()
 }
 
 /// Adds amounts to others, which keep their notation.
-pub fn add(to: &mut Amounts, more: &Amounts) {
+pub fn add(to: &mut ResourceList, more: &ResourceList) {
     for (name, amount) in more {
         to.entry(name.clone()).and_modify(|known| *known = *known + *amount).or_insert(*amount);
     }
 }
 
-fn raise(to: &mut Amounts, least: Amounts) {
+fn raise(to: &mut ResourceList, least: ResourceList) {
     for (name, amount) in least {
         let known = to.entry(name).or_insert(amount);
         *known = (*known).max(amount);

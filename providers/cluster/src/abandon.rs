@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use tokio::sync::watch;
 use tracing::warn;
-use vk_kube::{Change, Client, Lean, Objects, Selector};
+use vk_kube::{Client, Objects, Selector, Slim, WatchEvent};
 use vk_supervisor::{Supervisor, task};
 
 use crate::names::{ABANDON, Owner, annotation};
@@ -42,11 +42,11 @@ pub fn watch(upper: Client, node: String, supervisor: &Supervisor) -> watch::Rec
 
 /// Ends when the node is seen to be abandoned.
 async fn look(upper: &Client, node: &str, abandoned: &watch::Sender<bool>) {
-    let nodes: Objects<Lean<Node>> = Objects::cluster(upper.clone());
+    let nodes: Objects<Slim<Node>> = Objects::cluster(upper.clone());
     let selector = Selector { fields: Some(format!("metadata.name={node}")), labels: None };
     let mut changes = std::pin::pin!(nodes.watch(&selector));
     while let Some(change) = changes.next().await {
-        if let Change::Seen(Lean(node)) = change
+        if let WatchEvent::Applied(Slim(node)) = change
             && is_abandoned(&node.metadata)
         {
             abandoned.send_replace(true);

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
-use vk_kube::{Client, Error, Kind, Metrics, Source, access::Deed};
+use vk_kube::{Client, Error, Kind, Metrics, Source, access::AccessCheck};
 use vk_provider::Finding;
 use vk_supervisor::Supervisor;
 
@@ -30,7 +30,7 @@ pub enum Need {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
     /// What it is.
-    pub deed: Deed,
+    pub deed: AccessCheck,
     /// How much it is needed.
     pub need: Need,
     /// What it is needed for.
@@ -84,7 +84,7 @@ pub fn rights(namespaces: &Namespaces) -> Vec<Right> {
         |namespace: &str, (group, resource, verbs, need, purpose): (&str, &str, &[&str], Need, _)| {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
             all.extend(verbs.iter().map(|verb| Right {
-                deed: Deed {
+                deed: AccessCheck {
                     verb: (*verb).to_owned(),
                     group: group.to_owned(),
                     resource: resource.to_owned(),
@@ -167,7 +167,9 @@ struct Version {
 
 async fn version(client: &Client) -> Result<Finding, Error> {
     // Whoever has no credentials that count may read the version in most clusters, and nothing else.
-    Deed { verb: "list".to_owned(), resource: "nodes".to_owned(), ..Deed::default() }.allowed(client).await?;
+    AccessCheck { verb: "list".to_owned(), resource: "nodes".to_owned(), ..AccessCheck::default() }
+        .allowed(client)
+        .await?;
     let version: Version = client.read("version", "/version").await?;
     let found = format!("{} is {}", client.server(), version.git_version);
     let minor = version.minor.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0);
@@ -212,7 +214,7 @@ async fn missing(client: &Client, rights: Vec<Right>) -> Vec<Finding> {
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Deed { verb, group, resource, subresource, namespace, name } = &self.deed;
+        let AccessCheck { verb, group, resource, subresource, namespace, name } = &self.deed;
         write!(f, "{verb} {resource}")?;
         if !subresource.is_empty() {
             write!(f, "/{subresource}")?;

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Event;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tracing::{debug, error, warn};
-use vk_kube::{Change, Client, Kind as ErrorKind, Lean, Objects, Selector};
+use vk_kube::{Client, Kind as ErrorKind, Objects, Selector, Slim, WatchEvent};
 use vk_provider::{PodEvent, PodRef};
 use vk_supervisor::{Backoff, Supervisor, task};
 
@@ -54,7 +54,7 @@ pub struct Setup {
 }
 
 /// What a watch says of one kind in one namespace, or in all.
-type Heard = (usize, Change<Lean<Event>>);
+type Heard = (usize, WatchEvent<Slim<Event>>);
 
 /// Begins to tell, until the supervisor stops.
 pub fn follow(setup: Setup) {
@@ -89,13 +89,13 @@ async fn run(setup: Setup) {
             Some((scope, change)) = heard.recv() => {
                 let now = begun.elapsed();
                 match change {
-                    Change::Restarted => relay.begin(scope),
-                    Change::Seen(Lean(event)) => {
+                    WatchEvent::Restarted => relay.begin(scope),
+                    WatchEvent::Applied(Slim(event)) => {
                         let told = Word::read(&event).map(|word| relay.hear(now, scope, word, &*setup.pods));
                         told.unwrap_or_default()
                     }
-                    Change::Listed => relay.listed(scope),
-                    Change::Deleted(_) | Change::Trouble(_) => Vec::new(),
+                    WatchEvent::Listed => relay.listed(scope),
+                    WatchEvent::Deleted(_) | WatchEvent::Error(_) => Vec::new(),
                 }
             }
             () = due => relay.tick(begun.elapsed(), &*setup.pods),
@@ -132,7 +132,7 @@ async fn read(
     number: usize,
     heard: mpsc::Sender<Heard>,
 ) {
-    let events: Objects<Lean<Event>> = match &namespace {
+    let events: Objects<Slim<Event>> = match &namespace {
         Some(namespace) => Objects::namespaced(lower, namespace),
         None => Objects::everywhere(lower),
     };
@@ -143,7 +143,7 @@ async fn read(
     loop {
         let mut changes = std::pin::pin!(events.watch(&selector));
         while let Some(change) = changes.next().await {
-            if let Change::Trouble(error) = &change
+            if let WatchEvent::Error(error) = &change
                 && error.kind == ErrorKind::Forbidden
             {
                 if !std::mem::replace(&mut warned, true) {
@@ -155,7 +155,7 @@ async fn read(
                 }
                 break;
             }
-            if matches!(change, Change::Listed) {
+            if matches!(change, WatchEvent::Listed) {
                 refused.reset();
                 warned = false;
             }

@@ -7,7 +7,7 @@ use futures::{
     StreamExt as _, stream,
     stream::{BoxStream, FuturesUnordered},
 };
-use vk_kube::{Client, Kind as ErrorKind, Source, Upper};
+use vk_kube::{Client, Kind as ErrorKind, Source, UpperCluster};
 use vk_provider::{
     Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
 };
@@ -59,7 +59,7 @@ impl Factory for ClusterFactory {
     /// The lower cluster need not answer: the nodes are NotReady until it does, and other clusters of this process do not wait for it.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {
         let settings = Settings::read(&config)?;
-        let upper: Upper = context
+        let upper: UpperCluster = context
             .extensions
             .get()
             .ok_or_else(|| Error::internal("the process does not lend its API server's client"))?;
@@ -134,7 +134,7 @@ async fn known(lower: &Lower) {
 }
 
 /// A client of the lower cluster. Nothing is asked of it yet.
-async fn connect(settings: &Settings, upper: &Upper) -> Result<Client> {
+async fn connect(settings: &Settings, upper: &UpperCluster) -> Result<Client> {
     let Some(path) = settings.kubeconfig.clone() else {
         return Err(Error::invalid(
             "kubeconfig: say how the lower cluster is reached: --client-kubeconfig FILE, or `kubeconfig` in the provider's configuration",

@@ -15,7 +15,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod, Toleration};
 use vk_provider::{
     Quantity,
-    requests::{self, Amounts},
+    requests::{self, ResourceList},
 };
 
 use crate::names::{Owner, label};
@@ -71,9 +71,9 @@ pub struct Share {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sum {
     /// What there is.
-    pub capacity: Amounts,
+    pub capacity: ResourceList,
     /// What of it is not taken by pods of others.
-    pub allocatable: Amounts,
+    pub allocatable: ResourceList,
     /// Labels on which the nodes agree.
     pub labels: BTreeMap<String, String>,
     /// How many nodes there are.
@@ -81,7 +81,7 @@ pub struct Sum {
     /// The nodes cannot be seen: what is offered is what is configured.
     pub unseen: bool,
     /// The most that is free on one of them, of each resource.
-    pub largest_free: Amounts,
+    pub largest_free: ResourceList,
     /// What most of them run on.
     pub operating_system: Option<String>,
     /// What most of them are built of.
@@ -94,7 +94,7 @@ pub struct Claim {
     /// The lower node that it is bound to.
     pub node: Option<String>,
     /// What it requests.
-    pub requests: Amounts,
+    pub requests: ResourceList,
     /// Whether it is of this virtual node. Pods of other virtual nodes of the same upper cluster are not.
     pub ours: bool,
     /// Whether it has ended, and takes nothing any more.
@@ -120,8 +120,9 @@ impl Default for Share {
 
 impl Sum {
     /// What is configured, where the lower nodes cannot be seen.
-    pub(crate) fn configured(cap: &Amounts) -> Self {
-        let mut all: Amounts = ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
+    pub(crate) fn configured(cap: &ResourceList) -> Self {
+        let mut all: ResourceList =
+            ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
         all.extend(cap.iter().map(|(name, amount)| (name.clone(), *amount)));
         Self {
             capacity: all.clone(),
@@ -162,8 +163,9 @@ pub fn sum<'a>(
     share: &Share,
 ) -> Sum {
     let members: Vec<&Node> = nodes.into_iter().filter(|node| is_eligible(node, share)).collect();
-    let mut total: Amounts = ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
-    let mut free: BTreeMap<&str, Amounts> = BTreeMap::new();
+    let mut total: ResourceList =
+        ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
+    let mut free: BTreeMap<&str, ResourceList> = BTreeMap::new();
     for node in &members {
         let has = offered(node);
         requests::add(&mut total, &has);
@@ -172,7 +174,7 @@ pub fn sum<'a>(
     one_huge_page(&mut total);
     let foreign = place(pods, &mut free);
     let nothing = Quantity::units(0);
-    let (mut capacity, mut allocatable) = (Amounts::new(), Amounts::new());
+    let (mut capacity, mut allocatable) = (ResourceList::new(), ResourceList::new());
     for (name, amount) in &total {
         let part = rounding::percent(name, *amount, share.percent);
         let taken = foreign.get(name).copied().unwrap_or(nothing);
@@ -183,7 +185,7 @@ pub fn sum<'a>(
         capacity.insert(name.clone(), cap(part));
         allocatable.insert(name.clone(), cap(part - taken));
     }
-    let mut largest_free = Amounts::new();
+    let mut largest_free = ResourceList::new();
     for (name, left) in free.into_values().flatten().filter(|(name, _)| total.contains_key(name)) {
         let left = rounding::whole(&name, left);
         let most = largest_free.entry(name).or_insert(left);
@@ -202,16 +204,19 @@ pub fn sum<'a>(
 }
 
 /// What a node has for pods: what it keeps for itself was never on offer, so this is not its capacity.
-fn offered(node: &Node) -> Amounts {
+fn offered(node: &Node) -> ResourceList {
     let mut all = requests::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
     all.retain(|name, amount| !name.starts_with(ATTACHABLE) && !amount.is_negative());
     all
 }
 
 /// Takes what pods have off what is free on their nodes, and tells what pods of others have together.
-fn place<'a>(pods: impl IntoIterator<Item = &'a Claim>, free: &mut BTreeMap<&str, Amounts>) -> Amounts {
+fn place<'a>(
+    pods: impl IntoIterator<Item = &'a Claim>,
+    free: &mut BTreeMap<&str, ResourceList>,
+) -> ResourceList {
     let nothing = Quantity::units(0);
-    let mut foreign = Amounts::new();
+    let mut foreign = ResourceList::new();
     for claim in pods.into_iter().filter(|claim| !claim.terminal) {
         let Some(free) = claim.node.as_deref().and_then(|node| free.get_mut(node)) else { continue };
         let requests = claim.requests.iter().map(|(name, amount)| (name.as_str(), *amount));
@@ -233,7 +238,7 @@ fn place<'a>(pods: impl IntoIterator<Item = &'a Claim>, free: &mut BTreeMap<&str
 }
 
 /// Pages of several sizes are not offered: an upper cluster may not take a node that has them, and then there is no node at all.
-fn one_huge_page(total: &mut Amounts) {
+fn one_huge_page(total: &mut ResourceList) {
     let is_some =
         |name: &str, amount: &Quantity| name.starts_with(HUGE_PAGES) && *amount > Quantity::units(0);
     let sizes = total.iter().filter(|(name, amount)| is_some(name, amount)).count();

@@ -16,7 +16,7 @@ use futures::{StreamExt as _, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use vk_kube::{Objects, Upper};
+use vk_kube::{Objects, UpperCluster};
 use vk_provider::{
     Changes, ContainerRef, Error, NodeChange, NodeTemplate, ObservedPod, Outbox, PodBundle, PodRef, Provider,
     Result,
@@ -48,7 +48,7 @@ pub struct ClusterProvider {
 /// What a [`ClusterProvider`] is made of.
 pub struct Setup {
     /// The cluster that the node is of.
-    pub upper: Upper,
+    pub upper: UpperCluster,
     /// The cluster that runs its pods.
     pub lower: Lower,
     /// Whose the lower pods are.
@@ -60,7 +60,7 @@ pub struct Setup {
 }
 
 struct VirtualNode {
-    upper: Upper,
+    upper: UpperCluster,
     lower: Lower,
     owner: Owner,
     settings: Settings,
@@ -185,7 +185,7 @@ impl Provider for ClusterProvider {
         let changed = self.node.standing.subscribe();
         let looks = stream::unfold(changed, |mut changed| async move {
             changed.changed().await.ok()?;
-            Some((NodeChange::Look, changed))
+            Some((NodeChange::Refresh, changed))
         });
         Some(stream::select(looks, abandoning::farewell(&self.node)).boxed())
     }
@@ -282,7 +282,7 @@ impl VirtualNode {
     /// Has the core ask for a pod's status, as long as the node is ours.
     fn look(&self, pod: &PodRef) {
         if self.term.lock().is_some() {
-            self.outbox.look(pod);
+            self.outbox.refresh(pod);
         }
     }
 

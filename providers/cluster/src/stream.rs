@@ -12,7 +12,7 @@ use form_urlencoded::Serializer;
 use http::{Method, Request};
 use vk_kube::{
     Client, Kind,
-    open::{Refused, Upgraded},
+    raw::{UpgradeError, Upgraded},
 };
 use vk_provider::{ContainerRef, Error, PodRef, Result};
 use vk_streaming::{Limits, client::Offer};
@@ -66,13 +66,15 @@ impl Streams {
     ) -> Result<Agreed<P>, Fault> {
         let offer = Offer::websocket(&names(websocket));
         let first = match self.ask(part, Method::GET, address, &offer, websocket).await {
-            Err(Fault::Refused(refused)) if asks_otherwise(&refused) => refused,
+            Err(Fault::UpgradeError(refused)) if asks_otherwise(&refused) => refused,
             answer => return answer,
         };
         let offer = Offer::spdy(&names(spdy));
         match self.ask(part, Method::POST, address, &offer, spdy).await {
             // What the API server says counts more than what somebody between us does.
-            Err(Fault::Refused(second)) if first.is_status && !second.is_status => Err(Fault::Refused(first)),
+            Err(Fault::UpgradeError(second)) if first.is_status && !second.is_status => {
+                Err(Fault::UpgradeError(first))
+            }
             answer => answer,
         }
     }
@@ -90,7 +92,7 @@ impl Streams {
             Fault::Other(Error::invalid(format!("make a request for {part}")).caused_by(error))
         })?;
         offer.ask(request.headers_mut()).map_err(Fault::Other)?;
-        let (answer, io) = self.client.upgrade(part, request).await.map_err(Fault::Refused)?;
+        let (answer, io) = self.client.upgrade(part, request).await.map_err(Fault::UpgradeError)?;
         let taken = offer.taken(&answer.headers).map_err(Fault::Other)?;
         match known.iter().find(|(name, _)| *name == taken) {
             Some((_, protocol)) => Ok((*protocol, io)),
@@ -106,7 +108,7 @@ impl Streams {
 #[derive(Debug)]
 enum Fault {
     /// The server's word.
-    Refused(Refused),
+    UpgradeError(UpgradeError),
     /// Ours.
     Other(Error),
 }
@@ -114,7 +116,7 @@ enum Fault {
 impl Fault {
     fn told(self, doing: &str) -> Error {
         match self {
-            Self::Refused(refused) => fault::of(doing, refused.error),
+            Self::UpgradeError(refused) => fault::of(doing, refused.error),
             Self::Other(error) => Error::new(error.kind().clone(), doing.to_owned()).caused_by(error),
         }
     }
@@ -122,7 +124,7 @@ impl Fault {
 
 /// Whether the same may be answered otherwise when it is asked for in the other way. Nothing that may have begun is begun
 /// twice.
-fn asks_otherwise(refused: &Refused) -> bool {
+fn asks_otherwise(refused: &UpgradeError) -> bool {
     match refused.error.kind {
         Kind::Forbidden => true,
         Kind::Invalid => !refused.is_status,

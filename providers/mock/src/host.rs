@@ -85,7 +85,7 @@ impl Host {
         reply
     }
 
-    /// Changes of the pods of a node from now on: a status for a pod that is there, [`PodChange::Look`] for one that is
+    /// Changes of the pods of a node from now on: a status for a pod that is there, [`PodChange::Refresh`] for one that is
     /// gone. Of several changes to a pod a slow reader sees the last.
     pub fn changes(&self, node: &str) -> BoxStream<'static, PodChange> {
         let node: Arc<str> = node.into();
@@ -166,7 +166,7 @@ impl Subscription {
         let (pod, ()) = own.outbox.pop()?;
         Some(match world.status(&pod) {
             Some(status) => PodChange::Status(pod, Box::new(status)),
-            None => PodChange::Look(pod),
+            None => PodChange::Refresh(pod),
         })
     }
 }

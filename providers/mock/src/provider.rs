@@ -192,7 +192,7 @@ impl Mock {
 fn looks<T: Send + Sync + 'static>(value: watch::Receiver<T>) -> BoxStream<'static, NodeChange> {
     stream::unfold(value, |mut value| async move {
         value.changed().await.ok()?;
-        Some((NodeChange::Look, value))
+        Some((NodeChange::Refresh, value))
     })
     .boxed()
 }

@@ -294,7 +294,7 @@ impl Subscription {
             let taken = self.shared.state.lock().readers.get_mut(&self.id).and_then(|own| own.outbox.pop());
             match taken {
                 Some((pod, Some(status))) => return PodChange::Status(pod, status),
-                Some((pod, None)) => return PodChange::Look(pod),
+                Some((pod, None)) => return PodChange::Refresh(pod),
                 None => self.filled.notified().await,
             }
         }

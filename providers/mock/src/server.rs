@@ -75,7 +75,7 @@ async fn forward(mut changes: BoxStream<'static, PodChange>, lines: mpsc::Sender
     while let Some(change) = changes.next().await {
         let message = match change {
             PodChange::Status(pod, status) => FromHost::Change { pod, status: Some(status) },
-            PodChange::Look(pod) => FromHost::Change { pod, status: None },
+            PodChange::Refresh(pod) => FromHost::Change { pod, status: None },
             _ => continue,
         };
         if !send(&lines, &message).await {

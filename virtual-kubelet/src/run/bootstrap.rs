@@ -11,8 +11,8 @@ use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 use vk_kube::{
     Client, ConfigError, Kind, Metrics, Source,
-    csr::{self, Renewer, Store, Wanted},
-    kubeconfig::{self, Proof},
+    csr::{self, CertificateSpec, Renewer, Store},
+    kubeconfig::{self, ClientCredential},
 };
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
@@ -65,20 +65,20 @@ impl Bootstrap {
         metrics: &Metrics,
     ) -> Result<&Path, Failure> {
         let path = self.kubeconfig.as_path();
-        match kubeconfig::proof(path).map_err(|error| unusable("kubeconfig", &error))? {
-            Proof::Certificate { pair, .. } if !pair.expired(self.clock.now()) => {
+        match kubeconfig::client_credential(path).map_err(|error| unusable("kubeconfig", &error))? {
+            ClientCredential::Certificate { pair, .. } if !pair.expired(self.clock.now()) => {
                 info!(kubeconfig = %path.display(), until = %pair.not_after(), "there is a valid client certificate: no bootstrap");
                 return Ok(path);
             }
-            Proof::Certificate { pair, .. } => {
+            ClientCredential::Certificate { pair, .. } => {
                 warn!(kubeconfig = %path.display(), since = %pair.not_after(), "the client certificate has expired: bootstrapping again");
             }
-            Proof::Damaged { reason } => {
+            ClientCredential::Damaged { reason } => {
                 warn!(kubeconfig = %path.display(), reason, "the client certificate cannot be used: bootstrapping again");
             }
-            Proof::Missing => {}
+            ClientCredential::Missing => {}
             // A kubelet would write over it.
-            Proof::Other => {
+            ClientCredential::Other => {
                 let message = format!(
                     "{} is there and holds other credentials than a certificate: leave bootstrapKubeconfig out to use it, or \
                      name a file that may be written",
@@ -87,7 +87,7 @@ impl Bootstrap {
                 return Err(refused("kubeconfig", message));
             }
         }
-        let wanted = Wanted::client(&self.node);
+        let wanted = CertificateSpec::client(&self.node);
         let stored = self.store.load().ok().flatten();
         if stored.is_none_or(|pair| pair.expired(self.clock.now()) || pair.lacks(&wanted).is_some()) {
             self.ask(&wanted, supervisor, metrics).await?;
@@ -99,7 +99,12 @@ impl Bootstrap {
         Ok(path)
     }
 
-    async fn ask(&self, wanted: &Wanted, supervisor: &Supervisor, metrics: &Metrics) -> Result<(), Failure> {
+    async fn ask(
+        &self,
+        wanted: &CertificateSpec,
+        supervisor: &Supervisor,
+        metrics: &Metrics,
+    ) -> Result<(), Failure> {
         // Its tasks end with it: nobody needs the token any more afterwards.
         let asking = supervisor.child();
         let asked = async {
@@ -124,7 +129,7 @@ impl Bootstrap {
     }
 
     /// Asks until there is an answer. That nobody decides is no failure; that nobody may ask is one, after some time.
-    async fn obtain(&self, client: &Client, wanted: &Wanted) -> Result<(), Failure> {
+    async fn obtain(&self, client: &Client, wanted: &CertificateSpec) -> Result<(), Failure> {
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         let mut rng = StdRng::from_rng(&mut rand::rng());
@@ -175,15 +180,17 @@ impl Bootstrap {
     /// Renews the certificate for as long as the process runs, if it is the one that we store. The client sees the new one in
     /// the file.
     pub(super) async fn keep(self, client: Client, supervisor: &Supervisor, metrics: Metrics) {
-        let ours = match kubeconfig::proof(&self.kubeconfig) {
-            Ok(Proof::Certificate { file, .. }) => file.is_some_and(|file| file == self.store.path()),
+        let ours = match kubeconfig::client_credential(&self.kubeconfig) {
+            Ok(ClientCredential::Certificate { file, .. }) => {
+                file.is_some_and(|file| file == self.store.path())
+            }
             _ => false,
         };
         if !ours {
             info!(kubeconfig = %self.kubeconfig.display(), "the client certificate is not ours to renew");
             return;
         }
-        let (sender, wanted) = watch::channel(Wanted::client(&self.node));
+        let (sender, wanted) = watch::channel(CertificateSpec::client(&self.node));
         let mut renewer = Renewer::new(client, wanted, self.store, self.clock);
         // It may be gone by now, as kubeadm removes it. Then there is no way back from a certificate that has expired.
         match self.token.connect(supervisor, metrics).await {

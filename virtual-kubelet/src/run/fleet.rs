@@ -15,16 +15,16 @@ use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity, Upper, Version};
+use vk_kube::{Client, Fence, Identity, UpperCluster, Version};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
         self,
         admission::{Checks, Refused},
-        roll::Roll,
+        pod_store::PodStore,
         watches::Watches,
     },
-    resolve::{Library, Limits, Services, Sources},
+    resolve::{Limits, ResolverFactory, ServiceCache, Sources},
 };
 use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
 use vk_supervisor::{Clock, Supervisor, task};
@@ -86,7 +86,7 @@ struct Common {
     restricted: bool,
     shared: Option<Shared>,
     watches: Watches,
-    services: Services,
+    services: ServiceCache,
     metrics: node::Metrics,
     supervisor: Supervisor,
     /// How much of the time for stopping the calls on pods may take.
@@ -128,7 +128,7 @@ impl Fleet {
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let server = server_version(&client).await;
         let common = Common {
-            services: Services::new(client.clone(), supervisor),
+            services: ServiceCache::new(client.clone(), supervisor),
             watches,
             settings: settings(&config),
             restricted,
@@ -220,7 +220,7 @@ impl Fleet {
             earlier.supervisor.stop();
         }
         self.report(progress.clone(), &common.supervisor);
-        let (roll, seen) = (Roll::default(), watch::Sender::new(None));
+        let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
         let kubelet_port = common.kubelets.serve(Served {
             name,
             node,
@@ -301,9 +301,9 @@ impl Fleet {
 }
 
 /// What backends may have of the cluster itself.
-fn upper(common: &Common) -> Upper {
+fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
-    Upper::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
+    UpperCluster::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
 }
 
 /// A node that the backend took back may end; the process goes on without it.
@@ -441,7 +441,7 @@ fn pods(
     context: &Context,
     common: &Common,
     facts: watch::Receiver<Option<Arc<Node>>>,
-    roll: &Roll,
+    roll: &PodStore,
 ) -> pods::Controller {
     let sources = Sources {
         client: common.reader(name),
@@ -461,7 +461,7 @@ fn pods(
         sights: roll.follow(common.watches.of(name)),
         roll: roll.clone(),
         facts,
-        library: Library::new(sources, &common.supervisor),
+        library: ResolverFactory::new(sources, &common.supervisor),
         clock: Clock::system(),
     }
 }

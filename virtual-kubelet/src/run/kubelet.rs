@@ -19,7 +19,7 @@ use tokio::{
 };
 use tracing::error;
 use vk_kube::Client;
-use vk_node::pods::roll::Roll;
+use vk_node::pods::pod_store::PodStore;
 use vk_provider::{Context, Provider};
 use vk_server::{
     Api, Limits, Metrics, Pods, Switches,
@@ -64,7 +64,7 @@ pub(super) struct Served<'a> {
     pub(super) node: &'a config::Node,
     pub(super) context: &'a Context,
     pub(super) provider: Arc<dyn Provider>,
-    pub(super) roll: Roll,
+    pub(super) roll: PodStore,
     /// The Node as it was seen last.
     pub(super) seen: watch::Receiver<Option<Arc<Node>>>,
     /// Stops the node.
@@ -72,7 +72,7 @@ pub(super) struct Served<'a> {
 }
 
 /// The roll as the server wants it.
-struct Known(Roll);
+struct Known(PodStore);
 
 // === impl Doors ===
 

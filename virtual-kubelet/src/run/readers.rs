@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use vk_kube::{
     Client, Error, Identity,
-    access::{self, Deed},
+    access::{self, AccessCheck},
 };
 use vk_supervisor::Backoff;
 
@@ -118,15 +118,15 @@ async fn ask(client: &Client, nodes: &BTreeSet<String>, limit: Option<Duration>)
 async fn ask_once(client: &Client, nodes: &BTreeSet<String>) -> Result<Readers, Error> {
     // First what is the same for all, as there may be a thousand of them.
     for group in access::NODE_GROUPS {
-        if !Deed::impersonate("groups", group).allowed(client).await? {
+        if !AccessCheck::impersonate("groups", group).allowed(client).await? {
             return Ok(Readers::Some(Arc::default()));
         }
     }
-    if Deed::impersonate("users", "").allowed(client).await? {
+    if AccessCheck::impersonate("users", "").allowed(client).await? {
         return Ok(Readers::Nodes);
     }
     let asked = stream::iter(nodes).map(async |node| {
-        let deed = Deed::impersonate("users", format!("system:node:{node}"));
+        let deed = AccessCheck::impersonate("users", format!("system:node:{node}"));
         Ok::<_, Error>(deed.allowed(client).await?.then(|| node.clone()))
     });
     let allowed: Vec<Option<String>> = asked.buffer_unordered(AT_ONCE).try_collect().await?;

@@ -19,7 +19,7 @@ fn flags(arguments: &[&str], words: &[&str]) {
 
 #[test]
 fn names_of_nodes() {
-    file("nodeName: Upper", &["nodeName:", "`Upper`", "lowercase", "vk.yaml"]);
+    file("nodeName: UpperCluster", &["nodeName:", "`UpperCluster`", "lowercase", "vk.yaml"]);
     file(&format!("nodes: [{{name: {}}}]", "a".repeat(254)), &["nodes[0].name:", "254", "253"]);
     flags(&["--nodename", "under_score"], &["nodeName:", "`under_score`", "--nodename"]);
     file("nodes: [{name: a}, {name: a}]", &["nodes[1].name:", "`a`", "nodes[0]"]);

@@ -15,7 +15,7 @@ use x509_parser::{
     x509::X509Name,
 };
 
-use super::{Error, Wanted};
+use super::{CertificateSpec, Error};
 
 /// The group of all nodes, as a certificate names it.
 pub(super) const ORGANIZATION: &str = "system:nodes";
@@ -100,12 +100,12 @@ impl Pair {
     }
 
     /// Whether its subject is this node.
-    pub fn belongs_to(&self, wanted: &Wanted) -> bool {
+    pub fn belongs_to(&self, wanted: &CertificateSpec) -> bool {
         self.0.names.common_name == wanted.user()
     }
 
     /// What it would need to be the wanted one, if anything. That it holds more does not matter.
-    pub fn lacks(&self, wanted: &Wanted) -> Option<String> {
+    pub fn lacks(&self, wanted: &CertificateSpec) -> Option<String> {
         self.0.names.lack(wanted)
     }
 }
@@ -162,7 +162,7 @@ impl Names {
     }
 
     /// What they would need to be the wanted ones.
-    pub(super) fn lack(&self, wanted: &Wanted) -> Option<String> {
+    pub(super) fn lack(&self, wanted: &CertificateSpec) -> Option<String> {
         let user = wanted.user();
         if self.common_name != user {
             return Some(format!("its subject is {:?} and not {user:?}", self.common_name));

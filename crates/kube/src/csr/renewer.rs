@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{info, warn};
 use vk_supervisor::{Backoff, Clock};
 
-use super::{Error, Pair, Store, Wanted, obtain};
+use super::{CertificateSpec, Error, Pair, Store, obtain};
 use crate::Client;
 
 /// How often the clock is read while there is nothing to do: a machine that slept, or whose clock was set, is noticed.
@@ -25,7 +25,7 @@ const LAST_RETRY: Duration = Duration::from_mins(5);
 
 /// How it stands with a certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Standing {
+pub struct RenewalStatus {
     /// The one to use. Never one that has expired.
     pub current: Option<Pair>,
     /// The request that waits for somebody to decide: `kubectl certificate approve NAME`.
@@ -38,10 +38,10 @@ pub struct Standing {
 pub struct Renewer {
     client: Client,
     fallback: Option<Client>,
-    wanted: watch::Receiver<Wanted>,
+    wanted: watch::Receiver<CertificateSpec>,
     store: Store,
     clock: Clock,
-    standing: watch::Sender<Standing>,
+    status: watch::Sender<RenewalStatus>,
     /// When to replace the current one.
     due: Timestamp,
     /// No success is followed by another attempt before this.
@@ -52,22 +52,22 @@ pub struct Renewer {
 
 impl Renewer {
     /// Keeps the certificate that is wanted at any time.
-    pub fn new(client: Client, wanted: watch::Receiver<Wanted>, store: Store, clock: Clock) -> Self {
-        let mut standing = Standing::default();
+    pub fn new(client: Client, wanted: watch::Receiver<CertificateSpec>, store: Store, clock: Clock) -> Self {
+        let mut status = RenewalStatus::default();
         let now = clock.now();
         match store.load() {
             // Another node's would be worse than none. One that lacks an address is better.
             Ok(pair) => {
                 let wanted = wanted.borrow();
-                standing.current = pair.filter(|pair| !pair.expired(now) && pair.belongs_to(&wanted));
+                status.current = pair.filter(|pair| !pair.expired(now) && pair.belongs_to(&wanted));
             }
             Err(error) => {
                 warn!(%error, "the stored certificate cannot be used: asking for another");
-                standing.trouble = Some(error.to_string());
+                status.trouble = Some(error.to_string());
             }
         }
-        let due = standing.current.as_ref().map_or(now, |pair| due(pair, &mut rand::rng()));
-        if let Some(pair) = &standing.current {
+        let due = status.current.as_ref().map_or(now, |pair| due(pair, &mut rand::rng()));
+        if let Some(pair) = &status.current {
             let wanted = wanted.borrow();
             client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
         }
@@ -77,7 +77,7 @@ impl Renewer {
             wanted,
             store,
             clock,
-            standing: watch::Sender::new(standing),
+            status: watch::Sender::new(status),
             due,
             rested: Instant::now(),
         }
@@ -92,8 +92,8 @@ impl Renewer {
     }
 
     /// How it stands, now and later.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    pub fn status(&self) -> watch::Receiver<RenewalStatus> {
+        self.status.subscribe()
     }
 
     /// Keeps the certificate for ever. May be dropped at any time.
@@ -117,7 +117,8 @@ impl Renewer {
                     let pause = Duration::try_from(left).unwrap_or_default() / 4;
                     self.rested = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
                     self.client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
-                    self.standing.send_replace(Standing { current: Some(pair), ..Standing::default() });
+                    self.status
+                        .send_replace(RenewalStatus { current: Some(pair), ..RenewalStatus::default() });
                     backoff.reset();
                     continue;
                 }
@@ -131,9 +132,9 @@ impl Renewer {
             };
             let wait = self.in_time(backoff.next(asked, &mut rng));
             warn!(node = wanted.node, %error, ?wait, "no new {} certificate: trying again", wanted.signer.word());
-            self.standing.send_modify(|standing| {
-                standing.pending = None;
-                standing.trouble = Some(error.to_string());
+            self.status.send_modify(|status| {
+                status.pending = None;
+                status.trouble = Some(error.to_string());
             });
             let until = Instant::now() + wait;
             while Instant::now() < until {
@@ -147,9 +148,9 @@ impl Renewer {
     }
 
     /// Whether it is time for another certificate.
-    fn must_ask(&self, wanted: &Wanted) -> bool {
-        let standing = self.standing.borrow();
-        let Some(current) = &standing.current else { return true };
+    fn must_ask(&self, wanted: &CertificateSpec) -> bool {
+        let status = self.status.borrow();
+        let Some(current) = &status.current else { return true };
         if let Some(lack) = current.lacks(wanted) {
             info!(node = wanted.node, "the {} certificate is replaced: {lack}", wanted.signer.word());
             return true;
@@ -158,24 +159,24 @@ impl Renewer {
     }
 
     /// Asks until somebody has decided. `None`: something else is wanted meanwhile.
-    async fn ask(&mut self, wanted: &Wanted) -> Option<Result<Pair, Error>> {
-        let Self { client, fallback, wanted: changes, store, clock, standing, .. } = self;
+    async fn ask(&mut self, wanted: &CertificateSpec) -> Option<Result<Pair, Error>> {
+        let Self { client, fallback, wanted: changes, store, clock, status, .. } = self;
         let client = match fallback {
-            Some(fallback) if standing.borrow().current.is_none() => fallback,
+            Some(fallback) if status.borrow().current.is_none() => fallback,
             _ => client,
         };
-        let pending = standing.clone();
+        let pending = status.clone();
         let tell = move |name: &str| {
-            pending.send_modify(|standing| standing.pending = Some(name.to_owned()));
+            pending.send_modify(|status| status.pending = Some(name.to_owned()));
         };
         let mut asking = pin!(obtain(client, wanted, store, clock, tell));
         loop {
             tokio::select! {
                 decided = &mut asking => return Some(decided),
-                () = sleep(LOOK) => drop_expired(standing, clock),
+                () = sleep(LOOK) => drop_expired(status, clock),
                 () = changed(changes) => {
                     if *changes.borrow_and_update() != *wanted {
-                        standing.send_modify(|standing| standing.pending = None);
+                        status.send_modify(|status| status.pending = None);
                         return None;
                     }
                 }
@@ -185,7 +186,7 @@ impl Renewer {
 
     /// Not so long that the certificate is over by then.
     fn in_time(&self, wait: Duration) -> Duration {
-        match &self.standing.borrow().current {
+        match &self.status.borrow().current {
             Some(current) => {
                 let left = current.not_after().duration_since(self.clock.now());
                 wait.min((Duration::try_from(left).unwrap_or_default() / 4).max(FIRST_RETRY))
@@ -195,21 +196,21 @@ impl Renewer {
     }
 
     fn drop_expired(&self) {
-        drop_expired(&self.standing, &self.clock);
+        drop_expired(&self.status, &self.clock);
     }
 }
 
 /// Waits for another wish; for ever when nobody is there any more to have one.
-async fn changed(wanted: &mut watch::Receiver<Wanted>) {
+async fn changed(wanted: &mut watch::Receiver<CertificateSpec>) {
     if wanted.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-fn drop_expired(standing: &watch::Sender<Standing>, clock: &Clock) {
+fn drop_expired(status: &watch::Sender<RenewalStatus>, clock: &Clock) {
     let now = clock.now();
-    standing.send_if_modified(|standing| {
-        let expired = standing.current.take_if(|pair| pair.expired(now));
+    status.send_if_modified(|status| {
+        let expired = status.current.take_if(|pair| pair.expired(now));
         if let Some(pair) = &expired {
             warn!(since = %pair.not_after(), "the certificate has expired");
         }

@@ -19,10 +19,10 @@ use tracing::{info, warn};
 use vk_supervisor::{Backoff, Clock};
 
 use super::{
-    Error, Pair, Store, Wanted,
+    CertificateSpec, Error, Pair, Store,
     pair::{Names, ORGANIZATION},
 };
-use crate::{Change, Client, Kind, Objects, Selector};
+use crate::{Client, Kind, Objects, Selector, WatchEvent};
 
 /// How long a request may be undecided before people are told what to do: the controller manager decides within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ struct Request {
 /// This can be dropped at any time and begun again: the request that is under way is found by its key.
 pub async fn obtain(
     client: &Client,
-    wanted: &Wanted,
+    wanted: &CertificateSpec,
     store: &Store,
     clock: &Clock,
     mut tell: impl FnMut(&str) + Send,
@@ -102,7 +102,13 @@ fn unmade(error: &rcgen::Error) -> Error {
 }
 
 /// The certificate with its key, if it is what was asked for.
-fn fitting(name: &str, issued: &str, key: &KeyPair, wanted: &Wanted, clock: &Clock) -> Result<Pair, Error> {
+fn fitting(
+    name: &str,
+    issued: &str,
+    key: &KeyPair,
+    wanted: &CertificateSpec,
+    clock: &Clock,
+) -> Result<Pair, Error> {
     let unfit = |reason: String| Error::Unfit { name: name.to_owned(), reason };
     let separator = if issued.ends_with('\n') { "" } else { "\n" };
     let pair = Pair::from_pem(&format!("{issued}{separator}{}", key.serialize_pem()))
@@ -128,14 +134,14 @@ fn fitting(name: &str, issued: &str, key: &KeyPair, wanted: &Wanted, clock: &Clo
 
 impl Request {
     /// Creates the request, or finds the one that is there for this key.
-    async fn send(client: &Client, wanted: &Wanted, key: &KeyPair) -> Result<Self, Error> {
+    async fn send(client: &Client, wanted: &CertificateSpec, key: &KeyPair) -> Result<Self, Error> {
         // A request is nobody's lease.
         let objects: Objects<CertificateSigningRequest> = Objects::cluster(client.unfenced());
         let name = name(wanted, key);
         let object = object(&name, wanted, key)?;
         let api = |operation| move |error| Error::Api { operation, error };
         // Never closed; and there may be a thousand of us.
-        let turn = client.turns().acquire_owned().await;
+        let turn = client.write_limiter().acquire_owned().await;
         let created = objects.create(&object).await;
         drop(turn);
         let there = match created {
@@ -167,9 +173,9 @@ impl Request {
         loop {
             let seen = tokio::select! {
                 change = changes.next(), if watching => match change {
-                    Some(Change::Seen(object)) => Some(object),
-                    Some(Change::Deleted(object)) if self.is(&object) => return Err(self.gone()),
-                    Some(Change::Trouble(error)) => {
+                    Some(WatchEvent::Applied(object)) => Some(object),
+                    Some(WatchEvent::Deleted(object)) if self.is(&object) => return Err(self.gone()),
+                    Some(WatchEvent::Error(error)) => {
                         match error.kind {
                             Kind::Unauthorized => return Err(Error::Api { operation: "watch", error }),
                             // Whoever may not watch may be allowed to read.
@@ -254,7 +260,7 @@ impl Request {
 }
 
 /// A name that people recognise, and that the same key finds again.
-fn name(wanted: &Wanted, key: &KeyPair) -> String {
+fn name(wanted: &CertificateSpec, key: &KeyPair) -> String {
     use std::fmt::Write as _;
     let mut name: String = wanted.node.chars().take(200).collect();
     name.push('-');
@@ -268,7 +274,7 @@ fn name(wanted: &Wanted, key: &KeyPair) -> String {
     name
 }
 
-fn object(name: &str, wanted: &Wanted, key: &KeyPair) -> Result<CertificateSigningRequest, Error> {
+fn object(name: &str, wanted: &CertificateSpec, key: &KeyPair) -> Result<CertificateSigningRequest, Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
@@ -297,7 +303,7 @@ fn object(name: &str, wanted: &Wanted, key: &KeyPair) -> Result<CertificateSigni
 }
 
 /// Whether a request that is there is for this key and these names.
-fn asks_for(object: &CertificateSigningRequest, wanted: &Wanted, key: &KeyPair) -> bool {
+fn asks_for(object: &CertificateSigningRequest, wanted: &CertificateSpec, key: &KeyPair) -> bool {
     let Ok(der) = CertificateSigningRequestDer::from_pem_slice(&object.spec.request.0) else { return false };
     let Some((names, public_key)) = Names::of_request(&der) else { return false };
     object.spec.signer_name == wanted.signer.name()

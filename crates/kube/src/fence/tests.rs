@@ -18,8 +18,8 @@ fn clock() -> Clock {
 }
 
 /// A limit that both clocks reach after this time.
-fn after(clock: &Clock, time: Duration) -> Limit {
-    Limit { steady: Instant::now() + time, wall: clock.now() + time }
+fn after(clock: &Clock, time: Duration) -> Deadline {
+    Deadline { steady: Instant::now() + time, wall: clock.now() + time }
 }
 
 /// A client of a server that answers 404 after a second, and how often it was asked with each method.
@@ -123,7 +123,7 @@ async fn whichever_clock_is_there_first_closes_it() {
     assert!(!fence.is_open());
     ahead.store(0, Ordering::Relaxed);
     // A wall clock that is set back.
-    fence.set(Some(Limit { wall: fence.clock.now() + SECOND * 1000, ..after(&fence.clock, SECOND) }));
+    fence.set(Some(Deadline { wall: fence.clock.now() + SECOND * 1000, ..after(&fence.clock, SECOND) }));
     tokio::time::sleep(SECOND).await;
     assert!(!fence.is_open());
 }
@@ -134,13 +134,13 @@ async fn who_waits_for_a_fence_goes_on_when_it_opens_and_not_when_its_time_was_o
     let late = fence.clone();
     let opening = async move {
         tokio::time::sleep(SECOND).await;
-        late.set(Some(Limit { steady: Instant::now(), wall: late.clock.now() }));
+        late.set(Some(Deadline { steady: Instant::now(), wall: late.clock.now() }));
         tokio::time::sleep(SECOND).await;
         late.set(Some(after(&late.clock, SECOND)));
     };
     let begin = Instant::now();
     tokio::join!(fence.opened(), opening);
     assert_eq!(begin.elapsed(), SECOND * 2);
-    drop(fence.closing());
+    drop(fence.close_on_drop());
     assert!(!fence.is_open(), "whoever had it is gone");
 }

@@ -10,11 +10,11 @@
 use std::{collections::VecDeque, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchEvent as ApiWatchEvent, WatchParams};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Change, Selector};
+use super::{Selector, WatchEvent};
 use crate::{Error, Kind, Objects, objects::Object};
 
 /// Objects in one page of a listing.
@@ -37,7 +37,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// What the server writes on the bookmark after the last object of a streamed listing.
 const END: &str = "k8s.io/initial-events-end";
 
-type Events<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+type Events<K> = BoxStream<'static, kube::Result<ApiWatchEvent<K>>>;
 
 pub(super) struct Reader<K: Object> {
     objects: Objects<K>,
@@ -74,7 +74,7 @@ impl<K: Object> Reader<K> {
     }
 
     /// What comes next. After an error the reader goes on from where it was, if it can.
-    pub(super) async fn next(&mut self) -> Result<Change<K>, Error> {
+    pub(super) async fn next(&mut self) -> Result<WatchEvent<K>, Error> {
         loop {
             // A stage that fails and does not say otherwise is begun anew.
             let stage = std::mem::replace(&mut self.stage, Stage::Begin);
@@ -96,16 +96,16 @@ impl<K: Object> Reader<K> {
         }
     }
 
-    async fn begin(&mut self) -> Result<Option<Change<K>>, Error> {
+    async fn begin(&mut self) -> Result<Option<WatchEvent<K>>, Error> {
         if self.doubt || !self.objects.client().streams() {
             self.stage = Stage::Pages { waiting: VecDeque::new(), token: None, version: None };
-            return Ok(Some(Change::Restarted));
+            return Ok(Some(WatchEvent::Restarted));
         }
         match self.open("", true).await {
             Ok(events) => {
                 let now = Instant::now();
                 self.stage = Stage::Streamed { events, begun: now, heard: now };
-                Ok(Some(Change::Restarted))
+                Ok(Some(WatchEvent::Restarted))
             }
             Err(error) if error.kind == Kind::Invalid => {
                 self.forgo(&error.message);
@@ -127,14 +127,14 @@ impl<K: Object> Reader<K> {
         mut waiting: VecDeque<K>,
         token: Option<String>,
         version: Option<String>,
-    ) -> Result<Option<Change<K>>, Error> {
+    ) -> Result<Option<WatchEvent<K>>, Error> {
         if let Some(object) = waiting.pop_front() {
             self.stage = Stage::Pages { waiting, token, version };
-            return Ok(Some(Change::Seen(object)));
+            return Ok(Some(WatchEvent::Applied(object)));
         }
         if let (None, Some(version)) = (&token, version) {
             self.stage = Stage::Known { version };
-            return Ok(Some(Change::Listed));
+            return Ok(Some(WatchEvent::Listed));
         }
         let doubt = std::mem::take(&mut self.doubt);
         let api = self.objects.api_for_watches();
@@ -165,7 +165,7 @@ impl<K: Object> Reader<K> {
         mut events: Events<K>,
         begun: Instant,
         mut heard: Instant,
-    ) -> Result<Option<Change<K>>, Error> {
+    ) -> Result<Option<WatchEvent<K>>, Error> {
         let until = (heard + SILENCE).min(begun + LONGEST);
         let Ok(event) = tokio::time::timeout_at(until, events.next()).await else {
             self.doubt = true;
@@ -173,20 +173,20 @@ impl<K: Object> Reader<K> {
         };
         let event = event.ok_or_else(|| Error::new(Kind::Unreachable, "the listing ended in the middle"))?;
         let change = match event? {
-            WatchEvent::Added(object) => {
+            ApiWatchEvent::Added(object) => {
                 heard = Instant::now();
                 Some(self.seen(object))
             }
             // A server that does not know of streamed listings goes on like this for ever.
-            WatchEvent::Modified(object) => Some(self.seen(object)),
-            WatchEvent::Deleted(object) => Some(self.deleted(object)),
-            WatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(END) => {
+            ApiWatchEvent::Modified(object) => Some(self.seen(object)),
+            ApiWatchEvent::Deleted(object) => Some(self.deleted(object)),
+            ApiWatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(END) => {
                 let version = mark.metadata.resource_version;
                 self.stage = Stage::Watching { events, version, opened: begun, silent: false };
-                return Ok(Some(Change::Listed));
+                return Ok(Some(WatchEvent::Listed));
             }
-            WatchEvent::Bookmark(_) => None,
-            WatchEvent::Error(status) => {
+            ApiWatchEvent::Bookmark(_) => None,
+            ApiWatchEvent::Error(status) => {
                 let error = Error::from(kube::Error::Api(status));
                 if error.kind == Kind::Invalid {
                     self.forgo(&error.message);
@@ -222,7 +222,7 @@ impl<K: Object> Reader<K> {
         version: String,
         opened: Instant,
         silent: bool,
-    ) -> Result<Option<Change<K>>, Error> {
+    ) -> Result<Option<WatchEvent<K>>, Error> {
         let event = match tokio::time::timeout(IDLE, events.next()).await {
             Ok(Some(Ok(event))) => event,
             Ok(Some(Err(error))) => {
@@ -238,14 +238,14 @@ impl<K: Object> Reader<K> {
             }
         };
         let (version, change) = match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            ApiWatchEvent::Added(object) | ApiWatchEvent::Modified(object) => {
                 (object.meta().resource_version.clone(), Some(self.seen(object)))
             }
-            WatchEvent::Deleted(object) => {
+            ApiWatchEvent::Deleted(object) => {
                 (object.meta().resource_version.clone(), Some(self.deleted(object)))
             }
-            WatchEvent::Bookmark(mark) => (Some(mark.metadata.resource_version), None),
-            WatchEvent::Error(status) => {
+            ApiWatchEvent::Bookmark(mark) => (Some(mark.metadata.resource_version), None),
+            ApiWatchEvent::Error(status) => {
                 let error = Error::from(kube::Error::Api(status));
                 if error.kind != Kind::Expired {
                     self.stage = Stage::Known { version };
@@ -271,14 +271,14 @@ impl<K: Object> Reader<K> {
         limited(OPEN_LIMIT, api.watch(&params, version)).await.map(StreamExt::boxed)
     }
 
-    fn seen(&self, mut object: K) -> Change<K> {
+    fn seen(&self, mut object: K) -> WatchEvent<K> {
         (self.trim)(&mut object);
-        Change::Seen(object)
+        WatchEvent::Applied(object)
     }
 
-    fn deleted(&self, mut object: K) -> Change<K> {
+    fn deleted(&self, mut object: K) -> WatchEvent<K> {
         (self.trim)(&mut object);
-        Change::Deleted(object)
+        WatchEvent::Deleted(object)
     }
 }
 

@@ -109,14 +109,14 @@ async fn words(client: &Client, count: usize) -> Vec<String> {
     let trim = |node: &mut Node| node.metadata.self_link = None;
     let changes = Objects::<Node>::cluster(client.clone()).watch_trimmed(&Selector::default(), trim);
     let words = changes.take(count).map(|change| match change {
-        Change::Restarted => "restarted".to_owned(),
-        Change::Listed => "listed".to_owned(),
-        Change::Trouble(error) => format!("trouble {}", error.kind),
-        Change::Seen(node) | Change::Deleted(node) if node.metadata.self_link.is_some() => {
+        WatchEvent::Restarted => "restarted".to_owned(),
+        WatchEvent::Listed => "listed".to_owned(),
+        WatchEvent::Error(error) => format!("trouble {}", error.kind),
+        WatchEvent::Applied(node) | WatchEvent::Deleted(node) if node.metadata.self_link.is_some() => {
             "not trimmed".to_owned()
         }
-        Change::Seen(node) => format!("seen {}", node.metadata.name.unwrap_or_default()),
-        Change::Deleted(node) => format!("deleted {}", node.metadata.name.unwrap_or_default()),
+        WatchEvent::Applied(node) => format!("seen {}", node.metadata.name.unwrap_or_default()),
+        WatchEvent::Deleted(node) => format!("deleted {}", node.metadata.name.unwrap_or_default()),
     });
     words.collect().await
 }
@@ -248,7 +248,7 @@ async fn a_watch_that_is_refused_asks_less_and_less_often() {
     let mut changes = Objects::<Node>::cluster(client).watch(&Selector::default()).boxed();
     let watching = async {
         while let Some(change) = changes.next().await {
-            let Change::Trouble(error) = change else { panic!("{change:?}") };
+            let WatchEvent::Error(error) = change else { panic!("{change:?}") };
             assert_eq!(error.kind, Kind::Forbidden);
         }
     };

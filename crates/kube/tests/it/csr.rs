@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::{sync::watch, task::JoinSet};
 use vk_kube::{
     Client, Metrics,
-    csr::{Error, Renewer, Standing, Store, Wanted, obtain},
+    csr::{CertificateSpec, Error, RenewalStatus, Renewer, Store, obtain},
 };
 use vk_supervisor::Clock;
 use vk_testing::{ControlPlane, kubectl};
@@ -24,20 +24,20 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// A renewer that runs, and what it tells.
 struct Kept {
-    standing: watch::Receiver<Standing>,
+    status: watch::Receiver<RenewalStatus>,
     _tasks: JoinSet<()>,
 }
 
 impl Kept {
     fn start(renewer: Renewer) -> Self {
-        let standing = renewer.standing();
+        let status = renewer.status();
         let mut tasks = JoinSet::new();
         tasks.spawn(renewer.run());
-        Self { standing, _tasks: tasks }
+        Self { status, _tasks: tasks }
     }
 
-    async fn see(&mut self, what: impl FnMut(&Standing) -> bool) -> Standing {
-        let seen = tokio::time::timeout(SOON, self.standing.wait_for(what)).await;
+    async fn see(&mut self, what: impl FnMut(&RenewalStatus) -> bool) -> RenewalStatus {
+        let seen = tokio::time::timeout(SOON, self.status.wait_for(what)).await;
         seen.expect("it takes too long").expect("the renewer runs").clone()
     }
 }
@@ -50,8 +50,8 @@ fn node_client(cluster: &ControlPlane, node: &str) -> Client {
     client(cluster.node_client(node).unwrap())
 }
 
-fn serving(node: &str, addresses: &[&str]) -> Wanted {
-    Wanted::serving(node, [node.to_owned()], addresses.iter().map(|text| text.parse().unwrap()))
+fn serving(node: &str, addresses: &[&str]) -> CertificateSpec {
+    CertificateSpec::serving(node, [node.to_owned()], addresses.iter().map(|text| text.parse().unwrap()))
 }
 
 async fn certificate(cluster: &ControlPlane, verb: &str, name: &str) {
@@ -78,23 +78,23 @@ async fn a_serving_certificate_comes_when_somebody_approves_it_and_again_for_ano
         Renewer::new(client, wanted.subscribe(), store.clone(), Clock::system())
     };
     let mut kept = Kept::start(renewer());
-    let pending = kept.see(|standing| standing.pending.is_some()).await;
+    let pending = kept.see(|status| status.pending.is_some()).await;
     assert_eq!(pending.current, None);
     certificate(cluster, "approve", &pending.pending.unwrap()).await;
-    let first = kept.see(|standing| standing.current.is_some()).await.current.unwrap();
+    let first = kept.see(|status| status.current.is_some()).await.current.unwrap();
     assert_eq!(first.lacks(&wanted.borrow()), None);
 
     wanted.send_replace(serving("serves", &["127.0.0.1", "::1"]));
-    let pending = kept.see(|standing| standing.pending.is_some()).await;
+    let pending = kept.see(|status| status.pending.is_some()).await;
     assert_eq!(pending.current.as_ref(), Some(&first), "the old one serves meanwhile");
     // A process that ends and begins again waits for the same request.
     drop(kept);
     let mut kept = Kept::start(renewer());
-    let again = kept.see(|standing| standing.pending.is_some()).await;
+    let again = kept.see(|status| status.pending.is_some()).await;
     assert_eq!((&again.pending, again.current.as_ref()), (&pending.pending, Some(&first)));
     assert_eq!(requests(cluster, "serves").await.len(), 2);
     certificate(cluster, "approve", &pending.pending.unwrap()).await;
-    let second = kept.see(|standing| standing.current.as_ref() != Some(&first)).await.current.unwrap();
+    let second = kept.see(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
     assert_eq!(second.lacks(&wanted.borrow()), None);
     assert_eq!(store.load().unwrap(), Some(second));
 }
@@ -108,17 +108,17 @@ async fn what_is_denied_is_told_and_asked_for_anew() {
     let wanted = watch::Sender::new(serving("unwelcome", &["127.0.0.1"]));
     let client = node_client(cluster, "unwelcome");
     let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store, Clock::system()));
-    let first = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    let first = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
     certificate(cluster, "deny", &first).await;
-    let denied = kept.see(|standing| standing.trouble.is_some()).await;
+    let denied = kept.see(|status| status.trouble.is_some()).await;
     assert!(
         denied.trouble.as_ref().unwrap().contains(&format!("{first} was denied: KubectlDeny")),
         "{denied:?}"
     );
-    let second = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    let second = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
     assert_ne!(first, second);
     certificate(cluster, "approve", &second).await;
-    kept.see(|standing| standing.current.is_some() && standing.trouble.is_none()).await;
+    kept.see(|status| status.current.is_some() && status.trouble.is_none()).await;
 }
 
 #[tokio::test]
@@ -135,10 +135,10 @@ async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed_
         move || system.now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed))
     });
     let lifetime = Some(Duration::from_mins(10));
-    let wanted = watch::Sender::new(Wanted { lifetime, ..Wanted::client("renews") });
+    let wanted = watch::Sender::new(CertificateSpec { lifetime, ..CertificateSpec::client("renews") });
     let client = node_client(cluster, "renews");
     let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock.clone()));
-    let first = kept.see(|standing| standing.current.is_some()).await.current.unwrap();
+    let first = kept.see(|status| status.current.is_some()).await.current.unwrap();
     let left = first.not_after().duration_since(clock.now());
     assert!(left <= SignedDuration::from_mins(10) && left > SignedDuration::from_mins(4), "{left}");
     assert_eq!(requests(cluster, "renews").await.len(), 1);
@@ -149,7 +149,7 @@ async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed_
     drop(kept);
     let client = node_client(cluster, "renews");
     let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock));
-    let second = kept.see(|standing| standing.current.as_ref() != Some(&first)).await.current.unwrap();
+    let second = kept.see(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
     assert_eq!(store.load().unwrap(), Some(second));
     assert_eq!(requests(cluster, "renews").await.len(), 2);
 }
@@ -170,9 +170,9 @@ async fn whoever_may_not_watch_requests_reads_them() {
     let wanted = watch::Sender::new(serving("of-asker", &["127.0.0.1"]));
     let asker = client(cluster.client_for("asker", &[]).unwrap());
     let mut kept = Kept::start(Renewer::new(asker, wanted.subscribe(), store, Clock::system()));
-    let name = kept.see(|standing| standing.pending.is_some()).await.pending.unwrap();
+    let name = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
     certificate(cluster, "approve", &name).await;
-    kept.see(|standing| standing.current.is_some()).await;
+    kept.see(|status| status.current.is_some()).await;
 }
 
 #[tokio::test]
@@ -183,13 +183,13 @@ async fn whoever_may_not_ask_is_told_what_the_api_server_says() {
     let store = Store::new(folder.path().join("client.pem"));
     let nobody = client(cluster.client_for("nobody", &[]).unwrap());
     let refused =
-        obtain(&nobody, &Wanted::client("any"), &store, &Clock::system(), |_| {}).await.unwrap_err();
+        obtain(&nobody, &CertificateSpec::client("any"), &store, &Clock::system(), |_| {}).await.unwrap_err();
     assert_eq!(refused.api(), Some(vk_kube::Kind::Forbidden), "{refused}");
     assert!(refused.to_string().contains("nobody"), "{refused}");
     // A node may not ask for another one.
     let node = node_client(cluster, "honest");
     let refused =
-        obtain(&node, &Wanted::client("other"), &store, &Clock::system(), |_| {}).await.unwrap_err();
+        obtain(&node, &CertificateSpec::client("other"), &store, &Clock::system(), |_| {}).await.unwrap_err();
     assert!(
         matches!(&refused, Error::Api { error, .. } if error.message.contains("system:node:honest")),
         "{refused}"

@@ -5,4 +5,4 @@
 
 mod csr;
 mod event;
-mod guise;
+mod impersonation;

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
-use vk_kube::{Change, Client, Objects, Selector};
+use vk_kube::{Client, Objects, Selector, WatchEvent};
 use vk_supervisor::{Supervisor, task};
 
 use super::desired::is_our_apply;
@@ -35,17 +35,17 @@ pub fn one(client: Client, name: &str) -> Sights {
         .watch(&selector)
         .filter_map(move |change| {
             future::ready(match change {
-                Change::Restarted => {
+                WatchEvent::Restarted => {
                     seen_in_listing = false;
                     None
                 }
-                Change::Seen(node) => {
+                WatchEvent::Applied(node) => {
                     seen_in_listing = true;
                     Some(Sight::Seen(slim(node)))
                 }
-                Change::Deleted(_) => Some(Sight::Missing),
-                Change::Listed => (!seen_in_listing).then_some(Sight::Missing),
-                Change::Trouble(_) => None,
+                WatchEvent::Deleted(_) => Some(Sight::Missing),
+                WatchEvent::Listed => (!seen_in_listing).then_some(Sight::Missing),
+                WatchEvent::Error(_) => None,
             })
         })
         .boxed()
@@ -73,27 +73,27 @@ impl Shared {
         shared
     }
 
-    async fn run(&self, mut changes: BoxStream<'static, Change<Node>>) {
+    async fn run(&self, mut changes: BoxStream<'static, WatchEvent<Node>>) {
         let mut listed = HashSet::new();
         while let Some(change) = changes.next().await {
             match change {
-                Change::Restarted => listed.clear(),
-                Change::Seen(node) => {
+                WatchEvent::Restarted => listed.clear(),
+                WatchEvent::Applied(node) => {
                     let name = node.metadata.name.clone().unwrap_or_default();
                     listed.insert(name.clone());
                     self.tell(&name, Sight::Seen(slim(node)));
                 }
-                Change::Deleted(node) => {
+                WatchEvent::Deleted(node) => {
                     self.tell(node.metadata.name.as_deref().unwrap_or_default(), Sight::Missing);
                 }
-                Change::Listed => {
+                WatchEvent::Listed => {
                     let names: Vec<String> = self.nodes.lock().keys().cloned().collect();
                     for name in names.iter().filter(|name| !listed.contains(*name)) {
                         self.tell(name, Sight::Missing);
                     }
                     listed.clear();
                 }
-                Change::Trouble(_) => {}
+                WatchEvent::Error(_) => {}
             }
         }
     }

@@ -59,7 +59,7 @@ pub struct Missed {
 
 impl Survey {
     /// A survey of the pods of one node, or of all.
-    pub fn new(survey: vk_kube::Survey, of_all: bool) -> Self {
+    pub fn new(survey: vk_kube::MetadataList, of_all: bool) -> Self {
         let pods = survey.objects.into_iter().map(|head| {
             let pod = PodRef::new(head.namespace, head.name, head.uid);
             (Arc::clone(&pod.uid), (pod, head.version))

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
-use vk_kube::{Change, Client, Kind, Objects, Selector, survey::Listing};
+use vk_kube::{Client, Kind, Objects, Selector, WatchEvent, metadata_list::Listing};
 use vk_provider::PodRef;
 use vk_supervisor::{Backoff, Supervisor, task};
 
@@ -106,7 +106,7 @@ impl Shared {
     /// Hands out what the watch tells, until it turns out not to be permitted.
     async fn run(
         &self,
-        mut changes: BoxStream<'static, Change<Pod>>,
+        mut changes: BoxStream<'static, WatchEvent<Pod>>,
         mut surveys: BoxStream<'static, Sight>,
     ) {
         let mut replies: FuturesUnordered<BoxFuture<'static, Reply>> = FuturesUnordered::new();
@@ -125,11 +125,11 @@ impl Shared {
             tokio::select! {
                 Some(change) = changes.next() => {
                     match &change {
-                        Change::Trouble(error) if error.kind == Kind::Forbidden && !listed => refusals += 1,
-                        Change::Listed => listed = true,
+                        WatchEvent::Error(error) if error.kind == Kind::Forbidden && !listed => refusals += 1,
+                        WatchEvent::Listed => listed = true,
                         _ => {}
                     }
-                    if let Change::Trouble(error) = &change && refusals >= REFUSALS {
+                    if let WatchEvent::Error(error) = &change && refusals >= REFUSALS {
                         warn!(%error, "one watch for all nodes needs the right to list and watch pods in all namespaces: \
                                        each node gets a watch of its own");
                         return self.hub.lock().refuse();

@@ -31,7 +31,7 @@ pub fn surveys(client: Client, fields: String, of_all: bool, period: Duration) -
     stream::unfold((pods, selector, backoff, rng), move |(pods, selector, mut backoff, mut rng)| async move {
         tokio::time::sleep(period.mul_f64(rng.random_range(0.5..1.5))).await;
         let survey = loop {
-            match pods.survey(&selector).await {
+            match pods.list_metadata(&selector).await {
                 Ok(survey) => break survey,
                 Err(error) => {
                     let wait = backoff.next(error.retry_after, &mut rng);

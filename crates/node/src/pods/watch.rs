@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use vk_kube::{Change, Client, Lean, Objects, Selector};
+use vk_kube::{Client, Objects, Selector, Slim, WatchEvent};
 
 use super::{
     missed::Survey,
@@ -40,18 +40,21 @@ pub fn of_node(client: Client, node: &str) -> Sights {
 }
 
 /// A watch of pods, of which nobody needs everything.
-pub(super) fn changes(client: Client, selector: &Selector) -> impl Stream<Item = Change<Pod>> + Send + use<> {
-    let pods = Objects::<Lean<Pod>>::everywhere(client);
-    pods.watch_trimmed(selector, |Lean(pod)| trim(pod)).map(|change| change.map(|Lean(pod)| pod))
+pub(super) fn changes(
+    client: Client,
+    selector: &Selector,
+) -> impl Stream<Item = WatchEvent<Pod>> + Send + use<> {
+    let pods = Objects::<Slim<Pod>>::everywhere(client);
+    pods.watch_trimmed(selector, |Slim(pod)| trim(pod)).map(|change| change.map(|Slim(pod)| pod))
 }
 
-fn sight(change: Change<Pod>) -> Option<Sight> {
+fn sight(change: WatchEvent<Pod>) -> Option<Sight> {
     Some(match change {
-        Change::Restarted => Sight::Restarted,
-        Change::Seen(pod) => Sight::Seen(Arc::new(pod)),
-        Change::Deleted(pod) => Sight::Deleted(Arc::new(pod)),
-        Change::Listed => Sight::Listed,
-        Change::Trouble(_) => return None,
+        WatchEvent::Restarted => Sight::Restarted,
+        WatchEvent::Applied(pod) => Sight::Seen(Arc::new(pod)),
+        WatchEvent::Deleted(pod) => Sight::Deleted(Arc::new(pod)),
+        WatchEvent::Listed => Sight::Listed,
+        WatchEvent::Error(_) => return None,
     })
 }
 

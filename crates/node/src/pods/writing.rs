@@ -7,7 +7,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use vk_kube::{Lean, Objects, Patch};
+use vk_kube::{Objects, Patch, Slim};
 use vk_provider::PodRef;
 
 use super::{
@@ -65,13 +65,13 @@ impl Shell {
         let Some(turn) = self.turns.now() else {
             return self.turns.line.push_back(Arc::clone(&pod.uid));
         };
-        let pods: Objects<Lean<Pod>> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
+        let pods: Objects<Slim<Pod>> = Objects::namespaced(self.client.clone(), pod.namespace.as_ref());
         let pod = pod.clone();
         self.tasks.spawn(async move {
             let answer = match &write {
                 Write::Status(patch) => {
                     let patched = pods.patch_status(&pod.name, Patch::Strategic(patch.as_ref())).await;
-                    patched.map(|Lean(mut pod)| {
+                    patched.map(|Slim(mut pod)| {
                         super::watch::trim(&mut pod);
                         Some(Arc::new(pod))
                     })

@@ -110,7 +110,7 @@ pub(super) async fn request(client: &Client, pod: &Pod, key: &TokenKey) -> Resul
     let mut backoff = trailing();
     let begun = tokio::time::Instant::now();
     let answer: Body = loop {
-        let turn = client.turns().acquire_owned().await;
+        let turn = client.write_limiter().acquire_owned().await;
         let answer = accounts.post(account, "token", &body).await;
         drop(turn);
         match answer {

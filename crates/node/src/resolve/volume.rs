@@ -19,10 +19,10 @@ use vk_provider::{
 use vk_supervisor::Backoff;
 
 use super::{
-    answers::{Holds, Inner},
     files, notes,
+    object_cache::{Changes, Entry, Shelved},
     objects::Needs,
-    shelf::{Changes, Entry, Shelved},
+    pod_resolver::{Holds, Inner},
 };
 
 /// A whole set now, and another for each change, until the pod goes.

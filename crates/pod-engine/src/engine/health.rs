@@ -117,7 +117,7 @@ impl Health {
     pub(super) fn changes(&self) -> BoxStream<'static, NodeChange> {
         let looks = stream::unfold(self.state.subscribe(), |mut state| async move {
             state.changed().await.ok()?;
-            Some((NodeChange::Look, state))
+            Some((NodeChange::Refresh, state))
         });
         let events = BroadcastStream::new(self.news.subscribe()).filter_map(|event| ready(event.ok()));
         stream::select(looks, events).boxed()

@@ -53,7 +53,7 @@ impl<P: Provider> Node<P> {
             loop {
                 tokio::time::sleep(LOOK).await;
                 if state.lock().look(&machine, &clock) {
-                    return Some((NodeChange::Look, (state, machine, clock)));
+                    return Some((NodeChange::Refresh, (state, machine, clock)));
                 }
             }
         })
@@ -185,10 +185,10 @@ mod tests {
         let quiet = tokio::time::timeout(Duration::from_mins(1), changes.next()).await;
         assert!(quiet.is_err(), "nothing changed, and nothing is told");
         put(folder.path(), "proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 1024 kB\n");
-        assert_eq!(changes.next().await, Some(NodeChange::Look));
+        assert_eq!(changes.next().await, Some(NodeChange::Refresh));
         assert_eq!(pressed(&node), ConditionStatus::True);
         put(folder.path(), "proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
-        assert_eq!(changes.next().await, Some(NodeChange::Look));
+        assert_eq!(changes.next().await, Some(NodeChange::Refresh));
         assert_eq!(pressed(&node), ConditionStatus::False);
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use vk_provider::{
     Quantity,
-    requests::{Amounts, amounts, limits, requests},
+    requests::{ResourceList, amounts, limits, requests},
 };
 
 type ApiAmounts = BTreeMap<String, ApiQuantity>;
@@ -34,7 +34,7 @@ pub(super) fn compose(pod: &Pod, status: &mut PodStatus) {
     status.resources = Some(whole);
 }
 
-fn cgroup(pod: &Pod, requests: &Amounts, limits: &Amounts, whole: &mut ResourceRequirements) {
+fn cgroup(pod: &Pod, requests: &ResourceList, limits: &ResourceList, whole: &mut ResourceRequirements) {
     let mut own = whole.requests.take().unwrap_or_default();
     if let Some(cpu) = requests.get("cpu").filter(|cpu| cpu.to_milli() > LEAST_SHARE) {
         own.insert("cpu".to_owned(), Quantity::milli(cpu.to_milli()).into());
@@ -65,7 +65,7 @@ fn is_limited(pod: &Pod, resource: &str) -> bool {
     has(spec.resources.as_ref()) || all.all(|container| has(container.resources.as_ref()))
 }
 
-fn api(amounts: &Amounts) -> Option<ApiAmounts> {
+fn api(amounts: &ResourceList) -> Option<ApiAmounts> {
     (!amounts.is_empty())
         .then(|| amounts.iter().map(|(name, amount)| (name.clone(), (*amount).into())).collect())
 }

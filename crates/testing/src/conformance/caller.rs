@@ -224,7 +224,7 @@ impl Caller {
     pub(crate) fn told_since(&self, mark: usize, pod: &PodRef) -> Vec<Option<PodStatus>> {
         let told = self.told.lock();
         let about = told[mark..].iter().filter_map(|change| match change {
-            PodChange::Look(of) if of.uid == pod.uid => Some(None),
+            PodChange::Refresh(of) if of.uid == pod.uid => Some(None),
             PodChange::Status(of, status) if of.uid == pod.uid => Some(Some((**status).clone())),
             _ => None,
         });

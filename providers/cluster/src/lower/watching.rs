@@ -11,7 +11,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use vk_kube::{Change, Error, Kind, Lean, Objects, Selector, access::Deed, objects::Object};
+use vk_kube::{Error, Kind, Objects, Selector, Slim, WatchEvent, access::AccessCheck, objects::Object};
 use vk_supervisor::{Supervisor, task};
 
 use super::{Inner, Key, Lower, Mirror};
@@ -44,18 +44,18 @@ pub(super) fn start(lower: &Lower, namespaces: &Namespaces, supervisor: &Supervi
     lower.0.mirrors.write().ours.resize_with(scopes.len(), Mirror::default);
     let ours = Selector { labels: Some(format!("{ORIGIN}={}", lower.0.origin)), fields: None };
     for (number, scope) in scopes.into_iter().enumerate() {
-        let pods: Objects<Lean<Pod>> = match scope {
+        let pods: Objects<Slim<Pod>> = match scope {
             Some(namespace) => Objects::namespaced(client(), namespace),
             None => Objects::everywhere(client()),
         };
-        let take = move |inner: &Inner, change: Change<Lean<Pod>>| own(inner, number, change);
+        let take = move |inner: &Inner, change: WatchEvent<Slim<Pod>>| own(inner, number, change);
         follow(lower, supervisor, "lower pods", &pods, &ours, None, take);
     }
     // Without those above: what is ours is told once.
     let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
-    let pods: Objects<Lean<Pod>> = Objects::everywhere(client());
+    let pods: Objects<Slim<Pod>> = Objects::everywhere(client());
     follow(lower, supervisor, "foreign pods", &pods, &others, Some(listing("", "pods")), foreign);
-    let nodes: Objects<Lean<Node>> = Objects::cluster(client());
+    let nodes: Objects<Slim<Node>> = Objects::cluster(client());
     follow(lower, supervisor, "lower nodes", &nodes, &Selector::default(), Some(listing("", "nodes")), node);
     let classes: Objects<PriorityClass> = Objects::cluster(client());
     follow(
@@ -80,9 +80,9 @@ pub(super) fn start(lower: &Lower, namespaces: &Namespaces, supervisor: &Supervi
 }
 
 /// To list things of all namespaces. A right to watch goes with it.
-fn listing(group: &str, resource: &str) -> Deed {
+fn listing(group: &str, resource: &str) -> AccessCheck {
     let (group, resource) = (group.to_owned(), resource.to_owned());
-    Deed { verb: "list".to_owned(), group, resource, ..Deed::default() }
+    AccessCheck { verb: "list".to_owned(), group, resource, ..AccessCheck::default() }
 }
 
 /// Keeps a mirror. What is asked for first may be done without.
@@ -92,8 +92,8 @@ fn follow<K: Object>(
     name: &str,
     objects: &Objects<K>,
     selector: &Selector,
-    asks: Option<Deed>,
-    take: impl Fn(&Inner, Change<K>) + Send + Sync + 'static,
+    asks: Option<AccessCheck>,
+    take: impl Fn(&Inner, WatchEvent<K>) + Send + Sync + 'static,
 ) {
     let (changes, inner) = (objects.watch(selector), Arc::downgrade(&lower.0));
     let guard = supervisor.clone();
@@ -107,7 +107,7 @@ fn follow<K: Object>(
             {
                 let Some(inner) = inner.upgrade() else { return };
                 let message = format!("we may not list {}", deed.resource);
-                take(&inner, Change::Trouble(Error::new(Kind::Forbidden, message)));
+                take(&inner, WatchEvent::Error(Error::new(Kind::Forbidden, message)));
                 drop(inner);
                 tokio::time::sleep(AGAIN).await;
             }
@@ -123,24 +123,24 @@ fn follow<K: Object>(
     });
 }
 
-fn own(inner: &Inner, scope: usize, change: Change<Lean<Pod>>) {
+fn own(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     let (mut now, mut last) = (None, None);
     let change = match change {
-        Change::Seen(Lean(mut pod)) => {
+        WatchEvent::Applied(Slim(mut pod)) => {
             slim(&mut pod);
             let pod = Arc::new(pod);
             now = Some(Arc::clone(&pod));
-            Change::Seen((key(&pod.metadata), pod))
+            WatchEvent::Applied((key(&pod.metadata), pod))
         }
         // As it was in the end.
-        Change::Deleted(Lean(pod)) => {
+        WatchEvent::Deleted(Slim(pod)) => {
             let pod = Arc::new(pod);
             last = Some(Arc::clone(&pod));
-            Change::Deleted((key(&pod.metadata), pod))
+            WatchEvent::Deleted((key(&pod.metadata), pod))
         }
-        Change::Restarted => Change::Restarted,
-        Change::Listed => Change::Listed,
-        Change::Trouble(error) => Change::Trouble(error),
+        WatchEvent::Restarted => WatchEvent::Restarted,
+        WatchEvent::Listed => WatchEvent::Listed,
+        WatchEvent::Error(error) => WatchEvent::Error(error),
     };
     let told = apply(&mut inner.mirrors.write().ours[scope], change);
     match told {
@@ -180,14 +180,14 @@ fn slim(pod: &mut Pod) {
     spec.security_context = None;
 }
 
-fn foreign(inner: &Inner, change: Change<Lean<Pod>>) {
+fn foreign(inner: &Inner, change: WatchEvent<Slim<Pod>>) {
     let nobody = Owner { origin: inner.origin.clone(), node: String::new() };
-    let change = change.map(|Lean(pod)| (key(&pod.metadata), Claim::of(&pod, &nobody)));
+    let change = change.map(|Slim(pod)| (key(&pod.metadata), Claim::of(&pod, &nobody)));
     ground(inner, |inner| apply(&mut inner.mirrors.write().foreign, change));
 }
 
-fn node(inner: &Inner, change: Change<Lean<Node>>) {
-    let change = change.map(|Lean(mut node)| {
+fn node(inner: &Inner, change: WatchEvent<Slim<Node>>) {
+    let change = change.map(|Slim(mut node)| {
         if let Some(status) = &mut node.status {
             // By far the most of a node, and of no use here.
             (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
@@ -197,12 +197,12 @@ fn node(inner: &Inner, change: Change<Lean<Node>>) {
     ground(inner, |inner| apply(&mut inner.mirrors.write().nodes, change));
 }
 
-fn priority_class(inner: &Inner, change: Change<PriorityClass>) {
+fn priority_class(inner: &Inner, change: WatchEvent<PriorityClass>) {
     let change = change.map(|class| (key(&class.metadata), ()));
     apply(&mut inner.mirrors.write().priority_classes, change);
 }
 
-fn runtime_class(inner: &Inner, change: Change<RuntimeClass>) {
+fn runtime_class(inner: &Inner, change: WatchEvent<RuntimeClass>) {
     let change = change.map(|class| (key(&class.metadata), ()));
     apply(&mut inner.mirrors.write().runtime_classes, change);
 }
@@ -214,20 +214,20 @@ fn ground<V>(inner: &Inner, change: impl FnOnce(&Inner) -> Told<V>) {
     }
 }
 
-fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: Change<(Key, V)>) -> Told<V> {
+fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(Key, V)>) -> Told<V> {
     match change {
-        Change::Restarted => {
+        WatchEvent::Restarted => {
             mirror.restarted();
             Told::Nothing
         }
-        Change::Seen((key, value)) => {
+        WatchEvent::Applied((key, value)) => {
             let same = mirror.get(&key) == Some(&value);
             mirror.seen(key, value);
             if same { Told::Nothing } else { Told::Seen }
         }
-        Change::Deleted((key, _)) => mirror.deleted(&key).map_or(Told::Nothing, |_| Told::Gone),
-        Change::Listed => Told::Listed(mirror.listed()),
-        Change::Trouble(error) => {
+        WatchEvent::Deleted((key, _)) => mirror.deleted(&key).map_or(Told::Nothing, |_| Told::Gone),
+        WatchEvent::Listed => Told::Listed(mirror.listed()),
+        WatchEvent::Error(error) => {
             mirror.troubled(error);
             Told::Nothing
         }

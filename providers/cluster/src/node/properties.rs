@@ -7,7 +7,7 @@ use super::{tests::node, *};
 
 const RESOURCES: [&str; 5] = ["cpu", "memory", "example.com/gpu", "hugepages-2Mi", "attachable-volumes-x"];
 
-fn amounts() -> impl Strategy<Value = Amounts> {
+fn amounts() -> impl Strategy<Value = ResourceList> {
     let amount = prop_oneof![
         (0i64..100_000).prop_map(Quantity::milli),
         (0i64..1 << 40).prop_map(Quantity::bytes),
@@ -33,7 +33,7 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
     prop::collection::vec(one, 0..8).prop_map(|all| {
         let build = |(index, (mut has, pods, ready, cordoned, zone)): (
             usize,
-            (Amounts, Option<i64>, bool, bool, usize),
+            (ResourceList, Option<i64>, bool, bool, usize),
         )| {
             has.extend(pods.map(|pods| (PODS.to_owned(), Quantity::units(pods))));
             let mut node = node(&format!("n{index}"), json!(has));
@@ -52,7 +52,7 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
 
 fn claims() -> impl Strategy<Value = Vec<Claim>> {
     let one = (prop::option::of(0..10usize), amounts(), any::<bool>(), prop::bool::weighted(0.2));
-    let build = |(node, requests, ours, terminal): (Option<usize>, Amounts, bool, bool)| Claim {
+    let build = |(node, requests, ours, terminal): (Option<usize>, ResourceList, bool, bool)| Claim {
         node: node.map(|index| format!("n{index}")),
         requests,
         ours,

@@ -59,7 +59,7 @@ fn own(on: &str, requests: Value) -> Claim {
     Claim::of(&pod, &owner())
 }
 
-fn amounts(value: Value) -> Amounts {
+fn amounts(value: Value) -> ResourceList {
     serde_json::from_value(value).unwrap()
 }
 
@@ -279,8 +279,9 @@ fn huge_pages_are_offered_in_one_size_and_volumes_to_attach_not_at_all() {
             )],
             &[foreign("a", json!({"hugepages-2Mi": "2Mi"}))],
         );
-        let names =
-            |all: &Amounts| all.keys().filter(|name| !ALWAYS.contains(&name.as_str())).cloned().collect();
+        let names = |all: &ResourceList| {
+            all.keys().filter(|name| !ALWAYS.contains(&name.as_str())).cloned().collect()
+        };
         let (capacity, largest): (Vec<String>, Vec<String>) =
             (names(&sum.capacity), names(&sum.largest_free));
         assert_eq!(capacity, largest);

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
-use vk_kube::{Change, Client, Error, Kind as ErrorKind, Objects, Selector};
+use vk_kube::{Client, Error, Kind as ErrorKind, Objects, Selector, WatchEvent};
 use vk_supervisor::Backoff;
 
 use super::{
@@ -43,8 +43,8 @@ pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<S
     let mut listing: Option<HashSet<Place>> = None;
     while let Some(change) = changes.next().await {
         match change {
-            Change::Restarted => listing = Some(HashSet::new()),
-            Change::Seen(object) => {
+            WatchEvent::Restarted => listing = Some(HashSet::new()),
+            WatchEvent::Applied(object) => {
                 let Some(place) = place(&object) else { continue };
                 // Told of, also if the listing breaks off: then the next one tells what became of it.
                 known.insert(place.clone());
@@ -53,7 +53,7 @@ pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<S
                 }
                 shared.tell(Event::Lower(place, find(&object, &shared.owner)));
             }
-            Change::Deleted(object) => {
+            WatchEvent::Deleted(object) => {
                 let Some(place) = place(&object) else { continue };
                 known.remove(&place);
                 if let Some(listing) = &mut listing {
@@ -61,7 +61,7 @@ pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<S
                 }
                 shared.tell(Event::Gone(place, version(object.metadata())));
             }
-            Change::Listed => {
+            WatchEvent::Listed => {
                 let listed = listing.take().unwrap_or_default();
                 for place in known.difference(&listed) {
                     shared.tell(Event::Vanished(place.clone()));
@@ -69,7 +69,7 @@ pub(super) async fn below<K: Reflected>(shared: Arc<Shared>, namespace: Option<S
                 known = listed;
                 shared.tell(Event::Listed(K::OF, namespace.clone()));
             }
-            Change::Trouble(_) => {}
+            WatchEvent::Error(_) => {}
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) async fn above<K: Reflected>(shared: Arc<Shared>, place: Place, sourc
         Some(process) => (process, Some(of(node))),
         None => (node, None),
     };
-    let (lane, objects) = (first.lane(), of(first));
+    let (lane, objects) = (first.watch_slot(), of(first));
     let mut reading =
         Above { shared, place, source, objects, other, rng: StdRng::from_rng(&mut rand::rng()) };
     reading.first().await;
@@ -97,7 +97,7 @@ pub(super) async fn above<K: Reflected>(shared: Arc<Shared>, place: Place, sourc
         reading.follow(reading.objects.clone().on(lane)).await;
     }
     if let (Some(other), Some(lane)) =
-        (reading.other.clone(), reading.shared.claims.as_ref().and_then(Client::lane))
+        (reading.other.clone(), reading.shared.claims.as_ref().and_then(Client::watch_slot))
     {
         reading.follow(other.on(lane)).await;
     }
@@ -181,27 +181,27 @@ impl<K: Reflected> Above<K> {
         let mut refusals = 0;
         while let Some(change) = changes.next().await {
             match change {
-                Change::Restarted => listing = Some(false),
-                Change::Seen(object) => {
+                WatchEvent::Restarted => listing = Some(false),
+                WatchEvent::Applied(object) => {
                     listing = listing.map(|_| true);
                     if self.saw(Some(&object)).await.is_err() {
                         self.first().await;
                     }
                 }
-                Change::Deleted(_) => drop(self.saw(None).await),
-                Change::Listed => {
+                WatchEvent::Deleted(_) => drop(self.saw(None).await),
+                WatchEvent::Listed => {
                     refusals = 0;
                     if listing.take() == Some(false) {
                         drop(self.saw(None).await);
                     }
                 }
-                Change::Trouble(error) if error.kind == ErrorKind::Forbidden => {
+                WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
                     refusals += 1;
                     if refusals == REFUSALS {
                         return;
                     }
                 }
-                Change::Trouble(_) => {}
+                WatchEvent::Error(_) => {}
             }
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::mpsc;
 use tracing::warn;
-use vk_kube::{Change, Client, Kind as ErrorKind, Lean, Objects, Selector};
+use vk_kube::{Client, Kind as ErrorKind, Objects, Selector, Slim, WatchEvent};
 use vk_supervisor::Backoff;
 
 use super::{
@@ -27,7 +27,7 @@ struct Roll<K> {
     listing: Option<HashSet<K>>,
 }
 
-fn objects(client: &Client, namespace: Option<&String>) -> Objects<Lean<PersistentVolumeClaim>> {
+fn objects(client: &Client, namespace: Option<&String>) -> Objects<Slim<PersistentVolumeClaim>> {
     match namespace {
         Some(namespace) => Objects::namespaced(client.clone(), namespace),
         None => Objects::everywhere(client.clone()),
@@ -47,8 +47,8 @@ pub(super) async fn above(setup: Arc<Setup>, namespace: Option<String>, inbox: m
         while let Some(change) = changes.next().await {
             let mut events = Vec::new();
             match change {
-                Change::Restarted => roll.begin(),
-                Change::Seen(Lean(claim)) => {
+                WatchEvent::Restarted => roll.begin(),
+                WatchEvent::Applied(Slim(claim)) => {
                     let Some(key) = Key::of(&claim) else { continue };
                     if volume::is_chosen(&claim, &setup.owner.node) {
                         roll.see(key.clone());
@@ -57,15 +57,15 @@ pub(super) async fn above(setup: Arc<Setup>, namespace: Option<String>, inbox: m
                         events.push(Event::UpperGone(key));
                     }
                 }
-                Change::Deleted(Lean(claim)) => {
+                WatchEvent::Deleted(Slim(claim)) => {
                     events.extend(Key::of(&claim).filter(|key| roll.miss(key)).map(Event::UpperGone));
                 }
-                Change::Listed => {
+                WatchEvent::Listed => {
                     refused.reset();
                     warned = false;
                     events.extend(roll.end().into_iter().map(Event::UpperGone));
                 }
-                Change::Trouble(error) if error.kind == ErrorKind::Forbidden => {
+                WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
                     if !std::mem::replace(&mut warned, true) {
                         warn!(
                             %error, namespace = namespace.as_deref().unwrap_or("*"),
@@ -74,7 +74,7 @@ pub(super) async fn above(setup: Arc<Setup>, namespace: Option<String>, inbox: m
                     }
                     break;
                 }
-                Change::Trouble(_) => {}
+                WatchEvent::Error(_) => {}
             }
             if !sent(&inbox, events).await {
                 return;
@@ -94,21 +94,21 @@ pub(super) async fn below(setup: Arc<Setup>, namespace: Option<String>, inbox: m
     while let Some(change) = changes.next().await {
         let mut events = Vec::new();
         match change {
-            Change::Restarted => roll.begin(),
-            Change::Seen(Lean(claim)) => {
+            WatchEvent::Restarted => roll.begin(),
+            WatchEvent::Applied(Slim(claim)) => {
                 let Some(copy) = Copy::read(&claim) else { continue };
                 roll.see(copy.uid.clone());
                 events.push(Event::Lower(copy, first));
             }
-            Change::Deleted(Lean(claim)) => {
+            WatchEvent::Deleted(Slim(claim)) => {
                 let uid = Copy::read(&claim).map(|copy| copy.uid);
                 events.extend(uid.filter(|uid| roll.miss(uid)).map(Event::LowerGone));
             }
-            Change::Listed => {
+            WatchEvent::Listed => {
                 first = false;
                 events.extend(roll.end().into_iter().map(Event::LowerGone));
             }
-            Change::Trouble(_) => {}
+            WatchEvent::Error(_) => {}
         }
         if !sent(&inbox, events).await {
             return;

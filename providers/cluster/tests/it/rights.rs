@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use vk_kube::{Client, Metrics, Objects, access::Deed};
+use vk_kube::{Client, Metrics, Objects, access::AccessCheck};
 use vk_provider::finding::Level;
 use vk_provider_cluster::{
     config::Settings,
@@ -69,7 +69,7 @@ impl Rig {
 /// What is done, as it stands in a role.
 fn used<'a>(rights: impl Iterator<Item = &'a Right>) -> BTreeSet<String> {
     let words = rights.filter(|right| right.deed.subresource != "proxy").map(|right| {
-        let Deed { verb, group, resource, subresource, name, .. } = &right.deed;
+        let AccessCheck { verb, group, resource, subresource, name, .. } = &right.deed;
         let slash = if subresource.is_empty() { "" } else { "/" };
         format!("{verb} {group}/{resource}{slash}{subresource} {name}").trim_end().to_owned()
     });
@@ -94,14 +94,14 @@ fn granted(rules: Option<Vec<PolicyRule>>) -> BTreeSet<String> {
     all
 }
 
-fn deed(verb: &str, resource: &str, namespace: &str) -> Deed {
+fn deed(verb: &str, resource: &str, namespace: &str) -> AccessCheck {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    Deed {
+    AccessCheck {
         verb: verb.to_owned(),
         resource: resource.to_owned(),
         subresource: subresource.to_owned(),
         namespace: namespace.to_owned(),
-        ..Deed::default()
+        ..AccessCheck::default()
     }
 }
 
@@ -212,8 +212,8 @@ async fn the_role_of_the_upper_cluster_is_what_claims_and_names_need_there_and_n
     rig.cluster.write_kubeconfig(&account, user, &["system:serviceaccounts"]).unwrap();
     let source = vk_kube::Source { kubeconfig: Some(account), server: None };
     let client = source.connect(&Supervisor::new(), Metrics::default()).await.unwrap();
-    let system = Deed { name: "kube-system".to_owned(), ..deed("get", "namespaces", "") };
-    let classes = Deed { group: "storage.k8s.io".to_owned(), ..deed("get", "storageclasses", "") };
+    let system = AccessCheck { name: "kube-system".to_owned(), ..deed("get", "namespaces", "") };
+    let classes = AccessCheck { group: "storage.k8s.io".to_owned(), ..deed("get", "storageclasses", "") };
     // What the storage of lower clusters does above is tried with these rights in its own tests.
     let needed = [
         system,

@@ -55,7 +55,7 @@ async fn every_step_of_a_pods_life_is_pushed() {
         |change| matches!(change, PodChange::Status(_, status) if phase(status) == "Succeeded"),
     )
     .await;
-    until(&mut changes, |change| *change == PodChange::Look(reference("u1"))).await;
+    until(&mut changes, |change| *change == PodChange::Refresh(reference("u1"))).await;
     let gone = mock.pod_status(&reference("u1")).await.unwrap_err();
     assert_eq!(*gone.kind(), Kind::NotFound);
 }
@@ -101,7 +101,7 @@ async fn annotations_script_one_pod() {
     assert!(error.message().contains("run-for") && error.message().contains("long"), "{error}");
     let mut changes = changes(&mock);
     mock.create_pod(bundle(pod("u3", &[("vanish-after", "9s")]))).await.unwrap();
-    until(&mut changes, |change| *change == PodChange::Look(reference("u3"))).await;
+    until(&mut changes, |change| *change == PodChange::Refresh(reference("u3"))).await;
     assert_eq!(*mock.pod_status(&reference("u3")).await.unwrap_err().kind(), Kind::NotFound);
     assert_eq!(mock.calls(Call::Create), 3);
 }
@@ -130,12 +130,12 @@ async fn the_node_is_described_and_changes_of_it_are_told() {
     let mock = Mock::builder("node").build();
     let mut told = mock.node_changes().unwrap();
     mock.set_capacity("cpu", Quantity::units(7));
-    assert_eq!(next(&mut told).await, NodeChange::Look);
+    assert_eq!(next(&mut told).await, NodeChange::Refresh);
     let mut node = NodeTemplate::default();
     mock.configure_node(&mut node);
     assert_eq!(node.capacity["cpu"], Quantity::units(7));
     mock.faults().set(Call::Ping, Fault::error(Kind::Unavailable, "down"));
-    assert_eq!(next(&mut told).await, NodeChange::Look);
+    assert_eq!(next(&mut told).await, NodeChange::Refresh);
     assert_eq!(mock.ping().await.unwrap_err().message(), "down");
 }
 

@@ -91,7 +91,7 @@ async fn changes_come_over_the_socket() {
     })
     .await;
     mock.vanish(&reference("u1")).await.unwrap();
-    until(&mut changes, |change| *change == PodChange::Look(reference("u1"))).await;
+    until(&mut changes, |change| *change == PodChange::Refresh(reference("u1"))).await;
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_killed_backend_is_unavailable_until_it_is_back_and_then_every_pod_is_
     until(&mut changes, |change| matches!(change, PodChange::Status(..))).await;
 
     drop(backend);
-    assert_eq!(next(&mut node).await, NodeChange::Look);
+    assert_eq!(next(&mut node).await, NodeChange::Refresh);
     for error in [
         mock.ping().await.unwrap_err(),
         mock.pod_status(&reference("u1")).await.unwrap_err(),
@@ -117,7 +117,7 @@ async fn a_killed_backend_is_unavailable_until_it_is_back_and_then_every_pod_is_
 
     let _backend = Backend::start(&socket);
     mock.connected(LIMIT).await.unwrap();
-    until(&mut changes, |change| *change == PodChange::Look(reference("u1"))).await;
+    until(&mut changes, |change| *change == PodChange::Refresh(reference("u1"))).await;
     // Its pods died with the process, and now that is certain.
     assert_eq!(*mock.pod_status(&reference("u1")).await.unwrap_err().kind(), Kind::NotFound);
     mock.ping().await.unwrap();

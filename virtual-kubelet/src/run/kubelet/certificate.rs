@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span};
-use vk_kube::csr::{Renewer, Standing, Store, Wanted};
+use vk_kube::csr::{CertificateSpec, RenewalStatus, Renewer, Store};
 use vk_server::tls::{self, Serving, self_signed};
 use vk_supervisor::Clock;
 
@@ -21,10 +21,10 @@ pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, t
     if !shared.config.tls.request {
         return Ok(serving);
     }
-    let (wanted, wishes) = watch::channel(Wanted::serving(&name, [name.clone()], [address]));
+    let (wanted, wishes) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
     let store = Store::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
     let renewer = Renewer::new(shared.client.clone(), wishes, store, clock);
-    let standing = renewer.standing();
+    let standing = renewer.status();
     let (slot, seen) = (serving.clone(), served.seen.clone());
     let span = info_span!(parent: None, "node", node = %name);
     let work = async move {
@@ -36,7 +36,7 @@ pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, t
 
 /// Shows the cluster's certificate while there is one, and the node's own otherwise.
 async fn follow(
-    mut standing: watch::Receiver<Standing>,
+    mut standing: watch::Receiver<RenewalStatus>,
     serving: Serving,
     own: Arc<rustls::sign::CertifiedKey>,
 ) {
@@ -61,7 +61,7 @@ async fn follow(
 }
 
 /// The certificate is to be for the addresses that the Node has.
-async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::Sender<Wanted>) {
+async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::Sender<CertificateSpec>) {
     while seen.changed().await.is_ok() {
         let Some(node) = seen.borrow_and_update().clone() else { continue };
         let (names, ips) = named(&node);
@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn another_certificate_is_wanted_when_the_addresses_change_and_only_then() {
         let (seen, sights) = watch::channel(None);
-        let first = Wanted::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
+        let first = CertificateSpec::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
         let (wanted, mut wishes) = watch::channel(first.clone());
         let mut following = std::pin::pin!(addresses(sights, wanted));
         let mut see = async |addresses: &[(&str, &str)]| {

@@ -39,7 +39,7 @@ impl Chronicle {
         while let Some(change) = changes.next().await {
             let turn = match change {
                 PodChange::Status(pod, status) => Turn { state: State::of(&status), pod },
-                PodChange::Look(pod) => Turn { pod, state: State::Gone },
+                PodChange::Refresh(pod) => Turn { pod, state: State::Gone },
                 _ => continue,
             };
             self.0.lock().push(turn);

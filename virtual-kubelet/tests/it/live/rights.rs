@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vk_kube::{Client, Metrics, Objects, Selector, access::Deed};
+use vk_kube::{Client, Metrics, Objects, Selector, access::AccessCheck};
 use vk_testing::{
     ControlPlane,
     control_plane::{AUDIT_METADATA, Options},
@@ -255,7 +255,7 @@ async fn the_published_roles_allow_what_the_kubelet_api_and_references_need() {
         Client::fixed(cluster.client_for(ACCOUNT, &["system:serviceaccounts"]).unwrap(), Metrics::default());
     let deed = |verb: &str, group: &str, resource: &str, namespace: &str, name: &str| {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        Deed {
+        AccessCheck {
             verb: verb.to_owned(),
             group: group.to_owned(),
             resource: resource.to_owned(),

@@ -127,7 +127,7 @@ impl Authority {
         if method == Method::POST {
             state.attempts += 1;
             if let Policy::Refuse(code) = state.policy {
-                return refusal(code, "Refused");
+                return refusal(code, "UpgradeError");
             }
             let mut object: CertificateSigningRequest = serde_json::from_slice(body).unwrap();
             let name = object.metadata.name.clone().unwrap();

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vk_kube::{Change, survey::Listing};
+use vk_kube::{WatchEvent, metadata_list::Listing};
 use vk_provider::PodRef;
 
 use super::line::Line;
@@ -129,9 +129,9 @@ impl Hub {
     }
 
     /// The watch tells.
-    pub(super) fn change(&mut self, change: Change<Pod>) {
+    pub(super) fn change(&mut self, change: WatchEvent<Pod>) {
         match change {
-            Change::Restarted => {
+            WatchEvent::Restarted => {
                 self.begun = true;
                 self.listing = Some(HashSet::new());
                 self.reading.clear();
@@ -142,7 +142,7 @@ impl Hub {
                     member.mailbox.with(Line::restarted);
                 }
             }
-            Change::Seen(pod) => {
+            WatchEvent::Applied(pod) => {
                 if let Some(mark) = self.mark(&pod) {
                     self.reading.remove(&mark);
                     self.shown.insert(mark);
@@ -150,7 +150,7 @@ impl Hub {
                 }
                 self.tell(pod, Sight::Seen);
             }
-            Change::Deleted(pod) => {
+            WatchEvent::Deleted(pod) => {
                 if let Some(mark) = self.mark(&pod) {
                     self.reading.remove(&mark);
                     self.shown.remove(&mark);
@@ -158,7 +158,7 @@ impl Hub {
                 }
                 self.tell(pod, Sight::Deleted);
             }
-            Change::Listed => {
+            WatchEvent::Listed => {
                 self.shown = self.listing.take().unwrap_or_default();
                 for member in self.members.values_mut() {
                     if std::mem::take(&mut member.listing) {
@@ -166,7 +166,7 @@ impl Hub {
                     }
                 }
             }
-            Change::Trouble(_) => {}
+            WatchEvent::Error(_) => {}
         }
     }
 

@@ -43,18 +43,18 @@ fn read(mailbox: &Mailbox) -> Vec<String> {
 fn each_node_gets_its_own_pods_and_the_marks_of_the_listing() {
     let mut hub = Hub::default();
     let ((_, a), (_, b)) = (hub.join("a"), hub.join("b"));
-    hub.change(Change::Restarted);
-    hub.change(Change::Seen(pod("a", "1", 1)));
-    hub.change(Change::Seen(pod("b", "2", 2)));
-    hub.change(Change::Seen(pod("somebody-else", "3", 3)));
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Applied(pod("a", "1", 1)));
+    hub.change(WatchEvent::Applied(pod("b", "2", 2)));
+    hub.change(WatchEvent::Applied(pod("somebody-else", "3", 3)));
+    hub.change(WatchEvent::Listed);
     // A namesake with another UID.
-    hub.change(Change::Deleted(pod("a", "1", 4)));
-    hub.change(Change::Seen(pod("a", "4", 5)));
+    hub.change(WatchEvent::Deleted(pod("a", "1", 4)));
+    hub.change(WatchEvent::Applied(pod("a", "4", 5)));
     assert_eq!(read(&a), ["restarted", "-1@4", "listed", "+4@5"]);
     assert_eq!(read(&b), ["restarted", "+2@2", "listed"]);
-    hub.change(Change::Restarted);
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Listed);
     assert_eq!(read(&a), ["restarted", "listed"]);
 }
 
@@ -62,16 +62,16 @@ fn each_node_gets_its_own_pods_and_the_marks_of_the_listing() {
 fn a_node_that_joins_in_the_middle_of_a_listing_gets_one_of_its_own() {
     let mut hub = Hub::default();
     let (_, early) = hub.join("early");
-    hub.change(Change::Restarted);
-    hub.change(Change::Seen(pod("late", "1", 1)));
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Applied(pod("late", "1", 1)));
     let (id, late) = hub.join("late");
-    hub.change(Change::Seen(pod("late", "2", 2)));
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Applied(pod("late", "2", 2)));
+    hub.change(WatchEvent::Listed);
     assert_eq!(hub.next_late(), Some(("late".to_owned(), id)));
     // The listing was made now; later answers come first.
-    hub.change(Change::Seen(pod("late", "3", 7)));
-    hub.change(Change::Deleted(pod("late", "2", 8)));
-    hub.change(Change::Seen(pod("late", "1", 9)));
+    hub.change(WatchEvent::Applied(pod("late", "3", 7)));
+    hub.change(WatchEvent::Deleted(pod("late", "2", 8)));
+    hub.change(WatchEvent::Applied(pod("late", "1", 9)));
     assert_eq!(read(&late), [""; 0], "half of the pods would look like all");
     hub.listed_apart("late", id, listing(6, vec![pod("late", "1", 1), pod("late", "2", 2)]));
     let all = read(&late);
@@ -85,23 +85,23 @@ fn a_node_that_joins_in_the_middle_of_a_listing_gets_one_of_its_own() {
     hub.listed_apart("late", id, listing(20, vec![]));
     assert_eq!(read(&late), [""; 0], "once is enough");
     // The watch trails behind: this one came and went before the listing.
-    hub.change(Change::Seen(pod("late", "0", 4)));
-    hub.change(Change::Deleted(pod("late", "0", 5)));
-    hub.change(Change::Seen(pod("late", "4", 10)));
+    hub.change(WatchEvent::Applied(pod("late", "0", 4)));
+    hub.change(WatchEvent::Deleted(pod("late", "0", 5)));
+    hub.change(WatchEvent::Applied(pod("late", "4", 10)));
     assert_eq!(read(&late), ["+4@10"]);
 }
 
 #[test]
 fn a_listing_of_all_comes_before_one_that_is_still_under_way() {
     let mut hub = Hub::default();
-    hub.change(Change::Restarted);
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Listed);
     let (id, late) = hub.join("late");
     assert!(hub.next_late().is_some());
-    hub.change(Change::Restarted);
-    hub.change(Change::Seen(pod("late", "1", 5)));
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Applied(pod("late", "1", 5)));
     hub.listed_apart("late", id, listing(1, vec![pod("late", "0", 1)]));
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Listed);
     assert_eq!(read(&late), ["restarted", "+1@5", "listed"]);
 }
 
@@ -109,17 +109,17 @@ fn a_listing_of_all_comes_before_one_that_is_still_under_way() {
 fn a_node_that_has_left_gets_nothing_and_its_successor_begins_anew() {
     let mut hub = Hub::default();
     let (first, old) = hub.join("a");
-    hub.change(Change::Restarted);
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Listed);
     let (second, new) = hub.join("a");
     hub.leave("a", first);
     assert!(hub.is_late("a", second), "the old one does not take the new one along");
-    hub.change(Change::Seen(pod("a", "1", 1)));
+    hub.change(WatchEvent::Applied(pod("a", "1", 1)));
     assert_eq!(read(&old), ["restarted", "listed"]);
     hub.listed_apart("a", second, listing(1, vec![pod("a", "1", 1)]));
     assert_eq!(read(&new), ["restarted", "+1@1", "listed"]);
     hub.leave("a", second);
-    hub.change(Change::Seen(pod("a", "2", 2)));
+    hub.change(WatchEvent::Applied(pod("a", "2", 2)));
     assert_eq!(read(&new), [""; 0]);
 }
 
@@ -145,24 +145,24 @@ fn a_slow_reader_finds_no_more_than_its_pods() {
 fn what_the_watch_never_showed_is_read_and_handed_to_its_node() {
     let mut hub = Hub::default();
     let (_, a) = hub.join("a");
-    hub.change(Change::Restarted);
-    hub.change(Change::Seen(pod("a", "1", 1)));
-    hub.change(Change::Seen(pod("other", "2", 2)));
+    hub.change(WatchEvent::Restarted);
+    hub.change(WatchEvent::Applied(pod("a", "1", 1)));
+    hub.change(WatchEvent::Applied(pod("other", "2", 2)));
     let heads = ["1", "2", "3", "4", "5"].map(|uid| {
         let pod = PodRef::new("default", "web", uid);
         (Arc::clone(&pod.uid), (pod, 9))
     });
     let survey = Arc::new(Survey { version: 9, pods: heads.into(), of_all: true });
     assert!(hub.surveyed(&survey).is_empty(), "not in the middle of a listing");
-    hub.change(Change::Listed);
+    hub.change(WatchEvent::Listed);
     let mut unheard = hub.surveyed(&survey);
     unheard.sort();
     let uids: Vec<&str> = unheard.iter().map(|pod| &*pod.uid).collect();
     assert_eq!(uids, ["3", "4", "5"]);
     assert!(hub.found(&unheard[0], Some(pod("a", "3", 9))));
     // The watch was only late, and has told more since.
-    hub.change(Change::Seen(pod("a", "4", 9)));
-    hub.change(Change::Deleted(pod("a", "4", 10)));
+    hub.change(WatchEvent::Applied(pod("a", "4", 9)));
+    hub.change(WatchEvent::Deleted(pod("a", "4", 10)));
     assert!(!hub.found(&unheard[1], Some(pod("a", "4", 9))));
     assert!(!hub.found(&unheard[2], Some(pod("other", "5", 9))), "nobody here has missed it");
     assert_eq!(read(&a), ["restarted", "+1@1", "listed", "+3@9", "-4@10", "surveyed"]);
@@ -186,7 +186,7 @@ struct World {
     pods: BTreeMap<String, (&'static str, u64)>,
     version: u64,
     uids: u64,
-    log: VecDeque<Change<Pod>>,
+    log: VecDeque<WatchEvent<Pod>>,
     hub: Hub,
     readers: BTreeMap<&'static str, (u64, Arc<Mailbox>, Reader)>,
     /// Listings for latecomers that are under way, as of when they were asked for.
@@ -210,18 +210,18 @@ impl World {
                 self.uids += 1;
                 let uid = format!("uid-{}", self.uids);
                 self.pods.insert(uid.clone(), (node, self.version));
-                self.log.push_back(Change::Seen(pod(node, &uid, self.version)));
+                self.log.push_back(WatchEvent::Applied(pod(node, &uid, self.version)));
             }
             3 => {
                 if let Some((home, version)) = some.as_ref().and_then(|uid| self.pods.get_mut(uid)) {
                     *version = self.version;
                     let changed = pod(home, &some.unwrap_or_default(), self.version);
-                    self.log.push_back(Change::Seen(changed));
+                    self.log.push_back(WatchEvent::Applied(changed));
                 }
             }
             4 => {
                 if let Some((uid, (home, _))) = some.and_then(|uid| self.pods.remove_entry(&uid)) {
-                    self.log.push_back(Change::Deleted(pod(home, &uid, self.version)));
+                    self.log.push_back(WatchEvent::Deleted(pod(home, &uid, self.version)));
                 }
             }
             5 => self.restart(),
@@ -244,10 +244,10 @@ impl World {
     /// The watch breaks and begins anew: what it had yet to tell is in the listing.
     fn restart(&mut self) {
         self.log.clear();
-        self.log.push_back(Change::Restarted);
+        self.log.push_back(WatchEvent::Restarted);
         let listing = self.listing(None);
-        self.log.extend(listing.into_iter().map(Change::Seen));
-        self.log.push_back(Change::Listed);
+        self.log.extend(listing.into_iter().map(WatchEvent::Applied));
+        self.log.push_back(WatchEvent::Listed);
     }
 
     fn ask(&mut self) {

@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 use vk_kube::{Client, Metrics};
-use vk_node::resolve::{Library, Limits, Services, Sources};
+use vk_node::resolve::{Limits, ResolverFactory, ServiceCache, Sources};
 use vk_provider::{
     Error, PodEvent, Resolver,
     resolve::{ContainerInputs, Facts, FileSet},
@@ -36,7 +36,7 @@ const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 /// A node of ours with the facts of the kubelet's node.
 pub(super) struct Ours {
-    library: Library,
+    library: ResolverFactory,
     node: Node,
     /// What people heard, of all pods.
     events: Mutex<(mpsc::Receiver<PodEvent>, Vec<PodEvent>)>,
@@ -63,7 +63,7 @@ impl Ours {
         let supervisor = Supervisor::new();
         let client = Client::fixed(cluster.node_client(NODE).unwrap(), Metrics::default());
         let sources = Sources {
-            services: Services::new(client.clone(), &supervisor),
+            services: ServiceCache::new(client.clone(), &supervisor),
             client,
             node: NODE.to_owned(),
             ips: node.addresses.clone(),
@@ -72,7 +72,7 @@ impl Ours {
             limits: Limits::default(),
             watches: Gauge::default(),
         };
-        let library = Library::new(sources, &supervisor);
+        let library = ResolverFactory::new(sources, &supervisor);
         let events = Mutex::new((library.notes().unwrap(), Vec::new()));
         Self { library, node, events, supervisor }
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::{Api, api::ListParams};
 use serde_json::json;
 use tokio::time::Instant;
-use vk_kube::{Fence, fence::Limit};
+use vk_kube::{Fence, fence::Deadline};
 use vk_supervisor::Clock;
 
 use super::stage::{Setup, Stage, is_running, reference, uid};
@@ -16,7 +16,7 @@ const A_WHILE: Duration = Duration::from_secs(2);
 
 fn open(fence: &Fence) {
     let time = Duration::from_mins(5);
-    fence.set(Some(Limit { steady: Instant::now() + time, wall: Clock::system().now() + time }));
+    fence.set(Some(Deadline { steady: Instant::now() + time, wall: Clock::system().now() + time }));
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ async fn an_old_survey_takes_no_pod_away_and_brings_none_back() {
     let run = start(&stage, mock.clone(), sights.boxed());
     let gone = stage.create("gone", json!({})).await;
     let old = vk_kube::Objects::<Pod>::namespaced(stage.client(&mut Registry::default()), &*stage.namespace)
-        .survey(&vk_kube::Selector::default())
+        .list_metadata(&vk_kube::Selector::default())
         .await
         .unwrap();
     assert_eq!(old.objects.len(), 1, "{old:?}");
@@ -81,7 +81,7 @@ async fn an_old_survey_takes_no_pod_away_and_brings_none_back() {
     }
     stage.see("web", "a running pod", is_running).await;
     // As if it were of now.
-    let lie = vk_kube::Survey { version: u64::MAX, ..old };
+    let lie = vk_kube::MetadataList { version: u64::MAX, ..old };
     let lie = Arc::new(vk_node::pods::missed::Survey::new(lie, false));
     sender.unbounded_send(Sight::Surveyed(lie)).unwrap();
     until("both are read", || run.requests("get", "pods"), |count| *count >= 2).await;

@@ -115,7 +115,7 @@ impl Provider for Puppet {
             return Ok(());
         }
         let gone = self.0.pods.lock().remove(&pod.uid).is_none();
-        self.push(PodChange::Look(pod.clone()));
+        self.push(PodChange::Refresh(pod.clone()));
         if gone { Err(Error::not_found("no such pod")) } else { Ok(()) }
     }
 

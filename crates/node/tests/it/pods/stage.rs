@@ -23,10 +23,10 @@ use vk_kube::{Client, Fence};
 use vk_node::{
     pods::{
         Controller, Policy,
-        roll::Roll,
+        pod_store::PodStore,
         watch::{Sights, of_node},
     },
-    resolve::{Library, Limits, Services, Sources},
+    resolve::{Limits, ResolverFactory, ServiceCache, Sources},
 };
 use vk_provider::{PodRef, Provider};
 use vk_provider_mock::{Host, Mock};
@@ -143,7 +143,7 @@ impl<'a> Stage<'a> {
         let spy = Arc::new(Spy::new(Arc::new(provider)));
         let supervisor = Supervisor::new();
         let sources = Sources {
-            services: Services::new(client.clone(), &supervisor),
+            services: ServiceCache::new(client.clone(), &supervisor),
             client: client.clone(),
             node: self.node.clone(),
             ips: vec![HOST_IP.parse().unwrap()],
@@ -152,7 +152,7 @@ impl<'a> Stage<'a> {
             limits: Limits::default(),
             watches: Gauge::default(),
         };
-        let library = Library::new(sources, &supervisor);
+        let library = ResolverFactory::new(sources, &supervisor);
         let controller = Controller {
             node: self.node.clone(),
             provider: Arc::clone(&spy) as Arc<dyn Provider>,
@@ -165,7 +165,7 @@ impl<'a> Stage<'a> {
             },
             facts: setup.facts,
             sights: setup.sights.unwrap_or_else(|| of_node(client.clone(), &self.node)),
-            roll: Roll::default(),
+            roll: PodStore::default(),
             client,
             library,
             clock: Clock::system(),

@@ -22,7 +22,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use vk_kube::{Client, Metrics};
-use vk_node::resolve::{Answers, Library, Limits, Services, Sources};
+use vk_node::resolve::{Limits, PodResolver, ResolverFactory, ServiceCache, Sources};
 use vk_provider::{Result, resolve::FileSet};
 use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{ControlPlane, eventually};
@@ -37,7 +37,7 @@ pub(super) struct Desk {
     pub(super) cluster: &'static ControlPlane,
     pub(super) namespace: String,
     pub(super) node: String,
-    pub(super) library: Library,
+    pub(super) library: ResolverFactory,
     supervisor: Supervisor,
 }
 
@@ -71,7 +71,7 @@ impl Desk {
         let supervisor = Supervisor::new();
         let client = Client::fixed(cluster.node_client(&node).unwrap(), Metrics::default());
         let sources = Sources {
-            services: Services::new(client.clone(), &supervisor),
+            services: ServiceCache::new(client.clone(), &supervisor),
             client,
             node: node.clone(),
             ips: vec![HOST_IP.parse().unwrap()],
@@ -80,7 +80,7 @@ impl Desk {
             limits: setup.limits,
             watches: Gauge::default(),
         };
-        let library = Library::new(sources, &supervisor);
+        let library = ResolverFactory::new(sources, &supervisor);
         Self { cluster, namespace, node, library, supervisor }
     }
 
@@ -123,7 +123,7 @@ impl Desk {
     }
 
     /// A pod that is bound to the node, and what answers for it. `spec` is merged into the pod's.
-    pub(super) async fn pod(&self, name: &str, spec: Value) -> (Arc<Pod>, Answers) {
+    pub(super) async fn pod(&self, name: &str, spec: Value) -> (Arc<Pod>, PodResolver) {
         let mut whole = json!({
             "nodeName": self.node,
             "automountServiceAccountToken": false,

@@ -14,7 +14,7 @@ use crate::conformance::{
 };
 
 /// What to do about a change that nobody heard of.
-const ADVICE: &str = "push a Status or a Look for every change of a pod, or answer Changes::Poll";
+const ADVICE: &str = "push a Status or a Refresh for every change of a pod, or answer Changes::Poll";
 
 /// A provider that wants to be asked says how often, and that is a time.
 pub(crate) async fn a_poll_has_a_period(trial: &Trial) -> Outcome {

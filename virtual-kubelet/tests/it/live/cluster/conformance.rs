@@ -14,7 +14,7 @@ use futures::{StreamExt as _, future::join_all};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::json;
-use vk_kube::{Client, Metrics, Source, Upper};
+use vk_kube::{Client, Metrics, Source, UpperCluster};
 use vk_provider::{Config, Context, Extensions, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
@@ -59,7 +59,7 @@ impl Subject for Live {
         config["origin"] = json!(format!("conformance-{}", self.number));
         config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
         let upper = self.upper.clone();
-        let lent = Upper::new(upper.clone(), self.supervisor.clone(), move |_| upper.clone());
+        let lent = UpperCluster::new(upper.clone(), self.supervisor.clone(), move |_| upper.clone());
         let context = Context { extensions: Extensions::new().with(lent), ..context };
         let backend = ClusterFactory.open(Config::Inline(config), context).await?;
         let Some(NodeEvent::Added(_, provider)) = backend.nodes().next().await else {

@@ -13,7 +13,7 @@ use serde::{
 
 /// An object that is read without its `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lean<K>(pub K);
+pub struct Slim<K>(pub K);
 
 /// Where it is what is passed over.
 const BOOKS: &[&str] = &["metadata", "managedFields"];
@@ -35,21 +35,21 @@ struct Members<A> {
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-// === impl Lean ===
+// === impl Slim ===
 
-impl<'de, K: Deserialize<'de>> Deserialize<'de> for Lean<K> {
+impl<'de, K: Deserialize<'de>> Deserialize<'de> for Slim<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         K::deserialize(Past { inner: deserializer, way: BOOKS }).map(Self)
     }
 }
 
-impl<K: Serialize> Serialize for Lean<K> {
+impl<K: Serialize> Serialize for Slim<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl<K: Resource> Resource for Lean<K> {
+impl<K: Resource> Resource for Slim<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn an_object_is_read_whole_but_for_its_books() {
         let text = pod().to_string();
-        let Lean(lean): Lean<Pod> = serde_json::from_str(&text).unwrap();
+        let Slim(lean): Slim<Pod> = serde_json::from_str(&text).unwrap();
         let mut whole: Pod = serde_json::from_str(&text).unwrap();
         assert!(whole.metadata.managed_fields.take().is_some(), "they were there");
         assert_eq!(lean, whole);
@@ -190,8 +190,8 @@ mod tests {
         let typed = format!(r#"{{"type":"ADDED","object":{}}}"#, pod());
         let untyped = format!(r#"{{"object":{},"type":"ADDED"}}"#, pod());
         for text in [typed, untyped] {
-            let event: WatchEvent<Lean<Pod>> = serde_json::from_str(&text).unwrap();
-            let WatchEvent::Added(Lean(pod)) = event else { panic!("{event:?}") };
+            let event: WatchEvent<Slim<Pod>> = serde_json::from_str(&text).unwrap();
+            let WatchEvent::Added(Slim(pod)) = event else { panic!("{event:?}") };
             assert_eq!((pod.metadata.name.as_deref(), pod.metadata.managed_fields), (Some("web"), None));
         }
     }
@@ -207,10 +207,10 @@ mod tests {
             (r#"["Node"]"#, false),
             (r#"{"apiVersion":"v1","kind":"Node","metadata":{"managedFields":[}}"#, false),
         ] {
-            let lean = serde_json::from_str::<Lean<Node>>(text);
+            let lean = serde_json::from_str::<Slim<Node>>(text);
             let whole = serde_json::from_str::<Node>(text);
             assert_eq!(lean.is_ok(), readable, "{text}");
-            assert_eq!(lean.ok().map(|Lean(node)| node), whole.ok(), "{text}");
+            assert_eq!(lean.ok().map(|Slim(node)| node), whole.ok(), "{text}");
         }
     }
 }

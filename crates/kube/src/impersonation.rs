@@ -12,14 +12,14 @@ const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
 /// As whom requests are made.
-pub(crate) struct Guise {
+pub(crate) struct Impersonation {
     /// What is added to each request; or why nothing can be.
     headers: Result<HeaderMap, Error>,
     /// The clients that add it, for the credentials of which they were made.
     made: Mutex<Option<(Arc<()>, Transport)>>,
 }
 
-impl Guise {
+impl Impersonation {
     /// As a node's kubelet.
     pub(crate) fn of_node(node: &str) -> Self {
         let user = format!("system:node:{node}");
@@ -48,7 +48,7 @@ impl Guise {
             calls: self.wrap(&transport.calls),
             watches: self.wrap(&transport.watches),
             // Wrapped where they are used.
-            lanes: transport.lanes.clone(),
+            watch_pool: transport.watch_pool.clone(),
             mark: Arc::clone(&transport.mark),
         };
         let picked = pick(&fresh);
@@ -102,9 +102,9 @@ mod tests {
     async fn a_guise_says_the_node_and_both_groups_and_leaves_the_client_as_it_is() {
         let log = Arc::default();
         let transport = client(&log);
-        let guise = Guise::of_node("vk");
-        ask(&guise.over(&transport, |one| one.calls.clone())).await.unwrap();
-        ask(&guise.over(&transport, |one| one.watches.clone())).await.unwrap();
+        let impersonation = Impersonation::of_node("vk");
+        ask(&impersonation.over(&transport, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.over(&transport, |one| one.watches.clone())).await.unwrap();
         ask(&transport.calls).await.unwrap();
         let node = "system:node:vk/system:nodes,system:authenticated";
         assert_eq!(*log.lock(), [node, node, "/"]);
@@ -114,18 +114,19 @@ mod tests {
     async fn new_credentials_are_used_under_the_same_guise() {
         let (old, new) = (Arc::default(), Arc::default());
         let (first, second) = (client(&old), client(&new));
-        let guise = Guise::of_node("vk");
-        ask(&guise.over(&first, |one| one.calls.clone())).await.unwrap();
-        ask(&guise.over(&second, |one| one.calls.clone())).await.unwrap();
-        ask(&guise.over(&second, |one| one.calls.clone())).await.unwrap();
+        let impersonation = Impersonation::of_node("vk");
+        ask(&impersonation.over(&first, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.over(&second, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.over(&second, |one| one.calls.clone())).await.unwrap();
         assert_eq!((old.lock().len(), new.lock().len()), (1, 2));
     }
 
     #[tokio::test]
     async fn a_name_that_nobody_can_have_is_refused_and_not_sent_as_ourselves() {
         let log = Arc::default();
-        let refused =
-            ask(&Guise::of_node("a\nb").over(&client(&log), |one| one.calls.clone())).await.unwrap_err();
+        let refused = ask(&Impersonation::of_node("a\nb").over(&client(&log), |one| one.calls.clone()))
+            .await
+            .unwrap_err();
         assert!(refused.message.contains("impersonated"), "{refused}");
         assert!(log.lock().is_empty());
     }

@@ -13,7 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use tokio::sync::watch;
-use vk_kube::{Change, Client, Objects, Selector};
+use vk_kube::{Client, Objects, Selector, WatchEvent};
 use vk_provider::{Error, Result, error};
 use vk_supervisor::{Supervisor, task};
 
@@ -27,7 +27,7 @@ type Known = BTreeMap<String, BTreeMap<String, Arc<Service>>>;
 
 /// The services of the cluster. Clones are the same.
 #[derive(Clone)]
-pub struct Services(Arc<Inner>);
+pub struct ServiceCache(Arc<Inner>);
 
 struct Inner {
     client: Client,
@@ -43,9 +43,9 @@ struct State {
     trouble: Option<(error::Kind, String)>,
 }
 
-// === impl Services ===
+// === impl ServiceCache ===
 
-impl Services {
+impl ServiceCache {
     /// Reads nothing yet.
     pub fn new(client: Client, supervisor: &Supervisor) -> Self {
         Self(Arc::new(Inner { client, supervisor: supervisor.clone(), state: OnceLock::new() }))
@@ -97,21 +97,21 @@ async fn follow(client: Client, sender: watch::Sender<State>) {
     let mut listing: Option<Known> = None;
     while let Some(change) = changes.next().await {
         match change {
-            Change::Restarted => listing = Some(Known::new()),
-            Change::Seen(service) => match &mut listing {
+            WatchEvent::Restarted => listing = Some(Known::new()),
+            WatchEvent::Applied(service) => match &mut listing {
                 Some(listing) => note(listing, service),
                 None => sender.send_modify(|state| note(&mut state.known, service)),
             },
-            Change::Deleted(service) => match &mut listing {
+            WatchEvent::Deleted(service) => match &mut listing {
                 Some(listing) => drop_from(listing, &service),
                 None => sender.send_modify(|state| drop_from(&mut state.known, &service)),
             },
-            Change::Listed => {
+            WatchEvent::Listed => {
                 if let Some(known) = listing.take() {
                     sender.send_replace(State { listed: true, known, trouble: None });
                 }
             }
-            Change::Trouble(error) => {
+            WatchEvent::Error(error) => {
                 let kind = unreadable(&error);
                 sender.send_modify(|state| state.trouble = Some((kind, error.message)));
             }

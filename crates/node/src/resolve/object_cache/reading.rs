@@ -12,7 +12,7 @@ use tokio::{
     time::Instant,
 };
 use tracing::debug;
-use vk_kube::{Change, Kind, Objects, Selector};
+use vk_kube::{Kind, Objects, Selector, WatchEvent};
 use vk_provider::Result;
 use vk_supervisor::Backoff;
 
@@ -70,7 +70,7 @@ impl<K: Shelved> Reading<K> {
         if self.is_settled() {
             return self.sight.send_modify(|sight| sight.live = true);
         }
-        let place = Counted::new(&self.reads).and_then(|it| Some((it, self.reads.client.lane()?)));
+        let place = Counted::new(&self.reads).and_then(|it| Some((it, self.reads.client.watch_slot()?)));
         if let Some((_counted, lane)) = place {
             match self.follow(self.objects.clone().on(lane)).await {
                 Left::Settled => return,
@@ -124,29 +124,29 @@ impl<K: Shelved> Reading<K> {
         let mut refusals = 0;
         while let Some(change) = changes.next().await {
             match change {
-                Change::Restarted => listed = Some(false),
-                Change::Seen(object) => {
+                WatchEvent::Restarted => listed = Some(false),
+                WatchEvent::Applied(object) => {
                     listed = listed.map(|_| true);
                     self.saw(State::There(Arc::new(object)), true);
                     if self.is_settled() {
                         return Left::Settled;
                     }
                 }
-                Change::Deleted(_) => self.saw(State::Missing, true),
-                Change::Listed => {
+                WatchEvent::Deleted(_) => self.saw(State::Missing, true),
+                WatchEvent::Listed => {
                     refusals = 0;
                     if listed.take() == Some(false) {
                         self.saw(State::Missing, true);
                     }
                 }
-                Change::Trouble(error) if error.kind == Kind::Forbidden => {
+                WatchEvent::Error(error) if error.kind == Kind::Forbidden => {
                     refusals += 1;
                     if refusals == REFUSALS {
                         self.sight.send_modify(|sight| sight.live = false);
                         return Left::Refused;
                     }
                 }
-                Change::Trouble(_) => {}
+                WatchEvent::Error(_) => {}
             }
         }
         Left::Refused

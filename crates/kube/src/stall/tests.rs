@@ -7,7 +7,7 @@ use super::*;
 /// A pulse whose time is played: steady milliseconds and those of the wall clock.
 #[derive(Clone)]
 struct Played {
-    pulse: Arc<Pulse>,
+    pulse: Arc<StallDetector>,
     steady: Arc<AtomicU64>,
     wall: Arc<AtomicU64>,
 }
@@ -17,7 +17,7 @@ impl Played {
         let (steady, wall) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(100_000)));
         let begin = Moment::now(&Clock::system());
         let (first, second) = (Arc::clone(&steady), Arc::clone(&wall));
-        let pulse = Arc::new(Pulse::new(move || Moment {
+        let pulse = Arc::new(StallDetector::new(move || Moment {
             steady: begin.steady + Duration::from_millis(first.load(Ordering::Relaxed)),
             wall: begin.wall + Duration::from_millis(second.load(Ordering::Relaxed)),
         }));
@@ -31,14 +31,14 @@ impl Played {
     }
 
     /// A connection with a buffer above it, and its far end.
-    fn connect(&self) -> (BufWriter<Unpaused<DuplexStream>>, DuplexStream) {
+    fn connect(&self) -> (BufWriter<StallGuard<DuplexStream>>, DuplexStream) {
         let (near, far) = tokio::io::duplex(1024);
-        (BufWriter::new(Unpaused::new(near, Arc::clone(&self.pulse))), far)
+        (BufWriter::new(StallGuard::new(near, Arc::clone(&self.pulse))), far)
     }
 }
 
 /// What has arrived when the connection is gone.
-async fn arrived(connection: BufWriter<Unpaused<DuplexStream>>, mut far: DuplexStream) -> String {
+async fn arrived(connection: BufWriter<StallGuard<DuplexStream>>, mut far: DuplexStream) -> String {
     drop(connection);
     let mut text = String::new();
     far.read_to_string(&mut text).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_machine_that_slept_is_noticed_by_the_wall_clock_and_one_set_back_is_n
 
 #[test]
 fn the_pulse_of_this_process_beats_by_itself() {
-    let pulse = Pulse::of_this_process();
+    let pulse = StallDetector::of_this_process();
     let first = pulse.state.lock().last.steady;
     let begin = Moment::now(&Clock::system());
     while pulse.state.lock().last.steady == first {

@@ -28,10 +28,10 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// How often the pulse beats by itself.
 const BEAT: Duration = Duration::from_millis(200);
 
-static OF_THIS_PROCESS: LazyLock<Arc<Pulse>> = LazyLock::new(Pulse::start);
+static OF_THIS_PROCESS: LazyLock<Arc<StallDetector>> = LazyLock::new(StallDetector::start);
 
 /// Notices when the process did not run for a while.
-pub(crate) struct Pulse {
+pub(crate) struct StallDetector {
     now: Box<dyn Fn() -> Moment + Send + Sync>,
     state: Mutex<State>,
 }
@@ -50,16 +50,16 @@ struct Moment {
 }
 
 /// A connection that takes nothing more to send once the process was paused. What comes in can be read.
-pub(crate) struct Unpaused<S> {
+pub(crate) struct StallGuard<S> {
     inner: S,
-    pulse: Arc<Pulse>,
+    pulse: Arc<StallDetector>,
     /// How many pauses there had been when the connection was made.
     pauses: u64,
 }
 
-// === impl Pulse ===
+// === impl StallDetector ===
 
-impl Pulse {
+impl StallDetector {
     /// The one of this process.
     pub(crate) fn of_this_process() -> Arc<Self> {
         Arc::clone(&OF_THIS_PROCESS)
@@ -125,11 +125,11 @@ impl Moment {
     }
 }
 
-// === impl Unpaused ===
+// === impl StallGuard ===
 
-impl<S> Unpaused<S> {
+impl<S> StallGuard<S> {
     /// A connection that was made just now.
-    pub(crate) fn new(inner: S, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(inner: S, pulse: Arc<StallDetector>) -> Self {
         let pauses = pulse.beat();
         Self { inner, pulse, pauses }
     }
@@ -144,7 +144,7 @@ impl<S> Unpaused<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unpaused<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -154,7 +154,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unpaused<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unpaused<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -188,7 +188,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unpaused<S> {
     }
 }
 
-impl<S: Connection> Connection for Unpaused<S> {
+impl<S: Connection> Connection for StallGuard<S> {
     fn connected(&self) -> Connected {
         self.inner.connected()
     }

@@ -18,7 +18,7 @@ use super::{
 
 /// The roll of a node's pods. Clones share it.
 #[derive(Clone, Default)]
-pub struct Roll(Arc<RwLock<Known>>);
+pub struct PodStore(Arc<RwLock<Known>>);
 
 #[derive(Default)]
 struct Known {
@@ -30,9 +30,9 @@ struct Known {
 
 type Name = (String, String);
 
-// === impl Roll ===
+// === impl PodStore ===
 
-impl Roll {
+impl PodStore {
     /// Passes sights on and keeps the roll by them. What an earlier stream of sights has told counts no more.
     #[must_use]
     pub fn follow(&self, sights: Sights) -> Sights {
@@ -98,9 +98,9 @@ fn name(pod: &Pod) -> Option<Name> {
     Some((pod.metadata.namespace.clone()?, pod.metadata.name.clone()?))
 }
 
-impl fmt::Debug for Roll {
+impl fmt::Debug for PodStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Roll({} pods)", self.0.read().by_name.len())
+        write!(f, "PodStore({} pods)", self.0.read().by_name.len())
     }
 }
 
@@ -118,13 +118,13 @@ mod tests {
         Arc::new(pod)
     }
 
-    async fn after(sights: Vec<Sight>) -> Roll {
-        let roll = Roll::default();
+    async fn after(sights: Vec<Sight>) -> PodStore {
+        let roll = PodStore::default();
         roll.follow(stream::iter(sights).boxed()).for_each(async |_| ()).await;
         roll
     }
 
-    fn uids(roll: &Roll) -> Vec<String> {
+    fn uids(roll: &PodStore) -> Vec<String> {
         let mut uids: Vec<String> = roll.all().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         uids.sort();
         uids
@@ -160,7 +160,8 @@ mod tests {
             Arc::new(pod)
         };
         let roll = after(vec![Sight::Seen(at("7"))]).await;
-        let version = |roll: &Roll| roll.find("ns", "a").unwrap().metadata.resource_version.clone().unwrap();
+        let version =
+            |roll: &PodStore| roll.find("ns", "a").unwrap().metadata.resource_version.clone().unwrap();
         roll.renew(&at("10"));
         assert_eq!(version(&roll), "10");
         for (sight, stands) in [("9", "10"), ("10", "10"), ("11", "11")] {

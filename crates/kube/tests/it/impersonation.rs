@@ -36,7 +36,7 @@ async fn impersonator(cluster: &ControlPlane, user: &str, node: &str) -> Client 
 #[ignore = "needs the control plane: make test"]
 async fn an_impersonating_client_is_the_node_and_sees_only_what_its_pods_refer_to() {
     let cluster = ControlPlane::shared().await;
-    let namespace = cluster.namespace("guise").await.unwrap();
+    let namespace = cluster.namespace("impersonation").await.unwrap();
     let admin = Client::fixed(cluster.admin().unwrap(), Metrics::default());
     let secrets = |client: &Client| Objects::<Secret>::namespaced(client.clone(), namespace.name());
     for name in ["used", "unused"] {

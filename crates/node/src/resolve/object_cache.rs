@@ -56,7 +56,7 @@ pub(super) trait Shelved: Object {
 }
 
 /// The objects of one kind that pods refer to. Clones are the same shelf.
-pub(super) struct Shelf<K: Shelved>(Arc<Inner<K>>);
+pub(super) struct ObjectCache<K: Shelved>(Arc<Inner<K>>);
 
 struct Inner<K: Shelved> {
     reads: Reads,
@@ -108,9 +108,9 @@ enum State<K> {
     Failed(error::Kind, String),
 }
 
-// === impl Shelf ===
+// === impl ObjectCache ===
 
-impl<K: Shelved> Shelf<K> {
+impl<K: Shelved> ObjectCache<K> {
     pub(super) fn new(reads: Reads) -> Self {
         Self(Arc::new(Inner { reads, entries: Mutex::default() }))
     }
@@ -158,7 +158,7 @@ impl<K: Shelved> Shelf<K> {
     }
 }
 
-impl<K: Shelved> Clone for Shelf<K> {
+impl<K: Shelved> Clone for ObjectCache<K> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

@@ -31,7 +31,7 @@ pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
 /// Why the protocol of a connection was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct UpgradeError {
     /// What was said.
     pub error: Error,
     /// Whether the API server has said it, in a Status. What is no Status comes from a server behind it or before it, such as
@@ -82,14 +82,18 @@ impl Client {
 
     /// Asks for another protocol on the connection. The request has the headers of the upgrade; the answer is that of a
     /// server that has agreed.
-    pub async fn upgrade(&self, resource: &str, request: Request<()>) -> Result<(Parts, Upgraded), Refused> {
+    pub async fn upgrade(
+        &self,
+        resource: &str,
+        request: Request<()>,
+    ) -> Result<(Parts, Upgraded), UpgradeError> {
         let result = self.switch(request).await;
         self.metrics().count("connect", resource, &result.as_ref().map_err(|refused| refused.error.clone()));
         result
     }
 
-    async fn switch(&self, request: Request<()>) -> Result<(Parts, Upgraded), Refused> {
-        let silent = |error| Refused { error, is_status: false };
+    async fn switch(&self, request: Request<()>) -> Result<(Parts, Upgraded), UpgradeError> {
+        let silent = |error| UpgradeError { error, is_status: false };
         let kube = self.kube_for_watches();
         let asking = Box::pin(kube.send(request.map(|()| Body::empty())));
         let mut response = match tokio::time::timeout(UPGRADE_LIMIT, asking).await {
@@ -111,7 +115,7 @@ fn unusable(error: &http::Error) -> Error {
 }
 
 /// An answer that is not what was asked for.
-async fn refusal(response: Response<Body>) -> Refused {
+async fn refusal(response: Response<Body>) -> UpgradeError {
     let code = response.status();
     let reading = Limited::new(response.into_body(), LONGEST_REFUSAL).collect();
     let body = match tokio::time::timeout(CALL_LIMIT, reading).await {
@@ -122,17 +126,17 @@ async fn refusal(response: Response<Body>) -> Refused {
     told(code, &body)
 }
 
-fn told(code: StatusCode, body: &[u8]) -> Refused {
+fn told(code: StatusCode, body: &[u8]) -> UpgradeError {
     // Each field of a Status may be absent, so that any object could be one.
     if let Ok(status) = serde_json::from_slice::<Status>(body)
         && status.code >= 400
     {
-        return Refused { error: kube::Error::Api(status.boxed()).into(), is_status: true };
+        return UpgradeError { error: kube::Error::Api(status.boxed()).into(), is_status: true };
     }
     let said: String = String::from_utf8_lossy(body).trim().chars().take(SHOWN).collect();
     let message = if said.is_empty() { code.to_string() } else { format!("{code}: {said}") };
     let status = Status { code: code.as_u16(), message, ..Status::default() };
-    Refused { error: kube::Error::Api(status.boxed()).into(), is_status: false }
+    UpgradeError { error: kube::Error::Api(status.boxed()).into(), is_status: false }
 }
 
 #[cfg(test)]

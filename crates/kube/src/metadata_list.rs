@@ -10,16 +10,16 @@ const PAGE: u32 = 500;
 
 /// What a server's cache has. It may be old: it proves nothing, and is a reason to look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct MetadataList {
     /// The version of the listing.
     pub version: u64,
     /// The objects in it.
-    pub objects: Vec<Head>,
+    pub objects: Vec<ObjectVersion>,
 }
 
 /// Which object it is, and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ObjectVersion {
     /// Its namespace; empty for those that have none.
     pub namespace: String,
     /// Its name.
@@ -62,7 +62,7 @@ struct Meta {
 
 impl<K: Object> Objects<K> {
     /// Lists versions alone, from the server's cache.
-    pub async fn survey(&self, selector: &Selector) -> Result<Survey, Error> {
+    pub async fn list_metadata(&self, selector: &Selector) -> Result<MetadataList, Error> {
         let request = Request::new(K::url_path(&(), self.namespace()));
         let params = ListParams {
             field_selector: selector.fields.clone(),
@@ -76,7 +76,7 @@ impl<K: Object> Objects<K> {
         };
         let list = self.call("list", asked).await?;
         let objects = list.items.unwrap_or_default().into_iter().map(head).collect();
-        Ok(Survey { version: number(&list.metadata.resource_version), objects })
+        Ok(MetadataList { version: number(&list.metadata.resource_version), objects })
     }
 
     /// Lists whole objects as they are now, in pages.
@@ -101,9 +101,9 @@ impl<K: Object> Objects<K> {
     }
 }
 
-fn head(item: Item) -> Head {
+fn head(item: Item) -> ObjectVersion {
     let Meta { namespace, name, uid, resource_version } = item.metadata;
-    Head { namespace, name, uid, version: number(&resource_version) }
+    ObjectVersion { namespace, name, uid, version: number(&resource_version) }
 }
 
 /// Versions are numbers, though clients are asked not to count on it; one that is none is older than all.

@@ -25,12 +25,11 @@ use vk_provider::{
 };
 
 use super::{
-    Library, env, notes,
+    ResolverFactory, env, notes,
+    object_cache::{Entry, ObjectCache, Shelved},
     objects::{Need, Needs, Objects, TokenKey, TrustKey},
     references::References,
-    registry,
-    shelf::{Entry, Shelf, Shelved},
-    storage,
+    registry, storage,
     tokens::{self, Tokens},
     trust, volume,
 };
@@ -40,10 +39,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Answers what one pod refers to. Clones answer for the same pod.
 #[derive(Clone)]
-pub struct Answers(pub(super) Arc<Inner>);
+pub struct PodResolver(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) library: Library,
+    pub(super) library: ResolverFactory,
     pub(super) reference: PodRef,
     /// The pod as it is now; `None` when it is gone.
     pub(super) pod: watch::Sender<Option<Arc<Pod>>>,
@@ -62,10 +61,10 @@ pub(super) struct Holds {
     runtime_class: Option<Arc<Entry<RuntimeClass>>>,
 }
 
-// === impl Answers ===
+// === impl PodResolver ===
 
-impl Answers {
-    pub(super) fn new(library: Library, pod: &Arc<Pod>) -> Self {
+impl PodResolver {
+    pub(super) fn new(library: ResolverFactory, pod: &Arc<Pod>) -> Self {
         Self(Arc::new(Inner {
             library,
             reference: PodRef::of(pod).unwrap_or_else(|| PodRef::new("", "", "")),
@@ -204,7 +203,7 @@ impl Inner {
 }
 
 fn held<K: Shelved>(
-    shelf: &Shelf<K>,
+    shelf: &ObjectCache<K>,
     namespace: &str,
     names: &BTreeMap<String, Need>,
 ) -> BTreeMap<String, Arc<Entry<K>>> {
@@ -219,7 +218,7 @@ async fn read<K: Shelved>(
 }
 
 #[async_trait]
-impl Resolver for Answers {
+impl Resolver for PodResolver {
     async fn container(&self, name: &str, facts: &Facts) -> Result<ContainerInputs> {
         let answer = self.0.environment(name, facts).await;
         match &answer {

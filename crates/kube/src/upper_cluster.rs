@@ -8,7 +8,7 @@ use crate::Client;
 
 /// What a process lends to backends that work with its API server themselves.
 #[derive(Clone)]
-pub struct Upper {
+pub struct UpperCluster {
     /// As the process. Not fenced: who writes with it has to know that the node is his.
     pub client: Client,
     /// Owns the tasks of backends.
@@ -16,9 +16,9 @@ pub struct Upper {
     readers: Arc<dyn Fn(&str) -> Client + Send + Sync>,
 }
 
-// === impl Upper ===
+// === impl UpperCluster ===
 
-impl Upper {
+impl UpperCluster {
     /// `readers` makes the client through which a node reads what its pods refer to.
     pub fn new(
         client: Client,
@@ -34,8 +34,8 @@ impl Upper {
     }
 }
 
-impl fmt::Debug for Upper {
+impl fmt::Debug for UpperCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upper").field("server", &self.client.server()).finish_non_exhaustive()
+        f.debug_struct("UpperCluster").field("server", &self.client.server()).finish_non_exhaustive()
     }
 }
