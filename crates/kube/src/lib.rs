@@ -9,8 +9,6 @@ pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
-mod gate;
-pub mod identity;
 mod impersonation;
 pub mod kubeconfig;
 pub mod metadata_list;
@@ -26,11 +24,11 @@ pub mod watch;
 pub mod watch_pool;
 
 pub use self::{
-    client::{Client, ConfigError, Source},
+    access::Identity,
+    client::{Client, ClientOptions, ConfigError},
     error::{Error, Kind},
     event::Recorder,
     fence::Fence,
-    identity::Identity,
     metadata_list::MetadataList,
     metrics::Metrics,
     objects::{Objects, Patch},

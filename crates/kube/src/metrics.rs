@@ -1,4 +1,4 @@
-//! What the process asks of the API server, and what it is answered.
+//! Metrics of calls to the API server and of node certificates.
 
 use jiff::Timestamp;
 use prometheus_client::{
@@ -30,7 +30,7 @@ struct Request {
 }
 
 impl Metrics {
-    /// Counters that the registry shows.
+    /// Creates metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
@@ -46,7 +46,7 @@ impl Metrics {
         metrics
     }
 
-    /// Notes until when a certificate is good.
+    /// Records when a certificate expires.
     pub(crate) fn certificate(&self, purpose: &'static str, node: &str, until: Timestamp) {
         let labels = Certificate { purpose, node: node.to_owned() };
         self.certificates.get_or_create(&labels).set(until.as_second());

@@ -1,28 +1,28 @@
-//! Which Kubernetes the API server is of.
+//! The API server's version.
 
-use crate::{Client, Error, objects::limited};
+use crate::{Client, Error, objects::with_timeout};
 
 /// A version of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Always 1 so far.
+    /// The major version; always 1 so far.
     pub major: u32,
-    /// What changes every few months.
+    /// The minor version.
     pub minor: u32,
 }
 
 impl Version {
-    /// Asks the API server. Everybody who is known may.
-    pub async fn ask(client: &Client) -> Result<Self, Error> {
+    /// Asks the API server. Every authenticated user may.
+    pub async fn fetch(client: &Client) -> Result<Self, Error> {
         let kube = client.kube();
-        let answer = limited(kube.apiserver_version()).await;
+        let answer = with_timeout(kube.apiserver_version()).await;
         client.metrics().count("get", "version", &answer);
         let answer = answer?;
         Ok(Self { major: leading(&answer.major), minor: leading(&answer.minor) })
     }
 }
 
-/// Some providers write `31+`.
+/// Parses the leading digits: some distributions report `31+`.
 fn leading(text: &str) -> u32 {
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     digits.parse().unwrap_or_default()

@@ -318,7 +318,7 @@ pub(super) async fn keep<E>(
 
 /// Of which Kubernetes the API server is, if it tells.
 async fn server_version(client: &Client) -> Option<Version> {
-    match Version::ask(client).await {
+    match Version::fetch(client).await {
         Ok(version) => Some(version),
         Err(error) => {
             warn!(%error, "the API server does not tell its version: the nodes declare no features");

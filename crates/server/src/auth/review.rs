@@ -45,7 +45,7 @@ impl ApiServer {
     /// Asks through this client. Questions change nothing: they pass no fence.
     pub fn new(client: &Client) -> Self {
         let client = client.unfenced();
-        Self { tokens: Objects::cluster(client.clone()), accesses: Objects::cluster(client) }
+        Self { tokens: Objects::all(client.clone()), accesses: Objects::all(client) }
     }
 }
 

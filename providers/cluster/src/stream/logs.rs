@@ -28,7 +28,7 @@ impl Logs for Streams {
         }
         let split = options.output != Output::All;
         if split {
-            let version = Version::ask(&self.client).await.map_err(|error| fault::of(&doing, error))?;
+            let version = Version::fetch(&self.client).await.map_err(|error| fault::of(&doing, error))?;
             if version < SPLITS {
                 return Err(unsplit(&doing));
             }

@@ -1,4 +1,4 @@
-//! A certificate with its key.
+//! A node's certificate with its private key.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, sync::Arc};
 
@@ -17,35 +17,35 @@ use x509_parser::{
 
 use super::{CertificateSpec, Error};
 
-/// The group of all nodes, as a certificate names it.
+/// The group of all nodes, which is the organisation in their certificates.
 pub(super) const ORGANIZATION: &str = "system:nodes";
 
-/// A certificate with its chain and the key that fits it. Cheap to clone.
+/// A certificate with its chain and the matching private key. Cheap to clone.
 #[derive(Clone)]
-pub struct Pair(Arc<Inner>);
+pub struct NodeCertificate(Arc<Inner>);
 
 struct Inner {
-    /// The certificates and the key.
+    /// The certificate chain and the key.
     pem: String,
-    certified: Arc<CertifiedKey>,
+    certified_key: Arc<CertifiedKey>,
     not_before: Timestamp,
     not_after: Timestamp,
-    names: Names,
+    names: SubjectNames,
 }
 
-/// What a certificate, or a request for one, is about.
+/// The subject and the alternative names of a certificate or a signing request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct SubjectNames {
     common_name: String,
     organizations: BTreeSet<String>,
     dns: BTreeSet<String>,
     addresses: BTreeSet<IpAddr>,
 }
 
-// === impl Pair ===
+// === impl NodeCertificate ===
 
-impl Pair {
-    /// From a text that holds both, in any order. They must fit each other.
+impl NodeCertificate {
+    /// Parses a PEM text with both, in any order. They must match.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         let malformed = |reason: String| Error::Malformed { reason };
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem.as_bytes())
@@ -69,51 +69,51 @@ impl Pair {
             pem: pem.to_owned(),
             not_before: time(parsed.validity().not_before)?,
             not_after: time(parsed.validity().not_after)?,
-            names: Names::read(parsed.subject(), alternative.map(|extension| extension.value)),
-            certified: Arc::new(certified),
+            names: SubjectNames::read(parsed.subject(), alternative.map(|extension| extension.value)),
+            certified_key: Arc::new(certified),
         })))
     }
 
-    /// The certificates and the key, as one text.
+    /// The certificate chain and the key in PEM.
     pub fn pem(&self) -> &str {
         &self.0.pem
     }
 
-    /// As TLS takes it.
-    pub fn certified(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.0.certified)
+    /// The certificate and key for rustls.
+    pub fn certified_key(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0.certified_key)
     }
 
-    /// The beginning of its life.
+    /// The start of the validity period.
     pub fn not_before(&self) -> Timestamp {
         self.0.not_before
     }
 
-    /// The end of its life.
+    /// The end of the validity period.
     pub fn not_after(&self) -> Timestamp {
         self.0.not_after
     }
 
-    /// Whether nobody takes it any more.
-    pub fn expired(&self, now: Timestamp) -> bool {
+    /// Whether the validity period is over.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.0.not_after
     }
 
-    /// Whether its subject is this node.
-    pub fn belongs_to(&self, wanted: &CertificateSpec) -> bool {
-        self.0.names.common_name == wanted.user()
+    /// Whether the subject is this node.
+    pub fn belongs_to(&self, spec: &CertificateSpec) -> bool {
+        self.0.names.common_name == spec.user()
     }
 
-    /// What it would need to be the wanted one, if anything. That it holds more does not matter.
-    pub fn lacks(&self, wanted: &CertificateSpec) -> Option<String> {
-        self.0.names.lack(wanted)
+    /// Why it does not satisfy the spec, or `None` if it does. It may hold more names than the spec.
+    pub fn mismatch(&self, spec: &CertificateSpec) -> Option<String> {
+        self.0.names.mismatch(spec)
     }
 }
 
-impl fmt::Debug for Pair {
-    /// Without the key.
+impl fmt::Debug for NodeCertificate {
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pair")
+        f.debug_struct("NodeCertificate")
             .field("names", &self.0.names)
             .field("not_before", &self.0.not_before)
             .field("not_after", &self.0.not_after)
@@ -121,16 +121,16 @@ impl fmt::Debug for Pair {
     }
 }
 
-impl PartialEq for Pair {
+impl PartialEq for NodeCertificate {
     fn eq(&self, other: &Self) -> bool {
         self.0.pem == other.0.pem
     }
 }
 
-// === impl Names ===
+// === impl SubjectNames ===
 
-impl Names {
-    /// What a request in DER asks for, and for which public key.
+impl SubjectNames {
+    /// Parses a signing request in DER: the names and the public key.
     pub(super) fn of_request(der: &[u8]) -> Option<(Self, Vec<u8>)> {
         let (_, request) = X509CertificationRequest::from_der(der).ok()?;
         let info = &request.certification_request_info;
@@ -161,17 +161,17 @@ impl Names {
         names
     }
 
-    /// What they would need to be the wanted ones.
-    pub(super) fn lack(&self, wanted: &CertificateSpec) -> Option<String> {
-        let user = wanted.user();
+    /// Why they do not satisfy the spec, or `None` if they do.
+    pub(super) fn mismatch(&self, spec: &CertificateSpec) -> Option<String> {
+        let user = spec.user();
         if self.common_name != user {
-            return Some(format!("its subject is {:?} and not {user:?}", self.common_name));
+            return Some(format!("its subject is {:?}, not {user:?}", self.common_name));
         }
         if !self.organizations.contains(ORGANIZATION) {
             return Some(format!("its organisation is not {ORGANIZATION}"));
         }
-        let names = wanted.names.difference(&self.dns).cloned();
-        let addresses = wanted.addresses.difference(&self.addresses).map(ToString::to_string);
+        let names = spec.names.difference(&self.dns).cloned();
+        let addresses = spec.addresses.difference(&self.addresses).map(ToString::to_string);
         let missing: Vec<String> = names.chain(addresses).collect();
         (!missing.is_empty()).then(|| format!("it does not hold {}", missing.join(", ")))
     }

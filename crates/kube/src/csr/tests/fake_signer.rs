@@ -1,4 +1,4 @@
-//! A cluster that knows certificate signing requests and nothing else.
+//! A fake API server with certificate signing requests only, which signs or rejects them.
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use vk_supervisor::Clock;
 
 use crate::{Client, Metrics};
 
-/// What becomes of requests.
+/// What happens to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Sign,
@@ -29,20 +29,20 @@ pub(super) enum Policy {
     Deny,
     Fail,
     Delete,
-    /// Signed for another key.
-    Strange,
-    /// Signed without the names.
-    Nameless,
-    /// Not taken at all, with this code.
-    Refuse(u16),
+    /// Signs for another key.
+    WrongKey,
+    /// Signs without the alternative names.
+    NoNames,
+    /// Rejects the creation with this status code.
+    Reject(u16),
 }
 
 #[derive(Clone)]
-pub(super) struct Authority(Arc<Inner>);
+pub(super) struct FakeSigner(Arc<Inner>);
 
 struct Inner {
     clock: Clock,
-    life: Duration,
+    lifetime: Duration,
     issuer: Issuer<'static, KeyPair>,
     state: Mutex<State>,
 }
@@ -57,8 +57,8 @@ struct State {
     order: Vec<String>,
 }
 
-impl Authority {
-    pub(super) fn new(clock: Clock, life: Duration) -> Self {
+impl FakeSigner {
+    pub(super) fn new(clock: Clock, lifetime: Duration) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "ca");
@@ -72,33 +72,33 @@ impl Authority {
             requests: BTreeMap::new(),
             order: Vec::new(),
         };
-        Self(Arc::new(Inner { clock, life, issuer, state: Mutex::new(state) }))
+        Self(Arc::new(Inner { clock, lifetime, issuer, state: Mutex::new(state) }))
     }
 
-    pub(super) fn set(&self, policy: Policy) {
+    pub(super) fn set_policy(&self, policy: Policy) {
         self.0.state.lock().policy = policy;
     }
 
-    pub(super) fn set_back(&self, behind: Duration) {
+    pub(super) fn set_clock_behind(&self, behind: Duration) {
         self.0.state.lock().behind = behind;
     }
 
-    /// How often somebody tried to make a request.
+    /// Attempts to create a request.
     pub(super) fn attempts(&self) -> usize {
         self.0.state.lock().attempts
     }
 
-    /// How often a request was read.
+    /// Reads of requests.
     pub(super) fn reads(&self) -> usize {
         self.0.state.lock().reads
     }
 
-    /// How often somebody tried to watch.
+    /// Attempts to watch.
     pub(super) fn watches(&self) -> usize {
         self.0.state.lock().watches
     }
 
-    /// Every request that was made, in order.
+    /// All requests, in order of creation.
     pub(super) fn requests(&self) -> Vec<CertificateSigningRequest> {
         let state = self.0.state.lock();
         state.order.iter().filter_map(|name| state.requests.get(name).cloned()).collect()
@@ -126,27 +126,27 @@ impl Authority {
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         if method == Method::POST {
             state.attempts += 1;
-            if let Policy::Refuse(code) = state.policy {
-                return refusal(code, "UpgradeError");
+            if let Policy::Reject(code) = state.policy {
+                return status_error(code, "Refused");
             }
             let mut object: CertificateSigningRequest = serde_json::from_slice(body).unwrap();
             let name = object.metadata.name.clone().unwrap();
             if state.requests.contains_key(&name) {
-                return refusal(409, "AlreadyExists");
+                return status_error(409, "AlreadyExists");
             }
             object.metadata.uid = Some(format!("uid-{}", state.attempts));
             state.order.push(name.clone());
             state.requests.insert(name, object.clone());
             return (201, json!(object));
         }
-        // Neither listed nor watched: the way of one who may only read.
+        // Lists and watches are forbidden: the client may only get.
         if name == "certificatesigningrequests" {
             state.watches += 1;
-            return refusal(403, "Forbidden");
+            return status_error(403, "Forbidden");
         }
         state.reads += 1;
         if !state.requests.contains_key(&name) || state.policy == Policy::Delete {
-            return refusal(404, "NotFound");
+            return status_error(404, "NotFound");
         }
         let now = self.0.clock.now() - SignedDuration::try_from(state.behind).unwrap();
         let policy = state.policy;
@@ -171,10 +171,10 @@ impl Authority {
             ..CertificateSigningRequestCondition::default()
         };
         let (condition, certificate) = match policy {
-            Policy::Wait | Policy::Delete | Policy::Refuse(_) => return None,
+            Policy::Wait | Policy::Delete | Policy::Reject(_) => return None,
             Policy::Deny => (condition("Denied", "NotYou"), None),
             Policy::Fail => (condition("Failed", "Broken"), None),
-            Policy::Sign | Policy::Strange | Policy::Nameless => {
+            Policy::Sign | Policy::WrongKey | Policy::NoNames => {
                 (condition("Approved", "AutoApproved"), Some(ByteString(self.sign(object, policy, now))))
             }
         };
@@ -188,11 +188,11 @@ impl Authority {
             rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(time.as_second().try_into().unwrap())
         };
         request.params.not_before = date(now);
-        request.params.not_after = date(now + SignedDuration::try_from(self.0.life).unwrap());
-        if policy == Policy::Nameless {
+        request.params.not_after = date(now + SignedDuration::try_from(self.0.lifetime).unwrap());
+        if policy == Policy::NoNames {
             request.params.subject_alt_names.clear();
         }
-        let certificate = if policy == Policy::Strange {
+        let certificate = if policy == Policy::WrongKey {
             request.params.signed_by(&KeyPair::generate().unwrap(), &self.0.issuer).unwrap()
         } else {
             request.signed_by(&self.0.issuer).unwrap()
@@ -201,9 +201,9 @@ impl Authority {
     }
 }
 
-fn refusal(code: u16, reason: &str) -> (u16, Value) {
+fn status_error(code: u16, reason: &str) -> (u16, Value) {
     (
         code,
-        json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "refused"}),
+        json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "rejected"}),
     )
 }

@@ -1,7 +1,7 @@
-//! The last place at which a write can be held back: where its body goes out on the connection.
+//! Request bodies that check the fence again when they are sent.
 //!
-//! A connection carries some hundred requests at a time, and the others wait in line where dropping them comes too late for
-//! a process that was paused: when it goes on, the line moves before anybody looks at a clock. Without its body a request
+//! A connection carries about a hundred requests at a time; others queue inside the HTTP client. If the process is paused, the queue
+//! moves on when it resumes, before anybody checks a clock, and dropping a request is too late. Without its body a request
 //! changes nothing.
 
 use std::{
@@ -16,19 +16,19 @@ use tower::BoxError;
 
 use crate::{Error, Fence};
 
-/// A body that does not come out when the request's fence is closed.
-pub(crate) struct Gated {
+/// A body that fails instead of being sent when the request's fence is closed.
+pub(crate) struct FencedBody {
     body: kube::client::Body,
     fence: Option<Fence>,
 }
 
-/// Holds the body of a request back by the fence that the request carries, if any.
-pub(crate) fn gated(request: Request<kube::client::Body>) -> Request<Gated> {
+/// Wraps the body of a request with the fence in the request's extensions, if any.
+pub(crate) fn fence_body(request: Request<kube::client::Body>) -> Request<FencedBody> {
     let fence = request.extensions().get::<Fence>().cloned();
-    request.map(|body| Gated { body, fence })
+    request.map(|body| FencedBody { body, fence })
 }
 
-impl Body for Gated {
+impl Body for FencedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -73,14 +73,14 @@ mod tests {
                 })
                 .unwrap_or_default(),
         );
-        let mut body = gated(request).into_body();
-        assert_eq!(body.size_hint().exact(), Some(4), "its length is told as ever");
+        let mut body = fence_body(request).into_body();
+        assert_eq!(body.size_hint().exact(), Some(4), "the length is unchanged");
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.unwrap();
         frame.map(|frame| frame.into_data().unwrap()).map_err(|error| error.to_string())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_comes_out_only_while_the_fence_is_open() {
+    async fn a_body_is_sent_only_while_the_fence_is_open() {
         assert_eq!(body_of(None).await.unwrap(), "text");
         let fence = Fence::default();
         assert!(body_of(Some(&fence)).await.unwrap_err().contains("lease"));
