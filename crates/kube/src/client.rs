@@ -427,24 +427,24 @@ mod tests {
         source.connect(&Supervisor::new(), Metrics::default()).await
     }
 
-    async fn refusal(path: PathBuf) -> String {
+    async fn connect_error(path: PathBuf) -> String {
         connect(path).await.err().expect("the kubeconfig must be rejected").to_string()
     }
 
     #[tokio::test]
     async fn a_missing_or_malformed_kubeconfig_is_named_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let missing = refusal(dir.path().join("nowhere")).await;
+        let missing = connect_error(dir.path().join("nowhere")).await;
         assert!(missing.contains("nowhere") && missing.contains("--kubeconfig"), "{missing}");
 
         let broken = dir.path().join("broken");
         fs::write(&broken, "clusters: [").unwrap();
-        let malformed = refusal(broken).await;
+        let malformed = connect_error(broken).await;
         assert!(malformed.contains("broken") && !malformed.contains('\n'), "{malformed}");
 
         let empty = dir.path().join("empty");
         fs::write(&empty, "apiVersion: v1\nkind: Config\n").unwrap();
-        let without_context = refusal(empty).await;
+        let without_context = connect_error(empty).await;
         assert!(without_context.contains("empty"), "{without_context}");
     }
 

@@ -126,10 +126,10 @@ mod tests {
     #[tokio::test]
     async fn an_invalid_name_is_an_error_and_nothing_is_sent_with_our_own_identity() {
         let log = Arc::default();
-        let refused = ask(&Impersonation::as_node("a\nb").select(&client(&log), |one| one.calls.clone()))
+        let rejected = ask(&Impersonation::as_node("a\nb").select(&client(&log), |one| one.calls.clone()))
             .await
             .unwrap_err();
-        assert!(refused.message.contains("cannot impersonate"), "{refused}");
+        assert!(rejected.message.contains("cannot impersonate"), "{rejected}");
         assert!(log.lock().is_empty());
     }
 }

@@ -15,11 +15,11 @@ pub mod metadata_list;
 pub mod metrics;
 pub mod objects;
 pub mod raw;
+pub mod server_version;
 pub mod slim;
 mod stall;
 mod transport;
 pub mod upper_cluster;
-pub mod version;
 pub mod watch;
 pub mod watch_pool;
 
@@ -32,9 +32,9 @@ pub use self::{
     metadata_list::MetadataList,
     metrics::Metrics,
     objects::{Objects, Patch},
+    server_version::ServerVersion,
     slim::Slim,
     upper_cluster::UpperCluster,
-    version::Version,
     watch::{Selector, WatchEvent},
     watch_pool::WatchSlot,
 };

@@ -86,7 +86,11 @@ impl Client {
         request: Request<()>,
     ) -> Result<(Parts, Upgraded), UpgradeError> {
         let result = self.send_upgrade(request).await;
-        self.metrics().count("connect", resource, &result.as_ref().map_err(|refused| refused.error.clone()));
+        self.metrics().count(
+            "connect",
+            resource,
+            &result.as_ref().map_err(|rejected| rejected.error.clone()),
+        );
         result
     }
 
@@ -144,19 +148,19 @@ mod tests {
     #[test]
     fn a_status_of_the_api_server_is_distinguished_from_answers_of_proxies() {
         let status = br#"{"kind":"Status","status":"Failure","message":"pods \"a\" not found","reason":"NotFound","code":404}"#;
-        let refused = parse_error_body(StatusCode::NOT_FOUND, status);
-        assert!(refused.is_status);
+        let rejected = parse_error_body(StatusCode::NOT_FOUND, status);
+        assert!(rejected.is_status);
         assert_eq!(
-            (refused.error.kind, refused.error.message.as_str()),
+            (rejected.error.kind, rejected.error.message.as_str()),
             (Kind::NotFound, "pods \"a\" not found")
         );
 
-        let refused = parse_error_body(StatusCode::FORBIDDEN, b"<html>no</html>\n");
-        assert!(!refused.is_status);
-        assert_eq!(refused.error, Error::new(Kind::Forbidden, "403 Forbidden: <html>no</html>"));
+        let rejected = parse_error_body(StatusCode::FORBIDDEN, b"<html>no</html>\n");
+        assert!(!rejected.is_status);
+        assert_eq!(rejected.error, Error::new(Kind::Forbidden, "403 Forbidden: <html>no</html>"));
 
-        let refused = parse_error_body(StatusCode::BAD_GATEWAY, b"{}");
-        assert_eq!((refused.is_status, refused.error.kind), (false, Kind::Server));
+        let rejected = parse_error_body(StatusCode::BAD_GATEWAY, b"{}");
+        assert_eq!((rejected.is_status, rejected.error.kind), (false, Kind::Server));
         assert_eq!(parse_error_body(StatusCode::OK, b"").error.message, "200 OK");
         assert_eq!(
             parse_error_body(StatusCode::IM_A_TEAPOT, &[b'x'; 9000]).error.message.len(),

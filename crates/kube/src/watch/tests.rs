@@ -44,12 +44,12 @@ fn server(script: impl Fn(usize, &str) -> Answer + Send + Sync + 'static) -> (Cl
 }
 
 /// A body with this text, which then ends or stays open.
-struct Text {
+struct ScriptedBody {
     text: Option<String>,
     open: bool,
 }
 
-impl http_body::Body for Text {
+impl http_body::Body for ScriptedBody {
     type Data = bytes::Bytes;
     type Error = Infallible;
 
@@ -65,7 +65,7 @@ impl http_body::Body for Text {
     }
 }
 
-fn respond(answer: Answer) -> Response<Text> {
+fn respond(answer: Answer) -> Response<ScriptedBody> {
     let (code, text, open) = match answer {
         Answer::Status(code) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
@@ -76,7 +76,7 @@ fn respond(answer: Answer) -> Response<Text> {
             (200, events.iter().flat_map(|event| [event.to_string(), "\n".to_owned()]).collect(), open)
         }
     };
-    Response::builder().status(code).body(Text { text: Some(text), open }).expect("a response")
+    Response::builder().status(code).body(ScriptedBody { text: Some(text), open }).expect("a response")
 }
 
 fn node(name: &str, version: u32) -> Value {

@@ -7,17 +7,17 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span};
 use vk_kube::csr::{CertificateSpec, CertificateStore, RenewalStatus, Renewer};
-use vk_server::tls::{self, Serving, self_signed};
+use vk_server::tls::{self, ServingCertificate, self_signed};
 use vk_supervisor::Clock;
 
 use super::{Served, Shared, until_stop};
 
 /// Begins with a certificate that the node has signed itself, and asks the cluster for a better one.
-pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, tls::Error> {
+pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<ServingCertificate, tls::Error> {
     let clock = Clock::system();
     let (name, address) = (served.name.to_owned(), served.context.internal_ip);
     let own = self_signed::certificate(&name, &[address], clock.now())?;
-    let serving = Serving::new(Arc::clone(&own));
+    let serving = ServingCertificate::new(Arc::clone(&own));
     if !shared.config.tls.request {
         return Ok(serving);
     }
@@ -38,7 +38,7 @@ pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, t
 /// Shows the cluster's certificate while there is one, and the node's own otherwise.
 async fn follow(
     mut standing: watch::Receiver<RenewalStatus>,
-    serving: Serving,
+    serving: ServingCertificate,
     own: Arc<rustls::sign::CertifiedKey>,
 ) {
     let mut shown = None;
