@@ -23,7 +23,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tracing::{info, warn};
-use vk_kube::{Client, Identity, Source, access::AccessCheck};
+use vk_kube::{Client, ClientOptions, Identity, access::AccessCheck};
 use vk_node::node;
 use vk_supervisor::{Clock, Supervisor, task};
 
@@ -101,7 +101,7 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         }
         None => (config.kubeconfig.clone(), "check the credentials in the kubeconfig".to_owned()),
     };
-    let source = Source { kubeconfig, server: config.api_server.clone() };
+    let source = ClientOptions { kubeconfig, server: config.api_server.clone() };
     let client = source
         .connect(&supervisor, api_metrics.clone())
         .await

@@ -10,8 +10,8 @@ use tokio::{
 };
 use vk_provider::ability::{ExecOptions, Session};
 use vk_streaming::{
-    Limits, client,
-    exec::{Protocol, Version},
+    SessionLimits, client,
+    exec::{Protocol, ProtocolVersion},
 };
 use vk_testing::Usage;
 
@@ -64,13 +64,14 @@ async fn start(
     }
     let protocol = match way {
         Way::Raw => return bare(io, &site.host, &target).await,
-        Way::WebSocket => Protocol::WebSocket(Version::V5),
-        Way::Spdy => Protocol::Spdy(Version::V4),
+        Way::WebSocket => Protocol::WebSocket(ProtocolVersion::V5),
+        Way::Spdy => Protocol::Spdy(ProtocolVersion::V4),
     };
     let method = if way == Way::Spdy { Method::POST } else { Method::GET };
     let request = Request::builder().method(method).uri(&target).header("host", &site.host).body(())?;
     let options = ExecOptions { stdin: has_input, stdout: true, ..ExecOptions::default() };
-    let mut session = client::exec_over(io, request, &[protocol], &options, &Limits::default()).await?;
+    let mut session =
+        client::exec_over(io, request, &[protocol], &options, &SessionLimits::default()).await?;
     let input = session.stdin.take();
     let output = session.stdout.take().context("no output")?;
     Ok(Running {

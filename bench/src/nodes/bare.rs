@@ -57,7 +57,7 @@ fn now() -> String {
 }
 
 async fn write_node(client: Client, name: String) -> anyhow::Result<(String, Instant)> {
-    let nodes: Objects<Node> = Objects::cluster(client.clone());
+    let nodes: Objects<Node> = Objects::all(client.clone());
     let leases: Objects<Lease> = Objects::namespaced(client, "kube-node-lease");
     let lease = json!({
         "metadata": {"name": name, "namespace": "kube-node-lease"},

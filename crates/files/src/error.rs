@@ -1,23 +1,23 @@
-//! Why a file could not be had.
+//! Errors.
 
 use std::{io, path::PathBuf};
 
-/// What the functions of this crate answer.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a file could not be found, read or made.
+/// Why a file operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The path is none that may stand below a directory.
+    /// The path is not allowed below a directory.
     #[error("invalid path: {why}: {path}")]
-    Path {
+    InvalidPath {
         /// The path as it was given.
         path: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The path leads out of the directory, by a symbolic link.
+    /// The path leads out of the directory, through a symbolic link.
     #[error("path {path} is outside of allowed base {root}", root = root.display())]
     Outside {
         /// The directory.
@@ -25,7 +25,7 @@ pub enum Error {
         /// The path below it.
         path: String,
     },
-    /// The file is larger than the caller can take.
+    /// The file is larger than the limit.
     #[error("{path} is larger than {limit} bytes", path = path.display())]
     TooLarge {
         /// The file.
@@ -33,43 +33,43 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// The path leads to something other than what was asked for.
+    /// The path leads to something of another type.
     #[error("{path} is not a {wanted}", path = path.display())]
-    Unlike {
-        /// What was found.
+    WrongType {
+        /// The path.
         path: PathBuf,
-        /// What was wanted.
+        /// The expected type.
         wanted: &'static str,
     },
-    /// Something is mounted in the tree, so it is not all of it ours.
-    #[error("{path} has something mounted in it", path = path.display())]
+    /// Something is mounted in the tree, so not all of it is ours.
+    #[error("{path} contains a mount point", path = path.display())]
     Mounted {
         /// The tree.
         path: PathBuf,
     },
-    /// The system refused.
+    /// An I/O error.
     #[error("{operation} {path}", path = path.display())]
-    System {
-        /// What was tried.
+    Io {
+        /// The operation.
         operation: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// The system's answer.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl Error {
-    pub(crate) fn system<E: Into<io::Error>>(
+    pub(crate) fn io<E: Into<io::Error>>(
         operation: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(E) -> Self {
         let path = path.into();
-        move |source| Self::System { operation, path, source: source.into() }
+        move |source| Self::Io { operation, path, source: source.into() }
     }
 
-    /// Whether there is nothing under the path.
+    /// Whether the path does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }

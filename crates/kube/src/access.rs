@@ -1,37 +1,68 @@
-//! What we may do, as the API server says before we try.
+//! Who the API server takes us for, and what it lets us do.
 
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+use k8s_openapi::api::{
+    authentication::v1::SelfSubjectReview,
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
 };
 use kube::{Api, api::PostParams};
 
-use crate::{Client, Error, objects::limited};
+use crate::{Client, Error, objects::with_timeout};
 
-/// The groups of every node, which whoever impersonates one has to be allowed too. The API server adds the second by itself,
-/// but a impersonation says all that it is.
+/// The groups of every node. Impersonating a node needs the right to impersonate both. The API server adds the second group to
+/// authenticated users, but not to impersonated ones.
 pub const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 
-/// Something that one may be allowed to do.
+/// A permission to ask for (SelfSubjectAccessReview).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessCheck {
     /// The verb, such as `get`.
     pub verb: String,
-    /// The group of the resource; empty for the core.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// The resource, in the plural.
+    /// The resource, in the plural, such as `pods`.
     pub resource: String,
-    /// Its subresource, or empty.
+    /// The subresource, or empty.
     pub subresource: String,
-    /// The namespace, or empty for all.
+    /// The namespace, or empty for all namespaces.
     pub namespace: String,
-    /// The object, or empty for all.
+    /// The object's name, or empty for all objects.
     pub name: String,
+}
+
+/// The user that our credentials belong to (SelfSubjectReview).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user's name.
+    pub user: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// Asks the API server. Every authenticated user may.
+    pub async fn fetch(client: &Client) -> Result<Self, Error> {
+        let api: Api<SelfSubjectReview> = Api::all(client.kube());
+        let params = PostParams::default();
+        let review = with_timeout(api.create(&params, &SelfSubjectReview::default())).await;
+        client.metrics().count("create", "selfsubjectreviews", &review);
+        let user = review?.status.and_then(|status| status.user_info).unwrap_or_default();
+        Ok(Self { user: user.username.unwrap_or_default(), groups: user.groups.unwrap_or_default() })
+    }
+
+    /// The node that these credentials belong to, if they are a kubelet's. The Node authorizer and NodeRestriction then limit
+    /// us to this node and its pods.
+    pub fn node(&self) -> Option<&str> {
+        let is_node = self.groups.iter().any(|group| group == "system:nodes");
+        self.user.strip_prefix("system:node:").filter(|_| is_node)
+    }
 }
 
 // === impl AccessCheck ===
 
 impl AccessCheck {
-    /// To impersonate a user (`users`) or a group (`groups`); an empty name means any.
+    /// Permission to impersonate a user (`users`) or a group (`groups`); an empty name means any.
     pub fn impersonate(resource: &str, name: impl Into<String>) -> Self {
         Self {
             verb: "impersonate".to_owned(),
@@ -41,7 +72,7 @@ impl AccessCheck {
         }
     }
 
-    /// Asks the API server whether the client may. Every authenticated user may ask.
+    /// Asks the API server whether the client has this permission. Every authenticated user may ask.
     pub async fn allowed(&self, client: &Client) -> Result<bool, Error> {
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let question = SelfSubjectAccessReview {
@@ -60,20 +91,36 @@ impl AccessCheck {
             ..SelfSubjectAccessReview::default()
         };
         let api: Api<SelfSubjectAccessReview> = Api::all(client.kube());
-        let answer = limited(api.create(&PostParams::default(), &question)).await;
+        let answer = with_timeout(api.create(&PostParams::default(), &question)).await;
         client.metrics().count("create", "selfsubjectaccessreviews", &answer);
         Ok(answer?.status.is_some_and(|status| status.allowed))
     }
 }
 
-/// Whether the client may [impersonate](Client::impersonating) this node, or any node where none is named.
+/// Whether the client may [impersonate](Client::impersonating) this node, or every node if `node` is `None`.
 pub async fn may_impersonate(client: &Client, node: Option<&str>) -> Result<bool, Error> {
     let user = node.map_or_else(String::new, |node| format!("system:node:{node}"));
     let groups = NODE_GROUPS.map(|group| AccessCheck::impersonate("groups", group));
-    for deed in [AccessCheck::impersonate("users", user)].into_iter().chain(groups) {
-        if !deed.allowed(client).await? {
+    for check in [AccessCheck::impersonate("users", user)].into_iter().chain(groups) {
+        if !check.allowed(client).await? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(user: &str, groups: &[&str]) -> Identity {
+        Identity { user: user.into(), groups: groups.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn only_a_member_of_the_nodes_group_is_a_node() {
+        assert_eq!(identity("system:node:vk", &["system:nodes", "system:authenticated"]).node(), Some("vk"));
+        assert_eq!(identity("system:node:vk", &["system:authenticated"]).node(), None);
+        assert_eq!(identity("admin", &["system:masters"]).node(), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! Finds the API server, and stays connected when the kubeconfig or the files it names change.
+//! The API client: finds the API server and reloads credentials when the kubeconfig or the files it names change.
 
 use std::{
     env,
@@ -26,49 +26,49 @@ use crate::{
     watch_pool::{WatchPool, WatchSlot},
 };
 
-/// How often the kubeconfig and the files it names are compared with what is in use. Reading them is cheap, and unlike
-/// file notifications it works on every file system and through the symlinks that Kubernetes swaps.
+/// How often the kubeconfig and the files it names are compared with those in use. Reading them is cheap and, unlike file
+/// notifications, works on every file system and through the symlinks that Kubernetes swaps.
 const RELOAD_PERIOD: Duration = Duration::from_secs(5);
 
-/// How many writes of one kind are under way at a time: a connection carries a hundred calls, and those that keep leases
-/// and nodes alive must find room beside.
+/// Concurrent writes of one kind. A connection carries a hundred requests; lease and node updates need room beside these
+/// writes.
 const CONCURRENT_WRITES: usize = 80;
 
-/// Where the credentials come from.
+/// How to reach the API server.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
-    /// A kubeconfig that the user named. Otherwise `$KUBECONFIG`, the Pod's ServiceAccount, `~/.kube/config`: the first
-    /// that there is.
+pub struct ClientOptions {
+    /// A kubeconfig named by the user. Otherwise the first that exists of `$KUBECONFIG`, the Pod's ServiceAccount and
+    /// `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
-    /// The address of the API server, in place of the one in the kubeconfig.
+    /// The address of the API server. Overrides the one in the kubeconfig.
     pub server: Option<String>,
 }
 
-/// Why there is no client.
+/// Why a client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The kubeconfig cannot be read.
-    #[error("cannot read kubeconfig {}: {reason} (give another with --kubeconfig or KUBECONFIG)", path.display())]
+    #[error("cannot read kubeconfig {}: {reason} (name another with --kubeconfig or KUBECONFIG)", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         reason: io::Error,
     },
-    /// The kubeconfig is not one.
+    /// The kubeconfig is malformed.
     #[error("kubeconfig {}: {reason}", path.display())]
     Malformed {
-        /// The file, or several that are merged.
+        /// The file, or the last of several merged files.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// There is none at all.
+    /// No credentials were found.
     #[error(
-        "no credentials for an API server: give --kubeconfig, set KUBECONFIG, write ~/.kube/config, or run in a Pod ({reason})"
+        "no credentials for an API server: use --kubeconfig, set KUBECONFIG, create ~/.kube/config, or run in a Pod ({reason})"
     )]
     Missing {
-        /// Why the process does not seem to run in a Pod.
+        /// Why in-cluster configuration does not work.
         reason: String,
     },
     /// The kubeconfig cannot be written.
@@ -76,50 +76,50 @@ pub enum ConfigError {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         reason: String,
     },
-    /// The address of the API server is not one.
+    /// The address of the API server is not a URL.
     #[error("API server address {address:?} is not a URL such as https://10.0.0.1:6443")]
     Address {
-        /// What was given.
+        /// The value given.
         address: String,
     },
 }
 
-/// A client of the API server. Clones share the connection and see reloaded credentials at their next call.
+/// A client of the API server. Clones share connections and use reloaded credentials from their next call on.
 #[derive(Clone)]
 pub struct Client {
     current: watch::Receiver<Transport>,
     /// The server's address, for messages.
     server: String,
     metrics: Metrics,
-    /// The server has refused to stream a listing, or does not know how. It is not asked again.
-    streamless: Arc<AtomicBool>,
+    /// The server rejected or ignored a streaming list (`sendInitialEvents`). It is not tried again.
+    watch_list_unsupported: Arc<AtomicBool>,
     write_limiter: Arc<Semaphore>,
     watch_pool: Arc<WatchPool>,
-    /// What writes have to pass.
+    /// Writes are sent only while this is open.
     fence: Option<Fence>,
-    /// As whom requests are made, if not as who we are.
+    /// The node as which requests are made, if not with our own identity.
     impersonation: Option<Arc<Impersonation>>,
 }
 
-enum Origin {
+enum CredentialOrigin {
     Files(Vec<PathBuf>),
     Pod,
 }
 
-// === impl Source ===
+// === impl ClientOptions ===
 
-impl Source {
-    /// Connects lazily: this reads the credentials, and the first call talks to the server. The reloading task belongs
-    /// to the supervisor.
+impl ClientOptions {
+    /// Reads the credentials and returns a client that connects with its first call. The supervisor owns the task that
+    /// reloads credentials.
     pub async fn connect(&self, supervisor: &Supervisor, metrics: Metrics) -> Result<Client, ConfigError> {
         let origin = self.origin()?;
         let config = self.load(&origin).await?;
         let server = config.cluster_url.to_string();
         let (sender, current) = watch::channel(build(config, &origin)?);
-        if let Origin::Files(files) = origin {
+        if let CredentialOrigin::Files(files) = origin {
             let (source, guard) = (self.clone(), supervisor.clone());
             let seen = fingerprint(&files);
             supervisor.spawn("kubeconfig", task::Kind::Work, async move {
@@ -133,42 +133,42 @@ impl Source {
         Ok(Client::over(current, server, metrics))
     }
 
-    fn origin(&self) -> Result<Origin, ConfigError> {
+    fn origin(&self) -> Result<CredentialOrigin, ConfigError> {
         let split = |value: OsString| -> Vec<PathBuf> {
             env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect()
         };
         let named = match &self.kubeconfig {
             Some(path) if path.exists() => vec![path.clone()],
-            // Several, as in the variable.
+            // A list of files, as in $KUBECONFIG.
             Some(path) => split(path.clone().into_os_string()),
             None => env::var_os("KUBECONFIG").map(split).unwrap_or_default(),
         };
         if !named.is_empty() {
-            return Ok(Origin::Files(named));
+            return Ok(CredentialOrigin::Files(named));
         }
         let in_pod = kube::Config::incluster();
         let home = env::home_dir().map(|home| home.join(".kube/config")).filter(|path| path.exists());
         match (in_pod, home) {
-            (Ok(_), _) => Ok(Origin::Pod),
-            (Err(_), Some(path)) => Ok(Origin::Files(vec![path])),
+            (Ok(_), _) => Ok(CredentialOrigin::Pod),
+            (Err(_), Some(path)) => Ok(CredentialOrigin::Files(vec![path])),
             (Err(error), None) => Err(ConfigError::Missing { reason: pod_reason(&error) }),
         }
     }
 
-    async fn load(&self, origin: &Origin) -> Result<kube::Config, ConfigError> {
+    async fn load(&self, origin: &CredentialOrigin) -> Result<kube::Config, ConfigError> {
         let mut config = match origin {
-            Origin::Pod => kube::Config::incluster()
+            CredentialOrigin::Pod => kube::Config::incluster()
                 .map_err(|error| ConfigError::Missing { reason: pod_reason(&error) })?,
-            Origin::Files(files) => from_files(files).await?,
+            CredentialOrigin::Files(files) => from_files(files).await?,
         };
         if let Some(address) = &self.server {
             config.cluster_url =
                 address.parse().map_err(|_| ConfigError::Address { address: address.clone() })?;
         }
-        // The controllers retry by themselves, for ever, and know better when.
+        // The controllers retry forever, with their own back-off.
         config.default_retry = false;
         config.connect_timeout = Some(Duration::from_secs(10));
-        // Input for a process that does not read it waits in the connection, for as long as the process likes.
+        // Input for a process that does not read it may wait in the connection for as long as the process likes.
         config.write_timeout = None;
         Ok(config)
     }
@@ -180,7 +180,7 @@ impl Source {
             if now == seen {
                 continue;
             }
-            let origin = Origin::Files(files.clone());
+            let origin = CredentialOrigin::Files(files.clone());
             let loaded = match self.load(&origin).await {
                 Ok(config) => build(config, &origin),
                 Err(error) => Err(error),
@@ -190,7 +190,7 @@ impl Source {
                     info!("the kubeconfig changed: using the new credentials");
                     sender.send_replace(client);
                 }
-                // Half-written files are common while somebody copies them: keep what works, and look again.
+                // Files are often half written while they are copied: keep the old credentials and check again later.
                 Err(error) => {
                     warn!(%error, "the kubeconfig changed and cannot be used: keeping the old credentials");
                 }
@@ -217,7 +217,7 @@ async fn from_files(files: &[PathBuf]) -> Result<kube::Config, ConfigError> {
         .map_err(|error| malformed(&last, &error))
 }
 
-/// Reads one file. Paths in it are relative to it.
+/// Reads one kubeconfig. Relative paths in it are relative to the file.
 pub(crate) fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
     fs::read(path).map_err(|reason| ConfigError::Unreadable { path: path.to_owned(), reason })?;
     Kubeconfig::read_from(path).map_err(|error| malformed(path, &error))
@@ -241,17 +241,17 @@ fn pod_reason(error: &InClusterError) -> String {
     error.to_string()
 }
 
-fn build(config: kube::Config, origin: &Origin) -> Result<Transport, ConfigError> {
+fn build(config: kube::Config, origin: &CredentialOrigin) -> Result<Transport, ConfigError> {
     Transport::new(config).map_err(|reason| {
         let path = match origin {
-            Origin::Files(files) => files.first().cloned().unwrap_or_default(),
-            Origin::Pod => PathBuf::from("of the Pod"),
+            CredentialOrigin::Files(files) => files.first().cloned().unwrap_or_default(),
+            CredentialOrigin::Pod => PathBuf::from("of the Pod"),
         };
         ConfigError::Malformed { path, reason }
     })
 }
 
-/// The kubeconfigs and every file they name, as they are now. Unreadable files count as empty.
+/// The contents of the kubeconfigs and of every file they name. Unreadable files count as empty.
 fn fingerprint(files: &[PathBuf]) -> Vec<Vec<u8>> {
     let mut contents = Vec::new();
     for path in files {
@@ -276,7 +276,7 @@ fn fingerprint(files: &[PathBuf]) -> Vec<Vec<u8>> {
 // === impl Client ===
 
 impl Client {
-    /// A client that is not reloaded, for callers that have made one themselves.
+    /// Wraps a kube-rs client. Its credentials are not reloaded.
     pub fn fixed(client: kube::Client, metrics: Metrics) -> Self {
         let (_, current) = watch::channel(Transport::single(client));
         Self::over(current, "the API server".to_owned(), metrics)
@@ -287,7 +287,7 @@ impl Client {
             current,
             server,
             metrics,
-            streamless: Arc::default(),
+            watch_list_unsupported: Arc::default(),
             write_limiter: write_limiter(),
             watch_pool: Arc::default(),
             fence: None,
@@ -295,29 +295,29 @@ impl Client {
         }
     }
 
-    /// The same client with a fence: it and its clones write only while the fence is open.
+    /// This client with a fence: it and its clones write only while the fence is open.
     #[must_use]
     pub fn fenced(&self, fence: Fence) -> Self {
         Self { fence: Some(fence), ..self.clone() }
     }
 
-    /// The same client without one: for the lease itself, whose writes carry a precondition.
+    /// This client without a fence, for the lease itself: its writes carry a precondition.
     #[must_use]
     pub fn unfenced(&self) -> Self {
         Self { fence: None, ..self.clone() }
     }
 
-    /// What writes have to pass, if anything.
+    /// The fence that guards writes, if any.
     pub fn fence(&self) -> Option<&Fence> {
         self.fence.as_ref()
     }
 
-    /// The same client, whose requests are made as a node: the API server lets it do what that node's kubelet may do and no
-    /// more, if we may impersonate the node (`impersonate` on the user `system:node:NAME` and on the groups `system:nodes`
-    /// and `system:authenticated`). It shares the connection, the write_limiter and the fence.
+    /// This client, impersonating a node: the API server allows exactly what the node's kubelet may do. We need the right to
+    /// `impersonate` the user `system:node:NAME` and the groups `system:nodes` and `system:authenticated`. Connections, write
+    /// limiter and fence are shared.
     #[must_use]
     pub fn impersonating(&self, node: &str) -> Self {
-        Self { impersonation: Some(Arc::new(Impersonation::of_node(node))), ..self.clone() }
+        Self { impersonation: Some(Arc::new(Impersonation::as_node(node))), ..self.clone() }
     }
 
     /// The address of the API server, for messages.
@@ -325,41 +325,41 @@ impl Client {
         &self.server
     }
 
-    /// kube-rs' client with the credentials of this moment, for calls.
+    /// The kube-rs client for calls, with the current credentials.
     pub fn kube(&self) -> kube::Client {
         self.transport(|transport| transport.calls.clone())
     }
 
-    /// The same for watches.
+    /// The kube-rs client for watches, with the current credentials.
     pub(crate) fn kube_for_watches(&self) -> kube::Client {
         self.transport(|transport| transport.watches.clone())
     }
 
-    /// One of the clients of this moment.
+    /// Picks one of the current clients.
     fn transport(&self, pick: impl FnOnce(&Transport) -> kube::Client) -> kube::Client {
         let current = self.current.borrow();
         match &self.impersonation {
-            Some(impersonation) => impersonation.over(&current, pick),
+            Some(impersonation) => impersonation.select(&current, pick),
             None => pick(&current),
         }
     }
 
-    /// The same for watches that have a place on a watch_slot.
-    pub(crate) fn kube_on(&self, watch_slot: &WatchSlot) -> kube::Client {
-        let client = self.current.borrow().watch_pool[watch_slot.number].clone();
+    /// The kube-rs client for a watch that holds a slot of the pool.
+    pub(crate) fn kube_on_slot(&self, watch_slot: &WatchSlot) -> kube::Client {
+        let client = self.current.borrow().watch_pool[watch_slot.connection].clone();
         match &self.impersonation {
-            // For each watch anew: there are many watch_pool, and few of a node's watches on each.
+            // Wrapped for each watch: the pool has several connections, each with few watches of one node.
             Some(impersonation) => impersonation.wrap(&client),
             None => client,
         }
     }
 
-    /// A place for the watch of a single object; `None` when all are taken. Clones share the places.
+    /// Reserves a slot for the watch of a single object; `None` when the pool is full. Clones share the pool.
     pub fn watch_slot(&self) -> Option<WatchSlot> {
-        self.watch_pool.place()
+        self.watch_pool.acquire()
     }
 
-    /// Whether newer credentials came since this clone was last asked.
+    /// Whether credentials were reloaded since the last call of this.
     #[cfg(test)]
     fn renewed(&mut self) -> bool {
         let renewed = self.current.has_changed().unwrap_or(false);
@@ -367,23 +367,23 @@ impl Client {
         renewed
     }
 
-    /// Whether the server may be asked to stream a listing.
-    pub(crate) fn streams(&self) -> bool {
-        !self.streamless.load(Ordering::Relaxed)
+    /// Whether to try streaming lists.
+    pub(crate) fn supports_watch_list(&self) -> bool {
+        !self.watch_list_unsupported.load(Ordering::Relaxed)
     }
 
-    /// The server cannot stream listings. Tells whether this is news.
-    pub(crate) fn forgo_streams(&self) -> bool {
-        !self.streamless.swap(true, Ordering::Relaxed)
+    /// Stops using streaming lists. Returns whether they were used until now.
+    pub(crate) fn disable_watch_list(&self) -> bool {
+        !self.watch_list_unsupported.swap(true, Ordering::Relaxed)
     }
 
-    /// Turns for writes of which there may be thousands at once. A call that waits inside of the client would use up its
-    /// time there, and then begin anew; whoever has many to make waits for a turn before each.
+    /// Limits writes of which thousands may be due at once. A request that queues inside the HTTP client uses up its time limit
+    /// there; callers with many writes acquire a permit before each.
     pub fn write_limiter(&self) -> Arc<Semaphore> {
         Arc::clone(&self.write_limiter)
     }
 
-    /// Makes a request that changes something, if the fence lets it.
+    /// Runs a request that changes something, unless the fence is closed.
     pub(crate) async fn write<T>(
         &self,
         request: impl Future<Output = Result<T, Error>> + Send,
@@ -394,7 +394,7 @@ impl Client {
         }
     }
 
-    /// Where its calls are counted.
+    /// The metrics that count this client's calls.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -423,28 +423,28 @@ mod tests {
     }
 
     async fn connect(path: PathBuf) -> Result<Client, ConfigError> {
-        let source = Source { kubeconfig: Some(path), server: None };
+        let source = ClientOptions { kubeconfig: Some(path), server: None };
         source.connect(&Supervisor::new(), Metrics::default()).await
     }
 
-    async fn refusal(path: PathBuf) -> String {
-        connect(path).await.err().expect("it must be refused").to_string()
+    async fn connect_error(path: PathBuf) -> String {
+        connect(path).await.err().expect("the kubeconfig must be rejected").to_string()
     }
 
     #[tokio::test]
     async fn a_missing_or_malformed_kubeconfig_is_named_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let missing = refusal(dir.path().join("nowhere")).await;
+        let missing = connect_error(dir.path().join("nowhere")).await;
         assert!(missing.contains("nowhere") && missing.contains("--kubeconfig"), "{missing}");
 
         let broken = dir.path().join("broken");
         fs::write(&broken, "clusters: [").unwrap();
-        let malformed = refusal(broken).await;
+        let malformed = connect_error(broken).await;
         assert!(malformed.contains("broken") && !malformed.contains('\n'), "{malformed}");
 
         let empty = dir.path().join("empty");
         fs::write(&empty, "apiVersion: v1\nkind: Config\n").unwrap();
-        let without_context = refusal(empty).await;
+        let without_context = connect_error(empty).await;
         assert!(without_context.contains("empty"), "{without_context}");
     }
 

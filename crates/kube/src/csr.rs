@@ -1,9 +1,9 @@
-//! Certificates from the cluster: asked for by a CertificateSigningRequest, kept in a file, renewed before they expire.
+//! Node certificates from the cluster: requested with a CertificateSigningRequest, kept in a file, renewed before they expire.
 //!
-//! As the kubelet has it: the key never leaves this machine, the subject is the node's, and a certificate is replaced
-//! when 70 to 90 per cent of its life are over, so that nodes that came together do not come back together.
+//! As in the kubelet, the key never leaves this host, the subject is the node, and a certificate is replaced after 70 to 90 per
+//! cent of its lifetime, so that nodes that started together do not renew together.
 
-mod pair;
+mod certificate;
 mod renewer;
 mod request;
 mod store;
@@ -13,103 +13,103 @@ use std::{collections::BTreeSet, io, net::IpAddr, path::PathBuf, time::Duration}
 use crate::Kind;
 
 pub use self::{
-    pair::Pair,
+    certificate::NodeCertificate,
     renewer::{RenewalStatus, Renewer},
     request::obtain,
-    store::Store,
+    store::CertificateStore,
 };
 
-/// Who signs, and so what the certificate is good for.
+/// The signer, which determines the certificate's purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Signer {
-    /// The node's identity towards the API server. The controller manager approves it where the roles are bound.
+    /// Signs the node's identity towards the API server. The controller manager approves it if the roles are bound.
     KubeletClient,
-    /// The kubelet API. Nobody approves it by himself: somebody has to check the addresses.
+    /// Signs the kubelet API's certificate. Kubernetes does not approve these: somebody has to check the addresses.
     KubeletServing,
 }
 
-/// The certificate that a node wants. Its subject is `system:node:NODE` of `system:nodes`, which both signers demand.
+/// The certificate that a node needs. Its subject is `system:node:NODE` in `system:nodes`, as both signers require.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSpec {
-    /// What it is for.
+    /// The signer.
     pub signer: Signer,
-    /// The node.
+    /// The node's name.
     pub node: String,
-    /// Host names in it. None for a client.
+    /// DNS names. Empty for a client certificate.
     pub names: BTreeSet<String>,
-    /// Addresses in it. None for a client.
+    /// IP addresses. Empty for a client certificate.
     pub addresses: BTreeSet<IpAddr>,
-    /// How long it should live, at least ten minutes. The signer may shorten it; `None` leaves it to the signer.
+    /// The requested lifetime, at least ten minutes. The signer may shorten it, and decides if this is `None`.
     pub lifetime: Option<Duration>,
 }
 
 /// Why there is no certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The API server does not take the request, or does not show it.
+    /// The API server rejected the request, or does not let us read it.
     #[error("cannot {operation} a certificate signing request: {error}")]
     Api {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// What came of it.
+        /// The API server's error.
         error: crate::Error,
     },
-    /// Somebody said no.
+    /// The request was denied.
     #[error("certificate signing request {name} was denied: {reason}")]
     Denied {
         /// The request.
         name: String,
-        /// What the one who denied it says.
+        /// The reason and message of the `Denied` condition.
         reason: String,
     },
-    /// The signer cannot sign it.
+    /// The signer failed to sign the request.
     #[error("certificate signing request {name} was not signed: {reason}")]
     Failed {
         /// The request.
         name: String,
-        /// What the signer says.
+        /// The reason and message of the `Failed` condition.
         reason: String,
     },
-    /// Somebody deleted it, as the controller manager does with those that nobody decides about for a day.
-    #[error("certificate signing request {name} was deleted before it was decided")]
-    Gone {
+    /// The request was deleted. The controller manager deletes requests that are undecided for a day.
+    #[error("certificate signing request {name} was deleted before it was approved or denied")]
+    Deleted {
         /// The request.
         name: String,
     },
-    /// Another request has its name.
-    #[error("certificate signing request {name} is there already and asks for something else")]
-    Taken {
+    /// Another request has the name.
+    #[error("certificate signing request {name} exists already and is for another certificate")]
+    NameTaken {
         /// The name.
         name: String,
     },
-    /// What was issued is not what was asked for.
+    /// The issued certificate is not the requested one.
     #[error("the certificate for request {name} cannot be used: {reason}")]
-    Unfit {
+    Unusable {
         /// The request.
         name: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// What should be a certificate with its key is none.
+    /// A PEM text does not hold a certificate and its key.
     #[error("not a certificate with its key: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// A key or a request cannot be made.
-    #[error("cannot make a certificate signing request: {reason}")]
-    Unmade {
-        /// What the library says.
+    /// A key or a request could not be generated.
+    #[error("cannot generate a certificate signing request: {reason}")]
+    Generate {
+        /// The library's error.
         reason: String,
     },
     /// The file cannot be read or written.
     #[error("cannot {operation} {}: {reason}", path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         reason: String,
     },
 }
@@ -117,7 +117,7 @@ pub enum Error {
 // === impl Signer ===
 
 impl Signer {
-    /// Its name.
+    /// The signer's name in the Kubernetes API.
     pub fn name(self) -> &'static str {
         match self {
             Self::KubeletClient => "kubernetes.io/kube-apiserver-client-kubelet",
@@ -125,15 +125,15 @@ impl Signer {
         }
     }
 
-    /// A word for names and messages.
-    pub fn word(self) -> &'static str {
+    /// `client` or `serving`, for object names, messages and metrics.
+    pub fn purpose(self) -> &'static str {
         match self {
             Self::KubeletClient => "client",
             Self::KubeletServing => "serving",
         }
     }
 
-    /// What the signer insists on. Key encipherment is for RSA, and our keys are not.
+    /// The usages that the signer requires. Key encipherment is for RSA keys; ours are ECDSA.
     pub(crate) fn usages(self) -> [&'static str; 2] {
         match self {
             Self::KubeletClient => ["digital signature", "client auth"],
@@ -145,7 +145,7 @@ impl Signer {
 // === impl CertificateSpec ===
 
 impl CertificateSpec {
-    /// The identity of a node.
+    /// The certificate with which a node authenticates to the API server.
     pub fn client(node: impl Into<String>) -> Self {
         Self {
             signer: Signer::KubeletClient,
@@ -156,7 +156,7 @@ impl CertificateSpec {
         }
     }
 
-    /// What the kubelet API of a node shows. There must be a name or an address.
+    /// The certificate of a node's kubelet API. It needs at least one name or address.
     pub fn serving(
         node: impl Into<String>,
         names: impl IntoIterator<Item = String>,
@@ -170,7 +170,7 @@ impl CertificateSpec {
         }
     }
 
-    /// The user that the certificate stands for.
+    /// The user that the certificate authenticates.
     pub fn user(&self) -> String {
         format!("system:node:{}", self.node)
     }
@@ -184,7 +184,7 @@ impl Error {
         move |error| Self::File { operation, path, reason: error.to_string() }
     }
 
-    /// What kind of answer the API server gave, if it was its answer that stands in the way.
+    /// The kind of the API server's error, if the API server caused this error.
     pub fn api(&self) -> Option<Kind> {
         match self {
             Self::Api { error, .. } => Some(error.kind),

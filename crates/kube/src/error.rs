@@ -1,4 +1,4 @@
-//! What went wrong with a call to the API server, sorted by what to do about it.
+//! Errors of calls to the API server, classified by how to react.
 
 use std::{fmt, time::Duration};
 
@@ -6,32 +6,32 @@ use std::{fmt, time::Duration};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What to do about it.
+    /// Determines the reaction.
     pub kind: Kind,
-    /// For people: the server's message, or what the connection said.
+    /// The server's message, or the connection's error.
     pub message: String,
-    /// The earliest time for another attempt, where the server gave one.
+    /// How long to wait before another attempt, if the server said so.
     pub retry_after: Option<Duration>,
 }
 
-/// The classes of failure.
+/// The classes of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// 404.
     NotFound,
-    /// 409 on a create.
+    /// 409 with reason AlreadyExists.
     AlreadyExists,
-    /// 409: somebody else changed the object, or it has another UID.
+    /// Any other 409: the object was changed concurrently, or has another UID.
     Conflict,
-    /// 422 on `metadata.uid`: the object with this UID is gone, and another one has its name.
+    /// 422 on `metadata.uid`: the object with this UID is gone, and another has its name.
     Replaced,
-    /// 400, 422 and the like: the same request can never succeed.
+    /// 400, other 422 and the like: the same request can never succeed.
     Invalid,
     /// 401.
     Unauthorized,
     /// 403.
     Forbidden,
-    /// 410: a resource version that is too old.
+    /// 410: the resource version is too old.
     Expired,
     /// 429.
     Throttled,
@@ -39,19 +39,19 @@ pub enum Kind {
     Server,
     /// No answer within the time limit.
     Timeout,
-    /// No connection, or one that broke.
+    /// No connection, or a broken one.
     Unreachable,
-    /// It was not sent, or taken back: the node's [`Fence`](crate::Fence) is closed.
+    /// Not sent, or cancelled: the node's [`Fence`](crate::Fence) is closed.
     Fenced,
 }
 
 impl Error {
-    /// An error of this kind.
+    /// Creates an error of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after: None }
     }
 
-    /// A call that was given up.
+    /// A call that exceeded its time limit.
     pub fn timeout(limit: Duration) -> Self {
         Self::new(Kind::Timeout, format!("the API server did not answer within {limit:?}"))
     }
@@ -119,7 +119,7 @@ impl From<kube::Error> for Error {
     }
 }
 
-/// The innermost cause, which names the trouble ("connection refused"), behind the outermost message.
+/// The outermost message and the innermost cause, which names the reason ("connection refused").
 fn chain(error: &kube::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(cause) = innermost.source() {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_of_the_server_has_one_kind() {
+    fn every_status_code_has_one_kind() {
         let table = [
             (400, "BadRequest", Kind::Invalid),
             (401, "Unauthorized", Kind::Unauthorized),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_uid_is_told_apart_from_an_invalid_object() {
+    fn a_changed_uid_is_not_an_invalid_object() {
         let mut uid = status(422, "Invalid");
         let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "metadata.uid"});
         uid.details = Some(details(serde_json::json!({"causes": [cause]})));

@@ -1,4 +1,4 @@
-//! Events on objects. A repeated one counts up instead of filling the list.
+//! Records Kubernetes events. A repeated event increments the count of its series.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,38 +25,38 @@ use vk_supervisor::Clock;
 
 use crate::{Client, Error, Kind, Objects, Patch};
 
-/// How long after it an event counts as a repetition.
-const SERIES: Duration = Duration::from_mins(6);
+/// An event that repeats within this time continues its series.
+const SERIES_WINDOW: Duration = Duration::from_mins(6);
 
-/// How many events are remembered, to tell a repetition.
-const REMEMBERED: usize = 1024;
+/// How many events are remembered for detecting repetitions.
+const MAX_RECENT: usize = 1024;
 
-/// Publishes events for one reporter. Clones are the same.
+/// Records events for one reporter. Clones share state.
 #[derive(Clone)]
 pub struct Recorder {
     client: Client,
     controller: Arc<str>,
     instance: Arc<str>,
-    known: Arc<Mutex<Known>>,
-    /// Whether events go to the core group, because their own group is not for us.
-    core: Arc<AtomicBool>,
+    recent: Arc<Mutex<RecentEvents>>,
+    /// Write to the core group, because events.k8s.io is forbidden.
+    use_core_group: Arc<AtomicBool>,
     clock: Clock,
 }
 
-/// How serious it is.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// As expected.
+    /// Expected.
     Normal,
-    /// Somebody should look.
+    /// Needs attention.
     Warning,
 }
 
-/// What was published lately.
+/// Events published recently.
 #[derive(Default)]
-struct Known {
+struct RecentEvents {
     series: HashMap<u64, Series>,
-    /// From the oldest to the newest.
+    /// Keys, oldest first.
     order: VecDeque<u64>,
 }
 
@@ -70,38 +70,38 @@ struct Series {
 // === impl Recorder ===
 
 impl Recorder {
-    /// A recorder that reports as `controller` on `instance`, which is the node.
+    /// A recorder that reports as `controller` on `instance`, the node.
     pub fn new(client: Client, controller: &str, instance: &str) -> Self {
         Self {
             client,
             controller: controller.into(),
             instance: instance.into(),
-            known: Arc::default(),
-            core: Arc::default(),
+            recent: Arc::default(),
+            use_core_group: Arc::default(),
             clock: Clock::system(),
         }
     }
 
-    /// Publishes one event. An event that cannot be written is not worth stopping for: it is logged and dropped.
+    /// Publishes an event. If it cannot be written, it is logged and dropped.
     pub async fn publish(&self, about: &ObjectReference, severity: Severity, reason: &str, message: &str) {
-        // The API server takes at most 1 kB.
+        // The API server limits notes to 1 kB.
         let note: String = message.chars().take(1000).collect();
         let mut hasher = DefaultHasher::new();
         (&about.kind, &about.namespace, &about.name, &about.uid, &about.field_path).hash(&mut hasher);
         (severity, reason, &note).hash(&mut hasher);
         let key = hasher.finish();
         let now = self.clock.now();
-        let repeated = self.known.lock().repeated(key, now);
+        let repeated = self.recent.lock().next_in_series(key, now);
         let mut written = Err(Error::new(Kind::NotFound, "not written yet"));
         if let Some(series) = &repeated {
             written = self.count(about, series).await;
         }
-        // An event lives for an hour in the API server, or for as long as somebody leaves it there.
+        // The API server drops an event after an hour, and somebody may have deleted it.
         if written.as_ref().is_err_and(|error| error.kind == Kind::NotFound) {
             written = self.create(about, severity, reason, note, now).await;
         }
         match written {
-            Ok(series) => self.known.lock().remember(key, series),
+            Ok(series) => self.recent.lock().remember(key, series),
             Err(error) => debug!(%error, reason, "event not written"),
         }
     }
@@ -110,14 +110,14 @@ impl Recorder {
         Objects::namespaced(self.client.clone(), namespace(about))
     }
 
-    /// The same events, by the group that they had first.
+    /// The same events in the core group.
     fn core_events(&self, about: &ObjectReference) -> Objects<CoreEvent> {
         Objects::namespaced(self.client.clone(), namespace(about))
     }
 
     async fn count(&self, about: &ObjectReference, series: &Series) -> Result<Series, Error> {
         let body = json!({"series": {"count": series.count, "lastObservedTime": MicroTime(series.last)}});
-        if self.core.load(Ordering::Relaxed) {
+        if self.use_core_group.load(Ordering::Relaxed) {
             self.core_events(about).patch(&series.name, Patch::Merge(&body)).await?;
         } else {
             self.events(about).patch(&series.name, Patch::Merge(&body)).await?;
@@ -159,17 +159,18 @@ impl Recorder {
         Ok(Series { name, count: 1, last: now })
     }
 
-    /// Up to Kubernetes 1.33 or later a node may write events by the core group only. It is one store behind both.
+    /// Creates the event, in the core group if necessary: at least up to Kubernetes 1.33 nodes may write only there. The API server
+    /// keeps events of both groups in one place.
     async fn send(&self, about: &ObjectReference, event: Event) -> Result<(), Error> {
-        if !self.core.load(Ordering::Relaxed) {
+        if !self.use_core_group.load(Ordering::Relaxed) {
             match self.events(about).create(&event).await {
-                Err(error) if is_closed(&error) => {}
+                Err(error) if is_group_forbidden(&error) => {}
                 answer => return answer.map(drop),
             }
         }
-        self.core_events(about).create(&in_core(event)).await?;
-        if !self.core.swap(true, Ordering::Relaxed) {
-            debug!("the group events.k8s.io is forbidden: events go by the core group");
+        self.core_events(about).create(&into_core_event(event)).await?;
+        if !self.use_core_group.swap(true, Ordering::Relaxed) {
+            debug!("events.k8s.io is forbidden: writing events to the core group");
         }
         Ok(())
     }
@@ -179,12 +180,12 @@ fn namespace(about: &ObjectReference) -> &str {
     about.namespace.as_deref().unwrap_or("default")
 }
 
-/// Whether the whole group is forbidden, and not only one namespace, which nobody may add to while it ends.
-fn is_closed(error: &Error) -> bool {
+/// Whether the group is forbidden, as opposed to one namespace, which accepts no new objects while it terminates.
+fn is_group_forbidden(error: &Error) -> bool {
     error.kind == Kind::Forbidden && !error.message.contains("being terminated")
 }
 
-fn in_core(event: Event) -> CoreEvent {
+fn into_core_event(event: Event) -> CoreEvent {
     CoreEvent {
         metadata: event.metadata,
         action: event.action,
@@ -199,12 +200,12 @@ fn in_core(event: Event) -> CoreEvent {
     }
 }
 
-// === impl Known ===
+// === impl RecentEvents ===
 
-impl Known {
-    /// The series that an event goes on, with this one counted in.
-    fn repeated(&self, key: u64, now: Timestamp) -> Option<Series> {
-        let series = self.series.get(&key).filter(|series| series.last + SERIES > now)?;
+impl RecentEvents {
+    /// The series that this event continues, including it.
+    fn next_in_series(&self, key: u64, now: Timestamp) -> Option<Series> {
+        let series = self.series.get(&key).filter(|series| series.last + SERIES_WINDOW > now)?;
         Some(Series { count: series.count + 1, last: now, ..series.clone() })
     }
 
@@ -212,7 +213,7 @@ impl Known {
         if self.series.insert(key, series).is_none() {
             self.order.push_back(key);
         }
-        while self.order.len() > REMEMBERED {
+        while self.order.len() > MAX_RECENT {
             let oldest = self.order.pop_front();
             oldest.and_then(|oldest| self.series.remove(&oldest));
         }
@@ -228,25 +229,25 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_repeated_for_some_minutes_and_then_it_is_a_new_one() {
-        let mut known = Known::default();
+    fn a_repetition_within_the_window_continues_the_series() {
+        let mut recent = RecentEvents::default();
         let begin = Timestamp::UNIX_EPOCH;
-        assert!(known.repeated(1, begin).is_none());
-        known.remember(1, series(1, begin));
-        let again = known.repeated(1, begin + SERIES / 2).expect("a repetition");
+        assert!(recent.next_in_series(1, begin).is_none());
+        recent.remember(1, series(1, begin));
+        let again = recent.next_in_series(1, begin + SERIES_WINDOW / 2).expect("a repetition");
         assert_eq!(again.count, 2);
-        known.remember(1, again);
-        assert_eq!(known.repeated(1, begin + SERIES).expect("still one").count, 3);
-        assert!(known.repeated(1, begin + SERIES * 2).is_none());
+        recent.remember(1, again);
+        assert_eq!(recent.next_in_series(1, begin + SERIES_WINDOW).expect("still one").count, 3);
+        assert!(recent.next_in_series(1, begin + SERIES_WINDOW * 2).is_none());
     }
 
     #[test]
-    fn what_is_remembered_has_an_end() {
-        let mut known = Known::default();
+    fn the_number_of_remembered_events_is_bounded() {
+        let mut recent = RecentEvents::default();
         for key in 0..10_000 {
-            known.remember(key, series(1, Timestamp::UNIX_EPOCH));
+            recent.remember(key, series(1, Timestamp::UNIX_EPOCH));
         }
-        assert_eq!((known.series.len(), known.order.len()), (REMEMBERED, REMEMBERED));
-        assert!(known.repeated(9_999, Timestamp::UNIX_EPOCH).is_some());
+        assert_eq!((recent.series.len(), recent.order.len()), (MAX_RECENT, MAX_RECENT));
+        assert!(recent.next_in_series(9_999, Timestamp::UNIX_EPOCH).is_some());
     }
 }

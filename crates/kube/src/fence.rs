@@ -1,8 +1,10 @@
-//! Until when writes may begin.
+//! Limits writes to the time for which the node's lease is held.
 //!
-//! A process that holds a lease may write for as long as nobody else can have taken it. That is a matter of time alone: a
-//! process that was paused learns that it lost the lease only after it has gone on, and by then it must not have written.
-//! So every write asks the fence, and not its memory of having been the leader.
+//! A process that holds a lease may write as long as nobody else can have taken it. A process that was paused notices only
+//! afterwards that it lost the lease, and must not write before it notices. So every write checks the fence, which compares
+//! clocks, and not a flag that says "leader".
+
+pub(crate) mod body;
 
 use std::{fmt, future::Future, pin::pin, sync::Arc, task::Poll};
 
@@ -12,36 +14,36 @@ use vk_supervisor::Clock;
 
 use crate::{Error, Kind};
 
-/// Lets writes through until a time that whoever holds the lease moves on. Clones share it. It begins closed.
+/// Allows writes until a deadline, which the holder of the lease extends. Clones share it. A new fence is closed.
 #[derive(Clone)]
 pub struct Fence {
     until: Arc<watch::Sender<Option<Deadline>>>,
     clock: Clock,
 }
 
-/// The first moment at which no write may begin, by two clocks: the steady one stands still while the machine is
-/// suspended, and the wall clock can be set back. Whichever is there first counts.
+/// The time from which no write may begin, by two clocks: the monotonic clock stops while the host is suspended, and the wall
+/// clock can be set back. The earlier one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// By the steady clock.
+    /// By the monotonic clock.
     pub steady: Instant,
     /// By the wall clock.
     pub wall: Timestamp,
 }
 
-/// Closes a fence when it is dropped, whatever the reason.
+/// Closes a fence when dropped.
 #[derive(Debug)]
 pub struct CloseOnDrop(Option<Fence>);
 
 // === impl Fence ===
 
 impl Fence {
-    /// A fence that is closed.
+    /// Creates a closed fence.
     pub fn new(clock: Clock) -> Self {
         Self { until: Arc::new(watch::Sender::new(None)), clock }
     }
 
-    /// Moves the limit; `None` closes the fence at once, also for requests that are under way.
+    /// Sets the deadline. `None` closes the fence at once and cancels requests that are under way.
     pub fn set(&self, limit: Option<Deadline>) {
         self.until.send_if_modified(|known| std::mem::replace(known, limit) != limit);
     }
@@ -52,7 +54,7 @@ impl Fence {
         limit.is_some_and(|limit| limit.holds(&self.clock))
     }
 
-    /// Closes the fence when the answer is dropped.
+    /// Returns a guard that closes the fence when it is dropped.
     pub fn close_on_drop(&self) -> CloseOnDrop {
         CloseOnDrop(Some(self.clone()))
     }
@@ -61,13 +63,13 @@ impl Fence {
     pub async fn opened(&self) {
         let mut limits = self.until.subscribe();
         let open = |limit: &Option<Deadline>| limit.is_some_and(|limit| limit.holds(&self.clock));
-        // The sender lives in `self`: this waits and cannot fail.
+        // `self` holds the sender, so this cannot fail.
         if limits.wait_for(open).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Resolves when no write may be under way any more.
+    /// Resolves when the fence is closed.
     async fn closed(&self) {
         let mut limits = self.until.subscribe();
         loop {
@@ -81,12 +83,12 @@ impl Fence {
         }
     }
 
-    /// Does this, unless the fence is closed, and not for longer than it is open. What is under way when it closes is
-    /// dropped, which takes the request back where that is still possible.
+    /// Runs a request while the fence is open. When the fence closes, the request is dropped, which cancels it where that is still
+    /// possible.
     pub async fn guard<T>(&self, request: impl Future<Output = T>) -> Result<T, Error> {
         let (mut closed, mut request) = (pin!(self.closed()), pin!(request));
         std::future::poll_fn(|context| {
-            // Before the request is even looked at: a process that was paused wakes up here.
+            // Checked before the request is polled: a paused process may wake up here.
             if !self.is_open() || closed.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(Error::fenced()));
             }
@@ -119,8 +121,8 @@ impl Deadline {
 // === impl CloseOnDrop ===
 
 impl CloseOnDrop {
-    /// For a client without a fence, whose end means nothing.
-    pub fn nothing() -> Self {
+    /// A guard that does nothing, for a client without a fence.
+    pub fn disabled() -> Self {
         Self(None)
     }
 }
@@ -134,7 +136,7 @@ impl Drop for CloseOnDrop {
 }
 
 impl Error {
-    /// A write that must not begin, because the lease may be somebody else's by now.
+    /// A write that must not begin, because the lease may have another holder by now.
     pub(crate) fn fenced() -> Self {
         Self::new(Kind::Fenced, "no write may begin before the node's lease is renewed")
     }

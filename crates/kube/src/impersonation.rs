@@ -1,4 +1,4 @@
-//! Requests in somebody else's name.
+//! Impersonation of nodes.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::{Error, Kind, access::NODE_GROUPS, transport::Transport};
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// As whom requests are made.
+/// Adds impersonation headers to requests.
 pub(crate) struct Impersonation {
-    /// What is added to each request; or why nothing can be.
+    /// The headers, or why there cannot be any.
     headers: Result<HeaderMap, Error>,
-    /// The clients that add it, for the credentials of which they were made.
-    made: Mutex<Option<(Arc<()>, Transport)>>,
+    /// The wrapped clients, and the credentials that they were built for.
+    cached: Mutex<Option<(Arc<()>, Transport)>>,
 }
 
 impl Impersonation {
-    /// As a node's kubelet.
-    pub(crate) fn of_node(node: &str) -> Self {
+    /// Impersonates a node's kubelet.
+    pub(crate) fn as_node(node: &str) -> Self {
         let user = format!("system:node:{node}");
         let headers = HeaderValue::from_str(&user)
             .map(|user| {
@@ -32,27 +32,29 @@ impl Impersonation {
                 }
                 headers
             })
-            .map_err(|_| Error::new(Kind::Invalid, format!("nobody can be impersonated as {user:?}")));
-        Self { headers, made: Mutex::new(None) }
+            .map_err(|_| {
+                Error::new(Kind::Invalid, format!("cannot impersonate {user:?}: not a valid header value"))
+            });
+        Self { headers, cached: Mutex::new(None) }
     }
 
-    /// One of the clients over these, which are those of the moment.
-    pub(crate) fn over<T>(&self, transport: &Transport, pick: impl FnOnce(&Transport) -> T) -> T {
-        let mut made = self.made.lock();
-        if let Some((mark, known)) = &*made
-            && Arc::ptr_eq(mark, &transport.mark)
+    /// Picks a client of this transport and adds the headers to its requests.
+    pub(crate) fn select<T>(&self, transport: &Transport, pick: impl FnOnce(&Transport) -> T) -> T {
+        let mut cached = self.cached.lock();
+        if let Some((credentials_id, known)) = &*cached
+            && Arc::ptr_eq(credentials_id, &transport.credentials_id)
         {
             return pick(known);
         }
-        let fresh = Transport {
+        let wrapped = Transport {
             calls: self.wrap(&transport.calls),
             watches: self.wrap(&transport.watches),
-            // Wrapped where they are used.
+            // Wrapped where it is used.
             watch_pool: transport.watch_pool.clone(),
-            mark: Arc::clone(&transport.mark),
+            credentials_id: Arc::clone(&transport.credentials_id),
         };
-        let picked = pick(&fresh);
-        *made = Some((Arc::clone(&transport.mark), fresh));
+        let picked = pick(&wrapped);
+        *cached = Some((Arc::clone(&transport.credentials_id), wrapped));
         picked
     }
 
@@ -79,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that writes down who asks.
+    /// A client that records the impersonation headers.
     fn client(log: &Arc<Mutex<Vec<String>>>) -> Transport {
         let log = Arc::clone(log);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -99,35 +101,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guise_says_the_node_and_both_groups_and_leaves_the_client_as_it_is() {
+    async fn requests_name_the_node_and_both_groups_and_the_wrapped_client_is_unchanged() {
         let log = Arc::default();
         let transport = client(&log);
-        let impersonation = Impersonation::of_node("vk");
-        ask(&impersonation.over(&transport, |one| one.calls.clone())).await.unwrap();
-        ask(&impersonation.over(&transport, |one| one.watches.clone())).await.unwrap();
+        let impersonation = Impersonation::as_node("vk");
+        ask(&impersonation.select(&transport, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.select(&transport, |one| one.watches.clone())).await.unwrap();
         ask(&transport.calls).await.unwrap();
         let node = "system:node:vk/system:nodes,system:authenticated";
         assert_eq!(*log.lock(), [node, node, "/"]);
     }
 
     #[tokio::test]
-    async fn new_credentials_are_used_under_the_same_guise() {
+    async fn new_credentials_are_used_with_the_same_headers() {
         let (old, new) = (Arc::default(), Arc::default());
         let (first, second) = (client(&old), client(&new));
-        let impersonation = Impersonation::of_node("vk");
-        ask(&impersonation.over(&first, |one| one.calls.clone())).await.unwrap();
-        ask(&impersonation.over(&second, |one| one.calls.clone())).await.unwrap();
-        ask(&impersonation.over(&second, |one| one.calls.clone())).await.unwrap();
+        let impersonation = Impersonation::as_node("vk");
+        ask(&impersonation.select(&first, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.select(&second, |one| one.calls.clone())).await.unwrap();
+        ask(&impersonation.select(&second, |one| one.calls.clone())).await.unwrap();
         assert_eq!((old.lock().len(), new.lock().len()), (1, 2));
     }
 
     #[tokio::test]
-    async fn a_name_that_nobody_can_have_is_refused_and_not_sent_as_ourselves() {
+    async fn an_invalid_name_is_an_error_and_nothing_is_sent_with_our_own_identity() {
         let log = Arc::default();
-        let refused = ask(&Impersonation::of_node("a\nb").over(&client(&log), |one| one.calls.clone()))
+        let rejected = ask(&Impersonation::as_node("a\nb").select(&client(&log), |one| one.calls.clone()))
             .await
             .unwrap_err();
-        assert!(refused.message.contains("impersonated"), "{refused}");
+        assert!(rejected.message.contains("cannot impersonate"), "{rejected}");
         assert!(log.lock().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Kubeconfig files, as far as a node that gets its identity from the cluster reads and writes them.
+//! Reads the credentials of a kubeconfig, and writes the kubeconfig of a bootstrapped node.
 
 use std::{
     fs, io,
@@ -12,42 +12,43 @@ use serde_json::json;
 use crate::{
     ConfigError,
     client::read,
-    csr::{Pair, Store},
+    csr::{CertificateStore, NodeCertificate},
 };
 
-/// By what a kubeconfig proves who it is.
+/// How the current context of a kubeconfig authenticates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientCredential {
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// By a certificate that can be used.
+    /// With a usable certificate.
     Certificate {
-        /// It, with its key.
-        pair: Box<Pair>,
-        /// The file that holds it, unless it is in the kubeconfig itself.
+        /// The certificate and its key.
+        pair: Box<NodeCertificate>,
+        /// The file that holds the certificate, unless it is inline.
         file: Option<PathBuf>,
     },
-    /// By a certificate that cannot be read, or does not fit its key.
+    /// With a certificate that cannot be read or does not match its key.
     Damaged {
         /// What is wrong with it.
         reason: String,
     },
-    /// By a token, a password or a program; or by nothing.
+    /// With a token, a password or a program, or not at all.
     Other,
 }
 
-/// Reads by what the current context of a kubeconfig proves who it is.
+/// Reads how the current context of a kubeconfig authenticates.
 pub fn client_credential(path: &Path) -> Result<ClientCredential, ConfigError> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientCredential::Missing),
         _ => {}
     }
-    let (_, user) = current(path)?;
-    let certificate = text(user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
+    let (_, user) = current_context(path)?;
+    let certificate =
+        inline_or_file(user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
     let Some(certificate) = certificate else { return Ok(ClientCredential::Other) };
     let data = user.client_key_data.as_ref().map(secrecy::ExposeSecret::expose_secret);
-    let Some(key) = text(data, user.client_key.as_deref()) else {
-        return Ok(ClientCredential::Damaged { reason: "there is no key beside the certificate".to_owned() });
+    let Some(key) = inline_or_file(data, user.client_key.as_deref()) else {
+        return Ok(ClientCredential::Damaged { reason: "there is no key for the certificate".to_owned() });
     };
     let pair = certificate.and_then(|certificate| {
         // One file may hold both.
@@ -56,7 +57,7 @@ pub fn client_credential(path: &Path) -> Result<ClientCredential, ConfigError> {
         } else {
             format!("{certificate}\n{}", key?)
         };
-        Pair::from_pem(&whole).map_err(|error| error.to_string())
+        NodeCertificate::from_pem(&whole).map_err(|error| error.to_string())
     });
     Ok(match pair {
         Ok(pair) => ClientCredential::Certificate {
@@ -70,12 +71,12 @@ pub fn client_credential(path: &Path) -> Result<ClientCredential, ConfigError> {
     })
 }
 
-/// Writes a kubeconfig for the server of another one, which proves who it is by the certificate in a file.
+/// Writes a kubeconfig for the server of the kubeconfig `like`, which authenticates with a certificate file.
 pub fn write(path: &Path, like: &Path, certificate: &Path) -> Result<(), ConfigError> {
-    // What it names relative to itself is elsewhere for the other one.
+    // Relative paths in `like` are relative to its own directory.
     let like = std::path::absolute(like)
         .map_err(|reason| ConfigError::Unreadable { path: like.to_owned(), reason })?;
-    let (cluster, _) = current(&like)?;
+    let (cluster, _) = current_context(&like)?;
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -85,34 +86,36 @@ pub fn write(path: &Path, like: &Path, certificate: &Path) -> Result<(), ConfigE
         "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
     });
     let unwritable = |reason: String| ConfigError::Unwritable { path: path.to_owned(), reason };
-    Store::new(path).save_text(&format!("{config:#}\n")).map_err(|error| unwritable(error.to_string()))
+    CertificateStore::new(path)
+        .write_text(&format!("{config:#}\n"))
+        .map_err(|error| unwritable(error.to_string()))
 }
 
-/// The cluster and the user of the current context, with paths as they are for this process.
-fn current(path: &Path) -> Result<(Cluster, AuthInfo), ConfigError> {
+/// The cluster and the user of the current context, with resolved paths.
+fn current_context(path: &Path) -> Result<(Cluster, AuthInfo), ConfigError> {
     let config = read(path)?;
-    let wrong = |reason: String| ConfigError::Malformed { path: path.to_owned(), reason };
+    let malformed = |reason: String| ConfigError::Malformed { path: path.to_owned(), reason };
     let name =
-        config.current_context.clone().ok_or_else(|| wrong("there is no current-context".to_owned()))?;
+        config.current_context.clone().ok_or_else(|| malformed("there is no current-context".to_owned()))?;
     let context = config
         .contexts
         .iter()
         .find(|context| context.name == name)
         .and_then(|context| context.context.clone())
-        .ok_or_else(|| wrong(format!("there is no context {name:?}")))?;
+        .ok_or_else(|| malformed(format!("there is no context {name:?}")))?;
     let cluster = config
         .clusters
         .into_iter()
         .find(|cluster| cluster.name == context.cluster)
         .and_then(|cluster| cluster.cluster)
-        .ok_or_else(|| wrong(format!("there is no cluster {:?}", context.cluster)))?;
+        .ok_or_else(|| malformed(format!("there is no cluster {:?}", context.cluster)))?;
     let user = context.user.unwrap_or_default();
     let user = config.auth_infos.into_iter().find(|info| info.name == user).and_then(|info| info.auth_info);
     Ok((cluster, user.unwrap_or_default()))
 }
 
-/// What is given in place, else in a file.
-fn text(data: Option<&str>, file: Option<&str>) -> Option<Result<String, String>> {
+/// The inline data, or else the content of the file.
+fn inline_or_file(data: Option<&str>, file: Option<&str>) -> Option<Result<String, String>> {
     if let Some(data) = data {
         let decoded = serde_json::from_value::<ByteString>(json!(data)).map_err(|error| error.to_string());
         return Some(
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_tells_by_what_it_proves_who_it_is() {
+    fn the_credential_of_the_current_context_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = pair();
         let (_, foreign) = pair();
@@ -160,18 +163,19 @@ mod tests {
             fs::write(folder.path().join(name), text).unwrap();
         }
         let data = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
-        let told = |user: serde_json::Value| match client_credential(&config(folder.path(), &user)).unwrap() {
-            ClientCredential::Certificate { file, .. } => format!("certificate {file:?}"),
-            ClientCredential::Damaged { reason } => format!("damaged: {reason}"),
-            other => format!("{other:?}"),
-        };
+        let credential =
+            |user: serde_json::Value| match client_credential(&config(folder.path(), &user)).unwrap() {
+                ClientCredential::Certificate { file, .. } => format!("certificate {file:?}"),
+                ClientCredential::Damaged { reason } => format!("damaged: {reason}"),
+                other => format!("{other:?}"),
+            };
         let file = |name: &str| format!("certificate {:?}", Some(folder.path().join(name)));
-        assert_eq!(told(json!({"client-certificate": "pem", "client-key": "pem"})), file("pem"));
-        assert_eq!(told(json!({"client-certificate": "crt", "client-key": "key"})), file("crt"));
+        assert_eq!(credential(json!({"client-certificate": "pem", "client-key": "pem"})), file("pem"));
+        assert_eq!(credential(json!({"client-certificate": "crt", "client-key": "key"})), file("crt"));
         let both = json!({"client-certificate-data": data(&certificate), "client-key-data": data(&key)});
-        assert_eq!(told(both), "certificate None");
-        assert_eq!(told(json!({"token": "t"})), "Other");
-        assert_eq!(told(json!({})), "Other");
+        assert_eq!(credential(both), "certificate None");
+        assert_eq!(credential(json!({"token": "t"})), "Other");
+        assert_eq!(credential(json!({})), "Other");
         for damaged in [
             json!({"client-certificate": "crt", "client-key": "foreign"}),
             json!({"client-certificate": "crt", "client-key": "nowhere"}),
@@ -179,7 +183,7 @@ mod tests {
             json!({"client-certificate": "crt"}),
             json!({"client-certificate-data": "!", "client-key-data": "!"}),
         ] {
-            assert!(told(damaged.clone()).starts_with("damaged: "), "{damaged}");
+            assert!(credential(damaged.clone()).starts_with("damaged: "), "{damaged}");
         }
         assert_eq!(client_credential(&folder.path().join("missing")).unwrap(), ClientCredential::Missing);
         fs::write(folder.path().join("broken"), "clusters: [").unwrap();
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_has_the_server_of_the_other_and_a_certificate_in_a_file() {
+    fn a_written_kubeconfig_has_the_server_of_the_template_and_a_certificate_file() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let like = config(folder.path(), &json!({"token": "hush"}));
         let (certificate, key) = pair();
@@ -198,10 +202,10 @@ mod tests {
         assert!(
             matches!(client_credential(&path).unwrap(), ClientCredential::Certificate { file: Some(file), .. } if file == pem)
         );
-        let (cluster, _) = current(&path).unwrap();
+        let (cluster, _) = current_context(&path).unwrap();
         assert_eq!(cluster.server.as_deref(), Some("https://here"));
         assert_eq!(cluster.tls_server_name.as_deref(), Some("s"));
-        // It was relative to the file in which it stood.
+        // The path was relative to the template.
         assert_eq!(cluster.certificate_authority.as_deref(), folder.path().join("ca.crt").to_str());
         assert!(!fs::read_to_string(&path).unwrap().contains("hush"));
         let unwritable = write(Path::new("/proc/no/where"), &like, &pem).unwrap_err().to_string();

@@ -9,34 +9,32 @@ pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
-mod gate;
-pub mod identity;
 mod impersonation;
 pub mod kubeconfig;
 pub mod metadata_list;
 pub mod metrics;
 pub mod objects;
 pub mod raw;
+pub mod server_version;
 pub mod slim;
 mod stall;
 mod transport;
 pub mod upper_cluster;
-pub mod version;
 pub mod watch;
 pub mod watch_pool;
 
 pub use self::{
-    client::{Client, ConfigError, Source},
+    access::Identity,
+    client::{Client, ClientOptions, ConfigError},
     error::{Error, Kind},
     event::Recorder,
     fence::Fence,
-    identity::Identity,
     metadata_list::MetadataList,
     metrics::Metrics,
     objects::{Objects, Patch},
+    server_version::ServerVersion,
     slim::Slim,
     upper_cluster::UpperCluster,
-    version::Version,
     watch::{Selector, WatchEvent},
     watch_pool::WatchSlot,
 };

@@ -1,59 +1,59 @@
-//! Listings that are cheap: what there is and in which version, and nothing more.
+//! Lists: cheap ones of metadata only, and paged ones of whole objects.
 
 use kube::{api::ListParams, core::Request};
 use serde::Deserialize;
 
 use crate::{Error, Objects, Selector, objects::Object};
 
-/// Objects in one page of a whole listing.
-const PAGE: u32 = 500;
+/// Objects in one page.
+const PAGE_SIZE: u32 = 500;
 
-/// What a server's cache has. It may be old: it proves nothing, and is a reason to look.
+/// The versions of all objects in the API server's cache. They may be stale: a difference proves nothing, but is a reason to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetadataList {
-    /// The version of the listing.
+    /// The resource version of the list.
     pub version: u64,
-    /// The objects in it.
+    /// The objects.
     pub objects: Vec<ObjectVersion>,
 }
 
-/// Which object it is, and its version.
+/// An object's identity and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectVersion {
-    /// Its namespace; empty for those that have none.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
-    /// Its version.
+    /// The resource version.
     pub version: u64,
 }
 
-/// Whole objects, as they were at one moment.
+/// A consistent list of objects.
 #[derive(Clone, Debug, Default)]
-pub struct Listing<K> {
-    /// The version of the listing: what is newer cannot be in it.
+pub struct ObjectList<K> {
+    /// The resource version of the list: newer objects are not in it.
     pub version: u64,
     /// The objects.
     pub objects: Vec<K>,
 }
 
 #[derive(Deserialize)]
-struct List {
-    metadata: Meta,
+struct PartialObjectMetadataList {
+    metadata: PartialObjectMeta,
     /// `null` when there are none.
-    items: Option<Vec<Item>>,
+    items: Option<Vec<PartialObjectMetadata>>,
 }
 
 #[derive(Deserialize)]
-struct Item {
-    metadata: Meta,
+struct PartialObjectMetadata {
+    metadata: PartialObjectMeta,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Meta {
+struct PartialObjectMeta {
     namespace: String,
     name: String,
     uid: String,
@@ -61,7 +61,7 @@ struct Meta {
 }
 
 impl<K: Object> Objects<K> {
-    /// Lists versions alone, from the server's cache.
+    /// Lists metadata only, from the API server's cache.
     pub async fn list_metadata(&self, selector: &Selector) -> Result<MetadataList, Error> {
         let request = Request::new(K::url_path(&(), self.namespace()));
         let params = ListParams {
@@ -72,19 +72,19 @@ impl<K: Object> Objects<K> {
         let client = self.client().kube();
         let asked = async {
             let request = request.list_metadata(&params.match_any()).map_err(kube::Error::BuildRequest)?;
-            client.request::<List>(request).await
+            client.request::<PartialObjectMetadataList>(request).await
         };
         let list = self.call("list", asked).await?;
-        let objects = list.items.unwrap_or_default().into_iter().map(head).collect();
-        Ok(MetadataList { version: number(&list.metadata.resource_version), objects })
+        let objects = list.items.unwrap_or_default().into_iter().map(object_version).collect();
+        Ok(MetadataList { version: parse_version(&list.metadata.resource_version), objects })
     }
 
-    /// Lists whole objects as they are now, in pages.
-    pub async fn list(&self, selector: &Selector) -> Result<Listing<K>, Error> {
+    /// Lists whole objects, consistently and in pages.
+    pub async fn list(&self, selector: &Selector) -> Result<ObjectList<K>, Error> {
         let mut params = ListParams {
             field_selector: selector.fields.clone(),
             label_selector: selector.labels.clone(),
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             ..ListParams::default()
         };
         let mut objects = Vec::new();
@@ -92,21 +92,21 @@ impl<K: Object> Objects<K> {
             let api = self.api();
             let page = self.call("list", api.list(&params)).await?;
             objects.extend(page.items);
-            let version = number(page.metadata.resource_version.as_deref().unwrap_or_default());
+            let version = parse_version(page.metadata.resource_version.as_deref().unwrap_or_default());
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                return Ok(Listing { version, objects });
+                return Ok(ObjectList { version, objects });
             }
         }
     }
 }
 
-fn head(item: Item) -> ObjectVersion {
-    let Meta { namespace, name, uid, resource_version } = item.metadata;
-    ObjectVersion { namespace, name, uid, version: number(&resource_version) }
+fn object_version(item: PartialObjectMetadata) -> ObjectVersion {
+    let PartialObjectMeta { namespace, name, uid, resource_version } = item.metadata;
+    ObjectVersion { namespace, name, uid, version: parse_version(&resource_version) }
 }
 
-/// Versions are numbers, though clients are asked not to count on it; one that is none is older than all.
-fn number(version: &str) -> u64 {
+/// Parses a resource version. Versions are numbers, though clients should not rely on it; anything else counts as 0, the oldest.
+fn parse_version(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }

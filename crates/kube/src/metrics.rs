@@ -1,4 +1,4 @@
-//! What the process asks of the API server, and what it is answered.
+//! Metrics of calls to the API server and of node certificates.
 
 use jiff::Timestamp;
 use prometheus_client::{
@@ -12,25 +12,25 @@ use crate::Error;
 /// Counts calls to the API server. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    requests: Family<Request, Counter>,
-    certificates: Family<Certificate, Gauge>,
+    requests: Family<ApiRequestLabels, Counter>,
+    certificates: Family<CertificateLabels, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Certificate {
+struct CertificateLabels {
     purpose: &'static str,
     node: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct ApiRequestLabels {
     verb: &'static str,
     resource: String,
     result: &'static str,
 }
 
 impl Metrics {
-    /// Counters that the registry shows.
+    /// Creates metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
@@ -46,15 +46,15 @@ impl Metrics {
         metrics
     }
 
-    /// Notes until when a certificate is good.
+    /// Records when a certificate expires.
     pub(crate) fn certificate(&self, purpose: &'static str, node: &str, until: Timestamp) {
-        let labels = Certificate { purpose, node: node.to_owned() };
+        let labels = CertificateLabels { purpose, node: node.to_owned() };
         self.certificates.get_or_create(&labels).set(until.as_second());
     }
 
     /// Counts one call.
     pub(crate) fn count<T>(&self, verb: &'static str, resource: &str, result: &Result<T, Error>) {
         let result = result.as_ref().map_or_else(|error| error.kind.name(), |_| "ok");
-        self.requests.get_or_create(&Request { verb, resource: resource.to_owned(), result }).inc();
+        self.requests.get_or_create(&ApiRequestLabels { verb, resource: resource.to_owned(), result }).inc();
     }
 }

@@ -1,8 +1,8 @@
-//! Calls on objects of one kind: each with a time limit, a typed error and a count.
+//! Typed calls on objects of one kind, each with a time limit, a classified error and a metric.
 
 use std::{fmt, fmt::Debug, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
-use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use k8s_openapi::NamespaceResourceScope;
 use kube::{
     Api, Resource,
     api::{DeleteParams, Patch as KubePatch, PatchParams, PostParams, Preconditions},
@@ -16,37 +16,36 @@ use serde_json::Value;
 
 use crate::{Client, Error, watch_pool::WatchSlot};
 
-/// The name under which we own fields of objects.
+/// Our field manager.
 pub const FIELD_MANAGER: &str = "virtual-kubelet";
 
-/// No call to the API server waits longer. A server that hangs shows as a time-out, and the controllers go on.
-pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The time limit of a call. A server that hangs shows as a timeout, and the controllers go on.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The objects of one kind, in one namespace or in the cluster.
+/// The objects of one kind, in one namespace or in all.
 pub struct Objects<K> {
     client: Client,
     namespace: Option<String>,
-    /// Where its watches go, if not each on a connection of its own.
+    /// The pool slot for watches. Without it each watch has its own connection.
     watch_slot: Option<Arc<WatchSlot>>,
     api: fn(kube::Client, Option<&str>) -> Api<K>,
     kind: PhantomData<fn() -> K>,
 }
 
-/// A change to one object. All but `Json` may carry `metadata.uid` and `metadata.resourceVersion` as preconditions.
+/// A patch. All but `Json` may carry `metadata.uid` and `metadata.resourceVersion` as preconditions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Patch<'a, B = Value> {
-    /// Server-side apply of the fields given, by force, as [`FIELD_MANAGER`]: fields that we applied before and that are
-    /// not given any more go.
+    /// Forced server-side apply as [`FIELD_MANAGER`]: fields that we applied before and that are missing now are removed.
     Apply(&'a B),
-    /// Strategic merge: lists merge by their keys.
+    /// Strategic merge patch: lists merge by their keys.
     Strategic(&'a B),
-    /// JSON merge: lists are replaced.
+    /// JSON merge patch: lists are replaced.
     Merge(&'a B),
-    /// A list of JSON patch operations.
+    /// JSON patch: a list of operations.
     Json(&'a B),
 }
 
-/// What the calls need to know of a kind.
+/// The bounds on a kind.
 pub trait Object:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
 {
@@ -60,18 +59,10 @@ impl<K> Object for K where
 // === impl Objects ===
 
 impl<K: Object> Objects<K> {
-    /// Objects that have no namespace.
-    pub fn cluster(client: Client) -> Self
-    where
-        K: Resource<Scope = ClusterResourceScope>,
-    {
-        Self {
-            client,
-            namespace: None,
-            watch_slot: None,
-            api: |client, _| Api::all(client),
-            kind: PhantomData,
-        }
+    /// All objects of a kind: cluster-scoped ones, or those of all namespaces.
+    pub fn all(client: Client) -> Self {
+        let api = |client, _: Option<&str>| Api::all(client);
+        Self { client, namespace: None, watch_slot: None, api, kind: PhantomData }
     }
 
     /// The objects of one namespace.
@@ -83,35 +74,21 @@ impl<K: Object> Objects<K> {
         Self { client, namespace: Some(namespace.into()), watch_slot: None, api, kind: PhantomData }
     }
 
-    /// The objects of all namespaces, to be watched.
-    pub fn everywhere(client: Client) -> Self
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-    {
-        Self {
-            client,
-            namespace: None,
-            watch_slot: None,
-            api: |client, _| Api::all(client),
-            kind: PhantomData,
-        }
-    }
-
     pub(crate) fn api(&self) -> Api<K> {
         (self.api)(self.client.kube(), self.namespace.as_deref())
     }
 
     pub(crate) fn api_for_watches(&self) -> Api<K> {
         let client = match &self.watch_slot {
-            Some(watch_slot) => self.client.kube_on(watch_slot),
+            Some(watch_slot) => self.client.kube_on_slot(watch_slot),
             None => self.client.kube_for_watches(),
         };
         (self.api)(client, self.namespace.as_deref())
     }
 
-    /// The same objects, with their watches on a watch_slot. The place is given back with the last clone and watch.
+    /// Uses this slot of the pool for watches. It is released with the last clone and watch.
     #[must_use]
-    pub fn on(self, watch_slot: WatchSlot) -> Self {
+    pub fn on_slot(self, watch_slot: WatchSlot) -> Self {
         Self { watch_slot: Some(Arc::new(watch_slot)), ..self }
     }
 
@@ -128,13 +105,13 @@ impl<K: Object> Objects<K> {
         verb: &'static str,
         request: impl Future<Output = kube::Result<T>> + Send,
     ) -> Result<T, Error> {
-        let result = limited(request).await;
+        let result = with_timeout(request).await;
         self.client.metrics().count(verb, &K::plural(&()), &result);
         result
     }
 
-    /// A call that changes something: only while the fence is open. The request carries the fence, so that it is asked once
-    /// more when the body goes out: behind a hundred others on the connection, that can be long after it was made.
+    /// Sends a request that changes something, while the fence is open. The request carries the fence, so that it is checked again
+    /// when the body is sent: in the queue of a connection, that can be long after the request was built.
     async fn write<T: DeserializeOwned>(
         &self,
         verb: &'static str,
@@ -148,7 +125,7 @@ impl<K: Object> Objects<K> {
             }
             client.request(request).await
         };
-        let result = self.client.write(limited(send)).await;
+        let result = self.client.write(with_timeout(send)).await;
         self.client.metrics().count(verb, &K::plural(&()), &result);
         result
     }
@@ -157,20 +134,20 @@ impl<K: Object> Objects<K> {
         Request::new(K::url_path(&(), self.namespace.as_deref()))
     }
 
-    /// Reads an object.
+    /// Gets an object.
     pub async fn get(&self, name: &str) -> Result<K, Error> {
         let api = self.api();
         self.call("get", api.get(name)).await
     }
 
-    /// Creates an object. [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) when the name is taken.
+    /// Creates an object. Fails with [`Kind::AlreadyExists`](crate::Kind::AlreadyExists) if the name is taken.
     pub async fn create(&self, object: &K) -> Result<K, Error> {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         self.write("create", self.requests().create(&params, json(object)?)).await
     }
 
-    /// Posts to a subresource, such as `token` of a ServiceAccount, and answers what the server makes of it.
-    pub async fn post<B: Serialize + Sync, T: DeserializeOwned>(
+    /// Creates a subresource, such as `token` of a ServiceAccount, and returns the server's answer.
+    pub async fn create_subresource<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         name: &str,
         subresource: &'static str,
@@ -184,13 +161,13 @@ impl<K: Object> Objects<K> {
         .await
     }
 
-    /// Changes an object and answers what it is now.
+    /// Patches an object and returns the result.
     pub async fn patch<B: Serialize + Debug>(&self, name: &str, patch: Patch<'_, B>) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
         self.write("patch", self.requests().patch(name, &params, &body)).await
     }
 
-    /// Changes an object's status and answers what the object is now.
+    /// Patches the status of an object and returns the object.
     pub async fn patch_status<B: Serialize + Debug>(
         &self,
         name: &str,
@@ -200,30 +177,25 @@ impl<K: Object> Objects<K> {
         self.write("patch_status", self.requests().patch_subresource("status", name, &params, &body)).await
     }
 
-    /// Changes a part of an object that has an address of its own, such as `resize` of a pod, and answers what the object is now.
-    pub async fn patch_part<B: Serialize + Debug>(
+    /// Patches a subresource, such as `resize` of a pod, and returns the object.
+    pub async fn patch_subresource<B: Serialize + Debug>(
         &self,
         name: &str,
-        part: &'static str,
+        subresource: &'static str,
         patch: Patch<'_, B>,
     ) -> Result<K, Error> {
         let (params, body) = patch.for_kube()?;
-        self.write("patch", self.requests().patch_subresource(part, name, &params, &body)).await
+        self.write("patch", self.requests().patch_subresource(subresource, name, &params, &body)).await
     }
 
-    /// Deletes the object with this name and this UID. A namesake with another UID is a
+    /// Deletes the object with this name and UID. If another object has the name, this fails with
     /// [`Kind::Conflict`](crate::Kind::Conflict).
     pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
         self.delete_with(name, uid, None).await
     }
 
-    /// The same without any grace: for a pod of which nothing runs any more.
-    pub async fn delete_now(&self, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_with(name, uid, Some(0)).await
-    }
-
-    /// The same with a grace, in whole seconds: for a pod that somebody else stops.
-    pub async fn delete_within(&self, name: &str, uid: &str, grace: Duration) -> Result<(), Error> {
+    /// Deletes with a grace period in whole seconds. Zero removes a pod at once: use it only when nothing of the pod runs.
+    pub async fn delete_with_grace(&self, name: &str, uid: &str, grace: Duration) -> Result<(), Error> {
         let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
         self.delete_with(name, uid, Some(seconds)).await
     }
@@ -240,21 +212,23 @@ impl<K: Object> Objects<K> {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        // Answered with the object, or with a status.
+        // The server answers with the object or with a Status.
         self.write::<IgnoredAny>("delete", self.requests().delete(name, &params)).await.map(drop)
     }
 }
 
 fn json(body: &impl Serialize) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(body)
-        .map_err(|error| Error::new(crate::Kind::Invalid, format!("cannot be written as JSON: {error}")))
+        .map_err(|error| Error::new(crate::Kind::Invalid, format!("cannot serialize the object: {error}")))
 }
 
-/// A request with the time limit of all calls.
-pub(crate) async fn limited<T>(request: impl Future<Output = kube::Result<T>> + Send) -> Result<T, Error> {
-    match tokio::time::timeout(CALL_LIMIT, Box::pin(request)).await {
+/// Runs a request with the time limit of calls.
+pub(crate) async fn with_timeout<T>(
+    request: impl Future<Output = kube::Result<T>> + Send,
+) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_TIMEOUT, Box::pin(request)).await {
         Ok(answer) => answer.map_err(Error::from),
-        Err(_) => Err(Error::timeout(CALL_LIMIT)),
+        Err(_) => Err(Error::timeout(CALL_TIMEOUT)),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Objects without the books that the API server keeps of who has set which field: half of what it sends, and of no use but to those who
-//! share fields with others. They are passed over while an object is read, and so never cost memory.
+//! Decodes objects without `managedFields`, which are half of what the API server sends. They are skipped while the object is
+//! deserialized and so never allocated.
 
 use std::borrow::Cow;
 
@@ -11,25 +11,25 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-/// An object that is read without its `managedFields`.
+/// An object decoded without its `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slim<K>(pub K);
 
-/// Where it is what is passed over.
-const BOOKS: &[&str] = &["metadata", "managedFields"];
+/// The path of the skipped field.
+const MANAGED_FIELDS: &[&str] = &["metadata", "managedFields"];
 
-/// A part of the reading of an object (a deserializer, a visitor, a seed) at which the rest of the way to what is passed over begins.
-struct Past<T> {
+/// Wraps a deserializer, visitor or seed. `path` is the remaining path to the skipped field.
+struct SkipField<T> {
     inner: T,
-    way: &'static [&'static str],
+    path: &'static [&'static str],
 }
 
-/// The members of an object on that way.
-struct Members<A> {
+/// Wraps the members of an object on that path.
+struct SkipFieldMap<A> {
     inner: A,
-    way: &'static [&'static str],
-    /// The member whose name was read last is on the way.
-    on_it: bool,
+    path: &'static [&'static str],
+    /// The key read last is on the path.
+    on_path: bool,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de, K: Deserialize<'de>> Deserialize<'de> for Slim<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        K::deserialize(Past { inner: deserializer, way: BOOKS }).map(Self)
+        K::deserialize(SkipField { inner: deserializer, path: MANAGED_FIELDS }).map(Self)
     }
 }
 
@@ -78,17 +78,17 @@ impl<K: Resource> Resource for Slim<K> {
     }
 }
 
-// === impl Past ===
+// === impl SkipField ===
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Past<D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for SkipField<D> {
     type Error = D::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_any(Past { inner: visitor, way: self.way })
+        self.inner.deserialize_any(SkipField { inner: visitor, path: self.path })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_option(Past { inner: visitor, way: self.way })
+        self.inner.deserialize_option(SkipField { inner: visitor, path: self.path })
     }
 
     forward_to_deserialize_any! {
@@ -97,7 +97,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Past<D> {
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Past<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for SkipField<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,11 +105,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Past<V> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
-        self.inner.visit_map(Members { inner: members, way: self.way, on_it: false })
+        self.inner.visit_map(SkipFieldMap { inner: members, path: self.path, on_path: false })
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.inner.visit_some(Past { inner: deserializer, way: self.way })
+        self.inner.visit_some(SkipField { inner: deserializer, path: self.path })
     }
 
     fn visit_none<E: Error>(self) -> Result<V::Value, E> {
@@ -121,23 +121,23 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Past<V> {
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Past<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for SkipField<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        self.inner.deserialize(Past { inner: deserializer, way: self.way })
+        self.inner.deserialize(SkipField { inner: deserializer, path: self.path })
     }
 }
 
-// === impl Members ===
+// === impl SkipFieldMap ===
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for SkipFieldMap<A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
         while let Some(Key(key)) = self.inner.next_key()? {
-            self.on_it = self.way.first().is_some_and(|name| *name == key);
-            if !self.on_it || self.way.len() > 1 {
+            self.on_path = self.path.first().is_some_and(|name| *name == key);
+            if !self.on_path || self.path.len() > 1 {
                 return seed.deserialize(key.into_deserializer()).map(Some);
             }
             self.inner.next_value::<IgnoredAny>()?;
@@ -146,8 +146,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<A> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        match self.way {
-            [_, rest @ ..] if self.on_it => self.inner.next_value_seed(Past { inner: seed, way: rest }),
+        match self.path {
+            [_, rest @ ..] if self.on_path => {
+                self.inner.next_value_seed(SkipField { inner: seed, path: rest })
+            }
             _ => self.inner.next_value_seed(seed),
         }
     }
@@ -177,16 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_whole_but_for_its_books() {
+    fn only_the_managed_fields_are_skipped() {
         let text = pod().to_string();
-        let Slim(lean): Slim<Pod> = serde_json::from_str(&text).unwrap();
+        let Slim(slim): Slim<Pod> = serde_json::from_str(&text).unwrap();
         let mut whole: Pod = serde_json::from_str(&text).unwrap();
-        assert!(whole.metadata.managed_fields.take().is_some(), "they were there");
-        assert_eq!(lean, whole);
+        assert!(whole.metadata.managed_fields.take().is_some(), "the input has managed fields");
+        assert_eq!(slim, whole);
     }
 
     #[test]
-    fn so_are_the_objects_of_a_watch_whatever_comes_first() {
+    fn objects_in_watch_events_are_slim_in_any_order_of_fields() {
         let typed = format!(r#"{{"type":"ADDED","object":{}}}"#, pod());
         let untyped = format!(r#"{{"object":{},"type":"ADDED"}}"#, pod());
         for text in [typed, untyped] {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_metadata_or_none_worth_reading_is_read_as_ever() {
+    fn unusual_or_invalid_metadata_decodes_as_without_skipping() {
         for (text, readable) in [
             (r#"{"apiVersion":"v1","kind":"Node","metadata":{}}"#, true),
             (r#"{"apiVersion":"v1","kind":"Node","metadata":null}"#, true),
@@ -207,10 +209,10 @@ mod tests {
             (r#"["Node"]"#, false),
             (r#"{"apiVersion":"v1","kind":"Node","metadata":{"managedFields":[}}"#, false),
         ] {
-            let lean = serde_json::from_str::<Slim<Node>>(text);
+            let slim = serde_json::from_str::<Slim<Node>>(text);
             let whole = serde_json::from_str::<Node>(text);
-            assert_eq!(lean.is_ok(), readable, "{text}");
-            assert_eq!(lean.ok().map(|Slim(node)| node), whole.ok(), "{text}");
+            assert_eq!(slim.is_ok(), readable, "{text}");
+            assert_eq!(slim.ok().map(|Slim(node)| node), whole.ok(), "{text}");
         }
     }
 }

@@ -1,10 +1,9 @@
-//! After a pause nothing is sent that was waiting.
+//! Closes connections when the process was paused.
 //!
-//! A request that has passed the fence and given its body away can still wait in this process: in the buffers of HTTP/2 and
-//! of TLS, of which nobody can take it back. A process that is paused at that moment (SIGSTOP, a frozen container, a
-//! machine that sleeps) would send it when it goes on, and by then another may have the lease. So the connection itself
-//! ends with the pause, below all buffers: where bytes go to the kernel. Calls fail as they do with every connection that
-//! is lost, and what is still wanted passes the fence anew.
+//! A request that passed the fence and handed over its body may still be in a buffer of HTTP/2 or TLS, where nobody can
+//! cancel it. If the process is paused at that moment (SIGSTOP, a frozen container, a suspended host), it would send the
+//! request when it resumes, when the lease may have another holder. So after a pause the connection refuses to write, below all
+//! buffers: where bytes go to the kernel. Calls fail as with any lost connection, and retries pass the fence again.
 
 use std::{
     io::{self, IoSlice},
@@ -22,102 +21,102 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::warn;
 use vk_supervisor::Clock;
 
-/// A pause that is no longer than this does no harm: at least as much of the lease is left when the fence closes.
-const LIMIT: Duration = Duration::from_secs(1);
+/// The longest harmless pause: at least this much of the lease is left when the fence closes.
+const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// How often the pulse beats by itself.
-const BEAT: Duration = Duration::from_millis(200);
+/// How often the detector checks the clocks.
+const CHECK_PERIOD: Duration = Duration::from_millis(200);
 
-static OF_THIS_PROCESS: LazyLock<Arc<StallDetector>> = LazyLock::new(StallDetector::start);
+static GLOBAL: LazyLock<Arc<StallDetector>> = LazyLock::new(StallDetector::start);
 
-/// Notices when the process did not run for a while.
+/// Detects that the process did not run for a while.
 pub(crate) struct StallDetector {
-    now: Box<dyn Fn() -> Moment + Send + Sync>,
+    now: Box<dyn Fn() -> ClockReading + Send + Sync>,
     state: Mutex<State>,
 }
 
 struct State {
-    last: Moment,
-    pauses: u64,
+    last: ClockReading,
+    stalls: u64,
 }
 
-/// By two clocks, as the fence has it: the steady one stands still while the machine sleeps, and the wall clock can be set
-/// back. A wall clock that is set forward looks like a pause, and costs a connection.
+/// A reading of two clocks, as in the fence: the monotonic clock stops while the host is suspended, and the wall clock can be
+/// set back. A wall clock that is set forward looks like a pause and costs a connection.
 #[derive(Clone, Copy)]
-struct Moment {
+struct ClockReading {
     steady: Instant,
     wall: Timestamp,
 }
 
-/// A connection that takes nothing more to send once the process was paused. What comes in can be read.
+/// A connection that rejects writes once the process was paused. Reads still work.
 pub(crate) struct StallGuard<S> {
     inner: S,
-    pulse: Arc<StallDetector>,
-    /// How many pauses there had been when the connection was made.
-    pauses: u64,
+    detector: Arc<StallDetector>,
+    /// The number of stalls when the connection was made.
+    stalls: u64,
 }
 
 // === impl StallDetector ===
 
 impl StallDetector {
-    /// The one of this process.
-    pub(crate) fn of_this_process() -> Arc<Self> {
-        Arc::clone(&OF_THIS_PROCESS)
+    /// The detector of this process.
+    pub(crate) fn global() -> Arc<Self> {
+        Arc::clone(&GLOBAL)
     }
 
-    fn new(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
-        let state = Mutex::new(State { last: now(), pauses: 0 });
+    fn new(now: impl Fn() -> ClockReading + Send + Sync + 'static) -> Self {
+        let state = Mutex::new(State { last: now(), stalls: 0 });
         Self { now: Box::new(now), state }
     }
 
-    /// In a thread and not in a task: a runtime that is busy is not a process that is paused.
+    /// Starts a thread, not a task: a busy runtime is not a paused process.
     fn start() -> Arc<Self> {
         let clock = Clock::system();
-        let pulse = Arc::new(Self::new(move || Moment::now(&clock)));
-        let beating = Arc::clone(&pulse);
-        let thread = thread::Builder::new().name("pulse".to_owned()).spawn(move || {
+        let detector = Arc::new(Self::new(move || ClockReading::now(&clock)));
+        let background = Arc::clone(&detector);
+        let thread = thread::Builder::new().name("stall-detector".to_owned()).spawn(move || {
             loop {
-                thread::sleep(BEAT);
-                beating.beat();
+                thread::sleep(CHECK_PERIOD);
+                background.check_clocks();
             }
         });
         if let Err(error) = thread {
-            // Safe all the same: every silence then looks like a pause.
-            warn!(%error, "cannot start a thread: connections to the API server end whenever they are idle");
+            // Still safe: every idle time then looks like a pause.
+            warn!(%error, "cannot start the stall detector: idle connections to the API server will be closed");
         }
-        pulse
+        detector
     }
 
-    /// Beats, and tells how many pauses there were until now. The clocks are read under the lock: of all who beat after a
-    /// pause, the first one counts it before any other gets an answer.
-    fn beat(&self) -> u64 {
-        let (pauses, gap) = {
+    /// Checks for a stall and returns the number of stalls so far. The clocks are read under the lock: after a pause, the first
+    /// caller counts it before any other gets an answer.
+    fn check_clocks(&self) -> u64 {
+        let (stalls, gap) = {
             let mut state = self.state.lock();
             let now = (self.now)();
             let gap = now.since(state.last);
-            state.pauses += u64::from(gap > LIMIT);
+            state.stalls += u64::from(gap > MAX_STALL);
             state.last = now;
-            (state.pauses, gap)
+            (state.stalls, gap)
         };
-        if gap > LIMIT {
-            warn!(?gap, "the process was paused: what waited to be sent to the API server is dropped");
+        if gap > MAX_STALL {
+            warn!(?gap, "the process was paused: dropping unsent requests to the API server");
         }
-        pauses
+        stalls
     }
 }
 
-// === impl Moment ===
+// === impl ClockReading ===
 
-impl Moment {
+impl ClockReading {
     #[expect(
         clippy::disallowed_methods,
-        reason = "a pause is one of real time, whatever a test does to tokio's"
+        reason = "stalls are measured in real time, not in tokio's test time"
     )]
     fn now(clock: &Clock) -> Self {
         Self { steady: Instant::now(), wall: clock.now() }
     }
 
-    /// The time since then, by the clock that shows more.
+    /// The time since an earlier reading, by the clock that shows more.
     fn since(self, earlier: Self) -> Duration {
         let steady = self.steady.saturating_duration_since(earlier.steady);
         let wall = Duration::try_from(self.wall.duration_since(earlier.wall)).unwrap_or_default();
@@ -128,18 +127,18 @@ impl Moment {
 // === impl StallGuard ===
 
 impl<S> StallGuard<S> {
-    /// A connection that was made just now.
-    pub(crate) fn new(inner: S, pulse: Arc<StallDetector>) -> Self {
-        let pauses = pulse.beat();
-        Self { inner, pulse, pauses }
+    /// Wraps a new connection.
+    pub(crate) fn new(inner: S, detector: Arc<StallDetector>) -> Self {
+        let stalls = detector.check_clocks();
+        Self { inner, detector, stalls }
     }
 
-    /// An error for ever, once there was a pause.
+    /// Fails forever after a stall.
     fn check(&self) -> io::Result<()> {
-        if self.pulse.beat() == self.pauses {
+        if self.detector.check_clocks() == self.stalls {
             return Ok(());
         }
-        let reason = "the process was paused: nothing may be sent that was waiting";
+        let reason = "the process was paused: unsent data is dropped";
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason))
     }
 }
@@ -182,7 +181,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
-    /// Sends no bytes but the end.
+    /// Allowed: it sends no data.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(context)
     }

@@ -1,12 +1,12 @@
-//! The connections to the API server: one that all calls share, by HTTP/2, one for each long watch, and a few watch_pool for
-//! watches of single objects.
+//! The connections to the API server: one HTTP/2 connection for all calls, one connection for each long watch, and a pool of
+//! HTTP/2 connections for watches of single objects.
 //!
-//! kube-rs' own client speaks HTTP/1.1 only, where every call that is under way needs a connection of its own; a burst of
-//! a thousand status writes would cost a thousand TLS handshakes. Watches stay apart, because an HTTP/2 connection carries
-//! a hundred streams at a time and long watches would take them all. Watches of single objects are many and silent, so
-//! they share connections too, but others: the watch_pool.
+//! kube-rs' own client speaks only HTTP/1.1, with one connection for each concurrent call: a burst of a thousand status writes
+//! would cost a thousand TLS handshakes. Watches are separate because an HTTP/2 connection carries a hundred streams and long
+//! watches would take them all. Watches of single objects are many and quiet, so they share the connections of the pool.
 //!
-//! The connection of calls does not outlive a pause of the process ([`pause`](crate::pause)). Watches may: they change nothing.
+//! The connection for calls is closed after a pause of the process ([`stall`](crate::stall)). Watches are not: they change
+//! nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,18 +24,18 @@ use tokio::net::TcpStream;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::{
-    gate::{self, Gated},
+    fence::body::{FencedBody, fence_body},
     stall::{StallDetector, StallGuard},
 };
 
-/// A dead connection is noticed by pings within this time, and not when the kernel gives up on it.
-const PING_EVERY: Duration = Duration::from_secs(15);
-const PING_LIMIT: Duration = Duration::from_secs(10);
+/// Pings find a dead connection within this time, long before the kernel gives up on it.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many connections carry the watches of single objects.
+/// Connections in the pool for watches of single objects.
 pub(crate) const WATCH_CONNECTIONS: usize = 4;
 
-/// Clients for one set of credentials.
+/// The clients for one set of credentials.
 #[derive(Clone)]
 pub(crate) struct Transport {
     /// For calls.
@@ -44,8 +44,8 @@ pub(crate) struct Transport {
     pub(crate) watches: kube::Client,
     /// For watches of single objects.
     pub(crate) watch_pool: [kube::Client; WATCH_CONNECTIONS],
-    /// Tells it from those of other credentials.
-    pub(crate) mark: Arc<()>,
+    /// Identifies the credentials.
+    pub(crate) credentials_id: Arc<()>,
 }
 
 impl Transport {
@@ -56,29 +56,29 @@ impl Transport {
         for _ in 0..WATCH_CONNECTIONS {
             watch_pool.push(multiplexed(&config, &connector)?);
         }
-        let watch_pool = watch_pool.try_into().map_err(|_| "the watch_pool cannot be counted".to_owned())?;
-        let watches = kube::Client::try_from(config).map_err(told)?;
-        Ok(Self { calls, watches, watch_pool, mark: Arc::default() })
+        let watch_pool = watch_pool.try_into().map_err(|_| "wrong size of the watch pool".to_owned())?;
+        let watches = kube::Client::try_from(config).map_err(error_message)?;
+        Ok(Self { calls, watches, watch_pool, credentials_id: Arc::default() })
     }
 
-    /// One client for both, for callers that have made it themselves.
+    /// Uses one client for everything.
     pub(crate) fn single(client: kube::Client) -> Self {
         let watch_pool = std::array::from_fn(|_| client.clone());
-        Self { calls: client.clone(), watch_pool, watches: client, mark: Arc::default() }
+        Self { calls: client.clone(), watch_pool, watches: client, credentials_id: Arc::default() }
     }
 }
 
-fn told(error: kube::Error) -> String {
+fn error_message(error: kube::Error) -> String {
     crate::Error::from(error).message
 }
 
-/// Opens connections that can be shared. Clones share what does not change: the certificates.
+/// Opens connections for multiplexing. Clones share the TLS configuration.
 fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync + 'static, String> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(config.connect_timeout);
-    let tls = config.rustls_client_config().map_err(told)?;
+    let tls = config.rustls_client_config().map_err(error_message)?;
     let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
         let name = ServerName::try_from(name.clone())
@@ -86,9 +86,9 @@ fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     // Below TLS, which has a buffer too.
-    let pulse = StallDetector::of_this_process();
+    let detector = StallDetector::global();
     let http = http.map_response(move |tcp: TokioIo<TcpStream>| {
-        TokioIo::new(StallGuard::new(tcp.into_inner(), Arc::clone(&pulse)))
+        TokioIo::new(StallGuard::new(tcp.into_inner(), Arc::clone(&detector)))
     });
     Ok(https.enable_http1().enable_http2().wrap_connector(http))
 }
@@ -97,18 +97,18 @@ fn multiplexed<C>(config: &kube::Config, connector: &C) -> Result<kube::Client, 
 where
     C: Connect + Clone + Send + Sync + 'static,
 {
-    let client: HyperClient<_, Gated> = HyperClient::builder(TokioExecutor::new())
+    let client: HyperClient<_, FencedBody> = HyperClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_EVERY)
-        .http2_keep_alive_timeout(PING_LIMIT)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
         .build(connector.clone());
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(told)?)
-        .layer(config.extra_headers_layer().map_err(told)?)
+        .option_layer(config.auth_layer().map_err(error_message)?)
+        .layer(config.extra_headers_layer().map_err(error_message)?)
         .map_err(BoxError::from)
-        .map_request(gate::gated)
+        .map_request(fence_body)
         .service(client);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }

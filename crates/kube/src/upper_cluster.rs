@@ -1,4 +1,4 @@
-//! The cluster whose nodes this process runs, for backends that need more of it than their pods.
+//! The upper cluster, whose nodes this process runs, for backends that use its API.
 
 use std::{fmt, sync::Arc};
 
@@ -6,12 +6,12 @@ use vk_supervisor::Supervisor;
 
 use crate::Client;
 
-/// What a process lends to backends that work with its API server themselves.
+/// Access to the upper cluster's API server for backends.
 #[derive(Clone)]
 pub struct UpperCluster {
-    /// As the process. Not fenced: who writes with it has to know that the node is his.
+    /// The process' own client. Not fenced: callers must make sure that the node is theirs.
     pub client: Client,
-    /// Owns the tasks of backends.
+    /// Owns the backends' tasks.
     pub supervisor: Supervisor,
     readers: Arc<dyn Fn(&str) -> Client + Send + Sync>,
 }
@@ -19,7 +19,7 @@ pub struct UpperCluster {
 // === impl UpperCluster ===
 
 impl UpperCluster {
-    /// `readers` makes the client through which a node reads what its pods refer to.
+    /// `readers` builds a node's client for reading what its pods refer to.
     pub fn new(
         client: Client,
         supervisor: Supervisor,
@@ -28,7 +28,7 @@ impl UpperCluster {
         Self { client, supervisor, readers: Arc::new(readers) }
     }
 
-    /// The client through which a node reads what its pods refer to: as the node, where the process may.
+    /// The client for reading what a node's pods refer to. It impersonates the node if the process may.
     pub fn reader(&self, node: &str) -> Client {
         (self.readers)(node)
     }

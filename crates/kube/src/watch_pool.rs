@@ -1,7 +1,7 @@
-//! Places for watches of single objects, on connections that they share.
+//! Slots for watches of single objects on shared connections.
 //!
-//! A node that runs many pods watches many objects, each of which hardly ever changes. A connection for each would cost more
-//! than they do, and one for all has room for a hundred. There is a limit; whoever finds no place reads now and then instead.
+//! A node with many pods watches many objects, which hardly ever change. A connection for each would cost more than the watches,
+//! and one connection carries only a hundred. The pool is bounded; callers without a slot read periodically instead.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::transport::WATCH_CONNECTIONS;
 
 /// Watches on one connection: the server allows a hundred streams, and a watch that is being renewed may take two.
-const PLACES: usize = 80;
+const WATCHES_PER_CONNECTION: usize = 80;
 
-/// All places of a client and its clones.
+/// The slots of a client and its clones.
 #[derive(Debug)]
 pub(crate) struct WatchPool([Arc<Semaphore>; WATCH_CONNECTIONS]);
 
-/// A place on a lane, until dropped.
+/// A slot on one of the connections. Released when dropped.
 #[derive(Debug)]
 pub struct WatchSlot {
-    pub(crate) number: usize,
-    _place: OwnedSemaphorePermit,
+    pub(crate) connection: usize,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Default for WatchPool {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Arc::new(Semaphore::new(PLACES))))
+        Self(std::array::from_fn(|_| Arc::new(Semaphore::new(WATCHES_PER_CONNECTION))))
     }
 }
 
 impl WatchPool {
-    /// A place on the first lane that has one, so that few connections are open while there are few watches.
-    pub(crate) fn place(&self) -> Option<WatchSlot> {
-        self.0.iter().enumerate().find_map(|(number, connection)| {
-            let place = Arc::clone(connection).try_acquire_owned().ok()?;
-            Some(WatchSlot { number, _place: place })
+    /// Takes a slot on the first connection that has one, so that few watches open few connections.
+    pub(crate) fn acquire(&self) -> Option<WatchSlot> {
+        self.0.iter().enumerate().find_map(|(connection, permits)| {
+            let permit = Arc::clone(permits).try_acquire_owned().ok()?;
+            Some(WatchSlot { connection, _permit: permit })
         })
     }
 }
@@ -44,12 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_fill_one_after_another_and_a_place_that_is_left_is_taken_again() {
+    fn connections_fill_in_order_and_released_slots_are_reused() {
         let watch_pool = WatchPool::default();
-        let mut taken: Vec<WatchSlot> = std::iter::from_fn(|| watch_pool.place()).collect();
-        assert_eq!(taken.len(), WATCH_CONNECTIONS * PLACES);
-        assert!(taken.is_sorted_by_key(|slot| slot.number));
-        taken.remove(PLACES + 1);
-        assert_eq!(watch_pool.place().map(|slot| slot.number), Some(1));
+        let mut taken: Vec<WatchSlot> = std::iter::from_fn(|| watch_pool.acquire()).collect();
+        assert_eq!(taken.len(), WATCH_CONNECTIONS * WATCHES_PER_CONNECTION);
+        assert!(taken.is_sorted_by_key(|slot| slot.connection));
+        taken.remove(WATCHES_PER_CONNECTION + 1);
+        assert_eq!(watch_pool.acquire().map(|slot| slot.connection), Some(1));
     }
 }

@@ -122,7 +122,7 @@ impl Controller {
             ping_timeout: self.settings.ping_timeout,
             // A server that hangs must leave time for another try.
             lease_limit: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
-            nodes: Objects::cluster(self.client.clone()),
+            nodes: Objects::all(self.client.clone()),
             leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
@@ -137,7 +137,7 @@ impl Controller {
         };
         // Whatever ends this controller, nobody writes for the node after it.
         let _closing =
-            self.client.fence().map_or_else(fence::CloseOnDrop::nothing, vk_kube::Fence::close_on_drop);
+            self.client.fence().map_or_else(fence::CloseOnDrop::disabled, vk_kube::Fence::close_on_drop);
         let mut stopping = false;
         let mut event = Some(Event::Tick);
         loop {

@@ -19,11 +19,12 @@ use jiff::{SignedDuration, Timestamp};
 use vk_provider::{
     Error, Result,
     ability::{LogBody, LogOptions, Since},
+    go_text::io_error,
 };
 use vk_supervisor::Clock;
 
 use self::cursor::{Cursor, Progress};
-use crate::volume::{quoted, words};
+use crate::volume::quoted;
 
 /// Opens a log, with all options applied.
 ///
@@ -70,7 +71,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::InvalidData {
         return Error::internal(error.to_string());
     }
-    Error::internal(format!("failed to read log file {}: {}", quoted(path), words(error)))
+    Error::internal(format!("failed to read log file {}: {}", quoted(path), io_error(error)))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ use vk_provider::{Error, PodBundle, Result};
 use vk_supervisor::Clock;
 
 use self::files::Standing;
-pub(crate) use self::system::{quoted, words};
+pub(crate) use self::system::quoted;
 pub use self::{
     mounts::With,
     place::Place,

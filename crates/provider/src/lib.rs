@@ -96,6 +96,7 @@ pub mod config;
 pub mod error;
 pub mod extensions;
 pub mod finding;
+pub mod go_text;
 pub mod node;
 pub mod outbox;
 pub mod pod;

@@ -1,4 +1,4 @@
-//! One node's API: what it is made of, and its router.
+//! The state of one node's API.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -8,108 +8,115 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use vk_provider::{ContainerRef, PodRef, Provider};
 use vk_supervisor::{Clock, Supervisor};
 
-use crate::{Metrics, auth::Gate, metrics, refusal::Refusal};
+use crate::{
+    Metrics,
+    auth::{Authenticator, Authorizer},
+    http_error::HttpError,
+    metrics,
+};
 
-/// The pods of a node as the API server has them.
-pub trait Pods: Send + Sync {
-    /// All of them.
-    fn all(&self) -> Vec<Arc<Pod>>;
+/// Lists the pods of a node as the API server has them.
+pub trait PodLister: Send + Sync {
+    /// Lists all pods.
+    fn list(&self) -> Vec<Arc<Pod>>;
 
-    /// One of them.
-    fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        let is = |pod: &Arc<Pod>| {
+    /// Finds a pod.
+    fn get(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let matches = |pod: &Arc<Pod>| {
             pod.metadata.namespace.as_deref() == Some(namespace) && pod.metadata.name.as_deref() == Some(name)
         };
-        self.all().into_iter().find(is)
+        self.list().into_iter().find(matches)
     }
 }
 
-/// Writes the process' own metrics.
-pub type Exposition = Arc<dyn Fn() -> String + Send + Sync>;
+/// Encodes the process' own metrics.
+pub type MetricsEncoder = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What is served only where somebody asks for it.
+/// Endpoints that are off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Switches {
-    /// The folder that is shown under `/logs/`.
+pub struct DebugHandlers {
+    /// The directory served under `/logs/`.
     pub logs: Option<PathBuf>,
-    /// Whether there is `/debug/pprof/`.
+    /// Serve `/debug/pprof/`.
     pub profiling: bool,
 }
 
-/// All that a node's API needs.
+/// Everything that a node's API needs.
 pub struct Api {
     /// The node's name.
     pub node: String,
-    /// What runs its pods.
+    /// Runs the pods.
     pub provider: Arc<dyn Provider>,
-    /// Its pods.
-    pub pods: Arc<dyn Pods>,
-    /// Lets callers in.
-    pub gate: Arc<Gate>,
+    /// The node's pods.
+    pub pods: Arc<dyn PodLister>,
+    /// Identifies callers.
+    pub authenticator: Arc<Authenticator>,
+    /// Decides what callers may do.
+    pub authorizer: Arc<Authorizer>,
     /// The wall clock.
     pub clock: Clock,
-    /// What is counted.
+    /// Metrics of the kubelet API.
     pub metrics: Metrics,
-    /// What `/metrics` shows.
-    pub exposition: Exposition,
-    /// What `/configz` shows: the configuration in the kubelet's words.
+    /// The body of `/metrics`.
+    pub encode_metrics: MetricsEncoder,
+    /// The body of `/configz`: the configuration in the kubelet's format.
     pub configuration: Value,
-    /// What is served only where somebody asks for it.
-    pub switches: Switches,
-    /// Limits of time and size of sessions.
-    pub streaming: vk_streaming::Limits,
-    /// Owns the sessions.
-    pub owner: Supervisor,
-    /// Sessions end when this stops.
+    /// Endpoints that are off by default.
+    pub debug_handlers: DebugHandlers,
+    /// Limits of exec, attach and port-forward sessions.
+    pub streaming: vk_streaming::SessionLimits,
+    /// Owns the session tasks.
+    pub supervisor: Supervisor,
+    /// The node's supervisor: sessions end when it stops.
     pub node_supervisor: Supervisor,
-    /// How many sessions there may be at a time; see [`Api::SESSIONS`].
+    /// Limits concurrent sessions; see [`Api::DEFAULT_MAX_SESSIONS`].
     pub sessions: Arc<Semaphore>,
 }
 
-/// A session that goes on; when it is dropped it is over.
-pub(crate) struct Open {
+/// Counts an open session until dropped.
+pub(crate) struct SessionGuard {
     metrics: Metrics,
     kind: &'static str,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 // === impl Api ===
 
 impl Api {
-    /// How many sessions of exec, attach and port-forward a node has at a time unless told otherwise.
-    pub const SESSIONS: usize = 4096;
+    /// Default limit of concurrent exec, attach and port-forward sessions.
+    pub const DEFAULT_MAX_SESSIONS: usize = 4096;
 
-    /// The pod that a path names. With a UID it must be that one.
+    /// The pod in a path, with this UID if one is given.
     pub(crate) fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<(PodRef, Arc<Pod>)> {
-        let pod = self.pods.find(namespace, name)?;
+        let pod = self.pods.get(namespace, name)?;
         let reference = PodRef::of(&pod)?;
         uid.is_none_or(|uid| uid == &*reference.uid).then_some((reference, pod))
     }
 
-    /// The container that a path names, for whoever wants to reach into it; refused in the kubelet's words.
+    /// The container in a path. The errors are the kubelet's.
     pub(crate) fn container(
         &self,
         namespace: &str,
         name: &str,
         uid: Option<&str>,
         container: &str,
-    ) -> Result<ContainerRef, Refusal> {
+    ) -> Result<ContainerRef, HttpError> {
         let (reference, pod) =
-            self.pod(namespace, name, uid).ok_or_else(|| Refusal::not_found("pod does not exist"))?;
+            self.pod(namespace, name, uid).ok_or_else(|| HttpError::not_found("pod does not exist"))?;
         if !has_container(&pod, container) {
-            return Err(Refusal::not_found(format!("container not found ({container:?})")));
+            return Err(HttpError::not_found(format!("container not found ({container:?})")));
         }
         Ok(reference.container(container))
     }
 
-    /// A place for one more session.
-    pub(crate) fn session(&self, kind: &'static str) -> Result<Open, Refusal> {
-        let place = Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| {
+    /// Opens a session, unless there are too many.
+    pub(crate) fn begin_session(&self, kind: &'static str) -> Result<SessionGuard, HttpError> {
+        let permit = Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| {
             let message = "too many sessions are open on this node: close one, or try again later";
-            Refusal::new(http::StatusCode::TOO_MANY_REQUESTS, message)
+            HttpError::new(http::StatusCode::TOO_MANY_REQUESTS, message)
         })?;
-        self.metrics.sessions.get_or_create(&metrics::Kind { kind }).inc();
-        Ok(Open { metrics: self.metrics.clone(), kind, _place: place })
+        self.metrics.sessions.get_or_create(&metrics::SessionLabels { kind }).inc();
+        Ok(SessionGuard { metrics: self.metrics.clone(), kind, _permit: permit })
     }
 }
 
@@ -119,19 +126,19 @@ impl fmt::Debug for Api {
     }
 }
 
-// === impl Open ===
+// === impl SessionGuard ===
 
-impl Drop for Open {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.metrics.sessions.get_or_create(&metrics::Kind { kind: self.kind }).dec();
+        self.metrics.sessions.get_or_create(&metrics::SessionLabels { kind: self.kind }).dec();
     }
 }
 
-/// Whether a pod has a container of this name, of whatever kind.
+/// Whether a pod has a container of this name, including init and ephemeral containers.
 pub(crate) fn has_container(pod: &Pod, name: &str) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let own =
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|container| &container.name);
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
-    own.chain(ephemeral).any(|known| known == name)
+    own.chain(ephemeral).any(|other| other == name)
 }

@@ -1,6 +1,6 @@
-//! Connections: accepted, taken through the TLS handshake, and served; each within limits of time and number.
+//! Accepts connections, performs TLS handshakes and serves HTTP, with limits on time and number.
 
-mod lobby;
+mod unauthenticated;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -16,96 +16,96 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
 
-use self::lobby::{Guest, Lobby};
+use self::unauthenticated::{UnauthenticatedGuard, UnauthenticatedLimiter};
 use crate::{Api, routes};
 
-/// How long the system is left alone when it has no room for another connection.
-const NO_ROOM: Duration = Duration::from_millis(100);
-/// How long a peer may be silent before the system asks whether it is still there.
+/// Pause when the system cannot accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How long a peer may be silent before the kernel probes it.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// What the head of a request may take. A token has about a thousand bytes, and a command line may have many.
-const LARGEST_HEAD: usize = 256 * 1024;
-/// How long open requests may go on when the node stops: those that follow a log have no end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Requests at a time on one HTTP/2 connection.
-const STREAMS: u32 = 250;
+/// Limit of a request head in bytes. A token has about a thousand bytes, and a command line may be long.
+const MAX_HEAD: usize = 256 * 1024;
+/// How long open requests may continue when the node stops: following a log never ends.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// Concurrent requests on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 250;
 
-/// What one node's listener bears.
+/// Limits of one node's listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at a time; beyond that new ones wait in the system's queue.
+pub struct ConnectionLimits {
+    /// Concurrent connections; more wait in the kernel's queue.
     pub connections: usize,
-    /// Connections on which no known caller has come yet; beyond that the oldest of them is closed.
-    pub strangers: usize,
-    /// How long the TLS handshake may take.
+    /// Connections without an authenticated request; beyond this the oldest of them is closed.
+    pub unauthenticated: usize,
+    /// Time limit of the TLS handshake.
     pub handshake: Duration,
-    /// How long the head of a request may take, and how long an idle connection is kept.
+    /// Time limit of a request head, and of an idle connection.
     pub head: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            strangers: 1_000,
+            unauthenticated: 1_000,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
         }
     }
 }
 
-/// The other end of a connection, as requests find it among their extensions.
+/// The client's side of a connection, in the extensions of its requests.
 #[derive(Clone)]
-pub(crate) struct Peer {
+pub(crate) struct ClientConnection {
     pub(crate) chain: Arc<[CertificateDer<'static>]>,
-    guest: Arc<Guest>,
+    guard: Arc<UnauthenticatedGuard>,
 }
 
-// === impl Peer ===
+// === impl ClientConnection ===
 
-impl Peer {
-    /// A known caller has come: the connection may stay.
-    pub(crate) fn admit(&self) {
-        self.guest.admit();
+impl ClientConnection {
+    /// Records that a request was authenticated: the connection may stay.
+    pub(crate) fn mark_authenticated(&self) {
+        self.guard.release();
     }
 }
 
-/// Serves a node's API on a listener until the node's supervisor stops; open requests then have a moment to end.
+/// Serves a node's API on a listener until the node's supervisor stops. Open requests then have a moment to finish.
 pub async fn serve(
     listener: TcpListener,
     config: Arc<ServerConfig>,
     api: Arc<Api>,
-    limits: Limits,
+    limits: ConnectionLimits,
 ) -> io::Result<()> {
     let (metrics, supervisor) = (api.metrics.clone(), api.node_supervisor.clone());
     info!(address = %listener.local_addr()?, "serving the kubelet API");
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let lobby = Lobby::new(limits.strangers, metrics.clone());
-    let door = Door { acceptor: TlsAcceptor::from(config), api, limits };
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    let limiter = UnauthenticatedLimiter::new(limits.unauthenticated, metrics.clone());
+    let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits };
     let mut connections = JoinSet::new();
     loop {
         let next = async {
-            let place = Arc::clone(&room).acquire_owned().await.map_err(io::Error::other)?;
-            listener.accept().await.map(|accepted| (accepted, place))
+            let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
+            listener.accept().await.map(|accepted| (accepted, permit))
         };
         tokio::select! {
             accepted = next => match accepted {
-                Ok(((stream, address), place)) => {
-                    let (door, guest, open) = (door.clone(), lobby.enter(), metrics.connections.clone());
+                Ok(((stream, address), permit)) => {
+                    let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
                     connections.spawn(async move {
                         open.inc();
-                        if let Err(error) = door.pass(stream, guest).await {
-                            debug!(%address, error, "a connection to the kubelet API ended");
+                        if let Err(error) = handler.handle(stream, guard).await {
+                            debug!(%address, error, "kubelet API connection ended");
                         }
                         open.dec();
-                        drop(place);
+                        drop(permit);
                     });
                 }
-                // The peer's own fault, and no reason to wait.
-                Err(error) if is_peers(&error) => debug!(%error, "a connection was gone before it was accepted"),
+                // The client's fault, and no reason to wait.
+                Err(error) if is_client_fault(&error) => debug!(%error, "connection aborted before it was accepted"),
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection: waiting");
-                    tokio::time::sleep(NO_ROOM).await;
+                    warn!(%error, "cannot accept a connection: will retry");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -117,89 +117,93 @@ pub async fn serve(
     Ok(())
 }
 
-fn is_peers(error: &io::Error) -> bool {
+fn is_client_fault(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// The way of a connection.
+/// Handles one connection.
 #[derive(Clone)]
-struct Door {
+struct ConnectionHandler {
     acceptor: TlsAcceptor,
     api: Arc<Api>,
-    limits: Limits,
+    limits: ConnectionLimits,
 }
 
-// === impl Door ===
+// === impl ConnectionHandler ===
 
-impl Door {
-    async fn pass(&self, stream: TcpStream, guest: Guest) -> Result<(), String> {
+impl ConnectionHandler {
+    async fn handle(&self, stream: TcpStream, guard: UnauthenticatedGuard) -> Result<(), String> {
         keep_alive(&stream);
-        let guest = Arc::new(guest);
+        let guard = Arc::new(guard);
         let served = async {
             let handshake = tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream));
             let stream = handshake
                 .await
-                .map_err(|_| "the TLS handshake took too long".to_owned())?
+                .map_err(|_| "TLS handshake timed out".to_owned())?
                 .map_err(|error| format!("TLS handshake: {error}"))?;
-            self.converse(stream, Arc::clone(&guest)).await
+            self.serve_http(stream, Arc::clone(&guard)).await
         };
         tokio::select! {
             ended = served => ended,
-            () = guest.evicted() => Err("closed: too many connections without a known caller".to_owned()),
+            () = guard.evicted() => Err("closed: too many unauthenticated connections".to_owned()),
         }
     }
 
-    async fn converse(&self, stream: TlsStream<TcpStream>, guest: Arc<Guest>) -> Result<(), String> {
+    async fn serve_http(
+        &self,
+        stream: TlsStream<TcpStream>,
+        guard: Arc<UnauthenticatedGuard>,
+    ) -> Result<(), String> {
         let (_, session) = stream.get_ref();
         let chain = session.peer_certificates().unwrap_or_default();
         let chain: Arc<[_]> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        let two = session.alpn_protocol() == Some(b"h2");
-        let peer = Peer { chain, guest };
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
+        let peer = ClientConnection { chain, guard };
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             request.extensions_mut().insert(Arc::clone(&self.api));
             routes::router().oneshot(request.map(axum::body::Body::new))
         });
         let io = TokioIo::new(stream);
-        // By what was agreed in the handshake, and not by looking at the first bytes: there is no time limit on those.
-        if two {
+        // Decided by ALPN, not by the first bytes: reading those has no time limit.
+        if is_http2 {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             builder
                 .timer(TokioTimer::new())
-                .max_concurrent_streams(STREAMS)
-                .max_header_list_size(u32::try_from(LARGEST_HEAD).unwrap_or(u32::MAX))
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX))
                 .keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(KEEPALIVE);
             let mut connection = std::pin::pin!(builder.serve_connection(io, service));
             tokio::select! {
-                ended = &mut connection => return told(ended),
+                ended = &mut connection => return with_message(ended),
                 () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
             }
-            tokio::time::timeout(LAST_WORDS, connection).await.map_or(Ok(()), told)
+            tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(LARGEST_HEAD);
+            builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
             let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
             tokio::select! {
-                ended = &mut connection => return told(ended),
+                ended = &mut connection => return with_message(ended),
                 () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
             }
-            tokio::time::timeout(LAST_WORDS, connection).await.map_or(Ok(()), told)
+            tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
         }
     }
 }
 
-fn told(ended: hyper::Result<()>) -> Result<(), String> {
+fn with_message(ended: hyper::Result<()>) -> Result<(), String> {
     ended.map_err(|error| error.to_string())
 }
 
-/// A peer that vanished without a word is noticed in some minutes, and small answers are sent at once.
+/// Detects vanished peers within minutes, and sends small responses at once.
 fn keep_alive(stream: &TcpStream) {
     let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let set =
         stream.set_nodelay(true).and_then(|()| socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive));
     if let Err(error) = set {
-        debug!(%error, "cannot set options of a connection");
+        debug!(%error, "cannot set socket options");
     }
 }

@@ -1,18 +1,19 @@
-//! The kubelet's HTTP API for one virtual node: what the API server, metrics-server and `kubectl` behind them call.
+//! The kubelet's HTTP API for one virtual node, as called by the API server, metrics-server and `kubectl` through the API server.
 //!
-//! TLS always, and nobody is anonymous: callers are known by client certificate or token ([`auth::Gate`]), and the API server
-//! is asked what they may do. Each node has an address and a port of its own, because a request does not name the node.
+//! It always uses TLS, and there are no anonymous callers: callers authenticate with a client certificate or a token
+//! ([`auth::Authenticator`]), and the API server decides what they may do ([`auth::Authorizer`]). Each node has its own address and
+//! port, because a request does not name the node.
 
 pub mod api;
 pub mod auth;
 pub mod connection;
+mod http_error;
 pub mod metrics;
-mod refusal;
 mod routes;
 pub mod tls;
 
 pub use self::{
-    api::{Api, Pods, Switches},
-    connection::{Limits, serve},
+    api::{Api, DebugHandlers, PodLister},
+    connection::{ConnectionLimits, serve},
     metrics::Metrics,
 };

@@ -1,4 +1,4 @@
-//! What the kubelet API counts.
+//! Metrics of the kubelet API.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -6,39 +6,39 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// A request and its answer.
+/// Labels of a request.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Request {
-    /// The first part of the path, where it is one that is served.
+pub struct RequestLabels {
+    /// The first segment of the path, or `other`.
     pub route: &'static str,
     /// The status code.
     pub code: u16,
 }
 
-/// A kind of session.
+/// Labels of a session.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Kind {
+pub struct SessionLabels {
     /// exec, attach or portForward.
     pub kind: &'static str,
 }
 
-/// The counters of all nodes of a process. Clones share them.
+/// Metrics of all nodes of a process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    /// Requests that were answered.
-    pub requests: Family<Request, Counter>,
-    /// Connections that are open, upgraded ones aside.
+    /// Answered requests.
+    pub requests: Family<RequestLabels, Counter>,
+    /// Open connections, except upgraded ones.
     pub connections: Gauge,
-    /// Connections that were thrown out because too many strangers waited.
+    /// Connections closed because too many were unauthenticated.
     pub evicted: Counter,
-    /// Sessions that go on.
-    pub sessions: Family<Kind, Gauge>,
+    /// Open sessions.
+    pub sessions: Family<SessionLabels, Gauge>,
 }
 
 // === impl Metrics ===
 
 impl Metrics {
-    /// Counters in this registry.
+    /// Creates metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self::default();
         let server = registry.sub_registry_with_prefix("server");
@@ -48,13 +48,9 @@ impl Metrics {
             this.requests.clone(),
         );
         server.register("connections", "Open connections to the kubelet API", this.connections.clone());
-        let evicted = "Connections that were closed before a known caller came, because too many waited";
+        let evicted = "Connections closed because too many were unauthenticated";
         server.register("evicted_connections", evicted, this.evicted.clone());
-        server.register(
-            "sessions",
-            "Sessions of exec, attach and port-forward that go on",
-            this.sessions.clone(),
-        );
+        server.register("sessions", "Open exec, attach and port-forward sessions", this.sessions.clone());
         this
     }
 }

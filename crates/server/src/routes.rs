@@ -1,12 +1,11 @@
-//! The routes, and the gate before them.
+//! The routes, and their authentication and authorization.
 
-mod files;
+mod container_logs;
 mod health;
-mod logs;
 mod metrics;
+mod node_logs;
 mod pods;
-mod profile;
-mod query;
+mod pprof;
 mod run;
 mod session;
 mod stats;
@@ -20,12 +19,14 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use tracing::{debug, error};
 
-use crate::{Api, auth::Attributes, connection::Peer, metrics as counters, refusal::Refusal};
+use crate::{
+    Api, auth::RequestAttributes, connection::ClientConnection, http_error::HttpError, metrics as counters,
+};
 
-/// The routes as they are counted. Whatever else somebody asks for counts as one.
+/// The route labels of metrics. Everything else counts as `other`.
 const ROUTES: [&str; 13] = [
     "healthz",
     "pods",
@@ -42,8 +43,8 @@ const ROUTES: [&str; 13] = [
     "debug",
 ];
 
-/// The routes of every node: which one it is about, a request finds among its extensions. Whoever is refused learns nothing of
-/// what there is: the gate stands before the routes that do not exist, too.
+/// The routes of every node; the node's API is in the request's extensions. Authorization comes before routing, so that
+/// unauthorized callers do not learn which routes exist.
 pub(crate) fn router() -> Router {
     static ROUTER: LazyLock<Router> = LazyLock::new(build);
     ROUTER.clone()
@@ -54,11 +55,11 @@ fn build() -> Router {
         .route("/healthz", get(health::all))
         .route("/healthz/{check}", get(health::one))
         .route("/configz", get(health::configuration))
-        .route("/pods", get(pods::known))
-        .route("/pods/", get(pods::known))
+        .route("/pods", get(pods::bound))
+        .route("/pods/", get(pods::bound))
         .route("/runningpods", get(pods::running))
         .route("/runningpods/", get(pods::running))
-        .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::read))
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(container_logs::get))
         .route("/exec/{namespace}/{pod}/{container}", get(session::exec).post(session::exec))
         .route("/exec/{namespace}/{pod}/{uid}/{container}", get(session::exec).post(session::exec))
         .route("/attach/{namespace}/{pod}/{container}", get(session::attach).post(session::attach))
@@ -74,60 +75,90 @@ fn build() -> Router {
         .route("/metrics/resource/", get(metrics::resource))
         .route("/metrics/probes", get(metrics::probes))
         .route("/metrics/cadvisor", get(metrics::cadvisor))
-        .route("/logs", get(files::show))
-        .route("/logs/", get(files::show))
-        .route("/logs/{*path}", get(files::show))
-        .route("/debug/pprof/", get(profile::index))
-        .route("/debug/pprof/{name}", get(profile::one))
-        .fallback(async || Refusal::not_found("404 page not found\n"))
-        .layer(middleware::from_fn(guard))
+        .route("/logs", get(node_logs::get))
+        .route("/logs/", get(node_logs::get))
+        .route("/logs/{*path}", get(node_logs::get))
+        .route("/debug/pprof/", get(pprof::index))
+        .route("/debug/pprof/{name}", get(pprof::one))
+        .fallback(async || HttpError::not_found("404 page not found\n"))
+        .layer(middleware::from_fn(authorize_and_count))
 }
 
-/// Lets a request through to its route, or not; and counts it.
-async fn guard(Extension(api): Extension<Arc<Api>>, request: Request, next: Next) -> Response {
+/// Authorizes a request, runs its route, and counts it.
+async fn authorize_and_count(Extension(api): Extension<Arc<Api>>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_start_matches('/');
     let first = path.split('/').next().unwrap_or_default();
     let route = ROUTES.into_iter().find(|route| *route == first).unwrap_or("other");
-    let (peer, attributes) = (request.extensions().get::<Peer>().cloned(), Attributes::of(&request));
-    let response = match admit(&api, peer, request.headers(), attributes).await {
+    let (peer, attributes) =
+        (request.extensions().get::<ClientConnection>().cloned(), RequestAttributes::from_request(&request));
+    let response = match authorize(&api, peer, request.headers(), attributes).await {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+        Err(error) => error.into_response(),
     };
     let code = response.status().as_u16();
-    api.metrics.requests.get_or_create(&counters::Request { route, code }).inc();
+    api.metrics.requests.get_or_create(&counters::RequestLabels { route, code }).inc();
     response
 }
 
-async fn admit(
+async fn authorize(
     api: &Api,
-    peer: Option<Peer>,
+    peer: Option<ClientConnection>,
     headers: &HeaderMap,
-    attributes: Attributes,
-) -> Result<(), Refusal> {
-    let unknown = || Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized");
-    let peer = peer.ok_or_else(unknown)?;
-    let user = api.gate.authenticate(&peer.chain, headers).await.ok_or_else(unknown)?;
-    peer.admit();
+    attributes: RequestAttributes,
+) -> Result<(), HttpError> {
+    let unauthorized = || HttpError::new(StatusCode::UNAUTHORIZED, "Unauthorized");
+    let peer = peer.ok_or_else(unauthorized)?;
+    let user = api.authenticator.authenticate(&peer.chain, headers).await.ok_or_else(unauthorized)?;
+    peer.mark_authenticated();
     let verb = attributes.verb;
-    match api.gate.authorize(&api.node, &user, &attributes).await {
+    match api.authorizer.authorize(&api.node, &user, &attributes).await {
         Ok(true) => Ok(()),
         Ok(false) => {
             debug!(user = user.name, verb, subresources = ?attributes.subresources, "refused");
-            Err(Refusal::new(StatusCode::FORBIDDEN, attributes.refusal(&user.name)))
+            Err(HttpError::new(StatusCode::FORBIDDEN, attributes.forbidden_message(&user.name)))
         }
         Err(error) => {
-            error!(%error, user = user.name, verb, "cannot ask the API server what a caller may do");
+            error!(%error, user = user.name, verb, "cannot review the access of a caller");
             let subresource = attributes.subresources.first().copied().unwrap_or_default();
             let message = format!(
                 "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
                 user.name
             );
-            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message))
+            Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
         }
     }
 }
 
-/// A text of this type.
+/// Query parameters, in order.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct QueryParams(Vec<(String, String)>);
+
+// === impl QueryParams ===
+
+impl QueryParams {
+    fn from_uri(uri: &Uri) -> Self {
+        let pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        Self(pairs.into_owned().collect())
+    }
+
+    /// The first value of a parameter.
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A flag: any value except `false` and `0` sets it, as in Kubernetes.
+    fn is_on(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
+    }
+
+    /// A whole number, if present and not empty.
+    fn number(&self, name: &str) -> Result<Option<i64>, String> {
+        let Some(value) = self.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| format!("{name}: {value:?} is not a whole number"))
+    }
+}
+
+/// A response with this content type.
 fn text(kind: &'static str, body: impl Into<axum::body::Body>) -> Response {
     ([(header::CONTENT_TYPE, kind)], body.into()).into_response()
 }

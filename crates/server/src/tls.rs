@@ -1,7 +1,7 @@
-//! TLS: the certificate that a node shows, which can be exchanged at any time, and what clients show in return.
+//! TLS: the node's serving certificate, which can be replaced at any time, and client certificates.
 
-pub mod clients;
-pub mod files;
+pub mod certificate_files;
+pub mod client_ca;
 pub mod self_signed;
 
 use std::{
@@ -31,10 +31,10 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         reason: io::Error,
     },
-    /// A file holds no certificate or key that can be used.
+    /// A file holds no usable certificate or key.
     #[error("{}: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -42,58 +42,58 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A certificate cannot be made.
-    #[error("cannot make a certificate: {0}")]
-    Making(#[from] rcgen::Error),
-    /// A certificate and its key cannot be used together.
+    /// A certificate cannot be generated.
+    #[error("cannot generate a certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// A certificate and its key do not match.
     #[error("the certificate cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
 
-/// The certificate that a node shows. Clones share it. A connection keeps the one it was opened with.
+/// The node's serving certificate. Clones share it. A replacement affects new connections only.
 #[derive(Clone)]
-pub struct Serving(Arc<RwLock<Arc<CertifiedKey>>>);
+pub struct ServingCertificate(Arc<RwLock<Arc<CertifiedKey>>>);
 
-// === impl Serving ===
+// === impl ServingCertificate ===
 
-impl Serving {
-    /// Begins with this one.
+impl ServingCertificate {
+    /// Serves this certificate.
     pub fn new(certificate: Arc<CertifiedKey>) -> Self {
         Self(Arc::new(RwLock::new(certificate)))
     }
 
-    /// Shows another one from now on.
+    /// Replaces the certificate.
     pub fn replace(&self, certificate: Arc<CertifiedKey>) {
         *self.0.write() = certificate;
     }
 
-    /// The one that is shown now.
+    /// The current certificate.
     pub fn current(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.0.read())
     }
 }
 
-impl ResolvesServerCert for Serving {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current())
     }
 }
 
-impl fmt::Debug for Serving {
-    /// Not the key.
+impl fmt::Debug for ServingCertificate {
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").field("certificates", &self.current().cert.len()).finish()
+        f.debug_struct("ServingCertificate").field("certificates", &self.current().cert.len()).finish()
     }
 }
 
-/// How a node's listener speaks TLS: 1.2 or newer, HTTP/2 or HTTP/1.1.
+/// The TLS configuration of a node's listener: TLS 1.2 or newer, with HTTP/2 or HTTP/1.1.
 ///
-/// A client certificate is asked for and not demanded, and whose it is, and whether it counts, is decided with each request
-/// (as the kubelet does): a caller with a token may have any certificate or none, a certificate that has expired does not
-/// count on a connection that is still open, and authorities that are exchanged are in force at once.
-pub fn config(serving: Serving) -> Result<Arc<ServerConfig>, Error> {
+/// A client certificate is requested but optional, and verified with each request, as in the kubelet: a caller with a token may have
+/// any certificate or none, an expired certificate is rejected on an open connection too, and a replaced CA takes effect at
+/// once.
+pub fn config(serving: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
     let provider = provider();
-    let verifier = Arc::new(Possession { provider: Arc::clone(&provider) });
+    let verifier = Arc::new(KeyPossessionVerifier { provider: Arc::clone(&provider) });
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
@@ -108,18 +108,18 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-/// Sees to it that whoever shows a certificate has its key, and to nothing else.
+/// Verifies only that the client has the key of its certificate.
 #[derive(Debug)]
-struct Possession {
+struct KeyPossessionVerifier {
     provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for Possession {
+impl ClientCertVerifier for KeyPossessionVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
 
-    /// None: a client shall not have to guess which authorities count.
+    /// None: clients need not guess which CAs are trusted.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,8 +1,7 @@
-//! SPDY/3.1 frames without I/O: bytes in, frames out, and back.
+//! Encodes and decodes SPDY/3.1 frames, without I/O.
 //!
-//! A [`Decoder`] and an [`Encoder`] each hold what one direction of a connection must remember: header blocks are compressed by one
-//! zlib stream for the whole connection, so every block has to pass through them, in the order of the wire, whatever becomes of
-//! the frame.
+//! A [`Decoder`] and an [`Encoder`] hold the compression state of one direction: all header blocks of a connection form one zlib
+//! stream, so every block has to pass through them in order, whatever happens to the frame.
 
 mod compression;
 mod decoder;
@@ -13,7 +12,7 @@ mod headers;
 
 pub(crate) use self::encoder::data_header;
 pub use self::{
-    decoder::{Decoder, Error, Limits},
+    decoder::{Decoder, Error, FrameLimits},
     encoder::{EncodeError, Encoder},
     frame::{Frame, GoAwayStatus, MAX_FRAME, ResetStatus, Setting, StreamId},
     headers::Headers,

@@ -11,56 +11,56 @@ use tokio::{
 use crate::{
     Config, Driver, Error,
     codec::{Frame, Headers, ResetStatus, StreamId},
-    state::{Core, Reply, Role, Shared, Side, State},
+    state::{ConnectionHandle, ConnectionState, HalfState, ReplyState, Role, StreamCore},
     stream::Stream,
 };
 
-/// One side of a SPDY/3.1 connection: takes the peer's streams, and opens its own.
+/// One side of a SPDY/3.1 connection: accepts the peer's streams and opens its own.
 ///
-/// Every method takes `&self`; put it in an `Arc` to share it. Dropping it ends the connection at once, with all its streams;
-/// [`close`](Self::close) ends it in order.
+/// All methods take `&self`; share it in an `Arc`. Dropping it aborts the connection with all its streams;
+/// [`close`](Self::close) closes it in an orderly way.
 #[derive(Debug)]
 pub struct Connection {
-    shared: Arc<Shared>,
+    handle: Arc<ConnectionHandle>,
 }
 
 impl Connection {
-    /// The side that was called. Nothing happens until the driver is polled.
+    /// The server side. Nothing happens until the driver is polled.
     pub fn server<IO: AsyncRead + AsyncWrite + Unpin>(io: IO, config: Config) -> (Self, Driver<IO>) {
         Self::new(Role::Server, io, config)
     }
 
-    /// The side that calls. Nothing happens until the driver is polled.
+    /// The client side. Nothing happens until the driver is polled.
     pub fn client<IO: AsyncRead + AsyncWrite + Unpin>(io: IO, config: Config) -> (Self, Driver<IO>) {
         Self::new(Role::Client, io, config)
     }
 
     fn new<IO>(role: Role, io: IO, config: Config) -> (Self, Driver<IO>) {
-        let shared = Shared::new(role, config);
-        (Self { shared: Arc::clone(&shared) }, Driver::new(io, shared))
+        let handle = ConnectionHandle::new(role, config);
+        (Self { handle: Arc::clone(&handle) }, Driver::new(io, handle))
     }
 
-    /// The next stream that the peer wants to open; `None` when there will be no more because the peer or this side takes its
-    /// leave, and an error when the connection broke. Nothing is lost when the future is dropped.
+    /// The next stream that the peer wants to open; `None` if there will be no more because either side is closing, and an error if the
+    /// connection failed. Cancel-safe.
     pub async fn accept(&self) -> Result<Option<Incoming>, Error> {
         loop {
-            let arrived = self.shared.accept.notified();
-            let answer = self.shared.with(|state| {
-                if let Some(entry) = state.take_incoming() {
-                    let core = Arc::clone(&entry.core);
+            let arrived = self.handle.accept.notified();
+            let answer = self.handle.with(|state| {
+                if let Some(stream) = state.take_incoming() {
+                    let core = Arc::clone(&stream.core);
                     if !state.backlog.is_empty() {
-                        state.signals.arrived();
+                        state.wakeups.arrived();
                     }
                     return Some(Ok(Some(core)));
                 }
-                if state.is_open() && !state.gone_away {
+                if state.is_open() && !state.received_go_away {
                     return None;
                 }
                 Some(state.failure().map_or(Ok(None), Err))
             });
             match answer {
                 Some(Ok(Some(core))) => {
-                    return Ok(Some(Incoming { core, shared: Some(Arc::clone(&self.shared)) }));
+                    return Ok(Some(Incoming { core, handle: Some(Arc::clone(&self.handle)) }));
                 }
                 Some(Ok(None)) => return Ok(None),
                 Some(Err(error)) => return Err(error),
@@ -69,23 +69,23 @@ impl Connection {
         }
     }
 
-    /// Opens a stream, and waits until the peer has accepted it: Go throws away what arrives before that. There is no time limit;
-    /// dropping the future resets the stream.
+    /// Opens a stream and waits until the peer has accepted it: Go drops data that arrives earlier. There is no time limit; dropping
+    /// the future resets the stream.
     pub async fn open(&self, headers: &Headers) -> Result<Stream, Error> {
-        let core = self.shared.with(|state| {
+        let core = self.handle.with(|state| {
             state.open(headers, |id| {
-                Arc::new(Core { id, headers: headers.clone(), priority: 0, over: Notify::new() })
+                Arc::new(StreamCore { id, headers: headers.clone(), priority: 0, closed: Notify::new() })
             })
         })?;
         let id = core.id;
-        let stream = Stream::new(Arc::clone(&self.shared), core);
+        let stream = Stream::new(Arc::clone(&self.handle), core);
         poll_fn(|context| {
-            self.shared.with(|state| {
-                let Some(entry) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Error::Closed)) };
-                match (&entry.reply, &entry.local) {
-                    (Reply::Awaited, Side::Lost(error)) => Poll::Ready(Err(error.clone())),
-                    (Reply::Awaited, _) => {
-                        state.signals.register(&mut entry.read_waker, context.waker());
+            self.handle.with(|state| {
+                let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Error::Closed)) };
+                match (&stream.reply, &stream.local) {
+                    (ReplyState::Awaited, HalfState::Failed(error)) => Poll::Ready(Err(error.clone())),
+                    (ReplyState::Awaited, _) => {
+                        state.wakeups.register(&mut stream.read_waker, context.waker());
                         Poll::Pending
                     }
                     _ => Poll::Ready(Ok(())),
@@ -96,28 +96,28 @@ impl Connection {
         Ok(stream)
     }
 
-    /// Sends a PING and waits for it to come back; answers how long that took.
+    /// Sends a PING and waits for the reply. Returns the round-trip time.
     pub async fn ping(&self) -> Result<Duration, Error> {
         let sent = Instant::now();
-        let came_back = self.shared.with(State::ping)?;
+        let came_back = self.handle.with(ConnectionState::ping)?;
         match came_back.await {
             Ok(()) => Ok(sent.elapsed()),
-            Err(_) => Err(self.shared.with(|state| state.reason())),
+            Err(_) => Err(self.handle.with(|state| state.reason())),
         }
     }
 
-    /// Ends the connection in order: what is queued is written, streams that are not finished are reset, GOAWAY is sent, and the
-    /// peer has [`linger`](Config::linger) to close its side. Ready when the connection has ended.
+    /// Closes the connection in an orderly way: writes what is queued, resets unfinished streams, sends GOAWAY, and gives the peer
+    /// [`linger`](Config::linger) to close its side. Resolves when the connection has ended.
     pub async fn close(&self) -> Result<(), Error> {
-        self.shared.with(|state| state.begin_close(Ok(())));
+        self.handle.with(|state| state.start_close(Ok(())));
         self.ended().await
     }
 
-    /// Waits for the end of the connection, whoever brings it about: `Ok` if one of the sides closed it between two frames.
+    /// Waits for the end of the connection: `Ok` if one of the sides closed it between two frames.
     pub async fn ended(&self) -> Result<(), Error> {
         loop {
-            let ended = self.shared.ended.notified();
-            if let Some(result) = self.shared.with(|state| state.result()) {
+            let ended = self.handle.ended.notified();
+            if let Some(result) = self.handle.with(|state| state.result()) {
                 return result;
             }
             ended.await;
@@ -126,68 +126,68 @@ impl Connection {
 
     /// Whether the connection has ended.
     pub fn is_ended(&self) -> bool {
-        self.shared.with(|state| state.result().is_some())
+        self.handle.with(|state| state.result().is_some())
     }
 
-    /// How many streams there are, of both sides: those that somebody holds, and those that wait to be accepted.
+    /// The number of streams of both sides, including those that are not accepted yet.
     pub fn streams(&self) -> usize {
-        self.shared.with(|state| state.streams.len())
+        self.handle.with(|state| state.streams.len())
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.with(State::abandon);
+        self.handle.with(ConnectionState::drop_connection);
     }
 }
 
-/// A stream that the peer wants to open. It has not been answered: do that at once, for a client of Kubernetes waits for the answer
-/// before it opens the next. Dropping it refuses it.
+/// A stream that the peer wants to open. Answer it at once: Kubernetes clients wait for the reply before they open the next.
+/// Dropping it rejects it.
 #[derive(Debug)]
 pub struct Incoming {
-    core: Arc<Core>,
-    /// Unset when it has been answered.
-    shared: Option<Arc<Shared>>,
+    core: Arc<StreamCore>,
+    /// Unset once it is answered.
+    handle: Option<Arc<ConnectionHandle>>,
 }
 
 impl Incoming {
-    /// Its number.
+    /// The stream's ID.
     pub fn id(&self) -> StreamId {
         self.core.id
     }
 
-    /// What it is for.
+    /// The stream's headers.
     pub fn headers(&self) -> &Headers {
         &self.core.headers
     }
 
-    /// How urgent it is, from 0 to 7.
+    /// The stream's priority, from 0 to 7.
     pub fn priority(&self) -> u8 {
         self.core.priority
     }
 
-    /// Accepts it, with nothing more to say.
+    /// Accepts it.
     pub fn accept(self) -> Stream {
         match self.accept_with(&Headers::new()) {
             Ok(stream) => stream,
-            // No headers fit into every frame.
-            Err(error) => unreachable!("an answer without headers: {error}"),
+            // A reply without headers fits into a frame.
+            Err(error) => unreachable!("a reply without headers: {error}"),
         }
     }
 
-    /// Accepts it with headers. That fails only if they do not fit into a frame; the stream is then refused.
+    /// Accepts it with headers. Fails only if they do not fit into a frame; the stream is then rejected.
     pub fn accept_with(mut self, headers: &Headers) -> Result<Stream, Error> {
         let id = self.core.id;
-        let Some(shared) = self.shared.take() else { return Err(Error::Closed) };
-        // From here on the stream's own drop is in charge.
-        let stream = Stream::new(Arc::clone(&shared), Arc::clone(&self.core));
-        shared.with(|state| {
-            if let Some(entry) = state.streams.get_mut(&id) {
-                entry.reply = Reply::Sent;
-                let owes = entry.local.is_open();
+        let Some(handle) = self.handle.take() else { return Err(Error::Closed) };
+        // From here on the stream's own drop is responsible.
+        let stream = Stream::new(Arc::clone(&handle), Arc::clone(&self.core));
+        handle.with(|state| {
+            if let Some(stream) = state.streams.get_mut(&id) {
+                stream.reply = ReplyState::Sent;
+                let owes = stream.local.is_open();
                 let reply = Frame::SynReply { id, headers: headers.clone(), fin: false };
-                // A stream that is over gets no answer, nor one that is not to be answered; its user finds out by using it.
-                if owes && let Err(error @ Error::Encode(_)) = state.control(&reply) {
+                // A closed or unidirectional stream gets no reply; its user notices when using it.
+                if owes && let Err(error @ Error::Encode(_)) = state.send_control(&reply) {
                     return Err(error);
                 }
             }
@@ -196,14 +196,14 @@ impl Incoming {
         Ok(stream)
     }
 
-    /// Resets it, with a status that says why.
-    pub fn refuse(mut self, status: ResetStatus) {
+    /// Resets it with this status.
+    pub fn reject(mut self, status: ResetStatus) {
         self.end(status);
     }
 
     fn end(&mut self, status: ResetStatus) {
-        if let Some(shared) = self.shared.take() {
-            shared.with(|state| state.forget(self.core.id, status));
+        if let Some(handle) = self.handle.take() {
+            handle.with(|state| state.release(self.core.id, status));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What moves the bytes: between the carrier and the state.
+//! Moves bytes between the transport and the connection state.
 
-mod intake;
-mod outflow;
+mod frame_reader;
+mod frame_writer;
 mod timers;
 
 use std::{
@@ -15,141 +15,141 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::{
-    intake::Intake,
-    outflow::Outflow,
-    timers::{Due, Timers},
+    frame_reader::FrameReader,
+    frame_writer::FrameWriter,
+    timers::{TimerEvent, Timers},
 };
 use crate::{
     Error,
-    state::{Phase, Shared},
+    state::{ConnectionHandle, Phase},
 };
 
-/// Moves the bytes of a connection. Nothing happens unless it is polled: spawn it. It is ready when the connection has ended, with
-/// the reason; dropping it ends the connection.
+/// Moves the bytes of a connection. It must be polled: spawn it. It resolves when the connection has ended, with the result; dropping
+/// it aborts the connection.
 #[must_use = "a connection without its driver does nothing: spawn it"]
 pub struct Driver<IO> {
     io: IO,
-    shared: Arc<Shared>,
-    intake: Intake,
-    outflow: Outflow,
+    handle: Arc<ConnectionHandle>,
+    reader: FrameReader,
+    writer: FrameWriter,
     timers: Timers,
-    /// The carrier takes nothing more; what the peer has sent before is still read.
-    mute: bool,
-    /// Everything is written and the write side shut down: only the peer's end is waited for.
-    lingers: bool,
+    /// Writing has failed; what the peer sent before is still read.
+    write_failed: bool,
+    /// Everything is written and the write side is shut down: waiting for the peer to close.
+    lingering: bool,
 }
 
-/// After so many rounds other tasks have their turn.
-const ROUNDS: usize = 64;
+/// Rounds before yielding to other tasks.
+const MAX_ROUNDS: usize = 64;
 
-/// What one round has brought.
-enum Round {
-    Progress,
+/// The result of a round.
+enum Progress {
+    Made,
     Idle,
     End(Result<(), Error>),
 }
 
 impl<IO> Driver<IO> {
-    pub(crate) fn new(io: IO, shared: Arc<Shared>) -> Self {
-        let (limits, timers) = shared.with(|state| (state.config.limits, Timers::new(&state.config)));
-        let (intake, outflow) = (Intake::new(limits), Outflow::default());
-        Self { io, shared, intake, outflow, timers, mute: false, lingers: false }
+    pub(crate) fn new(io: IO, handle: Arc<ConnectionHandle>) -> Self {
+        let (limits, timers) = handle.with(|state| (state.config.limits, Timers::new(&state.config)));
+        let (reader, writer) = (FrameReader::new(limits), FrameWriter::default());
+        Self { io, handle, reader, writer, timers, write_failed: false, lingering: false }
     }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     /// Writes once and reads once.
-    fn round(&mut self, context: &mut Context<'_>) -> Round {
-        let closing = self.shared.with(|state| match &state.phase {
+    fn round(&mut self, context: &mut Context<'_>) -> Progress {
+        let closing = self.handle.with(|state| match &state.phase {
             Phase::Open => Ok(None),
             Phase::Closing(result) => Ok(Some(result.clone())),
             Phase::Ended(result) => Err(result.clone()),
         });
         match closing {
-            Ok(None) => self.converse(context),
-            Ok(Some(result)) => self.say_good_bye(&result, context),
-            Err(result) => Round::End(result),
+            Ok(None) => self.run_open(context),
+            Ok(Some(result)) => self.run_closing(&result, context),
+            Err(result) => Progress::End(result),
         }
     }
 
-    fn converse(&mut self, context: &mut Context<'_>) -> Round {
-        let wrote = match self.outflow.write(&mut self.io, &self.shared, context) {
+    fn run_open(&mut self, context: &mut Context<'_>) -> Progress {
+        let wrote = match self.writer.write(&mut self.io, &self.handle, context) {
             Poll::Ready(Ok(bytes)) => bytes > 0,
-            Poll::Ready(Err(error)) if !self.mute => {
-                // A peer that has closed may have sent a lot before that, and it is all there to be read.
-                self.mute = true;
-                self.shared.with(|state| state.lose_outbound(&error));
-                self.timers.closing(true);
+            Poll::Ready(Err(error)) if !self.write_failed => {
+                // A peer that has closed may have sent a lot before, which can still be read.
+                self.write_failed = true;
+                self.handle.with(|state| state.fail_sending(&error));
+                self.timers.record_close_progress(true);
                 true
             }
             Poll::Ready(Err(_)) | Poll::Pending => false,
         };
-        let read = match self.intake.read(&mut self.io, &self.shared, context) {
+        let read = match self.reader.read(&mut self.io, &self.handle, context) {
             Poll::Ready(Ok(true)) => true,
-            Poll::Ready(Ok(false)) if self.intake.is_at_boundary() => return Round::End(Ok(())),
-            Poll::Ready(Ok(false)) => return Round::End(Err(Error::Truncated)),
-            Poll::Ready(Err(error)) => return Round::End(Err(error)),
+            Poll::Ready(Ok(false)) if self.reader.is_at_boundary() => return Progress::End(Ok(())),
+            Poll::Ready(Ok(false)) => return Progress::End(Err(Error::Truncated)),
+            Poll::Ready(Err(error)) => return Progress::End(Err(error)),
             Poll::Pending => false,
         };
-        if read && self.mute {
-            self.timers.closing(true);
+        if read && self.write_failed {
+            self.timers.record_close_progress(true);
         }
-        self.timers.saw(wrote, read);
-        if wrote || read { Round::Progress } else { Round::Idle }
+        self.timers.record_traffic(wrote, read);
+        if wrote || read { Progress::Made } else { Progress::Idle }
     }
 
-    /// Writes what is left, and then waits for the peer to close. What the peer sends meanwhile is read and thrown away: a socket
-    /// that is closed with bytes unread makes the peer lose what it has not read either.
-    fn say_good_bye(&mut self, result: &Result<(), Error>, context: &mut Context<'_>) -> Round {
+    /// Writes what is queued, and then waits for the peer to close. Meanwhile received data is dropped: closing a socket with unread data
+    /// makes the peer lose what it has not read yet.
+    fn run_closing(&mut self, result: &Result<(), Error>, context: &mut Context<'_>) -> Progress {
         let mut progress = false;
-        if !self.lingers {
-            match self.outflow.write(&mut self.io, &self.shared, context) {
+        if !self.lingering {
+            match self.writer.write(&mut self.io, &self.handle, context) {
                 Poll::Ready(Ok(0)) => {
                     if let Err(Error::Protocol(_)) = result {
-                        return Round::End(result.clone()); // Nobody waits for a peer that misbehaves.
+                        return Progress::End(result.clone()); // A misbehaving peer is not waited for.
                     }
                     if Pin::new(&mut self.io).poll_shutdown(context).is_ready() {
-                        self.lingers = true;
+                        self.lingering = true;
                         progress = true;
                     }
                 }
                 Poll::Ready(Ok(_)) => progress = true,
-                Poll::Ready(Err(error)) => return Round::End(result.clone().and(Err(error))),
+                Poll::Ready(Err(error)) => return Progress::End(result.clone().and(Err(error))),
                 Poll::Pending => {}
             }
         }
-        self.timers.closing(progress);
-        match self.intake.discard(&mut self.io, context) {
+        self.timers.record_close_progress(progress);
+        match self.reader.discard(&mut self.io, context) {
             Poll::Ready(true) => progress = true,
-            Poll::Ready(false) if self.lingers => return Round::End(result.clone()),
+            Poll::Ready(false) if self.lingering => return Progress::End(result.clone()),
             Poll::Ready(false) | Poll::Pending => {}
         }
-        if progress { Round::Progress } else { Round::Idle }
+        if progress { Progress::Made } else { Progress::Idle }
     }
 
     fn drive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             let mut place = state.driver.take();
-            state.signals.register(&mut place, context.waker());
+            state.wakeups.register(&mut place, context.waker());
             state.driver = place;
         });
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             match self.round(context) {
-                Round::End(result) => return Poll::Ready(result),
-                Round::Progress => {}
-                Round::Idle => match self.timers.poll(self.intake.is_stalled(), context) {
+                Progress::End(result) => return Poll::Ready(result),
+                Progress::Made => {}
+                Progress::Idle => match self.timers.poll(self.reader.is_blocked(), context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Due::Ping) => self.shared.with(|state| drop(state.ping())),
-                    Poll::Ready(Due::Dead(after)) => return Poll::Ready(Err(Error::KeepAlive(after))),
-                    Poll::Ready(Due::Idle(after)) => {
-                        self.shared.with(|state| state.begin_close(Err(Error::Idle(after))));
+                    Poll::Ready(TimerEvent::Ping) => self.handle.with(|state| drop(state.ping())),
+                    Poll::Ready(TimerEvent::Dead(after)) => return Poll::Ready(Err(Error::KeepAlive(after))),
+                    Poll::Ready(TimerEvent::Idle(after)) => {
+                        self.handle.with(|state| state.start_close(Err(Error::Idle(after))));
                     }
-                    Poll::Ready(Due::EndOfPatience) => {
-                        let result = self.shared.with(|state| match &state.phase {
+                    Poll::Ready(TimerEvent::LingerExpired) => {
+                        let result = self.handle.with(|state| match &state.phase {
                             Phase::Closing(result) | Phase::Ended(result) => result.clone(),
-                            Phase::Open => state.outbound_failure().map_or(Ok(()), Err),
+                            Phase::Open => state.send_failure().map_or(Ok(()), Err),
                         });
-                        let unsent = if self.lingers { Ok(()) } else { Err(Error::Unsent) };
+                        let unsent = if self.lingering { Ok(()) } else { Err(Error::Unsent) };
                         return Poll::Ready(result.and(unsent));
                     }
                 },
@@ -167,7 +167,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Future for Driver<IO> {
         let driver = self.get_mut();
         let polled = driver.drive(context);
         if let Poll::Ready(result) = &polled {
-            driver.shared.with(|state| state.end(result.clone()));
+            driver.handle.with(|state| state.end(result.clone()));
         }
         polled
     }
@@ -175,15 +175,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Future for Driver<IO> {
 
 impl<IO> Drop for Driver<IO> {
     fn drop(&mut self) {
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             state.end(Err(Error::NotDriven));
-            state.signals.wakers.extend(state.driver.take());
+            state.wakeups.wakers.extend(state.driver.take());
         });
     }
 }
 
 impl<IO> fmt::Debug for Driver<IO> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Driver").field("shared", &self.shared).finish_non_exhaustive()
+        formatter.debug_struct("Driver").field("handle", &self.handle).finish_non_exhaustive()
     }
 }

@@ -1,50 +1,50 @@
-//! What can go wrong with a connection or a stream.
+//! Errors of connections and streams.
 
 use std::{io, sync::Arc, time::Duration};
 
 use crate::codec::{self, EncodeError, ResetStatus};
 
-/// Why a connection has ended or a stream is not to be had. All streams of a connection get the same one, so it can be cloned.
+/// Why a connection has ended or a stream failed. Cloneable, because all streams of a connection get it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The carrier failed.
+    /// The transport failed.
     #[error("SPDY connection: {0}")]
     Io(#[from] Arc<io::Error>),
-    /// The peer broke the protocol, or a limit of ours.
+    /// The peer violated the protocol, or one of our limits.
     #[error("SPDY connection: the peer sent {0}")]
     Protocol(#[from] codec::Error),
-    /// The peer was gone in the midst of a frame.
-    #[error("SPDY connection: the peer closed it in the midst of a frame")]
+    /// The peer closed the connection inside a frame.
+    #[error("SPDY connection: the peer closed it inside a frame")]
     Truncated,
-    /// The peer closed the connection; a stream that it had not finished before is cut off.
-    #[error("SPDY connection: the peer has closed it")]
+    /// The peer closed the connection; streams that it had not finished are cut off.
+    #[error("SPDY connection: closed by the peer")]
     PeerClosed,
-    /// This side closed the connection, or dropped it.
-    #[error("SPDY connection: closed on this side")]
+    /// This side closed or dropped the connection.
+    #[error("SPDY connection: closed locally")]
     Closed,
-    /// The driver was dropped before the connection's end.
-    #[error("SPDY connection: nobody drives it any more")]
+    /// The driver was dropped before the connection ended.
+    #[error("SPDY connection: its driver was dropped")]
     NotDriven,
-    /// A PING was sent, and nothing came back.
-    #[error("SPDY connection: nothing came from the peer for {0:?} after a PING")]
+    /// A PING was not answered.
+    #[error("SPDY connection: nothing received from the peer for {0:?} after a PING")]
     KeepAlive(Duration),
-    /// Neither side sent anything.
+    /// No traffic in either direction.
     #[error("SPDY connection: idle for {0:?}")]
     Idle(Duration),
-    /// The peer did not take all that was to be sent before the close.
-    #[error("SPDY connection: closed before the peer took all that was sent")]
+    /// The peer did not read everything before the connection was closed.
+    #[error("SPDY connection: closed before the peer had read everything")]
     Unsent,
-    /// The peer takes no more streams: it has sent GOAWAY.
-    #[error("SPDY stream: the peer takes no more streams")]
+    /// The peer accepts no more streams: it has sent GOAWAY.
+    #[error("SPDY stream: the peer accepts no more streams")]
     GoneAway,
-    /// The numbers for streams are used up; that takes a billion of them.
-    #[error("SPDY stream: the connection has no more numbers for streams: open another connection")]
+    /// All stream IDs are used; that takes a billion streams.
+    #[error("SPDY stream: the connection has no more stream IDs: open another connection")]
     Exhausted,
-    /// The stream was reset: by the peer, or here because the peer broke a rule.
+    /// The stream was reset, by the peer, or locally because the peer violated the protocol.
     #[error("SPDY stream: reset with {0}")]
     Reset(ResetStatus),
-    /// What was to be sent does not fit in a frame.
+    /// The data does not fit in a frame.
     #[error("SPDY stream: {0}")]
     Encode(#[from] EncodeError),
 }

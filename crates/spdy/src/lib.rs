@@ -1,27 +1,27 @@
-//! SPDY/3.1, server and client, over any byte stream: what API servers, kubectl and container runtimes speak with kubelets for
-//! `exec`, `attach` and `port-forward`.
+//! SPDY/3.1, server and client, over any byte stream. API servers, kubectl and container runtimes use it with kubelets for `exec`,
+//! `attach` and `port-forward`.
 //!
-//! The peer is nearly always Go's `moby/spdystream`, and where that differs from the paper this crate follows it:
+//! The peer is nearly always Go's `moby/spdystream`, and where that differs from the specification this crate follows it:
 //!
-//! - There is **no flow control**: WINDOW_UPDATE and SETTINGS are passed over. A reader that is slow holds the peer up because the
-//!   connection is not read any further, and so holds up the other streams too. Nothing is ever thrown away for being too much: a
-//!   [`Reader`] has to be read, or dropped.
-//! - A stream is used only after SYN_REPLY: Go throws away what arrives earlier. So [`Connection::open`] waits for the answer, and
-//!   [`Incoming`] is to be answered at once.
-//! - GOAWAY is sent last of all, because Go reads nothing that comes after it: [`Connection::close`] sees to that.
+//! - There is **no flow control**: WINDOW_UPDATE and SETTINGS are ignored. A slow reader blocks the peer because the connection is not
+//!   read any further, which blocks the other streams too. Nothing is dropped for being too much: a [`Reader`] has to be read or
+//!   dropped.
+//! - A stream is used only after SYN_REPLY: Go drops data that arrives earlier. So [`Connection::open`] waits for the reply, and an
+//!   [`Incoming`] must be answered at once.
+//! - GOAWAY is sent last, because Go reads nothing after it: [`Connection::close`] ensures that.
 //!
-//! Whatever waits is bounded, in bytes and in number: what is read and what is written, streams, headers (also when inflated) and
-//! answers. See [`Config`] and [`Limits`].
+//! Everything that is buffered is bounded in bytes and in number: received and sent data, streams, headers (also inflated) and
+//! replies. See [`Config`] and [`FrameLimits`].
 //!
-//! A connection has two parts. [`Connection`] accepts and opens streams; the [`Driver`] is a future that moves the bytes, and belongs in
-//! a task of its own. A [`Stream`] is read and written like a socket, has an end for each direction, and can be split.
+//! A connection has two parts. [`Connection`] accepts and opens streams; the [`Driver`] is a future that moves the bytes, and should
+//! run in its own task. A [`Stream`] is read and written like a socket, can be closed in each direction, and can be split.
 //!
 //! ```
 //! use tokio::{io::{AsyncReadExt, AsyncWriteExt}, task::JoinSet};
 //! use vk_spdy::{Config, Connection, Headers};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A socket after `101 Switching Protocols`, or anything else that carries bytes.
+//! // A socket after `101 Switching Protocols`, or any other byte stream.
 //! let (near, far) = tokio::io::duplex(1024);
 //! let (server, server_driver) = Connection::server(near, Config::default());
 //! let (client, client_driver) = Connection::client(far, Config::default());
@@ -48,7 +48,7 @@
 //!     let mut answer = String::new();
 //!     stream.read_to_string(&mut answer).await?;
 //!     drop(stream);
-//!     client.close().await?; // In order: everything that was written arrives.
+//!     client.close().await?; // Everything that was written arrives.
 //!     Ok::<_, Box<dyn std::error::Error>>(answer)
 //! };
 //! let (served, answer) = tokio::join!(serve, call);
@@ -57,7 +57,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Below that, [`codec`] turns frames into bytes and back without any I/O.
+//! The [`codec`] encodes and decodes frames without I/O.
 
 pub mod codec;
 mod config;
@@ -68,7 +68,7 @@ mod state;
 mod stream;
 
 pub use self::{
-    codec::{Headers, Limits, ResetStatus, StreamId},
+    codec::{FrameLimits, Headers, ResetStatus, StreamId},
     config::{Config, KeepAlive},
     connection::{Connection, Incoming},
     driver::Driver,

@@ -1,10 +1,10 @@
-//! What a connection knows: a state machine without I/O, shared by the driver, the connection and its streams.
+//! The connection's state machine, without I/O. The driver, the connection and its streams share it.
 
-mod ending;
-mod entry;
-mod outbox;
+mod handle;
 mod receive;
-mod shared;
+mod send_queue;
+mod shutdown;
+mod stream_state;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,10 +16,10 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 
 pub(crate) use self::{
-    entry::{Core, Entry, Reply, Side},
-    outbox::{Outbox, Outgoing},
-    receive::Received,
-    shared::{Shared, Signals},
+    handle::{ConnectionHandle, Wakeups},
+    receive::FrameOutcome,
+    send_queue::{QueuedFrame, SendQueue},
+    stream_state::{HalfState, ReplyState, StreamCore, StreamState},
 };
 use crate::{
     Config, Error,
@@ -33,60 +33,60 @@ pub(crate) enum Role {
     Client,
 }
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Streams come and go.
+    /// Open.
     Open,
-    /// What is queued is still written, GOAWAY last; then the connection ends with this.
+    /// Queued frames are still written, GOAWAY last; then the connection ends with this result.
     Closing(Result<(), Error>),
-    /// Nothing passes any more.
+    /// Ended with this result.
     Ended(Result<(), Error>),
 }
 
-/// Why nothing is read.
+/// Why reading is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stall {
-    /// A stream has enough to read.
+enum ReadBlock {
+    /// The buffer of a stream is full.
     Stream(StreamId),
-    /// All of them together have.
+    /// The total buffer is full.
     All,
 }
 
-/// Everything that one connection knows.
+/// The state of a connection.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ConnectionState {
     role: Role,
     pub(crate) config: Config,
     encoder: Encoder,
     pub(crate) phase: Phase,
-    pub(crate) streams: HashMap<StreamId, Entry>,
-    /// Of the peer's streams, those that nobody has taken yet.
+    pub(crate) streams: HashMap<StreamId, StreamState>,
+    /// Streams of the peer that are not accepted yet.
     pub(crate) backlog: VecDeque<StreamId>,
-    pub(crate) outbox: Outbox,
+    pub(crate) send_queue: SendQueue,
     pub(crate) driver: Option<Waker>,
-    /// What keeps the driver from reading.
-    stalled: Option<Stall>,
-    /// What all streams hold for their readers.
-    held: usize,
+    /// Why the driver does not read.
+    blocked: Option<ReadBlock>,
+    /// Bytes buffered for readers, of all streams.
+    buffered: usize,
     /// The peer has sent GOAWAY.
-    pub(crate) gone_away: bool,
-    outbound_failure: Option<Error>,
-    /// It was this side that ended the connection.
-    closed_here: bool,
+    pub(crate) received_go_away: bool,
+    send_failure: Option<Error>,
+    /// This side ended the connection.
+    closed_locally: bool,
     next_id: StreamId,
     last_peer_id: StreamId,
     peer_streams: usize,
     header_bytes: usize,
     next_ping: u32,
     pings: HashMap<u32, oneshot::Sender<()>>,
-    pub(crate) signals: Signals,
+    pub(crate) wakeups: Wakeups,
 }
 
-impl State {
+impl ConnectionState {
     fn new(role: Role, config: Config) -> Self {
         let first = if role == Role::Client { 1 } else { 2 };
-        let outbox = Outbox::new(config.send_buffer);
+        let send_queue = SendQueue::new(config.send_buffer);
         Self {
             role,
             config,
@@ -94,20 +94,20 @@ impl State {
             phase: Phase::Open,
             streams: HashMap::new(),
             backlog: VecDeque::new(),
-            outbox,
+            send_queue,
             driver: None,
-            stalled: None,
-            held: 0,
-            gone_away: false,
-            outbound_failure: None,
-            closed_here: false,
+            blocked: None,
+            buffered: 0,
+            received_go_away: false,
+            send_failure: None,
+            closed_locally: false,
             next_id: first,
             last_peer_id: 0,
             peer_streams: 0,
             header_bytes: 0,
             next_ping: first,
             pings: HashMap::new(),
-            signals: Signals::default(),
+            wakeups: Wakeups::default(),
         }
     }
 
@@ -115,62 +115,62 @@ impl State {
         matches!(self.phase, Phase::Open)
     }
 
-    /// How the connection ended, once it has.
+    /// The result, once the connection has ended.
     pub(crate) fn result(&self) -> Option<Result<(), Error>> {
         if let Phase::Ended(result) = &self.phase { Some(result.clone()) } else { None }
     }
 
-    /// What a stream or a caller is told that comes too late.
+    /// The error for operations that come too late.
     pub(crate) fn reason(&self) -> Error {
         match &self.phase {
             Phase::Open => Error::GoneAway,
             Phase::Closing(Ok(())) => Error::Closed,
-            Phase::Ended(Ok(())) if self.closed_here => Error::Closed,
+            Phase::Ended(Ok(())) if self.closed_locally => Error::Closed,
             Phase::Ended(Ok(())) => Error::PeerClosed,
             Phase::Closing(Err(error)) | Phase::Ended(Err(error)) => error.clone(),
         }
     }
 
-    /// Whether the peer started this stream.
+    /// Whether the peer opened this stream.
     fn is_peers(&self, id: StreamId) -> bool {
         (id % 2 == 1) == (self.role == Role::Server)
     }
 
     pub(crate) fn wake_driver(&mut self) {
-        self.signals.wakers.extend(self.driver.take());
+        self.wakeups.wakers.extend(self.driver.take());
     }
 
-    /// Queues a frame that is no DATA. While the connection closes nothing is added.
-    pub(crate) fn control(&mut self, frame: &Frame) -> Result<(), Error> {
+    /// Queues a control frame. Fails while the connection is closing.
+    pub(crate) fn send_control(&mut self, frame: &Frame) -> Result<(), Error> {
         if !self.is_open() {
             return Err(self.reason());
         }
-        if let Some(error) = self.outbound_failure() {
+        if let Some(error) = self.send_failure() {
             return Err(error);
         }
         let mut bytes = BytesMut::new();
         self.encoder.encode(frame, &mut bytes)?;
-        self.outbox.push_control(bytes.freeze());
+        self.send_queue.push_control(bytes.freeze());
         self.wake_driver();
         Ok(())
     }
 
-    /// Queues a frame of fixed length, which can fail only where it is not wanted any more.
-    fn short(&mut self, frame: &Frame) {
-        let _ = self.control(frame);
+    /// Queues a control frame of fixed length. It can fail only if it is not needed any more.
+    fn send_short(&mut self, frame: &Frame) {
+        let _ = self.send_control(frame);
     }
 
-    pub(crate) fn rst(&mut self, id: StreamId, status: ResetStatus) {
-        self.short(&Frame::RstStream { id, status });
+    pub(crate) fn send_reset(&mut self, id: StreamId, status: ResetStatus) {
+        self.send_short(&Frame::RstStream { id, status });
     }
 
-    /// Starts a stream of our own.
+    /// Opens a stream.
     pub(crate) fn open(
         &mut self,
         headers: &Headers,
-        core: impl FnOnce(StreamId) -> Arc<Core>,
-    ) -> Result<Arc<Core>, Error> {
-        if self.gone_away || !self.is_open() {
+        core: impl FnOnce(StreamId) -> Arc<StreamCore>,
+    ) -> Result<Arc<StreamCore>, Error> {
+        if self.received_go_away || !self.is_open() {
             return Err(self.reason());
         }
         let id = self.next_id;
@@ -179,26 +179,33 @@ impl State {
         }
         let headers = headers.clone();
         let (fin, unidirectional) = (false, false);
-        self.control(&Frame::SynStream { id, associated: 0, priority: 0, headers, fin, unidirectional })?;
+        self.send_control(&Frame::SynStream {
+            id,
+            associated: 0,
+            priority: 0,
+            headers,
+            fin,
+            unidirectional,
+        })?;
         self.next_id += 2;
         let core = core(id);
-        self.streams.insert(id, Entry::new(Arc::clone(&core), Reply::Awaited));
+        self.streams.insert(id, StreamState::new(Arc::clone(&core), ReplyState::Awaited));
         Ok(core)
     }
 
-    /// Sends a PING; the receiver hears when it comes back.
+    /// Sends a PING; the receiver resolves with the reply.
     pub(crate) fn ping(&mut self) -> Result<oneshot::Receiver<()>, Error> {
         let id = self.next_ping;
-        self.control(&Frame::Ping(id))?;
+        self.send_control(&Frame::Ping(id))?;
         self.next_ping = if id > 0xffff_fffd { id % 2 + 2 } else { id + 2 };
         let (pong, came_back) = oneshot::channel();
-        // Those who gave up waiting leave nothing behind, even if the peer never answers.
+        // Callers that gave up leave nothing behind, even if the peer never answers.
         self.pings.retain(|_, pong| !pong.is_closed());
         self.pings.insert(id, pong);
         Ok(came_back)
     }
 
-    /// Why the connection broke, if it did.
+    /// Why the connection failed, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
         match &self.phase {
             Phase::Closing(Err(error)) | Phase::Ended(Err(error)) => Some(error.clone()),
@@ -206,78 +213,78 @@ impl State {
         }
     }
 
-    /// Headers that came after the stream was opened.
-    pub(crate) fn take_later_headers(&mut self, id: StreamId) -> Vec<Headers> {
-        let Some(entry) = self.streams.get_mut(&id) else { return Vec::new() };
-        let headers = std::mem::take(&mut entry.later_headers);
+    /// Headers received after the stream was opened.
+    pub(crate) fn take_trailing_headers(&mut self, id: StreamId) -> Vec<Headers> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
+        let headers = std::mem::take(&mut stream.trailing_headers);
         let size: usize = headers.iter().map(Headers::size).sum();
-        entry.header_bytes = entry.header_bytes.saturating_sub(size);
+        stream.header_bytes = stream.header_bytes.saturating_sub(size);
         self.header_bytes = self.header_bytes.saturating_sub(size);
         headers
     }
 
-    /// Takes a stream of the peer off the backlog.
-    pub(crate) fn take_incoming(&mut self) -> Option<&mut Entry> {
+    /// Takes a stream from the backlog.
+    pub(crate) fn take_incoming(&mut self) -> Option<&mut StreamState> {
         let id = self.backlog.pop_front()?;
         self.streams.get_mut(&id)
     }
 
-    /// Ends a stream in both directions on this side, and tells the peer if it does not know yet.
+    /// Closes a stream in both directions, and resets it at the peer if necessary.
     pub(crate) fn reset(&mut self, id: StreamId, status: ResetStatus) {
-        let Some(entry) = self.streams.get_mut(&id) else { return };
-        let known = entry.is_over();
-        entry.lose(&Error::Reset(status), &mut self.signals);
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let known = stream.is_closed();
+        stream.fail(&Error::Reset(status), &mut self.wakeups);
         if !known {
-            self.rst(id, status);
+            self.send_reset(id, status);
         }
-        self.unstall();
+        self.unblock();
     }
 
-    /// Forgets a stream: nobody holds it any more.
-    pub(crate) fn forget(&mut self, id: StreamId, status: ResetStatus) {
+    /// Removes a stream whose last handle was dropped.
+    pub(crate) fn release(&mut self, id: StreamId, status: ResetStatus) {
         self.reset(id, status);
-        if let Some(entry) = self.streams.remove(&id) {
-            self.header_bytes = self.header_bytes.saturating_sub(entry.header_bytes);
-            self.held -= entry.held();
+        if let Some(stream) = self.streams.remove(&id) {
+            self.header_bytes = self.header_bytes.saturating_sub(stream.header_bytes);
+            self.buffered -= stream.buffered();
             if self.is_peers(id) {
                 self.peer_streams -= 1;
             }
         }
-        self.unstall();
-        self.leave_when_done();
+        self.unblock();
+        self.close_if_drained();
     }
 
-    /// Takes the next bytes for the reader of a stream.
+    /// Takes the next bytes for a stream's reader.
     pub(crate) fn take_chunk(&mut self, id: StreamId) -> Option<Bytes> {
-        let entry = self.streams.get_mut(&id)?;
-        let before = entry.held();
-        let chunk = entry.pop()?;
-        self.held -= before - entry.held();
-        self.unstall();
+        let stream = self.streams.get_mut(&id)?;
+        let before = stream.buffered();
+        let chunk = stream.pop()?;
+        self.buffered -= before - stream.buffered();
+        self.unblock();
         Some(chunk)
     }
 
-    /// Nobody reads this stream any more.
+    /// The stream's reader was dropped.
     pub(crate) fn drop_reader(&mut self, id: StreamId) {
-        if let Some(entry) = self.streams.get_mut(&id) {
-            self.held -= entry.held();
-            entry.drop_reader();
-            self.unstall();
+        if let Some(stream) = self.streams.get_mut(&id) {
+            self.buffered -= stream.buffered();
+            stream.drop_reader();
+            self.unblock();
         }
     }
 
-    /// Lets the driver go on if what it waited for has come.
-    fn unstall(&mut self) {
-        let goes_on = match self.stalled {
+    /// Unblocks the driver if there is room again.
+    fn unblock(&mut self) {
+        let goes_on = match self.blocked {
             None => false,
-            Some(Stall::All) => self.held <= self.config.receive_total / 2,
-            Some(Stall::Stream(id)) => {
+            Some(ReadBlock::All) => self.buffered <= self.config.receive_total / 2,
+            Some(ReadBlock::Stream(id)) => {
                 let limit = self.config.receive_buffer;
-                self.streams.get(&id).is_none_or(|entry| entry.has_room(limit))
+                self.streams.get(&id).is_none_or(|stream| stream.has_room(limit))
             }
         };
         if goes_on {
-            self.stalled = None;
+            self.blocked = None;
             self.wake_driver();
         }
     }

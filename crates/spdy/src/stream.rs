@@ -1,4 +1,4 @@
-//! Streams: bytes both ways.
+//! Streams.
 
 mod reader;
 mod writer;
@@ -16,14 +16,14 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 pub use self::{reader::Reader, writer::Writer};
 use crate::{
     codec::{Headers, ResetStatus, StreamId},
-    state::{Core, Entry, Reply, Shared},
+    state::{ConnectionHandle, ReplyState, StreamCore, StreamState},
 };
 
-/// A stream of a connection: bytes both ways, each way with an end of its own.
+/// A bidirectional stream; each direction is closed separately.
 ///
-/// Reading ends with the peer's FIN and nothing else: when the stream is reset or the connection lost, what has arrived can be read
-/// and then there is an error. Writing waits when the connection cannot take more. Shutting down sends FIN; flushing waits until
-/// the carrier has the bytes. A stream that is dropped before both sides have finished is reset, after what was written to it.
+/// Reads end only with the peer's FIN: if the stream is reset or the connection is lost, received data can be read, followed by an
+/// error. Writes wait for room in the send queue. Shutdown sends FIN; flush waits until the transport has the bytes. A stream that is
+/// dropped before both sides have finished is reset, after what was written to it.
 #[derive(Debug)]
 pub struct Stream {
     reader: Reader,
@@ -31,30 +31,30 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(shared: Arc<Shared>, core: Arc<Core>) -> Self {
-        let reader = Reader::new(Arc::clone(&shared), Arc::clone(&core));
-        Self { reader, writer: Writer::new(shared, core) }
+    pub(crate) fn new(handle: Arc<ConnectionHandle>, core: Arc<StreamCore>) -> Self {
+        let reader = Reader::new(Arc::clone(&handle), Arc::clone(&core));
+        Self { reader, writer: Writer::new(handle, core) }
     }
 
-    /// Its number.
+    /// The stream's ID.
     pub fn id(&self) -> StreamId {
         self.writer.id()
     }
 
-    /// What it was opened with.
+    /// The headers it was opened with.
     pub fn headers(&self) -> &Headers {
         self.writer.headers()
     }
 
-    /// What the peer accepted it with, if it was opened here.
+    /// The headers of the peer's reply, if it was opened here.
     pub fn reply_headers(&self) -> Headers {
-        self.reader.shared.with(|state| match state.streams.get(&self.id()).map(|entry| &entry.reply) {
-            Some(Reply::Received(headers)) => headers.clone(),
+        self.reader.handle.with(|state| match state.streams.get(&self.id()).map(|stream| &stream.reply) {
+            Some(ReplyState::Received(headers)) => headers.clone(),
             _ => Headers::new(),
         })
     }
 
-    /// The next bytes, as they came and without a copy; `None` after the peer's FIN.
+    /// The next bytes, without a copy; `None` after the peer's FIN.
     pub async fn chunk(&mut self) -> io::Result<Option<Bytes>> {
         self.reader.chunk().await
     }
@@ -64,12 +64,12 @@ impl Stream {
         self.writer.send(bytes).await
     }
 
-    /// Sends FIN: this side has nothing more to send. The same as shutting down.
+    /// Sends FIN, like a shutdown.
     pub fn finish(&mut self) -> io::Result<()> {
         self.writer.finish()
     }
 
-    /// Waits until nothing can pass any more: the peer has reset the stream, the connection has ended, or both sides have finished.
+    /// Waits until the stream is closed: the peer has reset it, the connection has ended, or both sides have finished.
     pub async fn closed(&self) {
         self.writer.closed().await;
     }
@@ -79,7 +79,7 @@ impl Stream {
         self.writer.reset(status);
     }
 
-    /// The two directions, to be used by different tasks. The stream is dropped when both are.
+    /// Splits the stream into its directions. It is dropped when both are.
     pub fn split(self) -> (Reader, Writer) {
         (self.reader, self.writer)
     }
@@ -124,10 +124,10 @@ impl AsyncWrite for Stream {
 }
 
 /// Waits for the end of a stream.
-async fn over(shared: &Shared, core: &Core) {
+async fn over(handle: &ConnectionHandle, core: &StreamCore) {
     loop {
-        let over = core.over.notified();
-        if shared.with(|state| state.streams.get(&core.id).is_none_or(Entry::is_over)) {
+        let over = core.closed.notified();
+        if handle.with(|state| state.streams.get(&core.id).is_none_or(StreamState::is_closed)) {
             return;
         }
         over.await;

@@ -1,4 +1,4 @@
-//! The client's side: what a container runtime or another kubelet serves, as a provider's session.
+//! The client's side: connects to a streaming server of a container runtime or kubelet, and presents it as a provider's session.
 
 mod exec;
 mod forward;
@@ -11,29 +11,30 @@ use vk_provider::{
     ability::{ExecOptions, Session},
 };
 
-pub(crate) use self::handshake::{Switched, connect, switch, uri};
+pub(crate) use self::handshake::{UpgradeResponse, connect, send_upgrade, uri};
 pub use self::{
     exec::{exec_over, exec_upgraded},
     forward::{Forwarder, forward_over, forward_upgraded},
-    handshake::Offer,
+    handshake::ProtocolOffer,
 };
 use crate::{
-    exec::{Protocol, Version},
+    exec::{Protocol, ProtocolVersion},
     forward::Protocol as ForwardProtocol,
-    limits::Limits,
+    limits::SessionLimits,
 };
 
-/// Runs or attaches to a process through an address that serves it: a container runtime's, which knows what to run. By
-/// SPDY, where the end of input can be said.
-pub async fn exec(url: &str, options: &ExecOptions, limits: &Limits) -> Result<Session> {
+/// Runs or attaches to a process at the URL of a container runtime's streaming server, which knows what to run. Uses SPDY, which can
+/// signal the end of input.
+pub async fn exec(url: &str, options: &ExecOptions, limits: &SessionLimits) -> Result<Session> {
     let uri = handshake::uri(url)?;
     let io = handshake::connect(&uri, limits).await?;
-    let protocols = [Version::V4, Version::V3, Version::V2, Version::V1].map(Protocol::Spdy);
+    let protocols = [ProtocolVersion::V4, ProtocolVersion::V3, ProtocolVersion::V2, ProtocolVersion::V1]
+        .map(Protocol::Spdy);
     exec_over(io, handshake::request(Method::POST, &uri)?, &protocols, options, limits).await
 }
 
-/// Connects to an address that serves port-forwarding, by SPDY.
-pub async fn forward(url: &str, limits: &Limits) -> Result<Forwarder> {
+/// Connects to a port-forward URL, with SPDY.
+pub async fn forward(url: &str, limits: &SessionLimits) -> Result<Forwarder> {
     let uri = handshake::uri(url)?;
     let io = handshake::connect(&uri, limits).await?;
     forward_over(io, handshake::request(Method::POST, &uri)?, ForwardProtocol::Spdy, &[], limits).await

@@ -1,7 +1,7 @@
 //! Exec and attach: the sub-protocols of `channel.k8s.io`.
 
-mod pump;
 mod resize;
+mod runner;
 mod spdy;
 pub(crate) mod status;
 mod websocket;
@@ -15,16 +15,16 @@ use vk_provider::{
 };
 
 use crate::{
-    limits::{End, Limits, Outcome},
-    meter::Meter,
-    negotiate::{self, Agreed, Carrier},
-    refusal::Refusal,
-    wire::channel::Codec,
+    activity::ActivityTracker,
+    limits::{SessionEnd, SessionLimits, SessionOutcome},
+    negotiation::{self, AcceptedHandshake, UpgradeKind},
+    rejected_upgrade::RejectedUpgrade,
+    stream::channel_codec::ChannelCodec,
 };
 
-pub(crate) use self::{resize::size_message, status::Status};
+pub(crate) use self::{resize::size_message, status::CommandStatus};
 
-/// The number of a channel in WebSocket messages.
+/// Channel numbers in WebSocket messages.
 pub(crate) mod number {
     pub(crate) const STDIN: u8 = 0;
     pub(crate) const STDOUT: u8 = 1;
@@ -34,132 +34,132 @@ pub(crate) mod number {
     pub(crate) const COUNT: usize = 5;
 }
 
-/// A protocol that is spoken after the upgrade.
+/// A protocol after the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// SPDY/3.1 with a stream for each of stdin, stdout, stderr, error and resize.
-    Spdy(Version),
+    Spdy(ProtocolVersion),
     /// WebSocket messages with a channel byte.
-    WebSocket(Version),
+    WebSocket(ProtocolVersion),
     /// WebSocket text messages with a channel digit and base64.
-    WebSocketBase64(Version),
+    WebSocketBase64(ProtocolVersion),
 }
 
 /// A version of the sub-protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum ProtocolVersion {
     /// `channel.k8s.io`.
     V1,
-    /// `v2.channel.k8s.io`: an error stream that works. Not on WebSocket.
+    /// `v2.channel.k8s.io`: a working error stream. Not on WebSocket.
     V2,
     /// `v3.channel.k8s.io`: resize. Not on WebSocket.
     V3,
     /// `v4.channel.k8s.io`: exit codes.
     V4,
-    /// `v5.channel.k8s.io`: the end of stdin. Only on WebSocket, where older versions cannot say it.
+    /// `v5.channel.k8s.io`: the end of stdin. Only on WebSocket, where older versions cannot signal it.
     V5,
 }
 
 const SPDY: [(&str, Protocol); 4] = [
-    ("v4.channel.k8s.io", Protocol::Spdy(Version::V4)),
-    ("v3.channel.k8s.io", Protocol::Spdy(Version::V3)),
-    ("v2.channel.k8s.io", Protocol::Spdy(Version::V2)),
-    ("channel.k8s.io", Protocol::Spdy(Version::V1)),
+    ("v4.channel.k8s.io", Protocol::Spdy(ProtocolVersion::V4)),
+    ("v3.channel.k8s.io", Protocol::Spdy(ProtocolVersion::V3)),
+    ("v2.channel.k8s.io", Protocol::Spdy(ProtocolVersion::V2)),
+    ("channel.k8s.io", Protocol::Spdy(ProtocolVersion::V1)),
 ];
-const WEBSOCKET_V5: [(&str, Protocol); 1] = [("v5.channel.k8s.io", Protocol::WebSocket(Version::V5))];
+const WEBSOCKET_V5: [(&str, Protocol); 1] = [("v5.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V5))];
 const WEBSOCKET: [(&str, Protocol); 4] = [
-    ("v4.channel.k8s.io", Protocol::WebSocket(Version::V4)),
-    ("v4.base64.channel.k8s.io", Protocol::WebSocketBase64(Version::V4)),
-    ("channel.k8s.io", Protocol::WebSocket(Version::V1)),
-    ("base64.channel.k8s.io", Protocol::WebSocketBase64(Version::V1)),
+    ("v4.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V4)),
+    ("v4.base64.channel.k8s.io", Protocol::WebSocketBase64(ProtocolVersion::V4)),
+    ("channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V1)),
+    ("base64.channel.k8s.io", Protocol::WebSocketBase64(ProtocolVersion::V1)),
 ];
 
 impl Protocol {
-    /// Its version.
-    pub fn version(self) -> Version {
+    /// The sub-protocol's version.
+    pub fn version(self) -> ProtocolVersion {
         match self {
             Self::Spdy(version) | Self::WebSocket(version) | Self::WebSocketBase64(version) => version,
         }
     }
 
-    /// Its name in requests and answers; `None` for a version that does not exist on this carrier.
+    /// The name in requests and responses; `None` for a version that does not exist on this transport.
     pub fn name(self) -> Option<&'static str> {
         let mut all = SPDY.iter().chain(&WEBSOCKET_V5).chain(&WEBSOCKET);
         all.find(|(_, protocol)| *protocol == self).map(|(name, _)| *name)
     }
 
-    pub(crate) fn codec(self) -> Codec {
+    pub(crate) fn codec(self) -> ChannelCodec {
         match self {
-            Self::WebSocketBase64(_) => Codec::Base64,
-            Self::WebSocket(Version::V5) => Codec::Binary { closes: true },
-            _ => Codec::Binary { closes: false },
+            Self::WebSocketBase64(_) => ChannelCodec::Base64,
+            Self::WebSocket(ProtocolVersion::V5) => ChannelCodec::Binary { has_close: true },
+            _ => ChannelCodec::Binary { has_close: false },
         }
     }
 }
 
-/// What is done with the container.
+/// What to do with the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Exec,
     Attach,
 }
 
-/// A request for exec or attach that was found in order.
+/// A valid exec or attach request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The command; empty for attach.
     pub command: Vec<String>,
     /// The streams.
     pub options: ExecOptions,
-    /// The protocol that both sides know.
+    /// The negotiated protocol.
     pub protocol: Protocol,
     action: Action,
-    handshake: Option<Agreed<Protocol>>,
+    handshake: Option<AcceptedHandshake<Protocol>>,
 }
 
 impl Request {
-    /// Reads a request for exec.
-    pub fn parse(parts: &Parts) -> Result<Self, Refusal> {
+    /// Parses an exec request.
+    pub fn parse(parts: &Parts) -> Result<Self, RejectedUpgrade> {
         Self::read(parts, Action::Exec)
     }
 
-    /// Reads a request for attach.
-    pub fn parse_attach(parts: &Parts) -> Result<Self, Refusal> {
+    /// Parses an attach request.
+    pub fn parse_attach(parts: &Parts) -> Result<Self, RejectedUpgrade> {
         Self::read(parts, Action::Attach)
     }
 
-    fn read(parts: &Parts, action: Action) -> Result<Self, Refusal> {
+    fn read(parts: &Parts, action: Action) -> Result<Self, RejectedUpgrade> {
         let (options, command) = query(parts.uri.query().unwrap_or_default())?;
         let command = if action == Action::Exec { command } else { Vec::new() };
-        let (protocol, handshake) = match negotiate::carrier(parts)? {
-            Carrier::Spdy => (negotiate::spdy(parts, &SPDY)?, None),
-            Carrier::WebSocket => {
-                let unnamed = Protocol::WebSocket(Version::V1);
-                let agreed = negotiate::websocket(parts, &WEBSOCKET_V5, &WEBSOCKET, unnamed)?;
-                (agreed.protocol, Some(agreed))
+        let (protocol, handshake) = match negotiation::upgrade_kind(parts)? {
+            UpgradeKind::Spdy => (negotiation::select_spdy(parts, &SPDY)?, None),
+            UpgradeKind::WebSocket => {
+                let default_protocol = Protocol::WebSocket(ProtocolVersion::V1);
+                let accepted =
+                    negotiation::accept_websocket(parts, &WEBSOCKET_V5, &WEBSOCKET, default_protocol)?;
+                (accepted.protocol, Some(accepted))
             }
         };
         Ok(Self { command, options, protocol, action, handshake })
     }
 
-    /// The answer that switches protocols.
+    /// The response that switches protocols.
     pub fn switching(&self) -> Response<()> {
         match &self.handshake {
-            Some(agreed) => negotiate::switch_to_websocket(agreed),
-            None => negotiate::switch_to_spdy(self.protocol.name().unwrap_or_default()),
+            Some(accepted) => negotiation::websocket_response(accepted),
+            None => negotiation::spdy_response(self.protocol.name().unwrap_or_default()),
         }
     }
 
-    /// Whether a container runtime speaks this protocol itself, so that its address is proxied byte for byte
-    /// ([`crate::proxy`]). Version 5 is not among them: there the session is served here, and
-    /// [`crate::client::exec`] calls the runtime.
+    /// Whether container runtimes speak this protocol, so that their URL can be proxied byte for byte ([`crate::proxy`]). They do not
+    /// speak version 5: the session is then served here, and [`crate::client::exec`] connects to the runtime.
     pub fn passes_through(&self) -> bool {
-        self.protocol.version() < Version::V5
+        self.protocol.version() < ProtocolVersion::V5
     }
 }
 
-/// Which streams and which command a query asks for, as a kubelet reads it: `1` is yes, and anything else is no.
-fn query(query: &str) -> Result<(ExecOptions, Vec<String>), Refusal> {
+/// Parses the streams and the command in a query as the kubelet does: `1` is true, anything else is false.
+fn query(query: &str) -> Result<(ExecOptions, Vec<String>), RejectedUpgrade> {
     let mut command = Vec::new();
     let (mut stdin, mut stdout, mut stderr, mut tty) = (None, None, None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -174,49 +174,54 @@ fn query(query: &str) -> Result<(ExecOptions, Vec<String>), Refusal> {
             "tty" => &mut tty,
             _ => continue,
         };
-        // The first of several counts, as in Go.
+        // The first value counts, as in Go.
         flag.get_or_insert(value == "1");
     }
     let [stdin, stdout, stderr, tty] = [stdin, stdout, stderr, tty].map(Option::unwrap_or_default);
-    // A terminal has one output.
+    // A terminal has only one output.
     let options = ExecOptions { stdin, stdout, stderr: stderr && !tty, tty };
     if !(options.stdin || options.stdout || options.stderr) {
-        return Err(Refusal::bad_request(
+        return Err(RejectedUpgrade::bad_request(
             "you must specify at least 1 of stdin, stdout, stderr: input=1, output=1 or error=1 in the query",
         ));
     }
     Ok((options, command))
 }
 
-/// Which errors of a provider are answered before the upgrade, and how. `None`: upgrade, and give the error to [`serve`],
-/// which tells it where a kubelet would: on the error stream.
-pub fn refuse_early(error: &Error) -> Option<Refusal> {
+/// The response to provider errors that are reported before the upgrade. For `None`, upgrade and pass the error to [`serve`], which
+/// reports it on the error stream, as a kubelet does.
+pub fn reject_early(error: &Error) -> Option<RejectedUpgrade> {
     let early = matches!(
         error.kind(),
         Kind::NotFound | Kind::Unsupported | Kind::Throttled { .. } | Kind::Exhausted | Kind::Cancelled
     );
-    early.then(|| Refusal::of(error))
+    early.then(|| RejectedUpgrade::from_error(error))
 }
 
-/// Serves a session over a connection that was upgraded, until the process has ended and the client knows, or the client
-/// has gone. The provider's session is dropped as soon as either is the case, and when this future is dropped.
-pub async fn serve<IO>(io: IO, request: &Request, started: Result<Session>, limits: &Limits) -> Outcome
+/// Serves a session over an upgraded connection until the process has ended and the client has been told, or the client has
+/// disconnected. The provider's session is dropped at that moment, and when this future is dropped.
+pub async fn serve<IO>(
+    io: IO,
+    request: &Request,
+    started: Result<Session>,
+    limits: &SessionLimits,
+) -> SessionOutcome
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let meter = Meter::new();
-    let job = pump::Job {
+    let activity = ActivityTracker::new();
+    let runner = runner::SessionRunner {
         started,
         version: request.protocol.version(),
         action: request.action,
         limits,
-        meter: &meter,
+        activity: &activity,
     };
-    let end: End = match request.protocol {
-        Protocol::Spdy(_) => Box::pin(spdy::serve(io, request, job)).await,
+    let end: SessionEnd = match request.protocol {
+        Protocol::Spdy(_) => Box::pin(spdy::serve(io, request, runner)).await,
         Protocol::WebSocket(_) | Protocol::WebSocketBase64(_) => {
-            Box::pin(websocket::serve(io, request, job)).await
+            Box::pin(websocket::serve(io, request, runner)).await
         }
     };
-    meter.outcome(end)
+    activity.outcome(end)
 }

@@ -1,7 +1,7 @@
-//! Port-forward: any number of connections to ports of a pod over one connection of a client.
+//! Port-forward: any number of connections to a pod's ports over one client connection.
 
 mod channels;
-pub(crate) mod relay;
+pub(crate) mod connection;
 mod spdy;
 
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use vk_provider::{Result, ability::Forward};
 
 use crate::{
-    limits::{Limits, Outcome},
-    meter::Meter,
-    negotiate::{self, Agreed, Carrier},
-    refusal::Refusal,
-    wire::{channel::Codec, tunnel::Tunnel},
+    activity::ActivityTracker,
+    limits::{SessionLimits, SessionOutcome},
+    negotiation::{self, AcceptedHandshake, UpgradeKind},
+    rejected_upgrade::RejectedUpgrade,
+    stream::{channel_codec::ChannelCodec, tunnel::WebSocketTunnel},
 };
 
-/// A protocol that is spoken after the upgrade.
+/// A protocol after the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// SPDY/3.1, `portforward.k8s.io`: a pair of streams for each connection.
     Spdy,
-    /// The same within WebSocket messages, `SPDY/3.1+portforward.k8s.io`.
+    /// SPDY/3.1 in WebSocket messages, `SPDY/3.1+portforward.k8s.io`.
     Tunnel,
-    /// WebSocket, `v4.channel.k8s.io`: a pair of channels, and one connection, for each port of the query.
+    /// WebSocket, `v4.channel.k8s.io`: a pair of channels and one connection for each port in the query.
     Channels,
-    /// The same in base64, `v4.base64.channel.k8s.io`.
+    /// `Channels` in base64, `v4.base64.channel.k8s.io`.
     ChannelsBase64,
 }
 
@@ -42,7 +42,7 @@ const CHANNELS: [(&str, Protocol); 2] =
     [("v4.channel.k8s.io", Protocol::Channels), ("v4.base64.channel.k8s.io", Protocol::ChannelsBase64)];
 
 impl Protocol {
-    /// Its name in requests and answers.
+    /// The name in requests and responses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Spdy => SPDY_NAME,
@@ -52,12 +52,16 @@ impl Protocol {
         }
     }
 
-    pub(crate) fn codec(self) -> Codec {
-        if self == Self::ChannelsBase64 { Codec::Base64 } else { Codec::Binary { closes: false } }
+    pub(crate) fn codec(self) -> ChannelCodec {
+        if self == Self::ChannelsBase64 {
+            ChannelCodec::Base64
+        } else {
+            ChannelCodec::Binary { has_close: false }
+        }
     }
 
-    /// How many ports have room in the channel byte, or digit.
-    fn most_ports(self) -> usize {
+    /// How many ports fit in the channel byte or digit.
+    fn max_ports(self) -> usize {
         match self {
             Self::Spdy | Self::Tunnel => usize::MAX,
             Self::Channels => 127,
@@ -66,66 +70,66 @@ impl Protocol {
     }
 }
 
-/// A request for port-forward that was found in order.
+/// A valid port-forward request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The protocol that both sides know.
+    /// The negotiated protocol.
     pub protocol: Protocol,
-    /// The ports of the query, where the protocol needs them; the others name a port with each connection.
+    /// The ports in the query, if the protocol uses them; the others name a port with each connection.
     pub ports: Vec<u16>,
-    handshake: Option<Agreed<Protocol>>,
+    handshake: Option<AcceptedHandshake<Protocol>>,
 }
 
 impl Request {
-    /// Reads a request.
-    pub fn parse(parts: &Parts) -> Result<Self, Refusal> {
-        let (protocol, handshake) = match negotiate::carrier(parts)? {
-            Carrier::Spdy => (negotiate::spdy(parts, &SPDY)?, None),
-            Carrier::WebSocket => {
-                let agreed = negotiate::websocket(parts, &TUNNEL, &CHANNELS, Protocol::Channels)?;
-                (agreed.protocol, Some(agreed))
+    /// Parses a request.
+    pub fn parse(parts: &Parts) -> Result<Self, RejectedUpgrade> {
+        let (protocol, handshake) = match negotiation::upgrade_kind(parts)? {
+            UpgradeKind::Spdy => (negotiation::select_spdy(parts, &SPDY)?, None),
+            UpgradeKind::WebSocket => {
+                let accepted = negotiation::accept_websocket(parts, &TUNNEL, &CHANNELS, Protocol::Channels)?;
+                (accepted.protocol, Some(accepted))
             }
         };
         let ports = match protocol {
             Protocol::Spdy | Protocol::Tunnel => Vec::new(),
             Protocol::Channels | Protocol::ChannelsBase64 => ports(parts.uri.query().unwrap_or_default())?,
         };
-        if ports.len() > protocol.most_ports() {
-            let most = protocol.most_ports();
+        if ports.len() > protocol.max_ports() {
+            let most = protocol.max_ports();
             let body =
                 format!("{} ports in one request: {} has room for {most}", ports.len(), protocol.name());
-            return Err(Refusal::bad_request(body));
+            return Err(RejectedUpgrade::bad_request(body));
         }
         Ok(Self { protocol, ports, handshake })
     }
 
-    /// The answer that switches protocols.
+    /// The response that switches protocols.
     pub fn switching(&self) -> Response<()> {
         match &self.handshake {
-            Some(agreed) => negotiate::switch_to_websocket(agreed),
-            None => negotiate::switch_to_spdy(self.protocol.name()),
+            Some(accepted) => negotiation::websocket_response(accepted),
+            None => negotiation::spdy_response(self.protocol.name()),
         }
     }
 }
 
-/// The ports of a query: repeated, or with commas.
-fn ports(query: &str) -> Result<Vec<u16>, Refusal> {
+/// Parses the ports in a query, repeated or comma-separated.
+fn ports(query: &str) -> Result<Vec<u16>, RejectedUpgrade> {
     let mut ports = Vec::new();
     for (_, list) in form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "port") {
         if list.is_empty() {
-            return Err(Refusal::bad_request("query parameter \"port\" cannot be empty"));
+            return Err(RejectedUpgrade::bad_request("query parameter \"port\" cannot be empty"));
         }
         for port in list.split(',') {
-            ports.push(self::port(port).map_err(Refusal::bad_request)?);
+            ports.push(self::port(port).map_err(RejectedUpgrade::bad_request)?);
         }
     }
     if ports.is_empty() {
-        return Err(Refusal::bad_request("query parameter \"port\" is required"));
+        return Err(RejectedUpgrade::bad_request("query parameter \"port\" is required"));
     }
     Ok(ports)
 }
 
-/// A port's number.
+/// Parses a port number.
 fn port(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(0) => Err(format!("port {text:?} must be > 0")),
@@ -134,37 +138,41 @@ fn port(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Makes connections to the pod.
+/// Connects to a port of the pod.
 pub(crate) type Dial = dyn Fn(u16) -> BoxFuture<'static, Result<Forward>> + Send + Sync;
 
-/// What all connections of one client share.
+/// Shared by all connections of one client.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct ForwardContext {
     pub(crate) dial: Arc<Dial>,
-    pub(crate) limits: Limits,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) limits: SessionLimits,
+    pub(crate) activity: Arc<ActivityTracker>,
 }
 
-/// Serves port-forwarding over a connection that was upgraded, until the client goes or, where the client named the ports
-/// beforehand, until all of them are through. `dial` is called for each connection; what goes wrong with it is told on that
-/// connection's error stream. All of them are dropped when this future is.
+/// Serves port-forwarding over an upgraded connection until the client disconnects or, if the query named the ports, until all
+/// connections are closed. `dial` is called for each connection; its errors are reported on the connection's error stream.
+/// Dropping this future drops all connections.
 ///
-/// An address ([`Forward::Url`]) is called by us: which ports a client wants is known only after the upgrade.
-pub async fn serve<IO, D>(io: IO, request: &Request, dial: D, limits: &Limits) -> Outcome
+/// A [`Forward::Url`] is connected to here and not proxied: the ports are known only after the upgrade.
+pub async fn serve<IO, D>(io: IO, request: &Request, dial: D, limits: &SessionLimits) -> SessionOutcome
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     D: Fn(u16) -> BoxFuture<'static, Result<Forward>> + Send + Sync + 'static,
 {
-    let shared = Shared { dial: Arc::new(dial), limits: limits.clone(), meter: Arc::new(Meter::new()) };
+    let context = ForwardContext {
+        dial: Arc::new(dial),
+        limits: limits.clone(),
+        activity: Arc::new(ActivityTracker::new()),
+    };
     let end = match request.protocol {
-        Protocol::Spdy => Box::pin(spdy::serve(io, &shared)).await,
+        Protocol::Spdy => Box::pin(spdy::serve(io, &context)).await,
         Protocol::Tunnel => {
-            let tunnel = Tunnel::new(io, Role::Server, limits).await;
-            Box::pin(spdy::serve(tunnel, &shared)).await
+            let tunnel = WebSocketTunnel::new(io, Role::Server, limits).await;
+            Box::pin(spdy::serve(tunnel, &context)).await
         }
         Protocol::Channels | Protocol::ChannelsBase64 => {
-            Box::pin(channels::serve(io, request, &shared)).await
+            Box::pin(channels::serve(io, request, &context)).await
         }
     };
-    shared.meter.outcome(end)
+    context.activity.outcome(end)
 }

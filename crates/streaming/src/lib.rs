@@ -1,22 +1,22 @@
-//! Exec, attach and port-forward as a kubelet serves them: the sub-protocols that real clients speak, over SPDY and over
-//! WebSocket, and the client's side of the same.
+//! Exec, attach and port-forward as a kubelet serves them: the sub-protocols of real clients over SPDY and WebSocket, for servers and
+//! clients.
 //!
-//! The HTTP server reads a request ([`exec::Request`], [`forward::Request`]), answers with its `switching()`, and hands the
-//! upgraded connection and the provider's session to [`exec::serve`] or [`forward::serve`]. Bytes wait where they
-//! are when the other side is slow, none is lost, and a session ends when its client goes.
+//! The HTTP server parses a request ([`exec::Request`], [`forward::Request`]), answers with its `switching()`, and passes the upgraded
+//! connection and the provider's session to [`exec::serve`] or [`forward::serve`]. Slow readers cause back-pressure, no byte is lost,
+//! and a session ends when its client disconnects.
 
+mod activity;
 pub mod client;
 pub mod exec;
 pub mod forward;
 pub mod limits;
-mod meter;
-mod negotiate;
+mod negotiation;
 pub mod proxy;
-mod refusal;
+mod rejected_upgrade;
 mod spdy;
-mod wire;
+mod stream;
 
 pub use self::{
-    limits::{End, Limits, Outcome},
-    refusal::Refusal,
+    limits::{SessionEnd, SessionLimits, SessionOutcome},
+    rejected_upgrade::RejectedUpgrade,
 };

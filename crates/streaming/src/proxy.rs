@@ -1,4 +1,4 @@
-//! An address that a provider gives, proxied byte for byte: for the protocols that a container runtime speaks itself.
+//! Proxies a provider's URL byte for byte, for protocols that container runtimes speak.
 
 use bytes::Bytes;
 use futures::future::{self, Either};
@@ -7,15 +7,15 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use vk_provider::{Error, Result, ability::BoxDuplex};
 
 use crate::{
-    client::{self, Switched},
-    limits::{End, Limits, Outcome},
-    meter::Meter,
-    negotiate::STREAM_PROTOCOL,
-    wire::Way,
+    activity::ActivityTracker,
+    client::{self, UpgradeResponse},
+    limits::{SessionEnd, SessionLimits, SessionOutcome},
+    negotiation::STREAM_PROTOCOL,
+    stream::Direction,
 };
 
-/// The headers of a handshake. Nothing else of the client's request is the runtime's business, least of all who sent it.
-const PASSED: [HeaderName; 7] = [
+/// The headers of a handshake. No other header of the client's request is forwarded to the runtime, least of all its credentials.
+const FORWARDED_HEADERS: [HeaderName; 7] = [
     header::CONNECTION,
     header::UPGRADE,
     header::SEC_WEBSOCKET_KEY,
@@ -25,16 +25,16 @@ const PASSED: [HeaderName; 7] = [
     STREAM_PROTOCOL,
 ];
 
-/// What the server behind an address answered to the client's request.
+/// The upstream server's response to the client's request.
 pub enum Upstream {
-    /// It switches protocols: the client gets this answer, and then [`splice`] moves the bytes.
+    /// It switches protocols: send this response to the client, then call [`splice`].
     Switched {
-        /// The answer.
+        /// The response.
         response: Response<()>,
         /// The connection.
         io: BoxDuplex,
     },
-    /// It does not: the client gets this answer, and that is all.
+    /// It does not: send this response to the client.
     Answered(Response<Bytes>),
 }
 
@@ -47,60 +47,65 @@ impl std::fmt::Debug for Upstream {
     }
 }
 
-/// Sends the client's handshake to an address.
-pub async fn open(url: &str, parts: &Parts, limits: &Limits) -> Result<Upstream> {
+/// Sends the client's handshake to a URL.
+pub async fn open(url: &str, parts: &Parts, limits: &SessionLimits) -> Result<Upstream> {
     let uri = client::uri(url)?;
     let mut request = Request::new(());
     *request.method_mut() = parts.method.clone();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let unusable = || Error::invalid("make a request of a streaming address");
+    let unusable = || Error::invalid("build a request for a streaming URL");
     *request.uri_mut() = path.parse().map_err(|error| unusable().caused_by(error))?;
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let host = HeaderValue::try_from(host).map_err(|error| unusable().caused_by(error))?;
     request.headers_mut().insert(header::HOST, host);
-    for name in PASSED {
+    for name in FORWARDED_HEADERS {
         for value in parts.headers.get_all(&name) {
             request.headers_mut().append(name.clone(), value.clone());
         }
     }
     let io = client::connect(&uri, limits).await?;
-    Ok(match client::switch(io, request, limits).await? {
-        Switched::Yes(response, io) => Upstream::Switched { response, io: Box::new(io) },
-        Switched::No(response) => Upstream::Answered(response),
+    Ok(match client::send_upgrade(io, request, limits).await? {
+        UpgradeResponse::Switched(response, io) => Upstream::Switched { response, io: Box::new(io) },
+        UpgradeResponse::Rejected(response) => Upstream::Answered(response),
     })
 }
 
-/// Moves bytes both ways, until both directions have ended, one of the sides breaks off, or nothing moves for too long.
-pub async fn splice<A, B>(client: A, upstream: B, limits: &Limits) -> Outcome
+/// Copies bytes both ways until both directions have ended, one side disconnects, or the session is idle for too long.
+pub async fn splice<A, B>(client: A, upstream: B, limits: &SessionLimits) -> SessionOutcome
 where
     A: AsyncRead + AsyncWrite + Send + Unpin,
     B: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let meter = Meter::new();
+    let activity = ActivityTracker::new();
     let (from_client, to_client) = tokio::io::split(client);
     let (from_upstream, to_upstream) = tokio::io::split(upstream);
-    let inward = Box::pin(copy(from_client, to_upstream, &meter, Way::ToPod));
-    let outward = Box::pin(copy(from_upstream, to_client, &meter, Way::ToClient));
+    let inward = Box::pin(copy(from_client, to_upstream, &activity, Direction::ToPod));
+    let outward = Box::pin(copy(from_upstream, to_client, &activity, Direction::ToClient));
     let moving = async {
         match future::select(inward, outward).await {
-            // The runtime has said all. The client closes when it has read it.
+            // The runtime has sent everything. The client closes when it has read it.
             Either::Right((Ok(()), inward)) => {
                 let _ = tokio::time::timeout(limits.linger, inward).await;
-                End::Done
+                SessionEnd::Done
             }
-            // The client has gone, and what the runtime still says nobody reads; or it takes nothing more.
-            Either::Left(_) | Either::Right((Err(()), _)) => End::ClientGone,
+            // The client has disconnected, or takes nothing more.
+            Either::Left(_) | Either::Right((Err(()), _)) => SessionEnd::ClientGone,
         }
     };
     let end = tokio::select! {
         biased;
         end = moving => end,
-        () = meter.idle(limits.idle()) => End::Idle,
+        () = activity.idle(limits.idle()) => SessionEnd::Idle,
     };
-    meter.outcome(end)
+    activity.outcome(end)
 }
 
-async fn copy<A, B>(mut from: ReadHalf<A>, mut to: WriteHalf<B>, meter: &Meter, way: Way) -> Result<(), ()>
+async fn copy<A, B>(
+    mut from: ReadHalf<A>,
+    mut to: WriteHalf<B>,
+    activity: &ActivityTracker,
+    direction: Direction,
+) -> Result<(), ()>
 where
     A: AsyncRead,
     B: AsyncWrite,
@@ -113,6 +118,6 @@ where
         }
         to.write_all(&buffer[..read]).await.map_err(drop)?;
         to.flush().await.map_err(drop)?;
-        way.count(meter, read);
+        direction.count(activity, read);
     }
 }

@@ -1,4 +1,4 @@
-//! What exec and port-forward have in common over SPDY.
+//! SPDY code shared by exec and port-forward.
 
 use std::{io, time::Duration};
 
@@ -6,35 +6,35 @@ use futures::FutureExt as _;
 use tokio::time::sleep;
 use vk_spdy::{Config, Connection, Error, ResetStatus};
 
-use crate::limits::{End, Limits};
+use crate::limits::{SessionEnd, SessionLimits};
 
-/// The header that says what a stream is for.
+/// The header with the purpose of a stream.
 pub(crate) const STREAM_TYPE: &str = "streamtype";
-/// Its value for a stream of errors.
+/// The stream type of error streams.
 pub(crate) const ERROR: &str = "error";
-/// Its value for the bytes of a forwarded connection.
+/// The stream type of a forwarded connection's data.
 pub(crate) const DATA: &str = "data";
 /// The header with the port of a forwarded connection.
 pub(crate) const PORT: &str = "port";
-/// The header with which the two streams of a forwarded connection find each other.
+/// The header that pairs the two streams of a forwarded connection.
 pub(crate) const REQUEST_ID: &str = "requestid";
 
-/// The settings of a connection.
-pub(crate) fn config(limits: &Limits) -> Config {
+/// The configuration of a connection.
+pub(crate) fn config(limits: &SessionLimits) -> Config {
     let mut config = Config::default();
     config.linger = limits.linger;
     config
 }
 
-/// Answers those who want a stream when there are no more to be had. Ends when nobody can ask any more.
-pub(crate) async fn refuse_others(connection: &Connection) {
+/// Rejects further streams until the connection accepts no more.
+pub(crate) async fn reject_streams(connection: &Connection) {
     while let Ok(Some(incoming)) = connection.accept().await {
-        incoming.refuse(ResetStatus::RefusedStream);
+        incoming.reject(ResetStatus::RefusedStream);
     }
 }
 
-/// Sends pings, and ends when one cannot be sent: the client has gone while nothing was read, because its input waits for
-/// a process that does not take it. That an answer is late means nothing: it may stand behind that input.
+/// Sends pings, and returns when one cannot be sent: the client disconnected while nothing was read, because its input waits for a
+/// process that does not read. A late answer means nothing: it may be queued behind that input.
 pub(crate) async fn keep_alive(connection: &Connection, period: Option<Duration>) {
     let Some(period) = period else { return std::future::pending().await };
     loop {
@@ -45,14 +45,14 @@ pub(crate) async fn keep_alive(connection: &Connection, period: Option<Duration>
     }
 }
 
-/// What the end of a connection means for the session that it carried.
-pub(crate) fn end(ended: Result<(), Error>) -> End {
+/// Converts the end of a connection to the end of its session.
+pub(crate) fn session_end(ended: Result<(), Error>) -> SessionEnd {
     match ended {
-        Err(error @ Error::Protocol(_)) => End::Protocol(error.to_string()),
-        // A tunnel has a protocol of its own.
+        Err(error @ Error::Protocol(_)) => SessionEnd::Protocol(error.to_string()),
+        // A tunnel has its own protocol errors.
         Err(Error::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            End::Protocol(error.to_string())
+            SessionEnd::Protocol(error.to_string())
         }
-        _ => End::ClientGone,
+        _ => SessionEnd::ClientGone,
     }
 }

@@ -1,31 +1,31 @@
-//! Time as a parameter.
+//! An injectable wall clock.
 //!
-//! Durations are measured with [`tokio::time::Instant`], which tests can pause and advance. What is written into
-//! Kubernetes objects is wall-clock time, and that comes from here.
+//! Durations are measured with [`tokio::time::Instant`], which tests can pause and advance. Wall-clock times, as in
+//! Kubernetes objects, come from [`Clock`].
 
 use std::{fmt, sync::Arc};
 
 use jiff::{Timestamp, ToSpan as _};
 use tokio::time::Instant;
 
-/// Tells the wall-clock time.
+/// A wall clock.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// A clock that tells what this tells.
-    pub fn new(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// A clock that returns what `now` returns.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
     }
 
-    /// The system's clock.
-    #[expect(clippy::disallowed_methods, reason = "the one place where the system's clock is read")]
+    /// The system clock.
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the system clock")]
     pub fn system() -> Self {
         Self(Arc::new(Timestamp::now))
     }
 
-    /// A clock that starts at `start` and moves with tokio's time: a test that pauses and advances tokio's clock moves
-    /// this one too. Must be made inside a runtime.
+    /// A clock for tests that starts at `start` and moves with tokio's time, which tests can pause and advance. Must be
+    /// created inside a runtime.
     pub fn following_tokio(start: Timestamp) -> Self {
         let origin = Instant::now();
         Self(Arc::new(move || {
@@ -34,7 +34,7 @@ impl Clock {
         }))
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_following_clock_moves_with_the_paused_time_of_a_test() {
+    async fn a_following_clock_moves_with_paused_time() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::following_tokio(start);
         tokio::time::advance(Duration::from_secs(90)).await;

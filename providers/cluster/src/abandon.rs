@@ -42,7 +42,7 @@ pub fn watch(upper: Client, node: String, supervisor: &Supervisor) -> watch::Rec
 
 /// Ends when the node is seen to be abandoned.
 async fn look(upper: &Client, node: &str, abandoned: &watch::Sender<bool>) {
-    let nodes: Objects<Slim<Node>> = Objects::cluster(upper.clone());
+    let nodes: Objects<Slim<Node>> = Objects::all(upper.clone());
     let selector = Selector { fields: Some(format!("metadata.name={node}")), labels: None };
     let mut changes = std::pin::pin!(nodes.watch(&selector));
     while let Some(change) = changes.next().await {

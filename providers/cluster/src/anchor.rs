@@ -35,7 +35,7 @@ pub async fn ensure(lower: &Client, namespace: &str, owner: &Owner) -> Result<Ow
 
 /// Sees to it that there is a lower namespace. To find one there is as good as to make it, whoever made it.
 pub async fn ensure_namespace(lower: &Client, below: &str, above: &str, owner: &Owner) -> Result<(), Error> {
-    let objects: Objects<Namespace> = Objects::cluster(lower.clone());
+    let objects: Objects<Namespace> = Objects::all(lower.clone());
     match objects.get(below).await {
         Err(error) if error.kind == Kind::NotFound => {
             let metadata = ObjectMeta {

@@ -158,7 +158,7 @@ async fn remove(setup: &Setup, things: &[Thing]) -> Result<(), Error> {
             found::CLAIM => {
                 Objects::<PersistentVolumeClaim>::namespaced(lower, namespace).delete(name, uid).await
             }
-            _ => Objects::<Namespace>::cluster(lower).delete(name, uid).await,
+            _ => Objects::<Namespace>::all(lower).delete(name, uid).await,
         };
         match answer {
             // Somebody was faster.
@@ -206,7 +206,7 @@ async fn namespaces(
     deadline: Instant,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let objects: Objects<Namespace> = Objects::cluster(setup.lower.clone());
+    let objects: Objects<Namespace> = Objects::all(setup.lower.clone());
     let labels = Some(format!("{}={}", names::ORIGIN, setup.owner.origin));
     let listed = match objects.list(&Selector { fields: None, labels }).await {
         Ok(listing) => listing.objects,

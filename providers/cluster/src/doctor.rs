@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
-use vk_kube::{Client, Error, Kind, Metrics, Source, access::AccessCheck};
+use vk_kube::{Client, ClientOptions, Error, Kind, Metrics, access::AccessCheck};
 use vk_provider::Finding;
 use vk_supervisor::Supervisor;
 
@@ -125,7 +125,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         return vec![Finding::error("lower kubeconfig", "is not given", remedy)];
     };
     let supervisor = Supervisor::new();
-    let source = Source { kubeconfig: Some(path.clone()), server: None };
+    let source = ClientOptions { kubeconfig: Some(path.clone()), server: None };
     let findings = match source.connect(&supervisor, Metrics::default()).await {
         Ok(client) => {
             let mut findings = vec![Finding::ok("lower kubeconfig", path.display().to_string())];

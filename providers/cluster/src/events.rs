@@ -134,7 +134,7 @@ async fn read(
 ) {
     let events: Objects<Slim<Event>> = match &namespace {
         Some(namespace) => Objects::namespaced(lower, namespace),
-        None => Objects::everywhere(lower),
+        None => Objects::all(lower),
     };
     let selector = Selector { fields: Some(format!("involvedObject.kind={kind}")), labels: None };
     let mut rng = StdRng::from_rng(&mut rand::rng());

@@ -7,7 +7,7 @@ use futures::{
     StreamExt as _, stream,
     stream::{BoxStream, FuturesUnordered},
 };
-use vk_kube::{Client, Kind as ErrorKind, Source, UpperCluster};
+use vk_kube::{Client, ClientOptions, Kind as ErrorKind, UpperCluster};
 use vk_provider::{
     Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
 };
@@ -140,7 +140,7 @@ async fn connect(settings: &Settings, upper: &UpperCluster) -> Result<Client> {
             "kubeconfig: say how the lower cluster is reached: --client-kubeconfig FILE, or `kubeconfig` in the provider's configuration",
         ));
     };
-    let source = Source { kubeconfig: Some(path), server: None };
+    let source = ClientOptions { kubeconfig: Some(path), server: None };
     source
         .connect(&upper.supervisor, upper.client.metrics().clone())
         .await

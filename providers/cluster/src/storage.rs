@@ -129,14 +129,14 @@ async fn provide(setup: Arc<Setup>, claim: Arc<PersistentVolumeClaim>, inbox: mp
 
 async fn provided(setup: &Setup, claim: &PersistentVolumeClaim) -> Result<Outcome, Error> {
     let Some(class) = volume::class(claim) else { return Ok(Outcome::Nothing) };
-    let classes: Objects<StorageClass> = Objects::cluster(setup.upper.clone());
+    let classes: Objects<StorageClass> = Objects::all(setup.upper.clone());
     let class = classes.get(class).await?;
     let volume = match volume::decide(claim, &class, &setup.owner.node, &setup.cluster) {
         Verdict::Nothing => return Ok(Outcome::Nothing),
         Verdict::Mistake(message) => return Ok(Outcome::Mistake(message)),
         Verdict::Make(volume) => volume,
     };
-    let volumes: Objects<PersistentVolume> = Objects::cluster(setup.upper.clone());
+    let volumes: Objects<PersistentVolume> = Objects::all(setup.upper.clone());
     let name = volume.metadata.name.clone().unwrap_or_default();
     match volumes.create(&volume).await {
         Ok(_) => {

@@ -15,7 +15,7 @@ use vk_kube::{
     raw::{UpgradeError, Upgraded},
 };
 use vk_provider::{ContainerRef, Error, PodRef, Result};
-use vk_streaming::{Limits, client::Offer};
+use vk_streaming::{SessionLimits, client::ProtocolOffer};
 
 /// Tells where the lower pods are.
 pub trait Locate: Send + Sync {
@@ -35,7 +35,7 @@ pub trait Locate: Send + Sync {
 pub struct Streams {
     client: Client,
     pods: Arc<dyn Locate>,
-    limits: Limits,
+    limits: SessionLimits,
 }
 
 /// A connection that both sides agreed on, and in what.
@@ -44,7 +44,7 @@ type Agreed<P> = (P, Upgraded);
 impl Streams {
     /// With a client of the lower cluster.
     pub fn new(client: Client, pods: Arc<dyn Locate>) -> Self {
-        Self { client, pods, limits: Limits::default() }
+        Self { client, pods, limits: SessionLimits::default() }
     }
 
     /// The address of a part of a lower pod.
@@ -64,12 +64,12 @@ impl Streams {
         websocket: &[(&'static str, P)],
         spdy: &[(&'static str, P)],
     ) -> Result<Agreed<P>, Fault> {
-        let offer = Offer::websocket(&names(websocket));
+        let offer = ProtocolOffer::websocket(&names(websocket));
         let first = match self.ask(part, Method::GET, address, &offer, websocket).await {
             Err(Fault::UpgradeError(refused)) if asks_otherwise(&refused) => refused,
             answer => return answer,
         };
-        let offer = Offer::spdy(&names(spdy));
+        let offer = ProtocolOffer::spdy(&names(spdy));
         match self.ask(part, Method::POST, address, &offer, spdy).await {
             // What the API server says counts more than what somebody between us does.
             Err(Fault::UpgradeError(second)) if first.is_status && !second.is_status => {
@@ -84,16 +84,16 @@ impl Streams {
         part: &'static str,
         method: Method,
         address: &str,
-        offer: &Offer,
+        offer: &ProtocolOffer,
         known: &[(&'static str, P)],
     ) -> Result<Agreed<P>, Fault> {
         let request = Request::builder().method(method).uri(address).body(());
         let mut request = request.map_err(|error| {
             Fault::Other(Error::invalid(format!("make a request for {part}")).caused_by(error))
         })?;
-        offer.ask(request.headers_mut()).map_err(Fault::Other)?;
+        offer.add_headers(request.headers_mut()).map_err(Fault::Other)?;
         let (answer, io) = self.client.upgrade(part, request).await.map_err(Fault::UpgradeError)?;
-        let taken = offer.taken(&answer.headers).map_err(Fault::Other)?;
+        let taken = offer.selected(&answer.headers).map_err(Fault::Other)?;
         match known.iter().find(|(name, _)| *name == taken) {
             Some((_, protocol)) => Ok((*protocol, io)),
             None => Err(Fault::Other(Error::internal(format!(

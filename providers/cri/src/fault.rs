@@ -3,7 +3,7 @@
 use std::{error::Error as StdError, io, path::Path};
 
 use tonic::{Code, Status};
-use vk_provider::{Error, error::Kind};
+use vk_provider::{Error, error::Kind, go_text::io_error};
 
 /// A refusal as a gRPC client in Go prints it, which is how users know it from pods and events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,13 +27,7 @@ pub(crate) struct Undialled {
 
 impl Undialled {
     pub(crate) fn new(path: &Path, error: &io::Error) -> Self {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-            io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-            io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-            _ => error.to_string(),
-        };
-        Self { path: path.display().to_string(), why }
+        Self { path: path.display().to_string(), why: io_error(error) }
     }
 }
 

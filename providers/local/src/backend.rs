@@ -42,7 +42,6 @@ use tokio::{
 use vk_provider::{Error, Result};
 use vk_supervisor::Clock;
 
-pub(crate) use self::fault::words;
 use self::{leftover::boot_id, registry::Registry};
 use crate::{cgroup::Cgroups, image::Store, level::Level, network::Network, shim::Program, spec::Machine};
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::json;
-use vk_kube::{Client, Kind, Metrics, Objects, Source};
+use vk_kube::{Client, ClientOptions, Kind, Metrics, Objects};
 use vk_provider_cluster::{
     config::Settings,
     detach::{Report, Setup, detach, origin},
@@ -75,7 +75,8 @@ impl Detach {
         nodes: &[Node],
         supervisor: &Supervisor,
     ) -> Result<(), Failure> {
-        let upper = Source { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
+        let upper =
+            ClientOptions { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
         let upper = upper.connect(supervisor, Metrics::default()).await;
         for node in nodes {
             let named = self.origin.clone().or_else(|| node.settings.origin.clone());
@@ -93,7 +94,7 @@ impl Detach {
             if let Ok(upper) = &upper {
                 self.check_stopped(upper, name).await?;
             }
-            let lower = Source { kubeconfig: node.settings.kubeconfig.clone(), server: None };
+            let lower = ClientOptions { kubeconfig: node.settings.kubeconfig.clone(), server: None };
             let wrong = |error: vk_kube::ConfigError| {
                 Failure::Configuration(vec![Problem::new("clientKubeconfig", error.to_string())])
             };

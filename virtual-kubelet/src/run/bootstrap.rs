@@ -10,8 +10,8 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{sync::watch, time::Instant};
 use tracing::{info, warn};
 use vk_kube::{
-    Client, ConfigError, Kind, Metrics, Source,
-    csr::{self, CertificateSpec, Renewer, Store},
+    Client, ClientOptions, ConfigError, Kind, Metrics,
+    csr::{self, CertificateSpec, CertificateStore, Renewer},
     kubeconfig::{self, ClientCredential},
 };
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
@@ -26,10 +26,10 @@ use crate::{
 pub(super) struct Bootstrap {
     node: String,
     /// By which it asks while it has no certificate.
-    token: Source,
+    token: ClientOptions,
     /// By which it lives.
     kubeconfig: PathBuf,
-    store: Store,
+    store: CertificateStore,
     clock: Clock,
     limit: Option<Duration>,
 }
@@ -49,9 +49,9 @@ impl Bootstrap {
         let named = |kind: &str| folder.join(format!("{}.{kind}", node.name));
         Ok(Some(Self {
             node: node.name.clone(),
-            token: Source { kubeconfig: Some(token.clone()), server: config.api_server.clone() },
+            token: ClientOptions { kubeconfig: Some(token.clone()), server: config.api_server.clone() },
             kubeconfig: config.kubeconfig.clone().unwrap_or_else(|| named("kubeconfig")),
-            store: Store::new(named("client.pem")),
+            store: CertificateStore::new(named("client.pem")),
             clock,
             limit: config.startup_timeout,
         }))
@@ -66,7 +66,7 @@ impl Bootstrap {
     ) -> Result<&Path, Failure> {
         let path = self.kubeconfig.as_path();
         match kubeconfig::client_credential(path).map_err(|error| unusable("kubeconfig", &error))? {
-            ClientCredential::Certificate { pair, .. } if !pair.expired(self.clock.now()) => {
+            ClientCredential::Certificate { pair, .. } if !pair.is_expired(self.clock.now()) => {
                 info!(kubeconfig = %path.display(), until = %pair.not_after(), "there is a valid client certificate: no bootstrap");
                 return Ok(path);
             }
@@ -89,7 +89,7 @@ impl Bootstrap {
         }
         let wanted = CertificateSpec::client(&self.node);
         let stored = self.store.load().ok().flatten();
-        if stored.is_none_or(|pair| pair.expired(self.clock.now()) || pair.lacks(&wanted).is_some()) {
+        if stored.is_none_or(|pair| pair.is_expired(self.clock.now()) || pair.mismatch(&wanted).is_some()) {
             self.ask(&wanted, supervisor, metrics).await?;
         }
         let bootstrap = self.token.kubeconfig.as_deref().unwrap_or_else(|| Path::new(""));
@@ -149,7 +149,7 @@ impl Bootstrap {
                     Some("the bootstrap token is unknown or has expired: write another")
                 }
                 (csr::Error::Denied { .. }, _) => Some("start again to ask again"),
-                (csr::Error::Failed { .. } | csr::Error::Unfit { .. }, _) => {
+                (csr::Error::Failed { .. } | csr::Error::Unusable { .. }, _) => {
                     Some("see the controller manager's log")
                 }
                 (csr::Error::File { .. }, _) => Some("see stateDir"),

@@ -24,10 +24,10 @@ pub(super) async fn first(
     loop {
         let asked = match deadline.zip(limit) {
             Some((deadline, limit)) => {
-                let asked = tokio::time::timeout_at(deadline, Identity::ask(client)).await;
+                let asked = tokio::time::timeout_at(deadline, Identity::fetch(client)).await;
                 asked.unwrap_or_else(|_| Err(vk_kube::Error::timeout(limit)))
             }
-            None => Identity::ask(client).await,
+            None => Identity::fetch(client).await,
         };
         let error = match asked {
             Ok(identity) => return Ok(identity),

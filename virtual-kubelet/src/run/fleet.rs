@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity, UpperCluster, Version};
+use vk_kube::{Client, Fence, Identity, ServerVersion, UpperCluster};
 use vk_node::{
     node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
     pods::{
@@ -49,7 +49,7 @@ const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 /// Exec, attach and port-forward come as WebSockets all the way.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
 /// The first version whose API server looks at it.
-const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
+const WEB_SOCKETS_SINCE: ServerVersion = ServerVersion { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug)]
@@ -317,8 +317,8 @@ pub(super) async fn keep<E>(
 }
 
 /// Of which Kubernetes the API server is, if it tells.
-async fn server_version(client: &Client) -> Option<Version> {
-    match Version::ask(client).await {
+async fn server_version(client: &Client) -> Option<ServerVersion> {
+    match ServerVersion::fetch(client).await {
         Ok(version) => Some(version),
         Err(error) => {
             warn!(%error, "the API server does not tell its version: the nodes declare no features");
@@ -328,7 +328,7 @@ async fn server_version(client: &Client) -> Option<Version> {
 }
 
 /// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
-fn features(server: Option<Version>, web_sockets: bool) -> BTreeSet<String> {
+fn features(server: Option<ServerVersion>, web_sockets: bool) -> BTreeSet<String> {
     let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
     (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! The kubelet APIs of the process: a listener and a certificate for each node, and one gate for all of them.
+//! The kubelet APIs of the process: a listener and a certificate for each node, and one authenticator and authorizer for all of them.
 
 mod certificate;
 mod described;
@@ -22,9 +22,9 @@ use vk_kube::Client;
 use vk_node::pods::pod_store::PodStore;
 use vk_provider::{Context, Provider};
 use vk_server::{
-    Api, Limits, Metrics, Pods, Switches,
-    auth::{ApiServer, Gate, Lifetimes},
-    tls::{self, Serving, clients::Authorities, files::Files},
+    Api, ConnectionLimits, DebugHandlers, Metrics, PodLister,
+    auth::{ApiReviewer, Authenticator, Authorizer, CacheTtls, Reviewer},
+    tls::{self, ServingCertificate, certificate_files::CertificateFiles, client_ca::ClientCa},
 };
 use vk_supervisor::{Clock, Supervisor, task};
 
@@ -37,8 +37,8 @@ use crate::{
 /// What must be there before the cluster is touched: ports that are free, and files that can be read.
 pub(super) struct Doors {
     listeners: HashMap<String, TcpListener>,
-    serving: Option<Serving>,
-    authorities: Option<Authorities>,
+    serving: Option<ServingCertificate>,
+    authorities: Option<ClientCa>,
 }
 
 /// The kubelet APIs. Clones share them.
@@ -48,8 +48,9 @@ pub(super) struct Kubelets(Arc<Shared>);
 struct Shared {
     listeners: Mutex<HashMap<String, TcpListener>>,
     /// From files; else each node has its own.
-    serving: Option<Serving>,
-    gate: Arc<Gate>,
+    serving: Option<ServingCertificate>,
+    authenticator: Arc<Authenticator>,
+    authorizer: Arc<Authorizer>,
     client: Client,
     config: Resolved,
     counters: Arc<Counters>,
@@ -89,12 +90,14 @@ impl Doors {
         let refused =
             |key: &str, error: tls::Error| Failure::Configuration(vec![Problem::new(key, error.to_string())]);
         let serving = match files(config) {
-            Some(files) => Some(Serving::new(files.read().map_err(|error| refused("tls.certFile", error))?)),
+            Some(files) => {
+                Some(ServingCertificate::new(files.read().map_err(|error| refused("tls.certFile", error))?))
+            }
             None => None,
         };
         let authorities = match &config.tls.client_ca {
             Some(path) => {
-                Some(Authorities::from_file(path).map_err(|error| refused("tls.clientCAFile", error))?)
+                Some(ClientCa::from_file(path).map_err(|error| refused("tls.clientCAFile", error))?)
             }
             None => None,
         };
@@ -102,8 +105,8 @@ impl Doors {
     }
 }
 
-fn files(config: &Resolved) -> Option<Files> {
-    config.tls.serving.clone().map(|(cert, key)| Files { cert, key })
+fn files(config: &Resolved) -> Option<CertificateFiles> {
+    config.tls.serving.clone().map(|(cert, key)| CertificateFiles { cert, key })
 }
 
 // === impl Kubelets ===
@@ -128,21 +131,23 @@ impl Kubelets {
         } else {
             until_stop(supervisor, "authorities of clients", known.follow_cluster(client.clone()));
         }
-        let lifetimes = Lifetimes {
+        let ttls = CacheTtls {
             token: config.auth.token_ttl,
             authorized: config.auth.authorized_ttl,
             unauthorized: config.auth.unauthorized_ttl,
         };
-        let gate = Gate::new(authorities, Arc::new(ApiServer::new(client)), lifetimes, Clock::system());
+        let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(client));
+        let authenticator = Authenticator::new(authorities, Arc::clone(&reviewer), ttls, Clock::system());
         Self(Arc::new(Shared {
             listeners: Mutex::new(doors.listeners),
             serving: doors.serving,
-            gate: Arc::new(gate),
+            authenticator: Arc::new(authenticator),
+            authorizer: Arc::new(Authorizer::new(reviewer, ttls)),
             client: client.clone(),
             config: config.clone(),
             counters,
             metrics,
-            sessions: Arc::new(Semaphore::new(Api::SESSIONS)),
+            sessions: Arc::new(Semaphore::new(Api::DEFAULT_MAX_SESSIONS)),
             supervisor: supervisor.clone(),
         }))
     }
@@ -170,7 +175,7 @@ impl Kubelets {
         };
         let tls = tls::config(serving)?;
         let counters = Arc::clone(&shared.counters);
-        let mut streaming = vk_streaming::Limits::default();
+        let mut streaming = vk_streaming::SessionLimits::default();
         streaming.idle = shared.config.streaming.idle_timeout;
         streaming.creation = shared.config.streaming.creation_timeout;
         let api = Api {
@@ -178,20 +183,21 @@ impl Kubelets {
             configuration: described::configuration(&shared.config, &served, port),
             provider: served.provider,
             pods: Arc::new(Known(served.roll)),
-            gate: Arc::clone(&shared.gate),
+            authenticator: Arc::clone(&shared.authenticator),
+            authorizer: Arc::clone(&shared.authorizer),
             clock: Clock::system(),
             metrics: shared.metrics.clone(),
-            exposition: Arc::new(move || admin::exposition(&counters).unwrap_or_default()),
-            switches: Switches {
+            encode_metrics: Arc::new(move || admin::exposition(&counters).unwrap_or_default()),
+            debug_handlers: DebugHandlers {
                 logs: shared.config.debug.system_logs.clone(),
                 profiling: shared.config.debug.profiling,
             },
             streaming,
-            owner: shared.supervisor.clone(),
+            supervisor: shared.supervisor.clone(),
             node_supervisor: served.supervisor,
             sessions: Arc::clone(&shared.sessions),
         };
-        let serve = vk_server::serve(listener, tls, Arc::new(api), Limits::default());
+        let serve = vk_server::serve(listener, tls, Arc::new(api), ConnectionLimits::default());
         let task = super::fleet::keep(serve, shared.supervisor.clone());
         shared.supervisor.spawn(format!("kubelet API of {}", served.name), task::Kind::Critical, task);
         Ok(port)
@@ -225,12 +231,12 @@ fn until_stop(supervisor: &Supervisor, name: &str, work: impl Future<Output = ()
 
 // === impl Known ===
 
-impl Pods for Known {
-    fn all(&self) -> Vec<Arc<Pod>> {
+impl PodLister for Known {
+    fn list(&self) -> Vec<Arc<Pod>> {
         self.0.all()
     }
 
-    fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+    fn get(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.0.find(namespace, name)
     }
 }

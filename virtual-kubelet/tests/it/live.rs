@@ -189,7 +189,7 @@ fn ports(count: u16) -> u16 {
 }
 
 fn nodes(cluster: &ControlPlane) -> Objects<Node> {
-    Objects::cluster(Client::fixed(cluster.admin().unwrap(), Metrics::default()))
+    Objects::all(Client::fixed(cluster.admin().unwrap(), Metrics::default()))
 }
 
 fn leases(cluster: &ControlPlane) -> Objects<Lease> {

@@ -21,7 +21,7 @@ fn is_kept(place: &tempfile::TempDir) {
 }
 
 #[test]
-fn a_tree_goes_with_everything_and_links_are_not_followed() {
+fn a_tree_is_removed_and_links_are_not_followed() {
     let place = place();
     let tree = place.path().join("tree");
     create_dir_all(tree.join("a/b/c")).expect("directories");
@@ -34,12 +34,12 @@ fn a_tree_goes_with_everything_and_links_are_not_followed() {
     remove(&tree).expect("removed");
     assert!(symlink_metadata(&tree).is_err());
     is_kept(&place);
-    remove(&tree).expect("gone already");
-    remove(place.path().join("none/tree")).expect("never there");
+    remove(&tree).expect("already removed");
+    remove(place.path().join("none/tree")).expect("never existed");
 }
 
 #[test]
-fn a_link_in_the_place_of_the_tree_is_removed_itself() {
+fn a_link_instead_of_the_tree_is_removed_and_not_followed() {
     let place = place();
     symlink(place.path().join("precious"), place.path().join("tree")).expect("a link");
     remove(place.path().join("tree")).expect("removed");
@@ -48,14 +48,14 @@ fn a_link_in_the_place_of_the_tree_is_removed_itself() {
 }
 
 #[test]
-fn many_names_and_many_levels_are_no_hindrance() {
+fn many_names_and_many_levels_are_removed() {
     let place = place();
     let tree = place.path().join("tree");
     create_dir(&tree).expect("a directory");
     for number in 0..3 * BATCH {
         write(tree.join(format!("file-{number}")), "").expect("a file");
     }
-    // Deeper than any path can name: made step by step, as a process does that changes its directory.
+    // Deeper than any path can name: created step by step.
     let mut directory = fs::open(&tree, OFlags::DIRECTORY, Mode::empty()).expect("a directory");
     let name = "d".repeat(200);
     for _ in 0..300 {
@@ -64,7 +64,7 @@ fn many_names_and_many_levels_are_no_hindrance() {
             fs::openat(&directory, name.as_str(), OFlags::DIRECTORY, Mode::empty()).expect("a directory");
         fs::symlinkat("/", &directory, ".removed-0").expect("a link");
     }
-    // Names that a removal before this one has left.
+    // Names left over from an earlier removal.
     create_dir_all(tree.join(".removed-0/inside")).expect("a directory");
     write(tree.join(".removed-1"), "").expect("a file");
     remove(&tree).expect("removed");
@@ -73,16 +73,16 @@ fn many_names_and_many_levels_are_no_hindrance() {
 }
 
 #[test]
-fn a_path_that_names_nothing_is_refused() {
+fn a_path_without_a_name_is_rejected() {
     for path in ["/", "..", "", "a/.."] {
         let error = remove(path).expect_err(path);
-        assert!(matches!(error, Error::Path { .. }), "{path}: {error:?}");
+        assert!(matches!(error, Error::InvalidPath { .. }), "{path}: {error:?}");
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_is_mounted_in_a_tree_is_neither_entered_nor_removed() {
+fn mounts_in_a_tree_are_neither_entered_nor_removed() {
     let place = place();
     let tree = place.path().join("tree");
     for (inside, source) in [("a/mounted", "precious"), ("a/file", "precious/file"), ("", "precious")] {
@@ -93,7 +93,7 @@ fn what_is_mounted_in_a_tree_is_neither_entered_nor_removed() {
         } else {
             create_dir_all(&target).expect("directories");
         }
-        // The same file system, so that the device says nothing.
+        // The same file system, so that the device number is no indication.
         rustix::mount::mount_bind(place.path().join(source), &target).expect("root may mount");
         let refused = remove(&tree);
         rustix::mount::unmount(&target, rustix::mount::UnmountFlags::empty()).expect("root may unmount");
@@ -104,9 +104,9 @@ fn what_is_mounted_in_a_tree_is_neither_entered_nor_removed() {
     }
 }
 
-/// Giving to another group needs a right that not everybody has; giving to one's own does not.
+/// Changing to another group needs a privilege; changing to one's own does not.
 #[test]
-fn a_tree_is_given_to_a_group_with_what_is_in_it_but_not_what_links_lead_to() {
+fn the_group_of_a_tree_is_changed_but_not_of_link_targets() {
     let place = place();
     let own = metadata(place.path()).expect("metadata");
     let group = if own.uid() == 0 { 5678 } else { own.gid() };
@@ -119,9 +119,9 @@ fn a_tree_is_given_to_a_group_with_what_is_in_it_but_not_what_links_lead_to() {
             set_permissions(tree.join(path), std::fs::Permissions::from_mode(mode)).expect("a mode");
         }
         let before = metadata(place.path().join("precious/file")).expect("metadata");
-        assert!(!is_given(&tree, group, writable));
-        assert_eq!(give(&tree, group, writable).expect("given"), 0);
-        assert!(is_given(&tree, group, writable));
+        assert!(!has_fs_group(&tree, group, writable));
+        assert_eq!(set_fs_group(&tree, group, writable).expect("changed"), 0);
+        assert!(has_fs_group(&tree, group, writable));
         let facts = |path: &str| {
             let metadata = symlink_metadata(tree.join(path)).expect("metadata");
             (metadata.gid(), metadata.mode() & 0o7777)
@@ -134,5 +134,5 @@ fn a_tree_is_given_to_a_group_with_what_is_in_it_but_not_what_links_lead_to() {
         assert_eq!((before.gid(), before.mode()), (after.gid(), after.mode()));
     }
     symlink(place.path().join("precious"), place.path().join("link")).expect("a link");
-    give(place.path().join("link"), group, true).expect_err("a link is no tree");
+    set_fs_group(place.path().join("link"), group, true).expect_err("a link is not a tree");
 }

@@ -1,4 +1,4 @@
-//! Keeps a certificate: renews it in time, and asks for another when something else is wanted.
+//! Keeps a certificate valid: renews it in time and requests another when the spec changes.
 
 use std::{pin::pin, time::Duration};
 
@@ -11,171 +11,176 @@ use tokio::{
 use tracing::{info, warn};
 use vk_supervisor::{Backoff, Clock};
 
-use super::{CertificateSpec, Error, Pair, Store, obtain};
+use super::{CertificateSpec, CertificateStore, Error, NodeCertificate, obtain};
 use crate::Client;
 
-/// How often the clock is read while there is nothing to do: a machine that slept, or whose clock was set, is noticed.
-const LOOK: Duration = Duration::from_secs(10);
-/// Certificates that are old when they come, as with a clock that is wrong, do not make a storm: after each there is a pause
-/// of a quarter of what is left of it, within these.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// How often the clock is read while idle. This notices a suspended host and a clock that was set.
+const CLOCK_CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// After a certificate was issued, the next request waits for a quarter of the remaining lifetime, within these bounds. This
+/// prevents a storm of requests if certificates are about to expire when issued, as with a wrong clock.
+const MIN_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LAST_RETRY: Duration = Duration::from_mins(5);
 
-/// How it stands with a certificate.
+/// The state of a certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenewalStatus {
-    /// The one to use. Never one that has expired.
-    pub current: Option<Pair>,
-    /// The request that waits for somebody to decide: `kubectl certificate approve NAME`.
+    /// The certificate to use. Never an expired one.
+    pub current: Option<NodeCertificate>,
+    /// The name of the undecided request: `kubectl certificate approve NAME`.
     pub pending: Option<String>,
-    /// What went wrong last. It goes with the next success.
-    pub trouble: Option<String>,
+    /// The last error. Cleared by the next success.
+    pub last_error: Option<String>,
 }
 
-/// Keeps one certificate. What it has from before is in use as soon as this is made.
+/// Keeps one certificate valid. A stored certificate is in use as soon as this is created.
 pub struct Renewer {
     client: Client,
     fallback: Option<Client>,
-    wanted: watch::Receiver<CertificateSpec>,
-    store: Store,
+    spec: watch::Receiver<CertificateSpec>,
+    store: CertificateStore,
     clock: Clock,
     status: watch::Sender<RenewalStatus>,
-    /// When to replace the current one.
-    due: Timestamp,
-    /// No success is followed by another attempt before this.
-    rested: Instant,
+    /// When to renew the current certificate.
+    renew_at: Timestamp,
+    /// Earliest time for another request after a success.
+    not_before: Instant,
 }
 
 // === impl Renewer ===
 
 impl Renewer {
-    /// Keeps the certificate that is wanted at any time.
-    pub fn new(client: Client, wanted: watch::Receiver<CertificateSpec>, store: Store, clock: Clock) -> Self {
+    /// Keeps a certificate for the current spec.
+    pub fn new(
+        client: Client,
+        spec: watch::Receiver<CertificateSpec>,
+        store: CertificateStore,
+        clock: Clock,
+    ) -> Self {
         let mut status = RenewalStatus::default();
         let now = clock.now();
         match store.load() {
-            // Another node's would be worse than none. One that lacks an address is better.
+            // Never use another node's certificate. One that lacks an address is better than none.
             Ok(pair) => {
-                let wanted = wanted.borrow();
-                status.current = pair.filter(|pair| !pair.expired(now) && pair.belongs_to(&wanted));
+                let spec = spec.borrow();
+                status.current = pair.filter(|pair| !pair.is_expired(now) && pair.belongs_to(&spec));
             }
             Err(error) => {
-                warn!(%error, "the stored certificate cannot be used: asking for another");
-                status.trouble = Some(error.to_string());
+                warn!(%error, "the stored certificate cannot be used: requesting another");
+                status.last_error = Some(error.to_string());
             }
         }
-        let due = status.current.as_ref().map_or(now, |pair| due(pair, &mut rand::rng()));
+        let renew_at = status.current.as_ref().map_or(now, |pair| renew_at(pair, &mut rand::rng()));
         if let Some(pair) = &status.current {
-            let wanted = wanted.borrow();
-            client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
+            let spec = spec.borrow();
+            client.metrics().certificate(spec.signer.purpose(), &spec.node, pair.not_after());
         }
         Self {
             client,
             fallback: None,
-            wanted,
+            spec,
             store,
             clock,
             status: watch::Sender::new(status),
-            due,
-            rested: Instant::now(),
+            renew_at,
+            not_before: Instant::now(),
         }
     }
 
-    /// Asks through this client when there is no certificate that is valid, where the first client lives by the certificate
-    /// itself.
+    /// Uses this client to request a certificate while none is valid: for a first client that authenticates with the
+    /// certificate itself.
     #[must_use]
     pub fn with_fallback(mut self, client: Client) -> Self {
         self.fallback = Some(client);
         self
     }
 
-    /// How it stands, now and later.
+    /// Subscribes to the status.
     pub fn status(&self) -> watch::Receiver<RenewalStatus> {
         self.status.subscribe()
     }
 
-    /// Keeps the certificate for ever. May be dropped at any time.
+    /// Runs forever. Cancel-safe.
     pub async fn run(mut self) {
         let mut backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
         let mut rng = StdRng::from_rng(&mut rand::rng());
         loop {
-            let wanted = self.wanted.borrow_and_update().clone();
+            let spec = self.spec.borrow_and_update().clone();
             self.drop_expired();
-            if !self.must_ask(&wanted) {
+            if !self.needs_request(&spec) {
                 tokio::select! {
-                    () = sleep(LOOK) => {}
-                    () = changed(&mut self.wanted) => {}
+                    () = sleep(CLOCK_CHECK_PERIOD) => {}
+                    () = changed(&mut self.spec) => {}
                 }
                 continue;
             }
-            let error = match self.ask(&wanted).await {
+            let error = match self.request(&spec).await {
                 Some(Ok(pair)) => {
-                    self.due = due(&pair, &mut rng);
+                    self.renew_at = renew_at(&pair, &mut rng);
                     let left = pair.not_after().duration_since(self.clock.now());
                     let pause = Duration::try_from(left).unwrap_or_default() / 4;
-                    self.rested = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-                    self.client.metrics().certificate(wanted.signer.word(), &wanted.node, pair.not_after());
+                    self.not_before = Instant::now() + pause.clamp(MIN_PAUSE, MAX_PAUSE);
+                    self.client.metrics().certificate(spec.signer.purpose(), &spec.node, pair.not_after());
                     self.status
                         .send_replace(RenewalStatus { current: Some(pair), ..RenewalStatus::default() });
                     backoff.reset();
                     continue;
                 }
                 Some(Err(error)) => error,
-                // Something else is wanted by now.
+                // The spec changed.
                 None => continue,
             };
             let asked = match &error {
                 Error::Api { error, .. } => error.retry_after,
                 _ => None,
             };
-            let wait = self.in_time(backoff.next(asked, &mut rng));
-            warn!(node = wanted.node, %error, ?wait, "no new {} certificate: trying again", wanted.signer.word());
+            let wait = self.cap_before_expiry(backoff.next(asked, &mut rng));
+            warn!(node = spec.node, %error, ?wait, "no new {} certificate: will retry", spec.signer.purpose());
             self.status.send_modify(|status| {
                 status.pending = None;
-                status.trouble = Some(error.to_string());
+                status.last_error = Some(error.to_string());
             });
             let until = Instant::now() + wait;
             while Instant::now() < until {
                 self.drop_expired();
                 tokio::select! {
-                    () = sleep(LOOK.min(until.saturating_duration_since(Instant::now()))) => {}
-                    () = changed(&mut self.wanted) => break,
+                    () = sleep(CLOCK_CHECK_PERIOD.min(until.saturating_duration_since(Instant::now()))) => {}
+                    () = changed(&mut self.spec) => break,
                 }
             }
         }
     }
 
-    /// Whether it is time for another certificate.
-    fn must_ask(&self, wanted: &CertificateSpec) -> bool {
+    /// Whether to request another certificate now.
+    fn needs_request(&self, spec: &CertificateSpec) -> bool {
         let status = self.status.borrow();
         let Some(current) = &status.current else { return true };
-        if let Some(lack) = current.lacks(wanted) {
-            info!(node = wanted.node, "the {} certificate is replaced: {lack}", wanted.signer.word());
+        if let Some(lack) = current.mismatch(spec) {
+            info!(node = spec.node, "replacing the {} certificate: {lack}", spec.signer.purpose());
             return true;
         }
-        self.clock.now() >= self.due && Instant::now() >= self.rested
+        self.clock.now() >= self.renew_at && Instant::now() >= self.not_before
     }
 
-    /// Asks until somebody has decided. `None`: something else is wanted meanwhile.
-    async fn ask(&mut self, wanted: &CertificateSpec) -> Option<Result<Pair, Error>> {
-        let Self { client, fallback, wanted: changes, store, clock, status, .. } = self;
+    /// Requests a certificate and waits for a decision. `None` if the spec changed meanwhile.
+    async fn request(&mut self, spec: &CertificateSpec) -> Option<Result<NodeCertificate, Error>> {
+        let Self { client, fallback, spec: changes, store, clock, status, .. } = self;
         let client = match fallback {
             Some(fallback) if status.borrow().current.is_none() => fallback,
             _ => client,
         };
         let pending = status.clone();
-        let tell = move |name: &str| {
+        let on_created = move |name: &str| {
             pending.send_modify(|status| status.pending = Some(name.to_owned()));
         };
-        let mut asking = pin!(obtain(client, wanted, store, clock, tell));
+        let mut request = pin!(obtain(client, spec, store, clock, on_created));
         loop {
             tokio::select! {
-                decided = &mut asking => return Some(decided),
-                () = sleep(LOOK) => drop_expired(status, clock),
+                decided = &mut request => return Some(decided),
+                () = sleep(CLOCK_CHECK_PERIOD) => drop_expired(status, clock),
                 () = changed(changes) => {
-                    if *changes.borrow_and_update() != *wanted {
+                    if *changes.borrow_and_update() != *spec {
                         status.send_modify(|status| status.pending = None);
                         return None;
                     }
@@ -184,8 +189,8 @@ impl Renewer {
         }
     }
 
-    /// Not so long that the certificate is over by then.
-    fn in_time(&self, wait: Duration) -> Duration {
+    /// Shortens a wait so that it ends before the certificate expires.
+    fn cap_before_expiry(&self, wait: Duration) -> Duration {
         match &self.status.borrow().current {
             Some(current) => {
                 let left = current.not_after().duration_since(self.clock.now());
@@ -200,9 +205,9 @@ impl Renewer {
     }
 }
 
-/// Waits for another wish; for ever when nobody is there any more to have one.
-async fn changed(wanted: &mut watch::Receiver<CertificateSpec>) {
-    if wanted.changed().await.is_err() {
+/// Waits for the spec to change; forever if its sender is gone.
+async fn changed(spec: &mut watch::Receiver<CertificateSpec>) {
+    if spec.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
@@ -210,7 +215,7 @@ async fn changed(wanted: &mut watch::Receiver<CertificateSpec>) {
 fn drop_expired(status: &watch::Sender<RenewalStatus>, clock: &Clock) {
     let now = clock.now();
     status.send_if_modified(|status| {
-        let expired = status.current.take_if(|pair| pair.expired(now));
+        let expired = status.current.take_if(|pair| pair.is_expired(now));
         if let Some(pair) = &expired {
             warn!(since = %pair.not_after(), "the certificate has expired");
         }
@@ -218,8 +223,8 @@ fn drop_expired(status: &watch::Sender<RenewalStatus>, clock: &Clock) {
     });
 }
 
-/// As the kubelet: after 70 to 90 per cent of its life.
-fn due(pair: &Pair, rng: &mut impl Rng) -> Timestamp {
+/// Picks the renewal time as the kubelet does: after 70 to 90 per cent of the lifetime.
+fn renew_at(pair: &NodeCertificate, rng: &mut impl Rng) -> Timestamp {
     let life = pair.not_after().duration_since(pair.not_before());
     let part = life.as_secs_f64() * rng.random_range(0.7..=0.9);
     let used = SignedDuration::try_from_secs_f64(part).unwrap_or(SignedDuration::ZERO);

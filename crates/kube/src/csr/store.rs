@@ -1,4 +1,4 @@
-//! Where a pair is kept: one file, so that certificate and key can never be of two minds.
+//! The file of a certificate and its key. It is one file, so that they always match.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,48 +7,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Error, Pair};
+use super::{Error, NodeCertificate};
 
-/// A file with a certificate and its key in PEM, which only its owner may read. Beside it, with `.key` added to the name,
-/// stands the key of a request that is not decided: after a restart the same request is waited for.
+/// A PEM file with a certificate and its key, mode 0600. A file with `.key` added to the name holds the key of an undecided
+/// request, so that a restarted process waits for the same request.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct CertificateStore {
     path: PathBuf,
 }
 
-impl Store {
-    /// Keeps it here. Folders are made when something is kept.
+impl CertificateStore {
+    /// Uses this path. Missing directories are created with the first write.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is kept, if anything.
-    pub fn load(&self) -> Result<Option<Pair>, Error> {
+    /// Reads the stored certificate, if there is one.
+    pub fn load(&self) -> Result<Option<NodeCertificate>, Error> {
         let Some(pem) = read(&self.path)? else { return Ok(None) };
-        Pair::from_pem(&pem).map(Some).map_err(|error| Error::File {
+        NodeCertificate::from_pem(&pem).map(Some).map_err(|error| Error::File {
             operation: "use",
             path: self.path.clone(),
             reason: error.to_string(),
         })
     }
 
-    /// Keeps a pair in place of the one before, as a whole or not at all. The key of its request is not needed any more.
-    pub fn save(&self, pair: &Pair) -> Result<(), Error> {
+    /// Replaces the stored certificate atomically and removes the key of the pending request.
+    pub fn save(&self, pair: &NodeCertificate) -> Result<(), Error> {
         write(&self.path, pair.pem())?;
-        self.forget_key()
+        self.remove_key()
     }
 
-    /// Keeps any text in the same manner.
-    pub(crate) fn save_text(&self, text: &str) -> Result<(), Error> {
+    /// Replaces the file with any text, atomically.
+    pub(crate) fn write_text(&self, text: &str) -> Result<(), Error> {
         write(&self.path, text)
     }
 
-    /// The key of the request that is under way.
+    /// The key of the pending request.
     pub(super) fn key(&self) -> Result<Option<String>, Error> {
         read(&self.key_path())
     }
@@ -57,8 +57,8 @@ impl Store {
         write(&self.key_path(), pem)
     }
 
-    /// The request came to nothing.
-    pub(super) fn forget_key(&self) -> Result<(), Error> {
+    /// Removes the key of the pending request.
+    pub(super) fn remove_key(&self) -> Result<(), Error> {
         let path = self.key_path();
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
@@ -81,21 +81,21 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// A file of another name first: whoever reads sees the old one or the new one, also after a crash.
+/// Writes a temporary file and renames it: readers see the old or the new content, also after a crash.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(Error::file("make", folder))?;
     let mut name = path.to_path_buf().into_os_string();
     name.push(".new");
-    let beside = PathBuf::from(name);
+    let temporary = PathBuf::from(name);
     let written = (|| {
-        // One that a crash left behind may have other rights.
-        drop(fs::remove_file(&beside));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        // A file left over from a crash may have another mode.
+        drop(fs::remove_file(&temporary));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, path)?;
+        fs::rename(&temporary, path)?;
         File::open(folder)?.sync_all()
     })();
     written.map_err(Error::file("write", path))

@@ -1,6 +1,6 @@
-//! Against a cluster in memory that signs, refuses or lets wait as a test says, in paused time.
+//! Tests against a fake signer that signs, rejects or delays requests, in paused time.
 
-mod authority;
+mod fake_signer;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
@@ -8,41 +8,41 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use vk_supervisor::Clock;
 
-use self::authority::{Authority, Policy};
+use self::fake_signer::{FakeSigner, Policy};
 use super::*;
 use crate::Client;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-struct Bench {
+struct Harness {
     folder: tempfile::TempDir,
-    authority: Authority,
+    signer: FakeSigner,
     clock: Clock,
-    wanted: watch::Sender<CertificateSpec>,
+    spec: watch::Sender<CertificateSpec>,
 }
 
-impl Bench {
-    fn new(wanted: CertificateSpec) -> Self {
+impl Harness {
+    fn new(spec: CertificateSpec) -> Self {
         let start: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
         let clock = Clock::following_tokio(start);
         Self {
             folder: tempfile::tempdir().unwrap(),
-            authority: Authority::new(clock.clone(), HOUR),
+            signer: FakeSigner::new(clock.clone(), HOUR),
             clock,
-            wanted: watch::Sender::new(wanted),
+            spec: watch::Sender::new(spec),
         }
     }
 
-    fn store(&self) -> Store {
-        Store::new(self.folder.path().join("pki/vk.pem"))
+    fn store(&self) -> CertificateStore {
+        CertificateStore::new(self.folder.path().join("pki/vk.pem"))
     }
 
     fn client(&self) -> Client {
-        self.authority.client()
+        self.signer.client()
     }
 
     fn renewer(&self) -> Renewer {
-        Renewer::new(self.client(), self.wanted.subscribe(), self.store(), self.clock.clone())
+        Renewer::new(self.client(), self.spec.subscribe(), self.store(), self.clock.clone())
     }
 
     /// Runs a renewer in the background.
@@ -63,172 +63,172 @@ async fn seen(
     status: &mut watch::Receiver<RenewalStatus>,
     what: impl FnMut(&RenewalStatus) -> bool,
 ) -> RenewalStatus {
-    // Paused time runs on by itself while everybody waits.
+    // Paused time advances while all tasks wait.
     tokio::time::timeout(Duration::from_hours(48), status.wait_for(what)).await.unwrap().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_is_asked_for_stored_and_found_again() {
-    let bench = Bench::new(serving(&["10.0.0.1", "fd00::1"]));
-    let (mut status, tasks) = bench.run();
+async fn a_certificate_is_requested_stored_and_loaded_again() {
+    let harness = Harness::new(serving(&["10.0.0.1", "fd00::1"]));
+    let (mut status, tasks) = harness.run();
     let first = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
-    assert_eq!(first.lacks(&bench.wanted.borrow()), None);
-    assert_eq!(bench.authority.requests().len(), 1);
-    let asked = bench.authority.requests().remove(0);
+    assert_eq!(first.mismatch(&harness.spec.borrow()), None);
+    assert_eq!(harness.signer.requests().len(), 1);
+    let asked = harness.signer.requests().remove(0);
     assert_eq!(asked.spec.signer_name, "kubernetes.io/kubelet-serving");
     assert_eq!(asked.spec.usages.unwrap(), ["digital signature", "server auth"]);
     drop(tasks);
 
-    let path = bench.store().path().to_owned();
+    let path = harness.store().path().to_owned();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let files = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
-    assert_eq!(files, 1, "nothing is left beside the certificate");
+    assert_eq!(files, 1, "only the certificate is left");
 
-    // The next process has it at once, and asks for nothing.
-    let status = bench.renewer().status();
+    // The next process uses it at once and requests nothing.
+    let status = harness.renewer().status();
     assert_eq!(status.borrow().current.as_ref(), Some(&first));
-    let (_standing, _tasks) = bench.run();
+    let (_status, _tasks) = harness.run();
     tokio::time::sleep(HOUR / 2).await;
-    assert_eq!(bench.authority.requests().len(), 1);
+    assert_eq!(harness.signer.requests().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_is_renewed_when_70_to_90_per_cent_of_its_life_are_over() {
-    let bench = Bench::new(CertificateSpec::client("vk"));
-    let (mut status, _tasks) = bench.run();
+async fn a_certificate_is_renewed_after_70_to_90_per_cent_of_its_lifetime() {
+    let harness = Harness::new(CertificateSpec::client("vk"));
+    let (mut status, _tasks) = harness.run();
     let mut last = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
     let mut parts = Vec::new();
     for _ in 0..20 {
         let next = seen(&mut status, |now| now.current.as_ref().is_some_and(|pair| *pair != last)).await;
-        let life = last.not_after().duration_since(last.not_before()).as_secs_f64();
-        parts.push(bench.clock.now().duration_since(last.not_before()).as_secs_f64() / life);
+        let lifetime = last.not_after().duration_since(last.not_before()).as_secs_f64();
+        parts.push(harness.clock.now().duration_since(last.not_before()).as_secs_f64() / lifetime);
         last = next.current.unwrap();
     }
-    // Up to ten seconds pass until the clock is read, and one or two until the answer is seen.
+    // Up to ten seconds pass until the clock is read, and one or two until the certificate is issued.
     assert!(parts.iter().all(|part| (0.7..=0.905).contains(part)), "{parts:?}");
     let (least, most) =
         (parts.iter().copied().fold(1.0, f64::min), parts.iter().copied().fold(0.0, f64::max));
-    assert!(most - least > 0.02, "they are spread: {parts:?}");
-    assert_eq!(bench.store().load().unwrap(), Some(last));
+    assert!(most - least > 0.02, "renewals are spread: {parts:?}");
+    assert_eq!(harness.store().load().unwrap(), Some(last));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_old_certificate_serves_while_the_new_one_is_pending_and_not_beyond_its_life() {
-    let bench = Bench::new(serving(&["10.0.0.1"]));
-    let (mut status, _tasks) = bench.run();
+async fn the_old_certificate_is_used_while_a_new_one_is_pending_until_it_expires() {
+    let harness = Harness::new(serving(&["10.0.0.1"]));
+    let (mut status, _tasks) = harness.run();
     let first = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
-    bench.authority.set(Policy::Wait);
+    harness.signer.set_policy(Policy::Wait);
     let waiting = seen(&mut status, |status| status.pending.is_some()).await;
     assert_eq!(waiting.current.as_ref(), Some(&first));
-    assert!(bench.clock.now() < first.not_after());
+    assert!(harness.clock.now() < first.not_after());
     let expired = seen(&mut status, |status| status.current.is_none()).await;
-    assert!(expired.pending.is_some() && bench.clock.now() >= first.not_after());
-    bench.authority.set(Policy::Sign);
+    assert!(expired.pending.is_some() && harness.clock.now() >= first.not_after());
+    harness.signer.set_policy(Policy::Sign);
     let renewed = seen(&mut status, |status| status.current.is_some()).await;
-    assert_eq!((renewed.pending, renewed.trouble), (None, None));
-    assert_eq!(bench.authority.requests().len(), 2, "one request was enough for all the waiting");
+    assert_eq!((renewed.pending, renewed.last_error), (None, None));
+    assert_eq!(harness.signer.requests().len(), 2, "one request for the whole wait");
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_address_gets_another_certificate_and_the_old_one_serves_until_then() {
-    let bench = Bench::new(serving(&["10.0.0.1"]));
-    let (mut status, _tasks) = bench.run();
+async fn a_new_address_needs_a_new_certificate_and_the_old_one_is_used_until_then() {
+    let harness = Harness::new(serving(&["10.0.0.1"]));
+    let (mut status, _tasks) = harness.run();
     let first = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
-    bench.authority.set(Policy::Wait);
-    bench.wanted.send_replace(serving(&["10.0.0.2"]));
+    harness.signer.set_policy(Policy::Wait);
+    harness.spec.send_replace(serving(&["10.0.0.2"]));
     let waiting = seen(&mut status, |status| status.pending.is_some()).await;
     assert_eq!(waiting.current.as_ref(), Some(&first));
-    // And again, before anybody has decided: the request for an address that is gone is left alone.
-    bench.wanted.send_replace(serving(&["10.0.0.3"]));
+    // The address changes again before a decision: the outdated request is left alone.
+    harness.spec.send_replace(serving(&["10.0.0.3"]));
     let later =
         seen(&mut status, |status| status.pending.is_some() && status.pending != waiting.pending).await;
     assert_eq!(later.current.as_ref(), Some(&first));
-    bench.authority.set(Policy::Sign);
+    harness.signer.set_policy(Policy::Sign);
     let second = seen(&mut status, |now| now.current.as_ref() != Some(&first)).await.current.unwrap();
-    assert_eq!(second.lacks(&serving(&["10.0.0.3"])), None);
-    assert!(second.lacks(&serving(&["10.0.0.2"])).unwrap().contains("10.0.0.2"));
-    // Fewer addresses need no other certificate.
-    bench.wanted.send_replace(CertificateSpec::serving("vk", ["vk".to_owned()], []));
+    assert_eq!(second.mismatch(&serving(&["10.0.0.3"])), None);
+    assert!(second.mismatch(&serving(&["10.0.0.2"])).unwrap().contains("10.0.0.2"));
+    // Fewer addresses need no new certificate.
+    harness.spec.send_replace(CertificateSpec::serving("vk", ["vk".to_owned()], []));
     tokio::time::sleep(Duration::from_mins(5)).await;
-    assert_eq!(bench.authority.requests().len(), 3);
+    assert_eq!(harness.signer.requests().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_restart_the_same_request_is_waited_for() {
-    let bench = Bench::new(serving(&["10.0.0.1"]));
-    bench.authority.set(Policy::Wait);
+async fn a_restarted_process_waits_for_the_same_request() {
+    let harness = Harness::new(serving(&["10.0.0.1"]));
+    harness.signer.set_policy(Policy::Wait);
     let mut names = Vec::new();
     for _ in 0..3 {
-        let (mut status, tasks) = bench.run();
+        let (mut status, tasks) = harness.run();
         names.push(seen(&mut status, |status| status.pending.is_some()).await.pending.unwrap());
         drop(tasks);
     }
     names.dedup();
     assert_eq!(names.len(), 1, "{names:?}");
-    assert_eq!(bench.authority.requests().len(), 1);
-    // Unless something else is wanted by then.
-    bench.wanted.send_replace(serving(&["10.0.0.9"]));
-    bench.authority.set(Policy::Sign);
-    let (mut status, _tasks) = bench.run();
+    assert_eq!(harness.signer.requests().len(), 1);
+    // Unless the spec changed.
+    harness.spec.send_replace(serving(&["10.0.0.9"]));
+    harness.signer.set_policy(Policy::Sign);
+    let (mut status, _tasks) = harness.run();
     let pair = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
-    assert_eq!(pair.lacks(&serving(&["10.0.0.9"])), None);
-    assert_eq!(bench.authority.requests().len(), 2);
+    assert_eq!(pair.mismatch(&serving(&["10.0.0.9"])), None);
+    assert_eq!(harness.signer.requests().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_denied_not_signed_or_deleted_is_asked_for_again_with_growing_pauses() {
+async fn denied_failed_and_deleted_requests_are_retried_with_back_off() {
     for (policy, words) in [
         (Policy::Deny, "was denied: NotYou: no"),
         (Policy::Fail, "was not signed: Broken: no"),
         (Policy::Delete, "was deleted"),
-        (Policy::Strange, "cannot be used: not a certificate with its key"),
-        (Policy::Nameless, "does not hold vk, 10.0.0.1"),
-        (Policy::Refuse(403), "cannot create a certificate signing request"),
-        (Policy::Refuse(401), "cannot create a certificate signing request"),
+        (Policy::WrongKey, "cannot be used: not a certificate with its key"),
+        (Policy::NoNames, "does not hold vk, 10.0.0.1"),
+        (Policy::Reject(403), "cannot create a certificate signing request"),
+        (Policy::Reject(401), "cannot create a certificate signing request"),
     ] {
-        let bench = Bench::new(serving(&["10.0.0.1"]));
-        bench.authority.set(policy);
-        let (mut status, _tasks) = bench.run();
-        let trouble = seen(&mut status, |status| status.trouble.is_some()).await;
-        assert!(trouble.trouble.as_ref().unwrap().contains(words), "{policy:?}: {trouble:?}");
-        assert!(trouble.current.is_none());
+        let harness = Harness::new(serving(&["10.0.0.1"]));
+        harness.signer.set_policy(policy);
+        let (mut status, _tasks) = harness.run();
+        let failed = seen(&mut status, |status| status.last_error.is_some()).await;
+        assert!(failed.last_error.as_ref().unwrap().contains(words), "{policy:?}: {failed:?}");
+        assert!(failed.current.is_none());
         tokio::time::sleep(HOUR).await;
-        let asked = bench.authority.attempts();
+        let asked = harness.signer.attempts();
         assert!((10..=40).contains(&asked), "{policy:?}: {asked} attempts in an hour");
-        bench.authority.set(Policy::Sign);
+        harness.signer.set_policy(Policy::Sign);
         let good = seen(&mut status, |status| status.current.is_some()).await;
-        assert_eq!(good.trouble, None, "{policy:?}");
+        assert_eq!(good.last_error, None, "{policy:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn pauses_never_outlast_the_certificate() {
+async fn retries_happen_before_the_certificate_expires() {
     for end in [Duration::from_secs(3), Duration::from_secs(20), Duration::from_mins(2)] {
-        let bench = Bench::new(CertificateSpec::client("vk"));
-        let (mut status, _tasks) = bench.run();
+        let harness = Harness::new(CertificateSpec::client("vk"));
+        let (mut status, _tasks) = harness.run();
         let first = seen(&mut status, |status| status.current.is_some()).await.current.unwrap();
-        bench.authority.set(Policy::Refuse(503));
-        // The cluster is back shortly before the end.
-        let left = Duration::try_from(first.not_after().duration_since(bench.clock.now())).unwrap();
+        harness.signer.set_policy(Policy::Reject(503));
+        // The cluster is back shortly before the certificate expires.
+        let left = Duration::try_from(first.not_after().duration_since(harness.clock.now())).unwrap();
         tokio::time::sleep(left.checked_sub(end).unwrap()).await;
-        assert!(status.borrow().trouble.is_some());
-        bench.authority.set(Policy::Sign);
+        assert!(status.borrow().last_error.is_some());
+        harness.signer.set_policy(Policy::Sign);
         let renewed = seen(&mut status, |now| now.current.as_ref() != Some(&first)).await;
         assert!(renewed.current.is_some(), "it was renewed in time with {end:?} left");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_nodes_wait_for_approval_with_few_watches_and_seldom_reads() {
+async fn many_pending_nodes_use_few_watches_and_few_reads() {
     const NODES: usize = 100;
-    let bench = Bench::new(CertificateSpec::client("unused"));
-    bench.authority.set(Policy::Wait);
+    let harness = Harness::new(CertificateSpec::client("unused"));
+    harness.signer.set_policy(Policy::Wait);
     let mut tasks = tokio::task::JoinSet::new();
     let mut kept = Vec::new();
     for index in 0..NODES {
-        let (sender, wanted) = watch::channel(CertificateSpec::client(format!("vk-{index}")));
-        let store = Store::new(bench.folder.path().join(format!("{index}.pem")));
-        let renewer = Renewer::new(bench.client(), wanted, store, bench.clock.clone());
+        let (sender, spec) = watch::channel(CertificateSpec::client(format!("vk-{index}")));
+        let store = CertificateStore::new(harness.folder.path().join(format!("{index}.pem")));
+        let renewer = Renewer::new(harness.client(), spec, store, harness.clock.clone());
         kept.push((sender, renewer.status()));
         tasks.spawn(renewer.run());
     }
@@ -236,73 +236,75 @@ async fn many_nodes_wait_for_approval_with_few_watches_and_seldom_reads() {
         seen(status, |status| status.pending.is_some()).await;
     }
     tokio::time::sleep(Duration::from_mins(5)).await;
-    let before = bench.authority.reads();
+    let before = harness.signer.reads();
     tokio::time::sleep(Duration::from_mins(5)).await;
-    let reads = bench.authority.reads() - before;
+    let reads = harness.signer.reads() - before;
     assert!((4 * NODES..=11 * NODES).contains(&reads), "{reads} in five minutes");
-    assert!(bench.authority.watches() <= 10, "{} watches", bench.authority.watches());
-    bench.authority.set(Policy::Sign);
+    assert!(harness.signer.watches() <= 10, "{} watches", harness.signer.watches());
+    harness.signer.set_policy(Policy::Sign);
     for (_, status) in &mut kept {
         seen(status, |status| status.current.is_some()).await;
     }
-    assert_eq!(bench.authority.attempts(), NODES, "one request for each");
+    assert_eq!(harness.signer.attempts(), NODES, "one request for each");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_clock_is_named_and_makes_no_storm() {
-    let bench = Bench::new(CertificateSpec::client("vk"));
-    // The authority lives a day behind: what it issues has expired here.
-    bench.authority.set_back(Duration::from_hours(24));
-    let (mut status, tasks) = bench.run();
-    let trouble = seen(&mut status, |status| status.trouble.is_some()).await.trouble.unwrap();
+async fn a_wrong_clock_is_reported_and_causes_no_request_storm() {
+    let harness = Harness::new(CertificateSpec::client("vk"));
+    // The signer's clock is a day behind: its certificates are expired here.
+    harness.signer.set_clock_behind(Duration::from_hours(24));
+    let (mut status, tasks) = harness.run();
+    let last_error = seen(&mut status, |status| status.last_error.is_some()).await.last_error.unwrap();
     assert!(
-        trouble.contains("the clock of this machine shows 2026-06-01") && trouble.contains("set the clock"),
-        "{trouble}"
+        last_error.contains("the clock of this host shows 2026-06-01")
+            && last_error.contains("set the clock"),
+        "{last_error}"
     );
     drop(tasks);
 
-    // So little behind that it is valid here, and due as soon as it comes.
-    bench.authority.set_back(HOUR * 19 / 20);
-    let before = bench.authority.attempts();
-    let (mut status, _tasks) = bench.run();
+    // A little behind: certificates are valid here, and due for renewal when issued.
+    harness.signer.set_clock_behind(HOUR * 19 / 20);
+    let before = harness.signer.attempts();
+    let (mut status, _tasks) = harness.run();
     seen(&mut status, |status| status.current.is_some()).await;
     tokio::time::sleep(Duration::from_mins(30)).await;
-    let asked = bench.authority.attempts() - before;
-    assert!((20..=60).contains(&asked), "some in a minute: {asked}");
+    let asked = harness.signer.attempts() - before;
+    assert!((20..=60).contains(&asked), "about one per minute: {asked}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_valid_certificate_the_fallback_asks() {
-    let bench = Bench::new(CertificateSpec::client("vk"));
-    let deaf = Authority::new(bench.clock.clone(), HOUR);
-    deaf.set(Policy::Refuse(401));
-    let renewer = Renewer::new(deaf.client(), bench.wanted.subscribe(), bench.store(), bench.clock.clone())
-        .with_fallback(bench.client());
+async fn the_fallback_client_requests_while_no_certificate_is_valid() {
+    let harness = Harness::new(CertificateSpec::client("vk"));
+    let rejecting = FakeSigner::new(harness.clock.clone(), HOUR);
+    rejecting.set_policy(Policy::Reject(401));
+    let renewer =
+        Renewer::new(rejecting.client(), harness.spec.subscribe(), harness.store(), harness.clock.clone())
+            .with_fallback(harness.client());
     let mut status = renewer.status();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(renewer.run());
     seen(&mut status, |status| status.current.is_some()).await;
-    assert_eq!((deaf.attempts(), bench.authority.attempts()), (0, 1));
-    // The first client is asked while there is one, and the fallback when it has run out.
+    assert_eq!((rejecting.attempts(), harness.signer.attempts()), (0, 1));
+    // The first client is used while there is a certificate, the fallback after it expired.
     let first = status.borrow().current.clone();
     seen(&mut status, |now| now.current.is_some() && now.current != first).await;
-    assert!(deaf.attempts() > 0);
-    assert_eq!(bench.authority.attempts(), 2);
+    assert!(rejecting.attempts() > 0);
+    assert_eq!(harness.signer.attempts(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_foreign_or_expired_file_is_not_used() {
-    let bench = Bench::new(CertificateSpec::client("vk"));
-    let store = bench.store();
-    let pair = obtain(&bench.client(), &CertificateSpec::client("other"), &store, &bench.clock, |_| {})
+    let harness = Harness::new(CertificateSpec::client("vk"));
+    let store = harness.store();
+    let pair = obtain(&harness.client(), &CertificateSpec::client("other"), &store, &harness.clock, |_| {})
         .await
         .unwrap();
-    assert_eq!(bench.renewer().status().borrow().clone(), RenewalStatus::default(), "another node's");
+    assert_eq!(harness.renewer().status().borrow().clone(), RenewalStatus::default(), "another node's");
 
-    obtain(&bench.client(), &CertificateSpec::client("vk"), &store, &bench.clock, |_| {}).await.unwrap();
-    assert!(bench.renewer().status().borrow().current.is_some());
+    obtain(&harness.client(), &CertificateSpec::client("vk"), &store, &harness.clock, |_| {}).await.unwrap();
+    assert!(harness.renewer().status().borrow().current.is_some());
     tokio::time::sleep(HOUR).await;
-    assert_eq!(bench.renewer().status().borrow().clone(), RenewalStatus::default(), "expired");
+    assert_eq!(harness.renewer().status().borrow().clone(), RenewalStatus::default(), "expired");
 
     let whole = std::fs::read_to_string(store.path()).unwrap();
     let key = whole.find("-----BEGIN PRIVATE KEY").unwrap();
@@ -312,20 +314,21 @@ async fn a_damaged_foreign_or_expired_file_is_not_used() {
         std::fs::write(store.path(), damaged).unwrap();
         let error = store.load().unwrap_err().to_string();
         assert!(error.contains("vk.pem") && error.contains("not a certificate with its key"), "{error}");
-        assert!(bench.renewer().status().borrow().trouble.is_some());
+        assert!(harness.renewer().status().borrow().last_error.is_some());
     }
-    // And it is replaced.
-    let (mut status, _tasks) = bench.run();
+    // It is replaced.
+    let (mut status, _tasks) = harness.run();
     seen(&mut status, |status| status.current.is_some()).await;
     assert!(store.load().unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_key_of_a_pair_is_not_shown() {
-    let bench = Bench::new(CertificateSpec::client("vk"));
-    let pair = obtain(&bench.client(), &bench.wanted.borrow().clone(), &bench.store(), &bench.clock, |_| {})
-        .await
-        .unwrap();
+async fn debug_output_omits_the_key() {
+    let harness = Harness::new(CertificateSpec::client("vk"));
+    let pair =
+        obtain(&harness.client(), &harness.spec.borrow().clone(), &harness.store(), &harness.clock, |_| {})
+            .await
+            .unwrap();
     let shown = format!("{pair:?}");
     assert!(shown.contains("system:node:vk") && !shown.contains("PRIVATE"), "{shown}");
 }

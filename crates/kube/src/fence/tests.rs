@@ -17,12 +17,12 @@ fn clock() -> Clock {
     Clock::following_tokio(START.parse().unwrap())
 }
 
-/// A limit that both clocks reach after this time.
+/// A deadline that both clocks reach after this time.
 fn after(clock: &Clock, time: Duration) -> Deadline {
     Deadline { steady: Instant::now() + time, wall: clock.now() + time }
 }
 
-/// A client of a server that answers 404 after a second, and how often it was asked with each method.
+/// A client of a server that answers 404 after a second, and the methods of its requests.
 fn server(fence: &Fence) -> (Client, Arc<Mutex<Vec<String>>>) {
     let guard = fence.clone();
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -42,16 +42,16 @@ fn server(fence: &Fence) -> (Client, Arc<Mutex<Vec<String>>>) {
     (client.fenced(fence.clone()), asked)
 }
 
-/// Every kind of write, and what became of it.
+/// Tries every kind of write and returns the errors.
 async fn write_everything(client: &Client) -> Vec<Kind> {
-    let nodes = Objects::<Node>::cluster(client.clone());
+    let nodes = Objects::<Node>::all(client.clone());
     let body = serde_json::json!({});
     let kinds = [
         nodes.create(&Node::default()).await.map(drop),
         nodes.patch("a", Patch::Merge(&body)).await.map(drop),
         nodes.patch_status("a", Patch::Merge(&body)).await.map(drop),
         nodes.delete("a", "uid").await,
-        nodes.delete_now("a", "uid").await,
+        nodes.delete_with_grace("a", "uid", Duration::ZERO).await,
     ];
     let recorder = Recorder::new(client.clone(), "test", "a");
     recorder.publish(&ObjectReference::default(), Severity::Normal, "A", "b").await;
@@ -59,12 +59,12 @@ async fn write_everything(client: &Client) -> Vec<Kind> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_through_a_closed_fence_and_everything_can_be_read() {
+async fn a_closed_fence_blocks_all_writes_and_no_reads() {
     let fence = Fence::new(clock());
     let (client, asked) = server(&fence);
     assert_eq!(write_everything(&client).await, [Kind::Fenced; 5]);
-    assert!(asked.lock().is_empty(), "the server was not asked");
-    assert_eq!(Objects::<Node>::cluster(client.clone()).get("a").await.unwrap_err().kind, Kind::NotFound);
+    assert!(asked.lock().is_empty(), "no request was sent");
+    assert_eq!(Objects::<Node>::all(client.clone()).get("a").await.unwrap_err().kind, Kind::NotFound);
     assert_eq!(write_everything(&client.unfenced()).await, [Kind::NotFound; 5]);
 
     fence.set(Some(after(&fence.clock, Duration::from_mins(1))));
@@ -74,10 +74,10 @@ async fn nothing_is_written_through_a_closed_fence_and_everything_can_be_read() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_under_way_is_dropped_when_the_fence_closes() {
+async fn a_write_in_progress_is_cancelled_when_the_fence_closes() {
     let fence = Fence::new(clock());
     let (client, asked) = server(&fence);
-    let nodes = Objects::<Node>::cluster(client);
+    let nodes = Objects::<Node>::all(client);
     for (limit, closes) in [(SECOND / 2, None), (SECOND * 60, Some(SECOND / 2))] {
         let begin = Instant::now();
         fence.set(Some(after(&fence.clock, limit)));
@@ -95,7 +95,7 @@ async fn a_write_that_is_under_way_is_dropped_when_the_fence_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_that_is_moved_on_in_time_stays_open() {
+async fn a_fence_that_is_extended_in_time_stays_open() {
     let fence = Fence::new(clock());
     fence.set(Some(after(&fence.clock, SECOND)));
     let moving = async {
@@ -111,8 +111,8 @@ async fn a_fence_that_is_moved_on_in_time_stays_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whichever_clock_is_there_first_closes_it() {
-    // A machine that was suspended: the steady clock stood still, the wall clock did not.
+async fn the_clock_that_reaches_the_deadline_first_closes_the_fence() {
+    // A suspended host: the monotonic clock stopped, the wall clock did not.
     let ahead = Arc::new(AtomicUsize::new(0));
     let (base, jump) = (clock(), Arc::clone(&ahead));
     let jumping = Clock::new(move || base.now() + Duration::from_secs(jump.load(Ordering::Relaxed) as u64));
@@ -122,14 +122,14 @@ async fn whichever_clock_is_there_first_closes_it() {
     ahead.store(10, Ordering::Relaxed);
     assert!(!fence.is_open());
     ahead.store(0, Ordering::Relaxed);
-    // A wall clock that is set back.
+    // The wall clock is set back.
     fence.set(Some(Deadline { wall: fence.clock.now() + SECOND * 1000, ..after(&fence.clock, SECOND) }));
     tokio::time::sleep(SECOND).await;
     assert!(!fence.is_open());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_fence_goes_on_when_it_opens_and_not_when_its_time_was_over_before() {
+async fn waiting_ends_when_the_fence_opens_and_not_with_a_deadline_in_the_past() {
     let fence = Fence::new(clock());
     let late = fence.clone();
     let opening = async move {
@@ -142,5 +142,5 @@ async fn who_waits_for_a_fence_goes_on_when_it_opens_and_not_when_its_time_was_o
     tokio::join!(fence.opened(), opening);
     assert_eq!(begin.elapsed(), SECOND * 2);
     drop(fence.close_on_drop());
-    assert!(!fence.is_open(), "whoever had it is gone");
+    assert!(!fence.is_open(), "the guard was dropped");
 }

@@ -4,40 +4,40 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufWriter, DuplexStream};
 
 use super::*;
 
-/// A pulse whose time is played: steady milliseconds and those of the wall clock.
+/// A detector with fake clocks: milliseconds of the monotonic clock and of the wall clock.
 #[derive(Clone)]
-struct Played {
-    pulse: Arc<StallDetector>,
+struct FakeClocks {
+    detector: Arc<StallDetector>,
     steady: Arc<AtomicU64>,
     wall: Arc<AtomicU64>,
 }
 
-impl Played {
+impl FakeClocks {
     fn new() -> Self {
         let (steady, wall) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(100_000)));
-        let begin = Moment::now(&Clock::system());
+        let begin = ClockReading::now(&Clock::system());
         let (first, second) = (Arc::clone(&steady), Arc::clone(&wall));
-        let pulse = Arc::new(StallDetector::new(move || Moment {
+        let detector = Arc::new(StallDetector::new(move || ClockReading {
             steady: begin.steady + Duration::from_millis(first.load(Ordering::Relaxed)),
             wall: begin.wall + Duration::from_millis(second.load(Ordering::Relaxed)),
         }));
-        Self { pulse, steady, wall }
+        Self { detector, steady, wall }
     }
 
-    /// Time goes by without a beat.
-    fn pause(&self, millis: u64) {
+    /// Time passes without a check.
+    fn advance(&self, millis: u64) {
         self.steady.fetch_add(millis, Ordering::Relaxed);
         self.wall.fetch_add(millis, Ordering::Relaxed);
     }
 
-    /// A connection with a buffer above it, and its far end.
+    /// A buffered connection and its far end.
     fn connect(&self) -> (BufWriter<StallGuard<DuplexStream>>, DuplexStream) {
         let (near, far) = tokio::io::duplex(1024);
-        (BufWriter::new(StallGuard::new(near, Arc::clone(&self.pulse))), far)
+        (BufWriter::new(StallGuard::new(near, Arc::clone(&self.detector))), far)
     }
 }
 
-/// What has arrived when the connection is gone.
+/// Drops the connection and returns what arrived.
 async fn arrived(connection: BufWriter<StallGuard<DuplexStream>>, mut far: DuplexStream) -> String {
     drop(connection);
     let mut text = String::new();
@@ -46,25 +46,25 @@ async fn arrived(connection: BufWriter<StallGuard<DuplexStream>>, mut far: Duple
 }
 
 #[tokio::test]
-async fn what_waits_during_a_pause_is_never_sent_and_a_connection_made_after_it_works() {
-    let time = Played::new();
+async fn buffered_data_is_not_sent_after_a_pause_and_a_new_connection_works() {
+    let time = FakeClocks::new();
     let (mut connection, mut far) = time.connect();
     connection.write_all(b"before").await.unwrap();
     connection.flush().await.unwrap();
     connection.write_all(b"waiting").await.unwrap();
-    time.pause(1001);
+    time.advance(1001);
     for _ in 0..2 {
         let error = connection.flush().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
         assert!(error.to_string().contains("paused"), "{error}");
-        // Time that goes by as it should mends nothing.
-        time.pause(200);
-        time.pulse.beat();
+        // Normal time afterwards does not repair the connection.
+        time.advance(200);
+        time.detector.check_clocks();
     }
     far.write_all(b"answer").await.unwrap();
     let mut answer = [0; 6];
     connection.read_exact(&mut answer).await.unwrap();
-    assert_eq!(&answer, b"answer", "what comes in can be read");
+    assert_eq!(&answer, b"answer", "reads still work");
     assert_eq!(arrived(connection, far).await, "before");
 
     let (mut connection, far) = time.connect();
@@ -74,11 +74,11 @@ async fn what_waits_during_a_pause_is_never_sent_and_a_connection_made_after_it_
 }
 
 #[tokio::test]
-async fn a_pause_that_the_thread_notices_first_counts_as_well() {
-    let time = Played::new();
+async fn a_pause_detected_by_the_thread_counts_too() {
+    let time = FakeClocks::new();
     let (mut connection, far) = time.connect();
-    time.pause(5000);
-    assert_eq!(time.pulse.beat(), 1);
+    time.advance(5000);
+    assert_eq!(time.detector.check_clocks(), 1);
     let inner = connection.get_mut();
     assert!(inner.write(b"plain").await.is_err());
     assert!(inner.write_vectored(&[IoSlice::new(b"in"), IoSlice::new(b"parts")]).await.is_err());
@@ -88,23 +88,23 @@ async fn a_pause_that_the_thread_notices_first_counts_as_well() {
 }
 
 #[tokio::test]
-async fn a_beat_that_is_a_little_late_does_nothing() {
-    let time = Played::new();
+async fn a_slightly_late_check_is_not_a_stall() {
+    let time = FakeClocks::new();
     let (mut connection, far) = time.connect();
     for _ in 0..5 {
-        time.pause(1000);
+        time.advance(1000);
         connection.write_all(b".").await.unwrap();
         connection.flush().await.unwrap();
     }
-    assert_eq!(time.pulse.beat(), 0);
+    assert_eq!(time.detector.check_clocks(), 0);
     assert_eq!(arrived(connection, far).await, ".....");
 }
 
 #[tokio::test]
-async fn a_machine_that_slept_is_noticed_by_the_wall_clock_and_one_set_back_is_none() {
-    let time = Played::new();
+async fn a_suspended_host_is_detected_by_the_wall_clock_and_a_clock_set_back_is_no_stall() {
+    let time = FakeClocks::new();
     time.wall.fetch_sub(50_000, Ordering::Relaxed);
-    assert_eq!(time.pulse.beat(), 0);
+    assert_eq!(time.detector.check_clocks(), 0);
     let (mut connection, far) = time.connect();
     connection.write_all(b"waiting").await.unwrap();
     time.wall.fetch_add(1001, Ordering::Relaxed);
@@ -113,12 +113,15 @@ async fn a_machine_that_slept_is_noticed_by_the_wall_clock_and_one_set_back_is_n
 }
 
 #[test]
-fn the_pulse_of_this_process_beats_by_itself() {
-    let pulse = StallDetector::of_this_process();
-    let first = pulse.state.lock().last.steady;
-    let begin = Moment::now(&Clock::system());
-    while pulse.state.lock().last.steady == first {
-        assert!(Moment::now(&Clock::system()).since(begin) < Duration::from_mins(1), "it stands still");
-        thread::sleep(BEAT / 10);
+fn the_global_detector_checks_periodically() {
+    let detector = StallDetector::global();
+    let first = detector.state.lock().last.steady;
+    let begin = ClockReading::now(&Clock::system());
+    while detector.state.lock().last.steady == first {
+        assert!(
+            ClockReading::now(&Clock::system()).since(begin) < Duration::from_mins(1),
+            "no check happened"
+        );
+        thread::sleep(CHECK_PERIOD / 10);
     }
 }

@@ -1,11 +1,10 @@
-//! Reads the objects of a watch: all that there are, and then what changes.
+//! Lists and watches: all existing objects, and then the changes.
 //!
-//! Where the server can, the listing is streamed: objects come one by one, and neither side ever holds all of them. Where it
-//! cannot, they are listed in pages, and watched from there.
+//! If the server supports it, the list is streamed (`sendInitialEvents`): objects come one by one, and neither side holds all of
+//! them. Otherwise the objects are listed in pages and watched from there.
 //!
-//! kube-rs has a reader too, but asks for a streamed listing of any age. A server that lags behind would answer with the
-//! past, in which what was created since is missing; and what is missing in a listing counts as gone. Like client-go, this
-//! one asks for what is there now.
+//! kube-rs has a reader too, but it accepts a streamed list of any age. A server that lags behind would omit objects
+//! created since, and objects missing in a list count as deleted. Like client-go, this reader asks for the current state.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,108 +16,110 @@ use tracing::info;
 use super::{Selector, WatchEvent};
 use crate::{Error, Kind, Objects, objects::Object};
 
-/// Objects in one page of a listing.
-const PAGE: u32 = 500;
-/// How long a page may take.
-const PAGE_LIMIT: Duration = Duration::from_mins(1);
-/// How long the server may take to begin its answer.
-const OPEN_LIMIT: Duration = Duration::from_secs(30);
-/// After so much silence in a streamed listing, the server does not seem to know what was asked of it. That is what servers
-/// do that were made before streamed listings, unless they refuse.
-const SILENCE: Duration = Duration::from_secs(20);
-/// No streamed listing takes longer: it would be another sign of that.
-const LONGEST: Duration = Duration::from_mins(5);
+/// Objects in one page.
+const PAGE_SIZE: u32 = 500;
+/// Time limit of a page.
+const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time limit for the server to begin its answer.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this silence in a streamed list, the server probably ignored `sendInitialEvents`, as servers do that predate it, unless
+/// they reject it.
+const WATCH_LIST_SILENCE: Duration = Duration::from_secs(20);
+/// Time limit of a streamed list. Exceeding it suggests the same.
+const WATCH_LIST_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long the server keeps a watch open.
 const WATCH_SECONDS: u32 = 290;
-/// When a watch that is silent counts as dead: the server should have ended it.
-const IDLE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
-/// A watch that ends sooner, and without a word, is a failure.
-const SHORT: Duration = Duration::from_secs(1);
-/// What the server writes on the bookmark after the last object of a streamed listing.
-const END: &str = "k8s.io/initial-events-end";
+/// When a silent watch counts as dead: the server should have ended it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// A watch without events that ends sooner is a failure.
+const MIN_WATCH: Duration = Duration::from_secs(1);
+/// The annotation on the bookmark after the last object of a streamed list.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 type Events<K> = BoxStream<'static, kube::Result<ApiWatchEvent<K>>>;
 
-pub(super) struct Reader<K: Object> {
+pub(super) struct WatchReader<K: Object> {
     objects: Objects<K>,
     selector: Selector,
-    /// Takes off what nobody needs, before anything is kept.
+    /// Removes unneeded fields before an object is kept.
     trim: fn(&mut K),
-    stage: Stage<K>,
-    /// A streamed listing came to nothing. If one in pages succeeds, the server is one that cannot stream.
-    doubt: bool,
+    stage: WatchStage<K>,
+    /// A streamed list timed out. If a paged one succeeds next, the server does not support streaming.
+    watch_list_timed_out: bool,
 }
 
-enum Stage<K> {
-    /// Nothing is known.
-    Begin,
-    /// A listing in pages.
-    Pages { waiting: VecDeque<K>, token: Option<String>, version: Option<String> },
-    /// A streamed listing.
-    Streamed { events: Events<K>, begun: Instant, heard: Instant },
-    /// All is known as of this version.
-    Known { version: String },
-    /// What changes since then.
+enum WatchStage<K> {
+    /// Nothing is listed yet.
+    Start,
+    /// Listing in pages.
+    Paging { waiting: VecDeque<K>, token: Option<String>, version: Option<String> },
+    /// Streaming a list.
+    WatchList { events: Events<K>, started: Instant, last_object: Instant },
+    /// Listed at this version.
+    Listed { version: String },
+    /// Watching for changes.
     Watching { events: Events<K>, version: String, opened: Instant, silent: bool },
 }
 
-// === impl Reader ===
+// === impl WatchReader ===
 
-impl<K: Object> Reader<K> {
+impl<K: Object> WatchReader<K> {
     pub(super) fn new(objects: Objects<K>, selector: Selector, trim: fn(&mut K)) -> Self {
-        Self { objects, selector, trim, stage: Stage::Begin, doubt: false }
+        Self { objects, selector, trim, stage: WatchStage::Start, watch_list_timed_out: false }
     }
 
     pub(super) fn objects(&self) -> &Objects<K> {
         &self.objects
     }
 
-    /// What comes next. After an error the reader goes on from where it was, if it can.
+    /// The next event. After an error the reader continues where it was, if possible.
     pub(super) async fn next(&mut self) -> Result<WatchEvent<K>, Error> {
         loop {
-            // A stage that fails and does not say otherwise is begun anew.
-            let stage = std::mem::replace(&mut self.stage, Stage::Begin);
-            let change = match stage {
-                Stage::Begin => self.begin().await?,
-                Stage::Pages { waiting, token, version } => self.page(waiting, token, version).await?,
-                Stage::Streamed { events, begun, heard } => self.streamed(events, begun, heard).await?,
-                Stage::Known { version } => {
+            // A stage that fails without setting another starts over.
+            let stage = std::mem::replace(&mut self.stage, WatchStage::Start);
+            let event = match stage {
+                WatchStage::Start => self.start().await?,
+                WatchStage::Paging { waiting, token, version } => self.page(waiting, token, version).await?,
+                WatchStage::WatchList { events, started, last_object } => {
+                    self.watch_list(events, started, last_object).await?
+                }
+                WatchStage::Listed { version } => {
                     self.resume(version).await?;
                     None
                 }
-                Stage::Watching { events, version, opened, silent } => {
+                WatchStage::Watching { events, version, opened, silent } => {
                     self.watching(events, version, opened, silent).await?
                 }
             };
-            if let Some(change) = change {
-                return Ok(change);
+            if let Some(event) = event {
+                return Ok(event);
             }
         }
     }
 
-    async fn begin(&mut self) -> Result<Option<WatchEvent<K>>, Error> {
-        if self.doubt || !self.objects.client().streams() {
-            self.stage = Stage::Pages { waiting: VecDeque::new(), token: None, version: None };
+    async fn start(&mut self) -> Result<Option<WatchEvent<K>>, Error> {
+        if self.watch_list_timed_out || !self.objects.client().supports_watch_list() {
+            self.stage = WatchStage::Paging { waiting: VecDeque::new(), token: None, version: None };
             return Ok(Some(WatchEvent::Restarted));
         }
         match self.open("", true).await {
             Ok(events) => {
                 let now = Instant::now();
-                self.stage = Stage::Streamed { events, begun: now, heard: now };
+                self.stage = WatchStage::WatchList { events, started: now, last_object: now };
                 Ok(Some(WatchEvent::Restarted))
             }
             Err(error) if error.kind == Kind::Invalid => {
-                self.forgo(&error.message);
+                self.disable_watch_list(&error.message);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Remembers that this server cannot stream listings.
-    fn forgo(&self, reason: &str) {
-        if self.objects.client().forgo_streams() {
-            info!(reason, "the API server does not stream listings: lists in pages are used");
+    /// Remembers that the server does not stream lists.
+    fn disable_watch_list(&self, reason: &str) {
+        if self.objects.client().disable_watch_list() {
+            info!(reason, "the API server does not support streaming lists: listing in pages");
         }
     }
 
@@ -129,87 +130,87 @@ impl<K: Object> Reader<K> {
         version: Option<String>,
     ) -> Result<Option<WatchEvent<K>>, Error> {
         if let Some(object) = waiting.pop_front() {
-            self.stage = Stage::Pages { waiting, token, version };
+            self.stage = WatchStage::Paging { waiting, token, version };
             return Ok(Some(WatchEvent::Applied(object)));
         }
         if let (None, Some(version)) = (&token, version) {
-            self.stage = Stage::Known { version };
+            self.stage = WatchStage::Listed { version };
             return Ok(Some(WatchEvent::Listed));
         }
-        let doubt = std::mem::take(&mut self.doubt);
+        let watch_list_timed_out = std::mem::take(&mut self.watch_list_timed_out);
         let api = self.objects.api_for_watches();
         let params = ListParams {
             field_selector: self.selector.fields.clone(),
             label_selector: self.selector.labels.clone(),
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             continue_token: token,
             ..ListParams::default()
         };
-        let list = limited(PAGE_LIMIT, api.list(&params)).await?;
-        if doubt {
-            self.forgo("a streamed listing did not end");
+        let list = with_timeout(PAGE_TIMEOUT, api.list(&params)).await?;
+        if watch_list_timed_out {
+            self.disable_watch_list("a streamed list did not end");
         }
         let mut waiting = VecDeque::from(list.items);
         waiting.iter_mut().for_each(self.trim);
         let token = list.metadata.continue_.filter(|token| !token.is_empty());
         let version = list.metadata.resource_version.filter(|version| !version.is_empty());
         if token.is_none() && version.is_none() {
-            return Err(versionless());
+            return Err(missing_version());
         }
-        self.stage = Stage::Pages { waiting, token, version };
+        self.stage = WatchStage::Paging { waiting, token, version };
         Ok(None)
     }
 
-    async fn streamed(
+    async fn watch_list(
         &mut self,
         mut events: Events<K>,
-        begun: Instant,
-        mut heard: Instant,
+        started: Instant,
+        mut last_object: Instant,
     ) -> Result<Option<WatchEvent<K>>, Error> {
-        let until = (heard + SILENCE).min(begun + LONGEST);
+        let until = (last_object + WATCH_LIST_SILENCE).min(started + WATCH_LIST_TIMEOUT);
         let Ok(event) = tokio::time::timeout_at(until, events.next()).await else {
-            self.doubt = true;
+            self.watch_list_timed_out = true;
             return Ok(None);
         };
-        let event = event.ok_or_else(|| Error::new(Kind::Unreachable, "the listing ended in the middle"))?;
-        let change = match event? {
+        let event = event.ok_or_else(|| Error::new(Kind::Unreachable, "the streamed list was cut off"))?;
+        let event = match event? {
             ApiWatchEvent::Added(object) => {
-                heard = Instant::now();
-                Some(self.seen(object))
+                last_object = Instant::now();
+                Some(self.applied(object))
             }
-            // A server that does not know of streamed listings goes on like this for ever.
-            ApiWatchEvent::Modified(object) => Some(self.seen(object)),
+            // A server that ignores `sendInitialEvents` continues like this forever.
+            ApiWatchEvent::Modified(object) => Some(self.applied(object)),
             ApiWatchEvent::Deleted(object) => Some(self.deleted(object)),
-            ApiWatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(END) => {
+            ApiWatchEvent::Bookmark(mark) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
                 let version = mark.metadata.resource_version;
-                self.stage = Stage::Watching { events, version, opened: begun, silent: false };
+                self.stage = WatchStage::Watching { events, version, opened: started, silent: false };
                 return Ok(Some(WatchEvent::Listed));
             }
             ApiWatchEvent::Bookmark(_) => None,
             ApiWatchEvent::Error(status) => {
                 let error = Error::from(kube::Error::Api(status));
                 if error.kind == Kind::Invalid {
-                    self.forgo(&error.message);
+                    self.disable_watch_list(&error.message);
                 }
                 return Err(error);
             }
         };
-        self.stage = Stage::Streamed { events, begun, heard };
-        Ok(change)
+        self.stage = WatchStage::WatchList { events, started, last_object };
+        Ok(event)
     }
 
     async fn resume(&mut self, version: String) -> Result<(), Error> {
         match self.open(&version, false).await {
             Ok(events) => {
-                self.stage = Stage::Watching { events, version, opened: Instant::now(), silent: true };
+                self.stage = WatchStage::Watching { events, version, opened: Instant::now(), silent: true };
                 Ok(())
             }
             Err(error) => {
-                // A version that is too old, or that a server restored from a backup does not have yet.
+                // The version is too old, or a server restored from a backup does not have it yet.
                 let lost = matches!(error.kind, Kind::Expired | Kind::Invalid)
                     || error.message.contains("Too large resource version");
                 if !lost {
-                    self.stage = Stage::Known { version };
+                    self.stage = WatchStage::Listed { version };
                 }
                 Err(error)
             }
@@ -223,23 +224,23 @@ impl<K: Object> Reader<K> {
         opened: Instant,
         silent: bool,
     ) -> Result<Option<WatchEvent<K>>, Error> {
-        let event = match tokio::time::timeout(IDLE, events.next()).await {
+        let event = match tokio::time::timeout(IDLE_TIMEOUT, events.next()).await {
             Ok(Some(Ok(event))) => event,
             Ok(Some(Err(error))) => {
-                self.stage = Stage::Known { version };
+                self.stage = WatchStage::Listed { version };
                 return Err(Error::from(error));
             }
             Ok(None) | Err(_) => {
-                self.stage = Stage::Known { version };
-                if silent && opened.elapsed() < SHORT {
-                    return Err(Error::new(Kind::Unreachable, "the watch ended at once"));
+                self.stage = WatchStage::Listed { version };
+                if silent && opened.elapsed() < MIN_WATCH {
+                    return Err(Error::new(Kind::Unreachable, "the watch ended immediately"));
                 }
                 return Ok(None);
             }
         };
-        let (version, change) = match event {
+        let (version, event) = match event {
             ApiWatchEvent::Added(object) | ApiWatchEvent::Modified(object) => {
-                (object.meta().resource_version.clone(), Some(self.seen(object)))
+                (object.meta().resource_version.clone(), Some(self.applied(object)))
             }
             ApiWatchEvent::Deleted(object) => {
                 (object.meta().resource_version.clone(), Some(self.deleted(object)))
@@ -248,17 +249,17 @@ impl<K: Object> Reader<K> {
             ApiWatchEvent::Error(status) => {
                 let error = Error::from(kube::Error::Api(status));
                 if error.kind != Kind::Expired {
-                    self.stage = Stage::Known { version };
+                    self.stage = WatchStage::Listed { version };
                 }
                 return Err(error);
             }
         };
-        let version = version.filter(|version| !version.is_empty()).ok_or_else(versionless)?;
-        self.stage = Stage::Watching { events, version, opened, silent: false };
-        Ok(change)
+        let version = version.filter(|version| !version.is_empty()).ok_or_else(missing_version)?;
+        self.stage = WatchStage::Watching { events, version, opened, silent: false };
+        Ok(event)
     }
 
-    /// Opens a watch with the credentials of this moment.
+    /// Opens a watch with the current credentials.
     async fn open(&mut self, version: &str, send_initial_events: bool) -> Result<Events<K>, Error> {
         let api = self.objects.api_for_watches();
         let params = WatchParams {
@@ -268,10 +269,10 @@ impl<K: Object> Reader<K> {
             bookmarks: true,
             send_initial_events,
         };
-        limited(OPEN_LIMIT, api.watch(&params, version)).await.map(StreamExt::boxed)
+        with_timeout(OPEN_TIMEOUT, api.watch(&params, version)).await.map(StreamExt::boxed)
     }
 
-    fn seen(&self, mut object: K) -> WatchEvent<K> {
+    fn applied(&self, mut object: K) -> WatchEvent<K> {
         (self.trim)(&mut object);
         WatchEvent::Applied(object)
     }
@@ -282,7 +283,7 @@ impl<K: Object> Reader<K> {
     }
 }
 
-async fn limited<T>(
+async fn with_timeout<T>(
     limit: Duration,
     request: impl Future<Output = kube::Result<T>> + Send,
 ) -> Result<T, Error> {
@@ -292,6 +293,6 @@ async fn limited<T>(
     }
 }
 
-fn versionless() -> Error {
-    Error::new(Kind::Server, "the API server tells no resourceVersion")
+fn missing_version() -> Error {
+    Error::new(Kind::Server, "the API server sent no resourceVersion")
 }

@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{Client, Kind, Metrics};
 
-/// What a scripted server does with a request.
+/// The answer of a scripted server.
 enum Answer {
-    /// Refuses.
-    Refuse(u16),
+    /// An error status.
+    Status(u16),
     /// A list.
     List(Value),
     /// Events of a watch, which then ends or stays open.
     Watch(Vec<Value>, bool),
 }
 
-/// Requests, as far as they matter here.
+/// The query strings of the requests.
 type Asked = Arc<Mutex<Vec<String>>>;
 
 fn server(script: impl Fn(usize, &str) -> Answer + Send + Sync + 'static) -> (Client, Asked) {
@@ -43,13 +43,13 @@ fn server(script: impl Fn(usize, &str) -> Answer + Send + Sync + 'static) -> (Cl
     (Client::fixed(kube::Client::new(service, "default"), Metrics::default()), asked)
 }
 
-/// Text, and then the end or silence.
-struct Text {
+/// A body with this text, which then ends or stays open.
+struct ScriptedBody {
     text: Option<String>,
     open: bool,
 }
 
-impl http_body::Body for Text {
+impl http_body::Body for ScriptedBody {
     type Data = bytes::Bytes;
     type Error = Infallible;
 
@@ -65,9 +65,9 @@ impl http_body::Body for Text {
     }
 }
 
-fn respond(answer: Answer) -> Response<Text> {
+fn respond(answer: Answer) -> Response<ScriptedBody> {
     let (code, text, open) = match answer {
-        Answer::Refuse(code) => {
+        Answer::Status(code) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
             (code, status.to_string(), false)
         }
@@ -76,7 +76,7 @@ fn respond(answer: Answer) -> Response<Text> {
             (200, events.iter().flat_map(|event| [event.to_string(), "\n".to_owned()]).collect(), open)
         }
     };
-    Response::builder().status(code).body(Text { text: Some(text), open }).expect("a response")
+    Response::builder().status(code).body(ScriptedBody { text: Some(text), open }).expect("a response")
 }
 
 fn node(name: &str, version: u32) -> Value {
@@ -104,21 +104,21 @@ fn list(names: &[&str], version: u32, token: &str) -> Answer {
     Answer::List(json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}))
 }
 
-/// The next changes, in words.
-async fn words(client: &Client, count: usize) -> Vec<String> {
+/// The next events as text.
+async fn events(client: &Client, count: usize) -> Vec<String> {
     let trim = |node: &mut Node| node.metadata.self_link = None;
-    let changes = Objects::<Node>::cluster(client.clone()).watch_trimmed(&Selector::default(), trim);
-    let words = changes.take(count).map(|change| match change {
+    let changes = Objects::<Node>::all(client.clone()).watch_trimmed(&Selector::default(), trim);
+    let texts = changes.take(count).map(|change| match change {
         WatchEvent::Restarted => "restarted".to_owned(),
         WatchEvent::Listed => "listed".to_owned(),
-        WatchEvent::Error(error) => format!("trouble {}", error.kind),
+        WatchEvent::Error(error) => format!("error {}", error.kind),
         WatchEvent::Applied(node) | WatchEvent::Deleted(node) if node.metadata.self_link.is_some() => {
             "not trimmed".to_owned()
         }
-        WatchEvent::Applied(node) => format!("seen {}", node.metadata.name.unwrap_or_default()),
+        WatchEvent::Applied(node) => format!("applied {}", node.metadata.name.unwrap_or_default()),
         WatchEvent::Deleted(node) => format!("deleted {}", node.metadata.name.unwrap_or_default()),
     });
-    words.collect().await
+    texts.collect().await
 }
 
 fn is_streamed(query: &str) -> bool {
@@ -126,7 +126,7 @@ fn is_streamed(query: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_is_streamed_as_of_now_and_goes_over_into_the_watch() {
+async fn a_list_of_the_current_state_is_streamed_and_becomes_the_watch() {
     let (client, asked) = server(|count, _| match count {
         0 => Answer::Watch(
             vec![
@@ -143,32 +143,32 @@ async fn a_listing_is_streamed_as_of_now_and_goes_over_into_the_watch() {
         1 => Answer::Watch(vec![event("ADDED", "c", 10), expired()], true),
         _ => Answer::Watch(vec![bookmark(12, true)], true),
     });
-    let all = words(&client, 10).await;
+    let all = events(&client, 10).await;
     let wanted = [
         "restarted",
-        "seen a",
-        "seen b",
+        "applied a",
+        "applied b",
         "listed",
-        "seen a",
+        "applied a",
         "deleted b",
-        "seen c",
-        "trouble Expired",
+        "applied c",
+        "error Expired",
         "restarted",
         "listed",
     ];
     assert_eq!(all, wanted);
     let asked = asked.lock();
-    assert!(is_streamed(&asked[0]) && asked[0].ends_with("resourceVersion="), "as it is now: {asked:?}");
+    assert!(is_streamed(&asked[0]) && asked[0].ends_with("resourceVersion="), "the current state: {asked:?}");
     assert!(!is_streamed(&asked[1]) && asked[1].ends_with("resourceVersion=9"), "{asked:?}");
     assert!(is_streamed(&asked[2]), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_refuses_to_stream_is_asked_once_and_then_for_pages() {
+async fn a_server_that_rejects_streaming_is_asked_once_and_then_listed_in_pages() {
     for code in [400, 422] {
         let (client, asked) = server(move |_, query| {
             if is_streamed(query) {
-                Answer::Refuse(code)
+                Answer::Status(code)
             } else if query.contains("watch=true") {
                 Answer::Watch(vec![event("ADDED", "c", 8)], true)
             } else if query.contains("continue=more") {
@@ -178,19 +178,19 @@ async fn a_server_that_refuses_to_stream_is_asked_once_and_then_for_pages() {
             }
         });
         for _ in 0..2 {
-            let all = words(&client, 5).await;
-            assert_eq!(all, ["restarted", "seen a", "seen b", "listed", "seen c"], "{code}");
+            let all = events(&client, 5).await;
+            assert_eq!(all, ["restarted", "applied a", "applied b", "listed", "applied c"], "{code}");
         }
         let streamed = asked.lock().iter().filter(|query| is_streamed(query)).count();
-        assert_eq!(streamed, 1, "{code}: it is remembered");
+        assert_eq!(streamed, 1, "{code}: the rejection is remembered");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_know_of_streams_is_found_out_by_its_silence() {
+async fn a_server_that_ignores_streaming_is_detected_by_its_silence() {
     let (client, asked) = server(|_, query| {
         if is_streamed(query) {
-            // What a server does that overlooks the question: it watches.
+            // A server that ignores the parameter watches.
             Answer::Watch(vec![event("ADDED", "a", 1), bookmark(2, false)], true)
         } else if query.contains("watch=true") {
             Answer::Watch(Vec::new(), true)
@@ -198,54 +198,54 @@ async fn a_server_that_does_not_know_of_streams_is_found_out_by_its_silence() {
             list(&["a"], 7, "")
         }
     });
-    let all = words(&client, 5).await;
-    assert_eq!(all, ["restarted", "seen a", "restarted", "seen a", "listed"]);
-    let all = words(&client, 3).await;
-    assert_eq!(all, ["restarted", "seen a", "listed"]);
+    let all = events(&client, 5).await;
+    assert_eq!(all, ["restarted", "applied a", "restarted", "applied a", "listed"]);
+    let all = events(&client, 3).await;
+    assert_eq!(all, ["restarted", "applied a", "listed"]);
     assert_eq!(asked.lock().iter().filter(|query| is_streamed(query)).count(), 1);
 }
 
-/// Silence alone proves nothing: a server that cannot be reached is silent too.
+/// Silence alone proves nothing: an unreachable server is silent too.
 #[tokio::test(start_paused = true)]
-async fn silence_of_a_server_that_does_not_list_either_is_not_held_against_it() {
+async fn silence_does_not_disable_streaming_if_listing_fails_too() {
     let (client, asked) = server(|count, query| match count {
         0 => Answer::Watch(Vec::new(), true),
-        1 => Answer::Refuse(503),
+        1 => Answer::Status(503),
         _ if is_streamed(query) => Answer::Watch(vec![bookmark(4, true)], true),
-        _ => Answer::Refuse(503),
+        _ => Answer::Status(503),
     });
-    let all = words(&client, 5).await;
-    assert_eq!(all, ["restarted", "restarted", "trouble Server", "restarted", "listed"]);
+    let all = events(&client, 5).await;
+    assert_eq!(all, ["restarted", "restarted", "error Server", "restarted", "listed"]);
     assert_eq!(asked.lock().iter().filter(|query| is_streamed(query)).count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_that_breaks_is_begun_anew() {
+async fn an_interrupted_list_is_restarted() {
     let (client, _) = server(|count, _| match count {
         0 => Answer::Watch(vec![event("ADDED", "a", 1)], false),
         _ => Answer::Watch(vec![event("ADDED", "b", 2), bookmark(2, true)], true),
     });
-    let all = words(&client, 6).await;
-    assert_eq!(all, ["restarted", "seen a", "trouble Unreachable", "restarted", "seen b", "listed"]);
+    let all = events(&client, 6).await;
+    assert_eq!(all, ["restarted", "applied a", "error Unreachable", "restarted", "applied b", "listed"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_from_where_it_was_when_the_server_comes_back() {
+async fn a_watch_resumes_at_its_version_when_the_server_is_back() {
     let (client, asked) = server(|count, _| match count {
         0 => Answer::Watch(vec![bookmark(4, true)], false),
-        1 => Answer::Refuse(503),
-        2 => Answer::Refuse(401),
+        1 => Answer::Status(503),
+        2 => Answer::Status(401),
         _ => Answer::Watch(vec![event("ADDED", "a", 5)], true),
     });
-    let all = words(&client, 5).await;
-    assert_eq!(all, ["restarted", "listed", "trouble Server", "trouble Unauthorized", "seen a"]);
+    let all = events(&client, 5).await;
+    assert_eq!(all, ["restarted", "listed", "error Server", "error Unauthorized", "applied a"]);
     assert!(asked.lock()[1..].iter().all(|query| query.ends_with("resourceVersion=4")), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_refused_asks_less_and_less_often() {
-    let (client, asked) = server(|_, _| Answer::Refuse(403));
-    let mut changes = Objects::<Node>::cluster(client).watch(&Selector::default()).boxed();
+async fn a_rejected_watch_backs_off() {
+    let (client, asked) = server(|_, _| Answer::Status(403));
+    let mut changes = Objects::<Node>::all(client).watch(&Selector::default()).boxed();
     let watching = async {
         while let Some(change) = changes.next().await {
             let WatchEvent::Error(error) = change else { panic!("{change:?}") };
@@ -257,14 +257,14 @@ async fn a_watch_that_is_refused_asks_less_and_less_often() {
     assert!((10..=40).contains(&asked), "{asked} requests in two minutes");
 }
 
-/// A server that ends every watch at once must not be asked in a circle.
+/// A server that ends every watch at once must not cause a busy loop.
 #[tokio::test(start_paused = true)]
-async fn watches_that_end_at_once_are_asked_for_less_and_less_often() {
+async fn watches_that_end_at_once_back_off() {
     let (client, asked) = server(|count, _| match count {
         0 => Answer::Watch(vec![bookmark(4, true)], false),
         _ => Answer::Watch(Vec::new(), false),
     });
-    let mut changes = Objects::<Node>::cluster(client).watch(&Selector::default()).boxed();
+    let mut changes = Objects::<Node>::all(client).watch(&Selector::default()).boxed();
     let watching = async { while changes.next().await.is_some() {} };
     assert!(tokio::time::timeout(Duration::from_mins(2), watching).await.is_err(), "it never ends");
     let asked = asked.lock().len();

@@ -1,4 +1,4 @@
-//! Certificates that a real controller manager signs.
+//! Certificates signed by a real controller manager.
 
 use std::{
     sync::{
@@ -15,20 +15,20 @@ use tempfile::TempDir;
 use tokio::{sync::watch, task::JoinSet};
 use vk_kube::{
     Client, Metrics,
-    csr::{CertificateSpec, Error, RenewalStatus, Renewer, Store, obtain},
+    csr::{CertificateSpec, CertificateStore, Error, RenewalStatus, Renewer, obtain},
 };
 use vk_supervisor::Clock;
 use vk_testing::{ControlPlane, kubectl};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A renewer that runs, and what it tells.
-struct Kept {
+/// A running renewer and its status.
+struct RunningRenewer {
     status: watch::Receiver<RenewalStatus>,
     _tasks: JoinSet<()>,
 }
 
-impl Kept {
+impl RunningRenewer {
     fn start(renewer: Renewer) -> Self {
         let status = renewer.status();
         let mut tasks = JoinSet::new();
@@ -36,7 +36,7 @@ impl Kept {
         Self { status, _tasks: tasks }
     }
 
-    async fn see(&mut self, what: impl FnMut(&RenewalStatus) -> bool) -> RenewalStatus {
+    async fn wait_for(&mut self, what: impl FnMut(&RenewalStatus) -> bool) -> RenewalStatus {
         let seen = tokio::time::timeout(SOON, self.status.wait_for(what)).await;
         seen.expect("it takes too long").expect("the renewer runs").clone()
     }
@@ -68,66 +68,66 @@ async fn requests(cluster: &ControlPlane, node: &str) -> Vec<CertificateSigningR
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_serving_certificate_comes_when_somebody_approves_it_and_again_for_another_address() {
+async fn a_serving_certificate_is_issued_on_approval_and_again_for_a_new_address() {
     let cluster = ControlPlane::shared_with_signing().await;
     let folder = TempDir::new().unwrap();
-    let store = Store::new(folder.path().join("serving.pem"));
-    let wanted = watch::Sender::new(serving("serves", &["127.0.0.1"]));
+    let store = CertificateStore::new(folder.path().join("serving.pem"));
+    let spec = watch::Sender::new(serving("serves", &["127.0.0.1"]));
     let renewer = || {
         let client = node_client(cluster, "serves");
-        Renewer::new(client, wanted.subscribe(), store.clone(), Clock::system())
+        Renewer::new(client, spec.subscribe(), store.clone(), Clock::system())
     };
-    let mut kept = Kept::start(renewer());
-    let pending = kept.see(|status| status.pending.is_some()).await;
+    let mut running = RunningRenewer::start(renewer());
+    let pending = running.wait_for(|status| status.pending.is_some()).await;
     assert_eq!(pending.current, None);
     certificate(cluster, "approve", &pending.pending.unwrap()).await;
-    let first = kept.see(|status| status.current.is_some()).await.current.unwrap();
-    assert_eq!(first.lacks(&wanted.borrow()), None);
+    let first = running.wait_for(|status| status.current.is_some()).await.current.unwrap();
+    assert_eq!(first.mismatch(&spec.borrow()), None);
 
-    wanted.send_replace(serving("serves", &["127.0.0.1", "::1"]));
-    let pending = kept.see(|status| status.pending.is_some()).await;
-    assert_eq!(pending.current.as_ref(), Some(&first), "the old one serves meanwhile");
-    // A process that ends and begins again waits for the same request.
-    drop(kept);
-    let mut kept = Kept::start(renewer());
-    let again = kept.see(|status| status.pending.is_some()).await;
+    spec.send_replace(serving("serves", &["127.0.0.1", "::1"]));
+    let pending = running.wait_for(|status| status.pending.is_some()).await;
+    assert_eq!(pending.current.as_ref(), Some(&first), "the old one is used meanwhile");
+    // A restarted process waits for the same request.
+    drop(running);
+    let mut running = RunningRenewer::start(renewer());
+    let again = running.wait_for(|status| status.pending.is_some()).await;
     assert_eq!((&again.pending, again.current.as_ref()), (&pending.pending, Some(&first)));
     assert_eq!(requests(cluster, "serves").await.len(), 2);
     certificate(cluster, "approve", &pending.pending.unwrap()).await;
-    let second = kept.see(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
-    assert_eq!(second.lacks(&wanted.borrow()), None);
+    let second = running.wait_for(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
+    assert_eq!(second.mismatch(&spec.borrow()), None);
     assert_eq!(store.load().unwrap(), Some(second));
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn what_is_denied_is_told_and_asked_for_anew() {
+async fn a_denial_is_reported_and_requested_again() {
     let cluster = ControlPlane::shared_with_signing().await;
     let folder = TempDir::new().unwrap();
-    let store = Store::new(folder.path().join("serving.pem"));
-    let wanted = watch::Sender::new(serving("unwelcome", &["127.0.0.1"]));
+    let store = CertificateStore::new(folder.path().join("serving.pem"));
+    let spec = watch::Sender::new(serving("unwelcome", &["127.0.0.1"]));
     let client = node_client(cluster, "unwelcome");
-    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store, Clock::system()));
-    let first = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
+    let mut running = RunningRenewer::start(Renewer::new(client, spec.subscribe(), store, Clock::system()));
+    let first = running.wait_for(|status| status.pending.is_some()).await.pending.unwrap();
     certificate(cluster, "deny", &first).await;
-    let denied = kept.see(|status| status.trouble.is_some()).await;
+    let denied = running.wait_for(|status| status.last_error.is_some()).await;
     assert!(
-        denied.trouble.as_ref().unwrap().contains(&format!("{first} was denied: KubectlDeny")),
+        denied.last_error.as_ref().unwrap().contains(&format!("{first} was denied: KubectlDeny")),
         "{denied:?}"
     );
-    let second = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
+    let second = running.wait_for(|status| status.pending.is_some()).await.pending.unwrap();
     assert_ne!(first, second);
     certificate(cluster, "approve", &second).await;
-    kept.see(|status| status.current.is_some() && status.trouble.is_none()).await;
+    running.wait_for(|status| status.current.is_some() && status.last_error.is_none()).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed_under_a_moved_clock() {
+async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed() {
     let cluster = ControlPlane::shared_with_signing().await;
     let folder = TempDir::new().unwrap();
-    let store = Store::new(folder.path().join("client.pem"));
-    // Its bindings let nodes renew.
+    let store = CertificateStore::new(folder.path().join("client.pem"));
+    // The bindings of the bootstrap token let nodes renew.
     cluster.bootstrap_token(true).await.unwrap();
     let ahead = Arc::new(AtomicI64::new(0));
     let clock = Clock::new({
@@ -135,28 +135,29 @@ async fn a_client_certificate_is_approved_by_the_controller_manager_and_renewed_
         move || system.now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed))
     });
     let lifetime = Some(Duration::from_mins(10));
-    let wanted = watch::Sender::new(CertificateSpec { lifetime, ..CertificateSpec::client("renews") });
+    let spec = watch::Sender::new(CertificateSpec { lifetime, ..CertificateSpec::client("renews") });
     let client = node_client(cluster, "renews");
-    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock.clone()));
-    let first = kept.see(|status| status.current.is_some()).await.current.unwrap();
+    let mut running =
+        RunningRenewer::start(Renewer::new(client, spec.subscribe(), store.clone(), clock.clone()));
+    let first = running.wait_for(|status| status.current.is_some()).await.current.unwrap();
     let left = first.not_after().duration_since(clock.now());
     assert!(left <= SignedDuration::from_mins(10) && left > SignedDuration::from_mins(4), "{left}");
     assert_eq!(requests(cluster, "renews").await.len(), 1);
 
-    // Nearly at its end: what is issued now is as old by this clock, and not asked for again at once. The renewer rests a
-    // minute after each, so it is another one that has to see the clock.
+    // Shortly before it expires. A certificate issued now is as old by this clock, and is not renewed at once. The renewer
+    // waits a minute after each, so another renewer has to wait_for the new time.
     ahead.store((left - SignedDuration::from_secs(20)).as_secs(), Ordering::Relaxed);
-    drop(kept);
+    drop(running);
     let client = node_client(cluster, "renews");
-    let mut kept = Kept::start(Renewer::new(client, wanted.subscribe(), store.clone(), clock));
-    let second = kept.see(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
+    let mut running = RunningRenewer::start(Renewer::new(client, spec.subscribe(), store.clone(), clock));
+    let second = running.wait_for(|status| status.current.as_ref() != Some(&first)).await.current.unwrap();
     assert_eq!(store.load().unwrap(), Some(second));
     assert_eq!(requests(cluster, "renews").await.len(), 2);
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn whoever_may_not_watch_requests_reads_them() {
+async fn without_the_right_to_watch_requests_are_read() {
     let cluster = ControlPlane::shared_with_signing().await;
     let role =
         ["create", "clusterrole", "asks", "--verb=create,get", "--resource=certificatesigningrequests"];
@@ -166,27 +167,27 @@ async fn whoever_may_not_watch_requests_reads_them() {
         assert!(done.success(), "{done:?}");
     }
     let folder = TempDir::new().unwrap();
-    let store = Store::new(folder.path().join("serving.pem"));
-    let wanted = watch::Sender::new(serving("of-asker", &["127.0.0.1"]));
+    let store = CertificateStore::new(folder.path().join("serving.pem"));
+    let spec = watch::Sender::new(serving("of-asker", &["127.0.0.1"]));
     let asker = client(cluster.client_for("asker", &[]).unwrap());
-    let mut kept = Kept::start(Renewer::new(asker, wanted.subscribe(), store, Clock::system()));
-    let name = kept.see(|status| status.pending.is_some()).await.pending.unwrap();
+    let mut running = RunningRenewer::start(Renewer::new(asker, spec.subscribe(), store, Clock::system()));
+    let name = running.wait_for(|status| status.pending.is_some()).await.pending.unwrap();
     certificate(cluster, "approve", &name).await;
-    kept.see(|status| status.current.is_some()).await;
+    running.wait_for(|status| status.current.is_some()).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn whoever_may_not_ask_is_told_what_the_api_server_says() {
+async fn without_the_right_to_create_requests_the_api_servers_error_is_reported() {
     let cluster = ControlPlane::shared_with_signing().await;
     let folder = TempDir::new().unwrap();
-    let store = Store::new(folder.path().join("client.pem"));
+    let store = CertificateStore::new(folder.path().join("client.pem"));
     let nobody = client(cluster.client_for("nobody", &[]).unwrap());
     let refused =
         obtain(&nobody, &CertificateSpec::client("any"), &store, &Clock::system(), |_| {}).await.unwrap_err();
     assert_eq!(refused.api(), Some(vk_kube::Kind::Forbidden), "{refused}");
     assert!(refused.to_string().contains("nobody"), "{refused}");
-    // A node may not ask for another one.
+    // A node may not request a certificate for another node.
     let node = node_client(cluster, "honest");
     let refused =
         obtain(&node, &CertificateSpec::client("other"), &store, &Clock::system(), |_| {}).await.unwrap_err();

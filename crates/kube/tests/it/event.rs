@@ -1,4 +1,4 @@
-//! Events, under the rights of nodes of different ages.
+//! Events with the permissions of nodes of different Kubernetes versions.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use vk_testing::{ControlPlane, eventually, kubectl};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A user who may write events by the core group and do nothing else, as a node might in Kubernetes 1.33.
+/// A user who may only write events of the core group, like a node in Kubernetes 1.33.
 async fn reporter(cluster: &ControlPlane, user: &str, namespace: &str) -> Client {
     let within = ["--namespace", namespace];
     let role = ["create", "role", user, "--verb=create,patch", "--resource=events"];
@@ -30,13 +30,13 @@ async fn reporter(cluster: &ControlPlane, user: &str, namespace: &str) -> Client
     .await;
     let other = ["auth", "can-i", "create", "events.events.k8s.io", &who];
     let denied = kubectl(cluster, within.iter().chain(&other)).await.unwrap();
-    assert!(!denied.success(), "the other group is closed: {denied:?}");
+    assert!(!denied.success(), "events.k8s.io is forbidden: {denied:?}");
     Client::fixed(cluster.client_for(user, &[]).unwrap(), Metrics::default())
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn where_the_group_of_events_is_forbidden_they_go_by_the_core_group() {
+async fn events_go_to_the_core_group_if_events_k8s_io_is_forbidden() {
     let cluster = ControlPlane::shared().await;
     let namespace = cluster.namespace("event").await.unwrap();
     let admin = Client::fixed(cluster.admin().unwrap(), Metrics::default());
@@ -63,7 +63,7 @@ async fn where_the_group_of_events_is_forbidden_they_go_by_the_core_group() {
     let find = |reason: &str| {
         let mut same = found.iter().filter(|event| event.reason.as_deref() == Some(reason));
         let one = same.next().unwrap_or_else(|| panic!("{reason} in {found:?}"));
-        assert_eq!(same.count(), 0, "{reason} comes once: {found:?}");
+        assert_eq!(same.count(), 0, "{reason} appears once: {found:?}");
         one
     };
     let worn = find("Worn");

@@ -1,4 +1,4 @@
-//! What a client sees that impersonates a node.
+//! A client that impersonates a node.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use vk_testing::{ControlPlane, eventually, kubectl};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A user who may impersonate one node and do nothing else.
+/// A user who may only impersonate one node.
 async fn impersonator(cluster: &ControlPlane, user: &str, node: &str) -> Client {
     let rules = json!([
         {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": [format!("system:node:{node}")]},
@@ -52,11 +52,11 @@ async fn an_impersonating_client_is_the_node_and_sees_only_what_its_pods_refer_t
 
     let process = impersonator(cluster, "masker", "masked").await;
     let node = process.impersonating("masked");
-    let who = Identity::ask(&node).await.unwrap();
+    let who = Identity::fetch(&node).await.unwrap();
     assert_eq!(who.node(), Some("masked"), "{who:?}");
-    assert_eq!(Identity::ask(&process).await.unwrap().user, "masker", "the client itself is as it was");
+    assert_eq!(Identity::fetch(&process).await.unwrap().user, "masker", "the client itself is unchanged");
 
-    // The authorizer learns of the pod a moment later.
+    // The authorizer sees the pod a moment later.
     eventually("the node sees its pod's Secret", SOON, || async {
         secrets(&node).get("used").await.map_err(|error| error.to_string())
     })
@@ -69,14 +69,14 @@ async fn an_impersonating_client_is_the_node_and_sees_only_what_its_pods_refer_t
     let refused = secrets(&process).get("used").await.unwrap_err();
     assert!(refused.kind == Kind::Forbidden && refused.message.contains("\"masker\""), "{refused}");
 
-    // Watches are made in the same name.
+    // Lists use the same identity.
     let maps: Objects<ConfigMap> = Objects::namespaced(node.clone(), namespace.name());
     let refused = maps.list(&vk_kube::Selector::default()).await.unwrap_err();
     assert!(refused.message.contains("system:node:masked"), "{refused}");
 
-    // And nobody can be another node by it.
+    // It cannot impersonate another node.
     assert!(!may_impersonate(&process, Some("another")).await.unwrap());
     assert!(!may_impersonate(&process, None).await.unwrap());
-    let refused = Identity::ask(&process.impersonating("another")).await.unwrap_err();
+    let refused = Identity::fetch(&process.impersonating("another")).await.unwrap_err();
     assert!(refused.kind == Kind::Forbidden && refused.message.contains("cannot impersonate"), "{refused}");
 }

@@ -1,6 +1,6 @@
-//! The client against a real API server.
+//! Tests of the client against a real API server.
 
-// The lint spares test functions only, not what they call.
+// The lint exempts test functions only, not the functions they call.
 #![allow(clippy::unwrap_used)]
 
 mod csr;

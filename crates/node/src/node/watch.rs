@@ -31,7 +31,7 @@ pub type Sights = BoxStream<'static, Sight>;
 pub fn one(client: Client, name: &str) -> Sights {
     let selector = Selector { fields: Some(format!("metadata.name={name}")), labels: None };
     let mut seen_in_listing = false;
-    Objects::<Node>::cluster(client)
+    Objects::<Node>::all(client)
         .watch(&selector)
         .filter_map(move |change| {
             future::ready(match change {
@@ -64,7 +64,7 @@ impl Shared {
         let selector = Selector { fields: None, labels: Some(labels.to_owned()) };
         let (hub, guard) = (shared.clone(), supervisor.clone());
         supervisor.spawn("nodes watch", task::Kind::Critical, async move {
-            let changes = Objects::<Node>::cluster(client).watch(&selector);
+            let changes = Objects::<Node>::all(client).watch(&selector);
             tokio::select! {
                 () = hub.run(changes.boxed()) => {}
                 () = guard.stopping() => {}

@@ -25,7 +25,7 @@ impl Shell {
                 return self.tell(uid, Event::Judged(verdict));
             }
         }
-        let nodes: Objects<Node> = Objects::cluster(self.client.clone());
+        let nodes: Objects<Node> = Objects::all(self.client.clone());
         let (name, uid) = (self.node.clone(), Arc::clone(uid));
         self.tasks.spawn(async move {
             let answer = nodes.get(&name).await.map(Box::new);

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
-use vk_kube::{Client, Kind, Objects, Selector, WatchEvent, metadata_list::Listing};
+use vk_kube::{Client, Kind, Objects, Selector, WatchEvent, metadata_list::ObjectList};
 use vk_provider::PodRef;
 use vk_supervisor::{Backoff, Supervisor, task};
 
@@ -59,7 +59,7 @@ enum Source {
 /// What was asked beside the watch.
 enum Reply {
     /// The pods of a node that came late; none if it has gone again.
-    Listed(String, u64, Option<Listing<Pod>>),
+    Listed(String, u64, Option<ObjectList<Pod>>),
     /// A pod that a survey has and the watch never showed.
     Read(PodRef, Option<Box<Pod>>),
 }
@@ -162,7 +162,7 @@ impl Shared {
     /// Lists the pods of a node as they are now, however long it takes.
     async fn list(self, node: String, id: u64) -> Reply {
         let selector = Selector { fields: Some(format!("spec.nodeName={node}")), labels: None };
-        let pods = Objects::<Pod>::everywhere(self.client.clone());
+        let pods = Objects::<Pod>::all(self.client.clone());
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         let mut rng = StdRng::from_rng(&mut rand::rng());
         while self.hub.lock().is_late(&node, id) {

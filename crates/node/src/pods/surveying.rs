@@ -25,7 +25,7 @@ const LAG: Duration = Duration::from_secs(5);
 /// Surveys of the pods that match the fields, at times that differ from node to node.
 pub fn surveys(client: Client, fields: String, of_all: bool, period: Duration) -> BoxStream<'static, Sight> {
     let selector = Selector { fields: Some(fields), labels: None };
-    let pods = Objects::<Pod>::everywhere(client);
+    let pods = Objects::<Pod>::all(client);
     let backoff = Backoff::new(Duration::from_secs(1), period.max(Duration::from_secs(1)));
     let rng = StdRng::from_rng(&mut rand::rng());
     stream::unfold((pods, selector, backoff, rng), move |(pods, selector, mut backoff, mut rng)| async move {

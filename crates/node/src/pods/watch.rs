@@ -44,7 +44,7 @@ pub(super) fn changes(
     client: Client,
     selector: &Selector,
 ) -> impl Stream<Item = WatchEvent<Pod>> + Send + use<> {
-    let pods = Objects::<Slim<Pod>>::everywhere(client);
+    let pods = Objects::<Slim<Pod>>::all(client);
     pods.watch_trimmed(selector, |Slim(pod)| trim(pod)).map(|change| change.map(|Slim(pod)| pod))
 }
 

@@ -3,7 +3,7 @@
 //! Nothing is put into the line but the pod's UID. What is written is decided when its turn has come, so whatever happens to
 //! the pod meanwhile is in it, and a long line costs next to nothing.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -76,7 +76,9 @@ impl Shell {
                         Some(Arc::new(pod))
                     })
                 }
-                Write::Remove => pods.delete_now(&pod.name, &pod.uid).await.map(|()| None),
+                Write::Remove => {
+                    pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None)
+                }
             };
             drop(turn);
             Answer::Pod(Arc::clone(&pod.uid), Event::Wrote(write, answer))

@@ -91,7 +91,7 @@ impl ServiceCache {
 }
 
 async fn follow(client: Client, sender: watch::Sender<State>) {
-    let services = Objects::<Service>::everywhere(client);
+    let services = Objects::<Service>::all(client);
     let mut changes = std::pin::pin!(services.watch_trimmed(&Selector::default(), slim));
     // What a listing found so far; what was known before holds until it is complete.
     let mut listing: Option<Known> = None;

@@ -29,7 +29,7 @@ pub(super) async fn claim(client: &Client, namespace: &str, name: &str) -> Resul
     let (Some("Bound"), Some(bound_to)) = (phase, bound_to) else {
         return Err(unbound("it is not bound to a volume yet"));
     };
-    let volumes = Objects::<PersistentVolume>::cluster(client.clone());
+    let volumes = Objects::<PersistentVolume>::all(client.clone());
     let volume = volumes.get(bound_to).await.map_err(|error| match error.kind {
         Kind::NotFound => unbound("its volume is not there"),
         _ => failed("PersistentVolume", bound_to, error),

@@ -111,7 +111,7 @@ pub(super) async fn request(client: &Client, pod: &Pod, key: &TokenKey) -> Resul
     let begun = tokio::time::Instant::now();
     let answer: Body = loop {
         let turn = client.write_limiter().acquire_owned().await;
-        let answer = accounts.post(account, "token", &body).await;
+        let answer = accounts.create_subresource(account, "token", &body).await;
         drop(turn);
         match answer {
             Ok(answer) => break answer,

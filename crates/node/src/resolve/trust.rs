@@ -8,7 +8,7 @@ use super::{objects::TrustKey, unreadable};
 
 /// The certificates of every bundle that is meant, as PEM; none where there is no such bundle, or no such kind.
 pub(super) async fn bundles(client: &Client, key: &TrustKey) -> Result<Vec<String>> {
-    let all = Objects::<ClusterTrustBundle>::cluster(client.clone());
+    let all = Objects::<ClusterTrustBundle>::all(client.clone());
     let found = match key {
         TrustKey::Name(name) => all.get(name).await.map(|bundle| vec![bundle]),
         TrustKey::Signer { selector: None, .. } => Ok(Vec::new()),

@@ -12,10 +12,11 @@ use jiff::Timestamp;
 use vk_provider::{
     Error, Result,
     ability::{LogOptions, Output},
+    go_text::io_error,
 };
 
 use super::line::{Format, Line, Stamp, Stream};
-use crate::volume::{quoted, words};
+use crate::volume::quoted;
 
 /// How much is read at once.
 const BLOCK: usize = 64 * 1024;
@@ -101,7 +102,7 @@ impl Cursor {
         let real = path.canonicalize().map_err(|error| unresolved(path, &error))?;
         let failed = |what: &str| {
             let what = format!("failed to {what} {}", quoted(&real));
-            move |error: io::Error| Error::internal(format!("{what}: {}", words(&error)))
+            move |error: io::Error| Error::internal(format!("{what}: {}", io_error(&error)))
         };
         let mut file = File::open(&real).map_err(failed("open log file"))?;
         let start = match options.tail {
@@ -334,7 +335,7 @@ fn unresolved(path: &Path, error: &io::Error) -> Error {
         "failed to try resolving symlinks in path {}: lstat {}: {}",
         quoted(path),
         missing.display(),
-        words(error)
+        io_error(error)
     );
     match error.kind() {
         io::ErrorKind::NotFound => Error::not_found(message),

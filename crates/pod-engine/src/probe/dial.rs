@@ -16,6 +16,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
 };
+use vk_provider::go_text::io_error;
 
 use super::prober::Outcome;
 
@@ -29,7 +30,7 @@ pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, String> 
     TcpStream::connect((host, port)).await.map_err(|error| {
         let address = authority(host, port);
         if error.raw_os_error().is_some() {
-            format!("dial tcp {address}: connect: {}", said(&error))
+            format!("dial tcp {address}: connect: {}", io_error(&error))
         } else {
             format!("dial tcp: lookup {host}: no such host")
         }
@@ -43,14 +44,6 @@ pub(super) async fn probe(host: &str, port: u16, limit: Duration) -> Outcome {
         Ok(Err(why)) => Outcome::Failure(why),
         Err(_) => Outcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port))),
     }
-}
-
-/// What the operating system says, without its number and in lower case.
-pub(super) fn said(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// A container's port by number or name.

@@ -66,7 +66,7 @@ impl Empty {
         let how = how.map_err(|error| self.unmounted(&error))?;
         if let Some(group) = self.group {
             // As a kubelet, we go on where a file system has no groups.
-            let given = vk_files::tree::give(&real, group, true);
+            let given = vk_files::tree::set_fs_group(&real, group, true);
             if !matches!(given, Ok(0)) {
                 tracing::warn!(path = %real.display(), group, "a volume could not be given to the pod's fsGroup");
             }
@@ -105,7 +105,11 @@ impl Empty {
         } else {
             ""
         };
-        Error::internal(format!("mount {what} at {}: {}{hint}", self.path.display(), system::words(error)))
+        Error::internal(format!(
+            "mount {what} at {}: {}{hint}",
+            self.path.display(),
+            vk_provider::go_text::io_error(error)
+        ))
     }
 }
 

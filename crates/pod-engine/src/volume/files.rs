@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
 use parking_lot::RwLock;
-use vk_files::Writer;
+use vk_files::AtomicWriter;
 use vk_provider::{Error, Result, error::Kind, resolve::FileSet};
 use vk_supervisor::Clock;
 
@@ -38,7 +38,7 @@ impl Standing {
 /// ConfigMap that is deleted does not take its files away.
 pub(super) async fn follow(
     mut sets: BoxStream<'static, Result<FileSet>>,
-    writer: Writer,
+    writer: AtomicWriter,
     writing: Arc<RwLock<()>>,
     clock: Clock,
     tell: impl Fn(Standing) + Send,

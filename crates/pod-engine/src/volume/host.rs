@@ -82,9 +82,9 @@ impl Local {
             && !self.read_only
             && !self.mark.exists()
         {
-            if !(self.only_on_mismatch && vk_files::tree::is_given(path, group, true)) {
+            if !(self.only_on_mismatch && vk_files::tree::has_fs_group(path, group, true)) {
                 let real = path.canonicalize().map_err(|error| place::failed("find", path, &error))?;
-                let refused = vk_files::tree::give(&real, group, true).map_err(|error| {
+                let refused = vk_files::tree::set_fs_group(&real, group, true).map_err(|error| {
                     Error::internal("give a volume to the pod's fsGroup").caused_by(error)
                 })?;
                 if refused > 0 {
@@ -103,7 +103,7 @@ pub(super) fn has_backsteps(path: &str) -> bool {
 }
 
 fn unmade(operation: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("{operation} {}: {}", path.display(), system::words(error)))
+    Error::internal(format!("{operation} {}: {}", path.display(), vk_provider::go_text::io_error(error)))
 }
 
 #[cfg(test)]

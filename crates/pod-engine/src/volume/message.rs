@@ -57,7 +57,7 @@ fn read(container: &Container) -> String {
             Ok(message) => return text(&message),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                let (path, error) = (&mounted.host_path, system::words(&error));
+                let (path, error) = (&mounted.host_path, vk_provider::go_text::io_error(&error));
                 return format!("Error on reading termination log {path}: {error}");
             }
         }

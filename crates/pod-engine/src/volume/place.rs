@@ -208,7 +208,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 pub(super) fn failed(operation: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("{operation} {}: {}", path.display(), system::words(error)))
+    Error::internal(format!("{operation} {}: {}", path.display(), vk_provider::go_text::io_error(error)))
 }
 
 pub(super) fn flags(flags: OFlags) -> i32 {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::fs::{FileType, fstat};
-use vk_files::Root;
+use vk_files::RootDir;
 use vk_provider::{Error, Result};
 
 use super::{place, system};
@@ -35,7 +35,7 @@ pub(super) fn prepare(volume: &Path, part: &str, target: &Path) -> Result<PathBu
     // A host path may be a link itself, which the administrator has made.
     let real = volume.canonicalize();
     let real = real.map_err(|error| Refusal::Prepare(place::failed("find", volume, &error)))?;
-    let root = Root::open(&real).map_err(|error| Refusal::Prepare(internal(error)))?;
+    let root = RootDir::open(&real).map_err(|error| Refusal::Prepare(internal(error)))?;
     let handle = match root.handle(part) {
         Ok(handle) => handle,
         // Also a link that leads nowhere: a kubelet would try to make what is missing, and say so.

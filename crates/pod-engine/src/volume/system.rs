@@ -116,14 +116,6 @@ fn mount(file_system: &str, path: &Path, options: &str) -> Result<(), Errno> {
     rustix::mount::mount(file_system, path, file_system, MountFlags::empty(), options.as_c_str())
 }
 
-/// An error of the system the way a kubelet would print it: without the number, and in lower case.
-pub(crate) fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error ").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
-}
-
 /// A path in quotes, as a kubelet prints it.
 pub(crate) fn quoted(path: &Path) -> String {
     format!("{:?}", path.to_string_lossy())
@@ -159,13 +151,6 @@ mod tests {
         assert!(mounts().expect("a table").iter().any(|mounted| mounted.point == Path::new("/proc")));
         assert_eq!(at(Path::new("/nowhere")).expect("a table"), None);
         unmount_below(Path::new("/nowhere")).expect("nothing to do");
-    }
-
-    #[test]
-    fn errors_read_as_a_kubelets() {
-        assert_eq!(words(&Errno::NOENT.into()), "no such file or directory");
-        assert_eq!(words(&Errno::PERM.into()), "operation not permitted");
-        assert_eq!(words(&io::Error::other("Own words")), "own words");
     }
 
     #[test]

@@ -1,21 +1,20 @@
-//! What a request wants, in the words of authorization: a verb on a subresource of the node.
+//! Authorization attributes of requests: a verb on a subresource of the node.
 
 use http::{Method, Request, header};
 
-/// What somebody must be allowed to do for a request to be served: the verb, on any of the subresources.
+/// The permissions that a request needs: the verb on any of the subresources.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct RequestAttributes {
     /// The verb.
     pub verb: &'static str,
-    /// Subresources of `nodes`, the narrowest first. Whoever may do it to one of them may do it.
+    /// Subresources of `nodes`, narrowest first. Permission for one of them is enough.
     pub subresources: Vec<&'static str>,
 }
 
-/// Paths whose subresource is their own. Those with `true` are also open to whoever has `nodes/proxy`, as in the kubelet:
-/// the others were never part of it.
+/// Paths with their own subresource. Those with `true` also accept `nodes/proxy`, as in the kubelet; the others never did.
 ///
-/// `/containerLogs` is the one that the kubelet keeps under `proxy`. Here `nodes/log` suffices: it opens the node's log
-/// files, in which on a real node the containers' logs are.
+/// The kubelet checks `/containerLogs` with `proxy` only. Here `nodes/log` suffices: it grants access to the node's log files,
+/// which include container logs on a real node.
 const FINE: [(&str, &str, bool); 9] = [
     ("/pods", "pods", true),
     ("/runningpods", "pods", true),
@@ -28,15 +27,15 @@ const FINE: [(&str, &str, bool); 9] = [
     ("/checkpoint", "checkpoint", false),
 ];
 
-/// What runs in containers, or reaches into them: never reading, whatever the method. A WebSocket begins with GET, and the
-/// kubelet's `get nodes/proxy` for it lets readers run commands.
+/// Paths that run something in containers or connect to them. They always need `create`, whatever the method: a WebSocket begins
+/// with GET, and the kubelet's `get nodes/proxy` for it lets readers run commands.
 const ACTING: [&str; 4] = ["/exec", "/attach", "/run", "/portForward"];
 
-// === impl Attributes ===
+// === impl RequestAttributes ===
 
-impl Attributes {
-    /// What this request wants. By the path as it stands, which is also what routes are found by.
-    pub fn of<B>(request: &Request<B>) -> Self {
+impl RequestAttributes {
+    /// The attributes of a request, by its literal path, which also selects the route.
+    pub fn from_request<B>(request: &Request<B>) -> Self {
         let path = request.uri().path();
         let fine = FINE.iter().find(|(route, ..)| within(path, route));
         let acting = ACTING.iter().any(|route| within(path, route));
@@ -47,7 +46,7 @@ impl Attributes {
             Method::PUT => "update",
             Method::PATCH => "patch",
             Method::DELETE => "delete",
-            // Only for those who may do everything.
+            // Only for users who may do everything.
             _ => "*",
         };
         let subresources = match fine {
@@ -58,8 +57,8 @@ impl Attributes {
         Self { verb, subresources }
     }
 
-    /// The refusal in the kubelet's words.
-    pub fn refusal(&self, user: &str) -> String {
+    /// The kubelet's error message.
+    pub fn forbidden_message(&self, user: &str) -> String {
         format!(
             "Forbidden (user={user}, verb={}, resource=nodes, subresource(s)=[{}])\n",
             self.verb,
@@ -81,7 +80,7 @@ mod tests {
         if upgrade {
             request = request.header("Upgrade", "websocket").header("Connection", "Upgrade");
         }
-        let attributes = Attributes::of(&request.body(()).unwrap());
+        let attributes = RequestAttributes::from_request(&request.body(()).unwrap());
         (attributes.verb, attributes.subresources.join(","))
     }
 
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn reaching_into_a_container_and_any_upgrade_is_create_whatever_the_method() {
+    fn exec_like_paths_and_upgrades_need_create_for_any_method() {
         for path in ["/exec/ns/p/c", "/attach/ns/p/c", "/run/ns/p/c", "/portForward/ns/p", "/exec"] {
             assert_eq!(of("GET", path, false), ("create", "proxy".to_owned()), "{path}");
             assert_eq!(of("GET", path, true), ("create", "proxy".to_owned()), "{path}");
@@ -136,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_reads_as_the_kubelets() {
+    fn the_error_message_is_the_kubelets() {
         let request = Request::builder().uri("/pods").body(()).unwrap();
         assert_eq!(
-            Attributes::of(&request).refusal("jane"),
+            RequestAttributes::from_request(&request).forbidden_message("jane"),
             "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"
         );
     }

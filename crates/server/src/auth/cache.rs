@@ -1,4 +1,4 @@
-//! Answers that are remembered for a while, and never more than so many.
+//! A bounded cache whose entries expire.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,59 +8,59 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// What an answer is filed under: a digest, so that no token stays in memory for it.
-pub(super) type Key = [u8; 32];
+/// The key of an entry: a digest, so that tokens do not stay in memory.
+pub(super) type Digest = [u8; 32];
 
-/// Remembers answers. The oldest goes when there are too many.
-pub(super) struct Cache<V> {
+/// Caches values. When it is full, the oldest is evicted.
+pub(super) struct TtlCache<V> {
     limit: usize,
-    kept: Mutex<Kept<V>>,
+    entries: Mutex<Entries<V>>,
 }
 
-struct Kept<V> {
-    answers: HashMap<Key, (Instant, V)>,
-    /// In the order in which they came; a key that came twice stands here twice.
-    order: VecDeque<(Instant, Key)>,
+struct Entries<V> {
+    values: HashMap<Digest, (Instant, V)>,
+    /// In order of insertion; a key inserted twice is here twice.
+    order: VecDeque<(Instant, Digest)>,
 }
 
-// === impl Cache ===
+// === impl TtlCache ===
 
-impl<V: Clone> Cache<V> {
+impl<V: Clone> TtlCache<V> {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, kept: Mutex::new(Kept { answers: HashMap::new(), order: VecDeque::new() }) }
+        Self { limit, entries: Mutex::new(Entries { values: HashMap::new(), order: VecDeque::new() }) }
     }
 
-    /// The answer, if it is not too old.
-    pub(super) fn get(&self, key: &Key) -> Option<V> {
-        let kept = self.kept.lock();
-        kept.answers.get(key).filter(|(until, _)| *until > Instant::now()).map(|(_, answer)| answer.clone())
+    /// The value, unless it expired.
+    pub(super) fn get(&self, key: &Digest) -> Option<V> {
+        let entries = self.entries.lock();
+        entries.values.get(key).filter(|(until, _)| *until > Instant::now()).map(|(_, value)| value.clone())
     }
 
-    /// Remembers an answer for so long.
-    pub(super) fn put(&self, key: Key, answer: V, life: Duration) {
-        let until = Instant::now() + life;
-        let mut kept = self.kept.lock();
-        kept.answers.insert(key, (until, answer));
-        kept.order.push_back((until, key));
-        while kept.order.len() > self.limit {
-            let Some((until, oldest)) = kept.order.pop_front() else { break };
-            // Unless it came again since.
-            if kept.answers.get(&oldest).is_some_and(|(known, _)| *known == until) {
-                kept.answers.remove(&oldest);
+    /// Caches a value for this time.
+    pub(super) fn put(&self, key: Digest, value: V, ttl: Duration) {
+        let until = Instant::now() + ttl;
+        let mut entries = self.entries.lock();
+        entries.values.insert(key, (until, value));
+        entries.order.push_back((until, key));
+        while entries.order.len() > self.limit {
+            let Some((until, oldest)) = entries.order.pop_front() else { break };
+            // Unless it was inserted again since.
+            if entries.values.get(&oldest).is_some_and(|(known, _)| *known == until) {
+                entries.values.remove(&oldest);
             }
         }
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.kept.lock().answers.len()
+        self.entries.lock().values.len()
     }
 }
 
-/// The key of some bytes.
-pub(super) fn key(bytes: &[u8]) -> Key {
+/// The key for some bytes.
+pub(super) fn key(bytes: &[u8]) -> Digest {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    let mut key = Key::default();
+    let mut key = Digest::default();
     key.copy_from_slice(digest.as_ref());
     key
 }
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_forgotten_when_its_time_is_over() {
-        let cache = Cache::new(10);
+    async fn a_value_expires() {
+        let cache = TtlCache::new(10);
         cache.put(key(b"a"), 1, Duration::from_secs(10));
         assert_eq!(cache.get(&key(b"a")), Some(1));
         tokio::time::advance(Duration::from_secs(11)).await;
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_answer_goes_when_there_are_too_many_and_one_that_came_again_stays() {
-        let cache = Cache::new(3);
+    async fn the_oldest_value_is_evicted_and_a_renewed_one_stays() {
+        let cache = TtlCache::new(3);
         for (name, time) in [("a", 0), ("b", 1), ("a", 2), ("c", 3)] {
             cache.put(key(name.as_bytes()), time, Duration::from_secs(100 + time));
         }

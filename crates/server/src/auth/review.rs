@@ -1,4 +1,4 @@
-//! The questions that only the API server can answer.
+//! Token reviews and access reviews by the API server.
 
 use async_trait::async_trait;
 use k8s_openapi::api::{
@@ -7,51 +7,51 @@ use k8s_openapi::api::{
 };
 use vk_kube::{Client, Objects};
 
-use super::user::User;
+use super::UserInfo;
 
-/// Answers who a token belongs to, and what a user may do.
+/// Reviews tokens and accesses.
 #[async_trait]
-pub trait Reviews: Send + Sync {
-    /// The user that a token stands for; `None` when it stands for nobody.
-    async fn token(&self, token: &str) -> Result<Option<User>, vk_kube::Error>;
+pub trait Reviewer: Send + Sync {
+    /// The user of a token; `None` for an invalid token.
+    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, vk_kube::Error>;
 
-    /// Whether the user may do this.
-    async fn access(&self, access: &Access) -> Result<bool, vk_kube::Error>;
+    /// Whether the access is allowed.
+    async fn review_access(&self, access: &AccessRequest) -> Result<bool, vk_kube::Error>;
 }
 
-/// Something that a user wants to do to a node.
+/// An access of a user to a node.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Access {
-    /// Who.
-    pub user: User,
-    /// What.
+pub struct AccessRequest {
+    /// The user.
+    pub user: UserInfo,
+    /// The verb.
     pub verb: String,
-    /// To which part of the node.
+    /// The subresource of the node.
     pub subresource: String,
-    /// To which node.
+    /// The node.
     pub node: String,
 }
 
-/// The API server, by `TokenReview` and `SubjectAccessReview`.
+/// Reviews with `TokenReview` and `SubjectAccessReview`.
 #[derive(Clone, Debug)]
-pub struct ApiServer {
+pub struct ApiReviewer {
     tokens: Objects<TokenReview>,
     accesses: Objects<SubjectAccessReview>,
 }
 
-// === impl ApiServer ===
+// === impl ApiReviewer ===
 
-impl ApiServer {
-    /// Asks through this client. Questions change nothing: they pass no fence.
+impl ApiReviewer {
+    /// Uses this client, without a fence: reviews change nothing.
     pub fn new(client: &Client) -> Self {
         let client = client.unfenced();
-        Self { tokens: Objects::cluster(client.clone()), accesses: Objects::cluster(client) }
+        Self { tokens: Objects::all(client.clone()), accesses: Objects::all(client) }
     }
 }
 
 #[async_trait]
-impl Reviews for ApiServer {
-    async fn token(&self, token: &str) -> Result<Option<User>, vk_kube::Error> {
+impl Reviewer for ApiReviewer {
+    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, vk_kube::Error> {
         let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
         let review = self.tokens.create(&TokenReview { spec, ..TokenReview::default() }).await?;
         let status = review.status.unwrap_or_default();
@@ -61,12 +61,13 @@ impl Reviews for ApiServer {
         let user = status.user.unwrap_or_default();
         Ok(user.username.filter(|name| !name.is_empty()).map(|name| {
             let extra = user.extra.unwrap_or_default();
-            User { name, uid: user.uid, groups: user.groups.unwrap_or_default(), extra }.authenticated()
+            UserInfo { name, uid: user.uid, groups: user.groups.unwrap_or_default(), extra }
+                .with_authenticated_group()
         }))
     }
 
-    async fn access(&self, access: &Access) -> Result<bool, vk_kube::Error> {
-        let Access { user, verb, subresource, node } = access.clone();
+    async fn review_access(&self, access: &AccessRequest) -> Result<bool, vk_kube::Error> {
+        let AccessRequest { user, verb, subresource, node } = access.clone();
         let attributes = ResourceAttributes {
             verb: Some(verb),
             version: Some("v1".to_owned()),

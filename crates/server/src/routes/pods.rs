@@ -1,4 +1,4 @@
-//! Lists of pods: those that the API server wants here, and those that the provider runs.
+//! Lists of pods: those bound to the node, and those that the provider runs.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -9,20 +9,20 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodSt
 use vk_provider::ObservedPod;
 
 use super::{JSON, text};
-use crate::{Api, refusal::Refusal};
+use crate::{Api, http_error::HttpError};
 
-/// `/pods`: what is bound to the node, as the API server has it.
-pub(super) async fn known(Extension(api): Extension<Arc<Api>>) -> Response {
-    list(api.pods.all().into_iter())
+/// `/pods`: the pods bound to the node, as the API server has them.
+pub(super) async fn bound(Extension(api): Extension<Arc<Api>>) -> Response {
+    list(api.pods.list().into_iter())
 }
 
-/// `/runningpods/`: what the provider has containers of, whether or not the API server knows.
-pub(super) async fn running(Extension(api): Extension<Arc<Api>>) -> Result<Response, Refusal> {
+/// `/runningpods/`: the pods with running containers at the provider, whether the API server knows them or not.
+pub(super) async fn running(Extension(api): Extension<Arc<Api>>) -> Result<Response, HttpError> {
     let pods = api.provider.pods().await?;
-    Ok(list(pods.into_iter().filter_map(alive).map(Arc::new)))
+    Ok(list(pods.into_iter().filter_map(running_pod).map(Arc::new)))
 }
 
-/// A list, written as it is sent: ten thousand pods at once would be heavy.
+/// Streams a list: ten thousand pods at once would take a lot of memory.
 fn list(pods: impl Iterator<Item = Arc<Pod>> + Send + 'static) -> Response {
     let begin = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
     let items = pods.enumerate().filter_map(|(place, pod)| {
@@ -34,8 +34,8 @@ fn list(pods: impl Iterator<Item = Arc<Pod>> + Send + 'static) -> Response {
     text(JSON, Body::from_stream(all.map(Ok::<_, Infallible>)))
 }
 
-/// A pod with its running containers, and nothing else that only the API server knows.
-fn alive(observed: ObservedPod) -> Option<Pod> {
+/// A pod with only its running containers.
+fn running_pod(observed: ObservedPod) -> Option<Pod> {
     let running = |list: &Option<Vec<ContainerStatus>>| -> Vec<Container> {
         let all = list.iter().flatten();
         all.filter(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))

@@ -1,4 +1,4 @@
-//! `/run`: a command in a container, and all that it wrote as the answer.
+//! `/run`: runs a command in a container and returns its output.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,28 +10,28 @@ use http::{StatusCode, Uri};
 use tokio::io::AsyncReadExt as _;
 use vk_provider::ability::{BoxRead, ExecOptions, Session, Started};
 
-use super::{PLAIN, query::Query, text};
-use crate::{Api, refusal::Refusal};
+use super::{PLAIN, QueryParams, text};
+use crate::{Api, http_error::HttpError};
 
-/// What is kept of the output: it is held in memory until the command has ended.
-const LARGEST: u64 = 16 << 20;
+/// Limit of the output, which is held in memory until the command has ended.
+const MAX_OUTPUT: u64 = 16 << 20;
 
 pub(super) async fn run(
     Extension(api): Extension<Arc<Api>>,
     Path(path): Path<HashMap<String, String>>,
     uri: Uri,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let part = |name: &str| path.get(name).map_or("", String::as_str);
     let uid = path.get("uid").map(String::as_str);
-    let exec = api.provider.exec().ok_or_else(|| Refusal::not_implemented("commands in containers"))?;
+    let exec = api.provider.exec().ok_or_else(|| HttpError::not_implemented("commands in containers"))?;
     let container = api.container(part("namespace"), part("pod"), uid, part("container"))?;
-    let query = Query::of(&uri);
-    // As the kubelet: one parameter, cut at blanks.
+    let query = QueryParams::from_uri(&uri);
+    // One parameter, split at spaces, as in the kubelet.
     let command: Vec<String> = query.get("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
     if command.first().is_none_or(String::is_empty) {
-        return Err(Refusal::bad_request("no command: give one as ?cmd=..."));
+        return Err(HttpError::bad_request("no command: use ?cmd=..."));
     }
-    let _open = api.session("run")?;
+    let _open = api.begin_session("run")?;
     let options = ExecOptions { stdin: false, stdout: true, stderr: true, tty: false };
     let session = match exec.start(&container, &command, &options).await? {
         Started::Session(session) => session,
@@ -41,13 +41,13 @@ pub(super) async fn run(
     if code != 0 {
         let output = String::from_utf8_lossy(&output);
         let message = format!("command '{}' exited with {code}: {output}", command.join(" "));
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message));
+        return Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
     }
     Ok(text(PLAIN, output))
 }
 
-/// Waits for the end. First the output, then the errors.
-async fn collect(session: Session) -> Result<(Vec<u8>, i32), Refusal> {
+/// Waits for the end. Returns stdout followed by stderr, and the exit code.
+async fn collect(session: Session) -> Result<(Vec<u8>, i32), HttpError> {
     let Session { stdin, stdout, stderr, resize, exit } = session;
     drop((stdin, resize));
     let (exit, mut output, errors) = tokio::join!(exit, read(stdout), read(stderr));
@@ -55,11 +55,11 @@ async fn collect(session: Session) -> Result<(Vec<u8>, i32), Refusal> {
     Ok((output, exit?.code))
 }
 
-/// Reads to the end; what is too much is read and thrown away, so that the command can go on.
+/// Reads to the end. Output over the limit is read and dropped, so that the command can continue.
 async fn read(stream: Option<BoxRead>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut stream) = stream else { return kept };
-    if (&mut stream).take(LARGEST).read_to_end(&mut kept).await.is_ok() {
+    if (&mut stream).take(MAX_OUTPUT).read_to_end(&mut kept).await.is_ok() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     }
     kept

@@ -6,23 +6,24 @@ use axum::{extract::Extension, response::Response};
 use http::Uri;
 use vk_provider::ability::{CpuStats, MemoryStats, PodStats, Summary};
 
-use super::{JSON, query::Query, text};
-use crate::{Api, refusal::Refusal};
+use super::{JSON, QueryParams, text};
+use crate::{Api, http_error::HttpError};
 
-pub(super) async fn summary(Extension(api): Extension<Arc<Api>>, uri: Uri) -> Result<Response, Refusal> {
-    let mut summary = figures(&api).await?;
-    if Query::of(&uri).is_on("only_cpu_and_memory") {
+pub(super) async fn summary(Extension(api): Extension<Arc<Api>>, uri: Uri) -> Result<Response, HttpError> {
+    let mut summary = usage_summary(&api).await?;
+    if QueryParams::from_uri(&uri).is_on("only_cpu_and_memory") {
         only_cpu_and_memory(&mut summary);
     }
-    let json = serde_json::to_string(&summary)
-        .map_err(|error| Refusal::from(vk_provider::Error::internal("write the summary").caused_by(error)))?;
+    let json = serde_json::to_string(&summary).map_err(|error| {
+        HttpError::from(vk_provider::Error::internal("serialize the summary").caused_by(error))
+    })?;
     Ok(text(JSON, json))
 }
 
-/// The provider's figures. Those of a pod as a whole, and of the node, are added up from the parts where the provider does not
-/// tell them: metrics-server leaves a node without figures out.
-pub(super) async fn figures(api: &Api) -> Result<Summary, Refusal> {
-    let stats = api.provider.stats().ok_or_else(|| Refusal::not_implemented("usage figures"))?;
+/// The provider's statistics. Missing totals of a pod or the node are summed from their parts: metrics-server ignores a node
+/// without them.
+pub(super) async fn usage_summary(api: &Api) -> Result<Summary, HttpError> {
+    let stats = api.provider.stats().ok_or_else(|| HttpError::not_implemented("resource usage"))?;
     let mut summary = stats.summary().await?;
     for pod in &mut summary.pods {
         let PodStats { containers, cpu, memory, .. } = pod;
@@ -50,8 +51,8 @@ fn only_cpu_and_memory(summary: &mut Summary) {
     }
 }
 
-/// What is known of both.
-fn plus(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+/// The sum of the values that are known.
+fn add_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.saturating_add(b)),
         (one, other) => one.or(other),
@@ -61,20 +62,20 @@ fn plus(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 fn sum_of_cpu<'a>(parts: impl Iterator<Item = Option<&'a CpuStats>>) -> Option<CpuStats> {
     parts.flatten().cloned().reduce(|a, b| CpuStats {
         time: a.time.max(b.time),
-        usage_nano_cores: plus(a.usage_nano_cores, b.usage_nano_cores),
-        usage_core_nano_seconds: plus(a.usage_core_nano_seconds, b.usage_core_nano_seconds),
+        usage_nano_cores: add_known(a.usage_nano_cores, b.usage_nano_cores),
+        usage_core_nano_seconds: add_known(a.usage_core_nano_seconds, b.usage_core_nano_seconds),
     })
 }
 
 fn sum_of_memory<'a>(parts: impl Iterator<Item = Option<&'a MemoryStats>>) -> Option<MemoryStats> {
     parts.flatten().cloned().reduce(|a, b| MemoryStats {
         time: a.time.max(b.time),
-        // What is left is not what is left of each, added up.
+        // Available memory cannot be summed.
         available_bytes: None,
-        usage_bytes: plus(a.usage_bytes, b.usage_bytes),
-        working_set_bytes: plus(a.working_set_bytes, b.working_set_bytes),
-        rss_bytes: plus(a.rss_bytes, b.rss_bytes),
-        page_faults: plus(a.page_faults, b.page_faults),
-        major_page_faults: plus(a.major_page_faults, b.major_page_faults),
+        usage_bytes: add_known(a.usage_bytes, b.usage_bytes),
+        working_set_bytes: add_known(a.working_set_bytes, b.working_set_bytes),
+        rss_bytes: add_known(a.rss_bytes, b.rss_bytes),
+        page_faults: add_known(a.page_faults, b.page_faults),
+        major_page_faults: add_known(a.major_page_faults, b.major_page_faults),
     })
 }

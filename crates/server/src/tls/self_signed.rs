@@ -1,5 +1,4 @@
-//! A certificate that nobody has signed but the node itself: TLS without anybody to vouch for it, until there is a better
-//! one.
+//! A self-signed serving certificate, used until there is a better one.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -15,7 +14,7 @@ use rustls::{
 
 use super::{Error, provider};
 
-/// For this node under these addresses, for the years around this time.
+/// Generates a certificate for this node and these addresses, valid from last year for ten years.
 pub fn certificate(node: &str, addresses: &[IpAddr], now: Timestamp) -> Result<Arc<CertifiedKey>, Error> {
     let mut params = CertificateParams::new(vec![node.to_owned()])?;
     params.subject_alt_names.extend(addresses.iter().map(|ip| SanType::IpAddress(*ip)));

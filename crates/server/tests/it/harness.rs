@@ -1,4 +1,4 @@
-//! A node that serves its API on a free port, and callers of it.
+//! Test code: a node that serves its API on a free port, and its clients.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -31,22 +31,22 @@ use vk_provider::{
     ability::{Exec, ExecOptions, LogBody, LogOptions, Logs, Output, Started},
 };
 use vk_server::{
-    Api, Limits, Metrics, Pods, Switches,
-    auth::{Gate, Lifetimes, Reviews, User, review::Access},
-    tls::{self, Serving, clients::Authorities},
+    Api, ConnectionLimits, DebugHandlers, Metrics, PodLister,
+    auth::{Authenticator, Authorizer, CacheTtls, Reviewer, UserInfo, review::AccessRequest},
+    tls::{self, ServingCertificate, client_ca::ClientCa},
 };
 use vk_supervisor::{Clock, Supervisor, task};
 
-/// The token of somebody who may do everything.
+/// The token of a user who may do everything.
 pub(crate) const TOKEN: &str = "everything";
-/// How many sessions a node has here.
+/// Limit of sessions in tests.
 pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// The authority of servers and clients.
-pub(crate) static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::new("authority"));
+/// The CA of servers and clients.
+pub(crate) static CA: LazyLock<TestCa> = LazyLock::new(|| TestCa::new("authority"));
 
-pub(crate) struct Authority {
+pub(crate) struct TestCa {
     pub(crate) pem: String,
     der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -54,16 +54,16 @@ pub(crate) struct Authority {
 
 /// A certificate and its key.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct TestCertificate {
     pub(crate) cert_pem: String,
     pub(crate) key_pem: String,
     chain: Vec<CertificateDer<'static>>,
     key: Vec<u8>,
 }
 
-// === impl Authority ===
+// === impl TestCa ===
 
-impl Authority {
+impl TestCa {
     pub(crate) fn new(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -73,13 +73,13 @@ impl Authority {
         Self { pem: certificate.pem(), der: certificate.der().clone(), issuer: Issuer::new(params, key) }
     }
 
-    pub(crate) fn serving(&self) -> Pair {
+    pub(crate) fn serving(&self) -> TestCertificate {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(&params)
     }
 
-    pub(crate) fn client(&self, user: &str, until: i32) -> Pair {
+    pub(crate) fn client(&self, user: &str, until: i32) -> TestCertificate {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
         params.not_before = date_time_ymd(2000, 1, 1);
@@ -88,10 +88,10 @@ impl Authority {
         self.sign(&params)
     }
 
-    fn sign(&self, params: &CertificateParams) -> Pair {
+    fn sign(&self, params: &CertificateParams) -> TestCertificate {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Pair {
+        TestCertificate {
             cert_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
             chain: vec![certificate.der().clone()],
@@ -100,44 +100,44 @@ impl Authority {
     }
 }
 
-// === impl Pair ===
+// === impl TestCertificate ===
 
-impl Pair {
+impl TestCertificate {
     fn key(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.clone()))
     }
 
-    pub(crate) fn certified(&self) -> Arc<CertifiedKey> {
+    pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         Arc::new(CertifiedKey::from_der(self.chain.clone(), self.key(), &provider).unwrap())
     }
 }
 
-/// Knows one token, and that its bearer and the user `admin` may do everything.
-struct Oracle;
+/// Accepts one token, and allows everything to its user and to `admin`.
+struct FakeReviewer;
 
 #[async_trait]
-impl Reviews for Oracle {
-    async fn token(&self, token: &str) -> std::result::Result<Option<User>, vk_kube::Error> {
-        Ok((token == TOKEN).then(|| User { name: "bearer".to_owned(), ..User::default() }))
+impl Reviewer for FakeReviewer {
+    async fn review_token(&self, token: &str) -> std::result::Result<Option<UserInfo>, vk_kube::Error> {
+        Ok((token == TOKEN).then(|| UserInfo { name: "bearer".to_owned(), ..UserInfo::default() }))
     }
 
-    async fn access(&self, access: &Access) -> std::result::Result<bool, vk_kube::Error> {
+    async fn review_access(&self, access: &AccessRequest) -> std::result::Result<bool, vk_kube::Error> {
         Ok(["bearer", "admin"].contains(&access.user.name.as_str()))
     }
 }
 
-/// Runs nothing, and has whatever log the test wants.
+/// A provider without pods, whose logs and commands the test sets.
 #[derive(Default)]
-pub(crate) struct Puppet {
+pub(crate) struct FakeProvider {
     pub(crate) log: Mutex<Option<LogBody>>,
     pub(crate) asked: Mutex<Option<LogOptions>>,
-    /// What the next command is.
+    /// The result of the next exec.
     pub(crate) started: Mutex<Option<Started>>,
 }
 
 #[async_trait]
-impl Provider for Puppet {
+impl Provider for FakeProvider {
     async fn create_pod(&self, _: PodBundle) -> Result<()> {
         Ok(())
     }
@@ -168,14 +168,14 @@ impl Provider for Puppet {
 }
 
 #[async_trait]
-impl Exec for Puppet {
+impl Exec for FakeProvider {
     async fn start(&self, _: &ContainerRef, _: &[String], _: &ExecOptions) -> Result<Started> {
         self.started.lock().take().ok_or_else(|| Error::not_found("nothing is prepared"))
     }
 }
 
 #[async_trait]
-impl Logs for Puppet {
+impl Logs for FakeProvider {
     async fn open(&self, _: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
         *self.asked.lock() = Some(options.clone());
         if options.output != Output::All {
@@ -190,46 +190,46 @@ pub(crate) fn pieces(text: &'static str) -> vk_provider::ability::LogStream {
     stream::iter(text.as_bytes().chunks(3).map(|piece| Ok(Bytes::from_static(piece)))).boxed()
 }
 
-struct One(Arc<Pod>);
+struct SinglePod(Arc<Pod>);
 
-impl Pods for One {
-    fn all(&self) -> Vec<Arc<Pod>> {
+impl PodLister for SinglePod {
+    fn list(&self) -> Vec<Arc<Pod>> {
         vec![Arc::clone(&self.0)]
     }
 }
 
 /// A node that serves its API.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) port: u16,
-    pub(crate) serving: Serving,
+    pub(crate) serving: ServingCertificate,
     pub(crate) metrics: Metrics,
-    pub(crate) provider: Arc<Puppet>,
+    pub(crate) provider: Arc<FakeProvider>,
     pub(crate) supervisor: Supervisor,
 }
 
-// === impl Node ===
+// === impl TestNode ===
 
-impl Node {
-    pub(crate) async fn start(limits: Limits) -> Self {
-        Self::start_with(limits, Switches::default()).await
+impl TestNode {
+    pub(crate) async fn start(limits: ConnectionLimits) -> Self {
+        Self::start_with(limits, DebugHandlers::default()).await
     }
 
-    /// How many sessions go on.
+    /// The number of open sessions.
     pub(crate) fn sessions(&self, kind: &'static str) -> i64 {
-        self.metrics.sessions.get_or_create(&vk_server::metrics::Kind { kind }).get()
+        self.metrics.sessions.get_or_create(&vk_server::metrics::SessionLabels { kind }).get()
     }
 
-    pub(crate) async fn start_with(limits: Limits, switches: Switches) -> Self {
+    pub(crate) async fn start_with(limits: ConnectionLimits, debug_handlers: DebugHandlers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let serving = Serving::new(AUTHORITY.serving().certified());
-        let authorities = Authorities::default();
-        authorities.replace(AUTHORITY.pem.as_bytes()).unwrap();
+        let serving = ServingCertificate::new(CA.serving().certified_key());
+        let client_ca = ClientCa::default();
+        client_ca.replace(CA.pem.as_bytes()).unwrap();
         let minute = Duration::from_mins(1);
-        let lifetimes = Lifetimes { token: minute, authorized: minute, unauthorized: minute };
+        let ttls = CacheTtls { token: minute, authorized: minute, unauthorized: minute };
         let clock = Clock::new(|| "2026-06-01T00:00:00Z".parse().unwrap());
         let (metrics, provider, supervisor) =
-            (Metrics::default(), Arc::new(Puppet::default()), Supervisor::new());
+            (Metrics::default(), Arc::new(FakeProvider::default()), Supervisor::new());
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "ns", "name": "web", "uid": "1-2-3"},
             "spec": {"containers": [{"name": "main"}], "initContainers": [{"name": "first"}]},
@@ -242,15 +242,21 @@ impl Node {
         let api = Api {
             node: "vk".to_owned(),
             provider: Arc::clone(&provider) as Arc<dyn Provider>,
-            pods: Arc::new(One(Arc::new(pod))),
-            gate: Arc::new(Gate::new(authorities, Arc::new(Oracle), lifetimes, clock.clone())),
+            pods: Arc::new(SinglePod(Arc::new(pod))),
+            authenticator: Arc::new(Authenticator::new(
+                client_ca,
+                Arc::new(FakeReviewer),
+                ttls,
+                clock.clone(),
+            )),
+            authorizer: Arc::new(Authorizer::new(Arc::new(FakeReviewer), ttls)),
             clock,
             metrics: metrics.clone(),
-            exposition: Arc::new(|| "# EOF\n".to_owned()),
+            encode_metrics: Arc::new(|| "# EOF\n".to_owned()),
             configuration: json!({"port": port}),
-            switches,
-            streaming: vk_streaming::Limits::default(),
-            owner: supervisor.clone(),
+            debug_handlers,
+            streaming: vk_streaming::SessionLimits::default(),
+            supervisor: supervisor.clone(),
             node_supervisor: supervisor.clone(),
             sessions: Arc::new(Semaphore::new(SESSIONS)),
         };
@@ -263,14 +269,14 @@ impl Node {
         Self { port, serving, metrics, provider, supervisor }
     }
 
-    /// A connection over TLS, as this client.
+    /// A TLS connection with this client certificate.
     pub(crate) async fn connect(
         &self,
-        client: Option<&Pair>,
+        client: Option<&TestCertificate>,
         versions: &[&'static rustls::SupportedProtocolVersion],
     ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
-        roots.add(AUTHORITY.der.clone()).unwrap();
+        roots.add(CA.der.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
@@ -285,19 +291,23 @@ impl Node {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
-    /// What is answered to these bytes until the node closes the connection.
-    pub(crate) async fn say(&self, client: Option<&Pair>, bytes: &[u8]) -> std::io::Result<String> {
+    /// Sends bytes and returns the response until the node closes the connection.
+    pub(crate) async fn send_raw(
+        &self,
+        client: Option<&TestCertificate>,
+        bytes: &[u8],
+    ) -> std::io::Result<String> {
         let mut stream = self.connect(client, rustls::ALL_VERSIONS).await?;
         stream.write_all(bytes).await?;
         Ok(until_end(&mut stream).await)
     }
 
-    /// The status code and body of the answer to a request with the good token.
+    /// The status code and body of the response to a request with the valid token.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
         );
-        split(&self.say(None, request.as_bytes()).await.unwrap())
+        split(&self.send_raw(None, request.as_bytes()).await.unwrap())
     }
 }
 
@@ -315,7 +325,7 @@ pub(crate) async fn until_end(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The status code of an answer, and its body with chunks put together.
+/// The status code of a response, and its body with chunks joined.
 pub(crate) fn split(answer: &str) -> (u16, String) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The kubelet API over real connections, with a provider and an API server that are made up.
+//! The kubelet API over real connections, with a fake provider and a fake reviewer.
 
-// The lint spares test functions only, not what they call.
+// The lint exempts test functions only, not the functions they call.
 #![allow(clippy::unwrap_used)]
 
 mod connection;

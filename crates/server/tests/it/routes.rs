@@ -1,22 +1,22 @@
-//! What the server makes of a provider's logs, and what is behind a switch.
+//! Container logs, and endpoints that are off by default.
 
 use std::fs;
 
 use vk_provider::ability::{LogBody, LogOptions};
-use vk_server::{Limits, Switches};
+use vk_server::{ConnectionLimits, DebugHandlers};
 
-use crate::harness::{Node, pieces};
+use crate::harness::{TestNode, pieces};
 
 const STAMPED: &str = "2026-05-31T23:59:57Z one\n2026-05-31T23:59:58Z two\n2026-05-31T23:59:59Z three\n";
 
-async fn log(node: &Node, body: LogBody, query: &str) -> (u16, String) {
+async fn log(node: &TestNode, body: LogBody, query: &str) -> (u16, String) {
     *node.provider.log.lock() = Some(body);
     node.get(&format!("/containerLogs/ns/web/main?{query}")).await
 }
 
 #[tokio::test]
-async fn options_are_applied_by_the_server_where_the_provider_could_not() {
-    let node = Node::start(Limits::default()).await;
+async fn log_options_that_the_provider_did_not_apply_are_applied_by_the_server() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     for (query, expected) in [
         ("", "one\ntwo\nthree\n"),
         ("tailLines=1", "three\n"),
@@ -40,7 +40,7 @@ async fn options_are_applied_by_the_server_where_the_provider_could_not() {
 
 #[tokio::test]
 async fn options_reach_the_provider() {
-    let node = Node::start(Limits::default()).await;
+    let node = TestNode::start(ConnectionLimits::default()).await;
     log(&node, LogBody::Final(pieces("")), "follow=true&previous=true&tailLines=3").await;
     let asked = node.provider.asked.lock().clone().unwrap();
     assert_eq!(asked, LogOptions { follow: true, previous: true, tail: Some(3), ..LogOptions::default() });
@@ -49,8 +49,8 @@ async fn options_reach_the_provider() {
 }
 
 #[tokio::test]
-async fn logs_are_refused_in_the_kubelets_words() {
-    let node = Node::start(Limits::default()).await;
+async fn log_errors_are_the_kubelets() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     for (path, code, words) in [
         ("/containerLogs/ns/missing/main", 404, "pod \"missing\" does not exist"),
         ("/containerLogs/other/web/main", 404, "pod \"web\" does not exist"),
@@ -68,8 +68,8 @@ async fn logs_are_refused_in_the_kubelets_words() {
 }
 
 #[tokio::test]
-async fn what_the_provider_lacks_is_not_implemented() {
-    let node = Node::start(Limits::default()).await;
+async fn unsupported_features_are_not_implemented() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     for path in ["/stats/summary", "/metrics/resource", "/metrics/cadvisor"] {
         let (code, why) = node.get(path).await;
         assert!(code == 501 && why.contains("does not offer"), "{path}: {code} {why}");
@@ -77,8 +77,8 @@ async fn what_the_provider_lacks_is_not_implemented() {
 }
 
 #[tokio::test]
-async fn log_files_and_profiles_are_behind_switches_and_nothing_leads_out_of_the_folder() {
-    let node = Node::start(Limits::default()).await;
+async fn log_files_and_profiles_are_off_by_default_and_nothing_leads_out_of_the_directory() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     assert_eq!(node.get("/logs/").await, (405, "logs endpoint is disabled.\n".to_owned()));
     assert_eq!(node.get("/debug/pprof/cmdline").await.0, 405);
 
@@ -87,8 +87,8 @@ async fn log_files_and_profiles_are_behind_switches_and_nothing_leads_out_of_the
     fs::write(folder.path().join("pods/web.log"), "hello\n").unwrap();
     fs::write(outside.path().join("secret"), "secret").unwrap();
     std::os::unix::fs::symlink(outside.path().join("secret"), folder.path().join("link")).unwrap();
-    let switches = Switches { logs: Some(folder.path().to_owned()), profiling: true };
-    let node = Node::start_with(Limits::default(), switches).await;
+    let debug_handlers = DebugHandlers { logs: Some(folder.path().to_owned()), profiling: true };
+    let node = TestNode::start_with(ConnectionLimits::default(), debug_handlers).await;
     assert_eq!(node.get("/logs/pods/web.log").await, (200, "hello\n".to_owned()));
     assert!(node.get("/logs/").await.1.contains("<a href=\"pods/\">pods/</a>"));
     let secret = outside.path().join("secret");

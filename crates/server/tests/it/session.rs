@@ -1,4 +1,4 @@
-//! Sessions: proxied to where the provider says, limited in number, and over when their client or their node is gone.
+//! Sessions: proxied, limited in number, and ended with their client or their node.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -7,15 +7,15 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 use vk_provider::ability::{Exit, Session, Started};
-use vk_server::Limits;
+use vk_server::ConnectionLimits;
 use vk_testing::eventually;
 
-use crate::harness::{Node, SESSIONS, SOON, TOKEN, until_end};
+use crate::harness::{SESSIONS, SOON, TOKEN, TestNode, until_end};
 
 const PATH: &str = "/exec/ns/web/main?command=cat&input=1&output=1";
 
-/// Asks for a command by SPDY, and reads the head of the answer.
-async fn exec(node: &Node, path: &str) -> (TlsStream<TcpStream>, String) {
+/// Requests exec over SPDY, and reads the head of the response.
+async fn exec(node: &TestNode, path: &str) -> (TlsStream<TcpStream>, String) {
     let mut stream = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
     let request = format!(
         "POST {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {TOKEN}\r\nConnection: Upgrade\r\n\
@@ -29,7 +29,7 @@ async fn exec(node: &Node, path: &str) -> (TlsStream<TcpStream>, String) {
     (stream, String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Whether an answer is there to its end: to that of its head, where the protocol changes then.
+/// Whether a response is complete: only its head, if it switches protocols.
 fn whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -49,8 +49,8 @@ fn idle() -> Started {
     })
 }
 
-async fn no_session(node: &Node) {
-    eventually("no session goes on", SOON, || async {
+async fn no_session(node: &TestNode) {
+    eventually("no session is open", SOON, || async {
         let open = node.sessions("exec");
         if open == 0 { Ok(()) } else { Err(open) }
     })
@@ -58,7 +58,7 @@ async fn no_session(node: &Node) {
 }
 
 #[tokio::test]
-async fn an_address_that_the_provider_gives_is_proxied_byte_for_byte() {
+async fn a_providers_url_is_proxied_byte_for_byte() {
     let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = runtime.local_addr().unwrap();
     let mut tasks = JoinSet::new();
@@ -75,7 +75,7 @@ async fn an_address_that_the_provider_gives_is_proxied_byte_for_byte() {
         tokio::io::copy(&mut read, &mut write).await.unwrap();
         String::from_utf8(head).unwrap()
     });
-    let node = Node::start(Limits::default()).await;
+    let node = TestNode::start(ConnectionLimits::default()).await;
     *node.provider.started.lock() = Some(Started::Url(format!("http://{address}/exec/token")));
     let (mut stream, head) = exec(&node, PATH).await;
     assert!(head.starts_with("HTTP/1.1 101") && head.to_lowercase().contains("upgrade: spdy/3.1"), "{head}");
@@ -89,14 +89,14 @@ async fn an_address_that_the_provider_gives_is_proxied_byte_for_byte() {
     drop(stream);
     let asked = tasks.join_next().await.unwrap().unwrap();
     assert!(asked.starts_with("POST /exec/token HTTP/1.1\r\n"), "{asked}");
-    // What the caller showed us is for us alone.
+    // The caller's credentials are not forwarded.
     assert!(!asked.contains(TOKEN), "{asked}");
     no_session(&node).await;
 }
 
 #[tokio::test]
-async fn there_are_so_many_sessions_and_no_more() {
-    let node = Node::start(Limits::default()).await;
+async fn the_number_of_sessions_is_limited() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     let mut open = Vec::new();
     for _ in 0..SESSIONS {
         *node.provider.started.lock() = Some(idle());
@@ -114,18 +114,18 @@ async fn there_are_so_many_sessions_and_no_more() {
 
 #[tokio::test]
 async fn sessions_end_with_their_node() {
-    let node = Node::start(Limits::default()).await;
+    let node = TestNode::start(ConnectionLimits::default()).await;
     *node.provider.started.lock() = Some(idle());
     let (mut stream, _) = exec(&node, PATH).await;
     assert_eq!(node.sessions("exec"), 1);
-    assert!(node.supervisor.shut_down(SOON).await, "all ended by themselves");
+    assert!(node.supervisor.shut_down(SOON).await, "all tasks ended in time");
     assert_eq!(node.sessions("exec"), 0);
     until_end(&mut stream).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_session_is_told() {
-    let node = Node::start(Limits::default()).await;
+async fn invalid_session_requests_are_rejected() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
     let (_, missing) = exec(&node, PATH).await;
     assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("nothing is prepared"), "{missing}");
     let (_, nobody) = exec(&node, "/exec/ns/web/nobody?command=cat&output=1").await;

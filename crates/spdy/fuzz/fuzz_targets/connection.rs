@@ -1,7 +1,7 @@
 #![no_main]
 
-#[path = "../bodies.rs"]
+#[path = "../targets.rs"]
 #[allow(dead_code)]
-mod bodies;
+mod targets;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::connection(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::connection(data));

@@ -5,32 +5,32 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::dictionary::{DICTIONARY, ID};
 
-/// Writes header blocks as a zlib stream that stores and does not compress.
+/// Writes header blocks as a zlib stream of stored blocks, without compression.
 ///
-/// A compressor would cost every connection a quarter of a megabyte for good, to shorten blocks that are mostly four bytes long (an
-/// answer without headers) and seldom more than sixty. Stored blocks are as good a deflate stream as any other.
+/// A compressor would cost every connection a quarter of a megabyte to shorten blocks that are mostly four bytes long (a reply
+/// without headers) and rarely more than sixty. Stored blocks are a valid deflate stream.
 #[derive(Debug, Default)]
 pub(super) struct Deflater {
     begun: bool,
 }
 
-/// A stored block holds 16 bits' worth.
+/// The maximum length of a stored block.
 const STORED: usize = u16::MAX as usize;
 
 impl Deflater {
-    /// Adds a header block to the frame that `output` ends with.
+    /// Appends a header block to the frame at the end of `output`.
     pub(super) fn deflate(&mut self, block: &[u8], output: &mut BytesMut) {
         if !self.begun {
             self.begun = true;
-            // Deflate, a window of 32 KiB, a preset dictionary; then the name of the dictionary.
+            // Deflate, a window of 32 KiB, a preset dictionary; then the checksum of the dictionary.
             output.put_u16(0x78bb);
             output.put_u32(ID);
         }
         for piece in block.chunks(STORED) {
             store(piece, output);
         }
-        // The empty block is what a sync flush ends with. Go's inflater gives out what it has read only when it sees that (or its
-        // window is full); without it, it would look for the next block in this frame and fail for good.
+        // A sync flush ends with an empty block. Go's inflater returns data only when it sees that (or its window is full);
+        // otherwise it would look for the next block in this frame and fail.
         store(&[], output);
     }
 }
@@ -43,28 +43,28 @@ fn store(piece: &[u8], output: &mut BytesMut) {
     output.put_slice(piece);
 }
 
-/// Why a header block could not be inflated. The stream is of no use after that.
+/// Why a header block could not be inflated. The zlib stream is unusable afterwards.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InflateError {
-    /// It is no deflate stream, or has another dictionary, or has ended.
+    /// Not a deflate stream, another dictionary, or the end of the stream.
     Corrupt,
-    /// It holds more than the limit.
+    /// More data than the limit.
     TooLarge,
 }
 
-/// Reads the zlib stream of the peer's header blocks.
+/// Inflates the peer's header blocks.
 #[derive(Debug)]
 pub(super) struct Inflater {
     stream: Option<Box<Decompress>>,
 }
 
 impl Inflater {
-    /// Nothing is allocated until the first block comes.
+    /// Allocates nothing until the first block.
     pub(super) const fn new() -> Self {
         Self { stream: None }
     }
 
-    /// Inflates one more piece of a header block onto `output`, which may not become longer than `limit`.
+    /// Inflates another piece of a header block and appends it to `output`, up to a length of `limit`.
     pub(super) fn inflate(
         &mut self,
         mut input: &[u8],
@@ -72,8 +72,8 @@ impl Inflater {
         limit: usize,
     ) -> Result<(), InflateError> {
         let stream = self.stream.get_or_insert_with(|| Box::new(Decompress::new(true)));
-        // Not straight onto the output: all of its spare room would be zeroed before every call, and a peer that sends byte by byte
-        // would have us do little else.
+        // Not directly into the output: its spare capacity would be zeroed in every call, which is expensive if the peer sends
+        // single bytes.
         let mut scratch = [0; 2048];
         loop {
             let before = (stream.total_in(), stream.total_out());
@@ -92,7 +92,7 @@ impl Inflater {
                     stream.set_dictionary(&DICTIONARY).map_err(|_| InflateError::Corrupt)?;
                 }
                 Err(_) | Ok(Status::StreamEnd) => return Err(InflateError::Corrupt),
-                // A buffer that is full may leave something inside.
+                // If the buffer is full, there may be more.
                 Ok(_) if written == scratch.len() => {}
                 Ok(_) if input.is_empty() => return Ok(()),
                 Ok(_) if read == 0 && written == 0 => return Err(InflateError::Corrupt),
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// What a peer that compresses sends, as Go's does.
+    /// A compressing peer, like Go's.
     fn compressor() -> impl FnMut(&[u8]) -> Vec<u8> {
         let mut stream = Compress::new(Compression::best(), true);
         stream.set_dictionary(&DICTIONARY).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_stops_at_the_limit() {
+    fn a_zip_bomb_stops_at_the_limit() {
         let bomb = compressor()(&vec![0; 5_000_000]);
         assert!(bomb.len() < 100_000, "{}", bomb.len());
         let mut output = Vec::new();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_zlib_stream_is_corrupt() {
+    fn an_invalid_zlib_stream_is_corrupt() {
         for garbage in [&b"GET / HTTP/1.1\r\n"[..], &[0xff; 100], b"\x78\xbb\0\0\0\x01\0\0\0"] {
             assert_eq!(Inflater::new().inflate(garbage, &mut Vec::new(), 1000), Err(InflateError::Corrupt));
         }

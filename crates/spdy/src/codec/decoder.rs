@@ -1,4 +1,4 @@
-//! Bytes to frames.
+//! Decodes frames.
 
 use std::collections::HashSet;
 
@@ -10,57 +10,57 @@ use super::{
     frame::{FLAG_FIN, FLAG_UNIDIRECTIONAL, MAX_FRAME, Setting, VERSION, kind},
 };
 
-/// What the peer may make us hold.
+/// Limits of frames of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct FrameLimits {
     /// Names in a header block. 1,000, as in Go.
     pub headers: usize,
     /// Bytes of one name or of all values of a name. 1 MiB, as in Go.
     pub field: usize,
     /// Bytes of a header block when inflated. 2 MiB.
     pub block: usize,
-    /// Bytes of a control frame on the wire. 2^24-1, which is all that a frame can hold. DATA frames are given out in pieces
-    /// and need no limit.
+    /// Bytes of a control frame on the wire. 2^24-1, the maximum of a frame. DATA frames are returned in pieces and need no
+    /// limit.
     pub control_frame: usize,
 }
 
-impl Default for Limits {
+impl Default for FrameLimits {
     fn default() -> Self {
         Self { headers: 1000, field: 1 << 20, block: 2 << 20, control_frame: MAX_FRAME }
     }
 }
 
-/// SETTINGS of any use have eight parameters at most.
+/// Useful SETTINGS have at most eight parameters.
 const MAX_SETTINGS: usize = 1000;
 
-/// What is wrong with what the peer sent.
+/// An error in a frame of the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A header block breaks a rule, and the next frame can be read all the same: the stream has to be reset.
+    /// An invalid header block. The next frame can be decoded, and the stream must be reset.
     #[error("headers of stream {id}: {reason}")]
     Stream {
         /// The stream.
         id: StreamId,
-        /// Which rule.
+        /// What is wrong.
         reason: &'static str,
     },
-    /// A control frame of another version: most likely the peer does not speak SPDY at all.
+    /// A control frame of another version: the peer probably does not speak SPDY.
     #[error("a control frame of version {0}, where SPDY/3.1 has 3: the peer speaks another protocol")]
     Version(u16),
-    /// A frame of the wrong length, or for a stream that cannot be.
+    /// A frame with a wrong length or an invalid stream.
     #[error("{frame} frame: {reason}")]
     Malformed {
-        /// Its type.
+        /// The frame type.
         frame: &'static str,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The header compression is out of step or was never right.
+    /// The header compression is out of sync or invalid.
     #[error("a header block that cannot be inflated: no zlib stream with the dictionary of SPDY/3")]
     Compression,
-    /// More than we are ready to hold.
+    /// A limit is exceeded.
     #[error("{what} over the limit of {limit}")]
     Limit {
         /// Which limit.
@@ -71,61 +71,61 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stream that alone is at fault, where the connection can go on.
+    /// The affected stream, if the connection can continue.
     pub fn stream(&self) -> Option<StreamId> {
         if let Self::Stream { id, .. } = self { Some(*id) } else { None }
     }
 }
 
-/// Reads frames. There is one for all that is received over a connection.
+/// Decodes all frames that are received on a connection.
 #[derive(Debug)]
 pub struct Decoder {
-    limits: Limits,
+    limits: FrameLimits,
     inflater: Inflater,
-    state: State,
+    state: DecodeState,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecodeState {
     /// Between frames.
     Boundary,
     /// In the payload of a DATA frame.
     Data { id: StreamId, fin: bool, left: usize },
     /// In a header block.
-    Block { kind: Opening, left: usize, inflated: Vec<u8> },
-    /// In a frame that nobody knows.
+    Block { kind: HeaderFrame, left: usize, inflated: Vec<u8> },
+    /// In an unknown frame.
     Skip { left: usize },
-    /// After an error that ends the connection.
+    /// After a fatal error.
     Failed(Error),
 }
 
-/// A frame whose header block is still to come.
+/// A frame whose header block is being read.
 #[derive(Clone, Copy, Debug)]
-enum Opening {
+enum HeaderFrame {
     Stream { id: StreamId, associated: StreamId, priority: u8, fin: bool, unidirectional: bool },
     Reply { id: StreamId, fin: bool },
     Headers { id: StreamId, fin: bool },
 }
 
 impl Decoder {
-    /// A decoder that has read nothing.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, inflater: Inflater::new(), state: State::Boundary }
+    /// Creates a decoder.
+    pub fn new(limits: FrameLimits) -> Self {
+        Self { limits, inflater: Inflater::new(), state: DecodeState::Boundary }
     }
 
-    /// Whether the last byte taken was the last one of a frame: where a peer may close the connection.
+    /// Whether the decoder is between frames, where a peer may close the connection.
     pub fn at_boundary(&self) -> bool {
-        matches!(self.state, State::Boundary)
+        matches!(self.state, DecodeState::Boundary)
     }
 
-    /// Takes the next frame off `input`, or `None` when that needs more bytes; what cannot be taken yet stays in it.
+    /// Decodes the next frame from `input`, or returns `None` if more bytes are needed.
     ///
-    /// DATA is given out as it arrives, without a copy: every piece but the last of a frame has `fin` unset. After an error with a
-    /// [`stream`](Error::stream) the next frame can be taken; any other error is for good.
+    /// DATA is returned as it arrives, without a copy: `fin` is set only on the last piece of a frame. After an error with a
+    /// [`stream`](Error::stream) the next frame can be decoded; all other errors are permanent.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Frame>, Error> {
         match self.step(input) {
             Err(error) if error.stream().is_none() => {
-                self.state = State::Failed(error.clone());
+                self.state = DecodeState::Failed(error.clone());
                 Err(error)
             }
             other => other,
@@ -135,12 +135,12 @@ impl Decoder {
     fn step(&mut self, input: &mut BytesMut) -> Result<Option<Frame>, Error> {
         loop {
             match &mut self.state {
-                State::Boundary => match self.begin(input)? {
-                    Begun::Whole(frame) => return Ok(Some(frame)),
-                    Begun::Short => return Ok(None),
-                    Begun::More => {}
+                DecodeState::Boundary => match self.begin(input)? {
+                    FrameStart::Whole(frame) => return Ok(Some(frame)),
+                    FrameStart::Short => return Ok(None),
+                    FrameStart::More => {}
                 },
-                State::Data { id, fin, left } => {
+                DecodeState::Data { id, fin, left } => {
                     if input.is_empty() {
                         return Ok(None);
                     }
@@ -149,11 +149,11 @@ impl Decoder {
                     let (id, last) = (*id, *left == 0);
                     let fin = *fin && last;
                     if last {
-                        self.state = State::Boundary;
+                        self.state = DecodeState::Boundary;
                     }
                     return Ok(Some(Frame::Data { id, payload, fin }));
                 }
-                State::Block { kind, left, inflated } => {
+                DecodeState::Block { kind, left, inflated } => {
                     let piece = input.len().min(*left);
                     let result = self.inflater.inflate(&input[..piece], inflated, self.limits.block);
                     input.advance(piece);
@@ -168,26 +168,26 @@ impl Decoder {
                         return Ok(None);
                     }
                     let (kind, inflated) = (*kind, std::mem::take(inflated));
-                    self.state = State::Boundary;
+                    self.state = DecodeState::Boundary;
                     return self.open(kind, &inflated).map(Some);
                 }
-                State::Skip { left } => {
+                DecodeState::Skip { left } => {
                     let piece = input.len().min(*left);
                     input.advance(piece);
                     *left -= piece;
                     if *left > 0 {
                         return Ok(None);
                     }
-                    self.state = State::Boundary;
+                    self.state = DecodeState::Boundary;
                 }
-                State::Failed(error) => return Err(error.clone()),
+                DecodeState::Failed(error) => return Err(error.clone()),
             }
         }
     }
 
-    /// Reads what comes before a payload, or the whole of a short frame.
-    fn begin(&mut self, input: &mut BytesMut) -> Result<Begun, Error> {
-        let Some(head) = input.first_chunk::<8>() else { return Ok(Begun::Short) };
+    /// Decodes the start of a frame, or all of a short frame.
+    fn begin(&mut self, input: &mut BytesMut) -> Result<FrameStart, Error> {
+        let Some(head) = input.first_chunk::<8>() else { return Ok(FrameStart::Short) };
         let first = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
         let flags = head[4];
         let length = u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize;
@@ -198,10 +198,10 @@ impl Decoder {
             input.advance(8);
             let fin = flags & FLAG_FIN != 0;
             if length == 0 {
-                return Ok(Begun::Whole(Frame::Data { id: first, payload: Bytes::new(), fin }));
+                return Ok(FrameStart::Whole(Frame::Data { id: first, payload: Bytes::new(), fin }));
             }
-            self.state = State::Data { id: first, fin, left: length };
-            return Ok(Begun::More);
+            self.state = DecodeState::Data { id: first, fin, left: length };
+            return Ok(FrameStart::More);
         }
         let bytes = first.to_be_bytes();
         let version = u16::from_be_bytes([bytes[0] & 0x7f, bytes[1]]);
@@ -214,8 +214,8 @@ impl Decoder {
         let kind = u16::from_be_bytes([bytes[2], bytes[3]]);
         let Some((name, fixed)) = shape(kind) else {
             input.advance(8);
-            self.state = State::Skip { left: length };
-            return Ok(Begun::More);
+            self.state = DecodeState::Skip { left: length };
+            return Ok(FrameStart::More);
         };
         let has_block = matches!(kind, kind::SYN_STREAM | kind::SYN_REPLY | kind::HEADERS);
         let wrong = Error::Malformed { frame: name, reason: "its length is wrong" };
@@ -231,30 +231,32 @@ impl Decoder {
             _ => return Err(wrong),
         };
         if input.len() < 8 + whole {
-            return Ok(Begun::Short);
+            return Ok(FrameStart::Short);
         }
         let mut body = input.split_to(8 + whole);
         body.advance(8);
         if has_block {
             let opening = opening(kind, name, flags, &mut body)?;
-            self.state = State::Block { kind: opening, left: length - fixed, inflated: Vec::new() };
-            return Ok(Begun::More);
+            self.state = DecodeState::Block { kind: opening, left: length - fixed, inflated: Vec::new() };
+            return Ok(FrameStart::More);
         }
-        short(kind, name, flags, &mut body).map(Begun::Whole)
+        short(kind, name, flags, &mut body).map(FrameStart::Whole)
     }
 
-    /// Makes the frame of a header block that is complete.
-    fn open(&self, opening: Opening, block: &[u8]) -> Result<Frame, Error> {
+    /// Builds the frame of a complete header block.
+    fn open(&self, opening: HeaderFrame, block: &[u8]) -> Result<Frame, Error> {
         let id = match opening {
-            Opening::Stream { id, .. } | Opening::Reply { id, .. } | Opening::Headers { id, .. } => id,
+            HeaderFrame::Stream { id, .. }
+            | HeaderFrame::Reply { id, .. }
+            | HeaderFrame::Headers { id, .. } => id,
         };
         let headers = self.headers(id, block)?;
         Ok(match opening {
-            Opening::Stream { id, associated, priority, fin, unidirectional } => {
+            HeaderFrame::Stream { id, associated, priority, fin, unidirectional } => {
                 Frame::SynStream { id, associated, priority, headers, fin, unidirectional }
             }
-            Opening::Reply { id, fin } => Frame::SynReply { id, headers, fin },
-            Opening::Headers { id, fin } => Frame::Headers { id, headers, fin },
+            HeaderFrame::Reply { id, fin } => Frame::SynReply { id, headers, fin },
+            HeaderFrame::Headers { id, fin } => Frame::Headers { id, headers, fin },
         })
     }
 
@@ -283,7 +285,7 @@ impl Decoder {
             entries.push((Box::from(name), Box::from(String::from_utf8_lossy(value))));
         }
         if !block.is_empty() {
-            // Go would take the rest for the beginning of the next block.
+            // Go would take the rest as the start of the next block.
             return Err(Error::Malformed {
                 frame: "header block",
                 reason: "there is more after the last header",
@@ -311,17 +313,17 @@ fn take_length(block: &mut &[u8]) -> Result<usize, Error> {
     Ok(u32::from_be_bytes(*length) as usize)
 }
 
-/// How a frame began.
-enum Begun {
-    /// And ended.
+/// The result of decoding the start of a frame.
+enum FrameStart {
+    /// The whole frame.
     Whole(Frame),
     /// Its payload follows.
     More,
-    /// It has not: there are too few bytes.
+    /// More bytes are needed.
     Short,
 }
 
-/// The name of a control frame, and how many bytes it has (or begins with).
+/// The name of a control frame, and the length of its fixed part.
 const fn shape(kind: u16) -> Option<(&'static str, usize)> {
     Some(match kind {
         kind::SYN_STREAM => ("SYN_STREAM", 10),
@@ -336,7 +338,7 @@ const fn shape(kind: u16) -> Option<(&'static str, usize)> {
     })
 }
 
-/// A stream's number, whose first bit means nothing.
+/// Decodes a stream ID and ignores its reserved bit.
 fn stream(frame: &'static str, body: &mut BytesMut) -> Result<StreamId, Error> {
     match body.get_u32() & 0x7fff_ffff {
         0 => Err(Error::Malformed { frame, reason: "there is no stream 0" }),
@@ -344,19 +346,19 @@ fn stream(frame: &'static str, body: &mut BytesMut) -> Result<StreamId, Error> {
     }
 }
 
-fn opening(kind: u16, name: &'static str, flags: u8, body: &mut BytesMut) -> Result<Opening, Error> {
+fn opening(kind: u16, name: &'static str, flags: u8, body: &mut BytesMut) -> Result<HeaderFrame, Error> {
     let id = stream(name, body)?;
     let fin = flags & FLAG_FIN != 0;
     Ok(match kind {
-        kind::SYN_STREAM => Opening::Stream {
+        kind::SYN_STREAM => HeaderFrame::Stream {
             id,
             associated: body.get_u32() & 0x7fff_ffff,
             priority: body.get_u8() >> 5,
             fin,
             unidirectional: flags & FLAG_UNIDIRECTIONAL != 0,
         },
-        kind::SYN_REPLY => Opening::Reply { id, fin },
-        _ => Opening::Headers { id, fin },
+        kind::SYN_REPLY => HeaderFrame::Reply { id, fin },
+        _ => HeaderFrame::Headers { id, fin },
     })
 }
 

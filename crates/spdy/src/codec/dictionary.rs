@@ -1,8 +1,8 @@
-//! What SPDY/3 presets a header compressor with: names and values that HTTP likes to use.
+//! The compression dictionary of SPDY/3: common HTTP header names and values.
 
 use std::sync::LazyLock;
 
-/// Each preceded by its length, in four bytes.
+/// Words that are preceded by their length in four bytes.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow \
     authorization cache-control connection content-base content-encoding content-language content-length content-location \
     content-md5 content-range content-type date etag expect expires from host if-match if-modified-since if-none-match if-range \
@@ -10,7 +10,7 @@ const WORDS: &str = "options head post put delete trace accept accept-charset ac
     retry-after server te trailer transfer-encoding upgrade user-agent vary via warning www-authenticate method get status \
     200_OK version HTTP/1.1 url public set-cookie keep-alive origin";
 
-/// And this, as it is.
+/// The rest of the dictionary.
 const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
     203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden\
     404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable\
@@ -18,7 +18,7 @@ const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410
     chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,\
     publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// The Adler-32 sum by which a zlib stream names its dictionary.
+/// The Adler-32 checksum that identifies the dictionary in a zlib stream.
 pub(super) const ID: u32 = 0xe3c6_a7c2;
 
 pub(super) static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {

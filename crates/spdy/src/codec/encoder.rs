@@ -1,4 +1,4 @@
-//! Frames to bytes.
+//! Encodes frames.
 
 use bytes::{BufMut, BytesMut};
 
@@ -8,19 +8,19 @@ use super::{
     frame::{FLAG_FIN, FLAG_UNIDIRECTIONAL, MAX_FRAME, VERSION, kind},
 };
 
-/// A frame that cannot be written.
+/// A frame that cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A frame holds 16 MiB less one byte.
-    #[error("the frame would hold {0} bytes, and {MAX_FRAME} is the most: send less at once")]
+    /// A frame holds at most 16 MiB minus one byte.
+    #[error("a frame of {0} bytes exceeds the maximum of {MAX_FRAME}: send less at once")]
     TooLarge(usize),
-    /// No stream has the number 0, nor one over 2^31-1.
-    #[error("there can be no stream {0}")]
+    /// Stream IDs are between 1 and 2^31-1.
+    #[error("invalid stream ID {0}")]
     StreamId(StreamId),
 }
 
-/// Writes frames. There is one for all that is sent over a connection.
+/// Encodes all frames that are sent on a connection.
 #[derive(Debug, Default)]
 pub struct Encoder {
     deflater: Deflater,
@@ -35,12 +35,12 @@ pub(crate) fn data_header(id: StreamId, fin: bool, length: usize) -> [u8; 8] {
 }
 
 impl Encoder {
-    /// An encoder that has written nothing.
+    /// Creates an encoder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Writes a frame to the end of `output`; nothing at all if that fails.
+    /// Appends a frame to `output`, or nothing if that fails.
     pub fn encode(&mut self, frame: &Frame, output: &mut BytesMut) -> Result<(), EncodeError> {
         match frame {
             Frame::SynStream { id, associated, priority, headers, fin, unidirectional } => {
@@ -121,7 +121,7 @@ impl Encoder {
                 self.block.put_slice(field.as_bytes());
             }
         }
-        // With the most that the zlib stream may add. It must not be touched by a frame that is not sent.
+        // Includes the maximum that zlib may add. A frame that is not sent must not change the zlib stream.
         fits(fixed.len() + self.block.len() + (self.block.len() / 65_535 + 2) * 5 + 6)?;
         let start = output.len();
         control(kind, flags, 0, output);
@@ -129,7 +129,7 @@ impl Encoder {
         self.deflater.deflate(&self.block, output);
         let length = u32::try_from(output.len() - start - 8).unwrap_or(u32::MAX).to_be_bytes();
         output[start + 5..start + 8].copy_from_slice(&length[1..]);
-        // A block as large as a novel is not kept for the next one.
+        // A large buffer is not kept for the next block.
         self.block.shrink_to(1024);
         Ok(())
     }

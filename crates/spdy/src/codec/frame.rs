@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use super::Headers;
 
-/// Names a stream of a connection. Those of the client are odd, those of the server even; 31 bits.
+/// A stream ID: odd for streams of the client, even for those of the server; 31 bits.
 pub type StreamId = u32;
 
-/// What a frame can hold at most: its length has 24 bits.
+/// The maximum length of a frame: it has 24 bits.
 pub const MAX_FRAME: usize = (1 << 24) - 1;
 
 pub(super) const VERSION: u16 = 3;
@@ -26,57 +26,57 @@ pub(super) mod kind {
     pub(in crate::codec) const WINDOW_UPDATE: u16 = 9;
 }
 
-/// One frame.
+/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Opens a stream.
     SynStream {
         /// The new stream.
         id: StreamId,
-        /// The stream that it belongs to, or 0.
+        /// The associated stream, or 0.
         associated: StreamId,
         /// 0 (most urgent) to 7.
         priority: u8,
-        /// What the stream is for.
+        /// The stream's headers.
         headers: Headers,
-        /// The opener sends nothing more.
+        /// The sender sends nothing more.
         fin: bool,
-        /// The other side may send nothing.
+        /// The receiver may send nothing.
         unidirectional: bool,
     },
     /// Accepts a stream.
     SynReply {
         /// The stream.
         id: StreamId,
-        /// What the acceptor has to say.
+        /// The headers of the reply.
         headers: Headers,
-        /// The acceptor sends nothing more.
+        /// The sender sends nothing more.
         fin: bool,
     },
-    /// Ends a stream at once, in both directions.
+    /// Closes a stream in both directions.
     RstStream {
         /// The stream.
         id: StreamId,
         /// Why.
         status: ResetStatus,
     },
-    /// Parameters of the connection. Nobody in Kubernetes sends or heeds them.
+    /// Parameters of the connection. Nobody in Kubernetes uses them.
     Settings {
-        /// What was set earlier is forgotten.
+        /// Clear earlier settings.
         clear: bool,
         /// The parameters.
         settings: Vec<Setting>,
     },
-    /// Is sent back by the side that did not make the id: the client makes odd ones, the server even ones.
+    /// A PING or its reply. The client uses odd IDs, the server even ones.
     Ping(u32),
-    /// The sender opens no more streams, and takes no more.
+    /// The sender opens and accepts no more streams.
     GoAway {
-        /// The last stream of the receiver that the sender has dealt with.
+        /// The last stream of the receiver that the sender has processed.
         last_good: StreamId,
         /// Why.
         status: GoAwayStatus,
     },
-    /// More headers for an open stream.
+    /// Headers of an open stream.
     Headers {
         /// The stream.
         id: StreamId,
@@ -85,14 +85,14 @@ pub enum Frame {
         /// The sender sends nothing more.
         fin: bool,
     },
-    /// Flow control, which nobody in Kubernetes does.
+    /// Flow control, which Kubernetes does not use.
     WindowUpdate {
         /// The stream, or 0 for the connection.
         id: StreamId,
-        /// By how much the window grows.
+        /// The increment of the window.
         delta: u32,
     },
-    /// Bytes of a stream. The decoder gives out a long frame in pieces, as they arrive.
+    /// Data of a stream. The decoder returns a long frame in pieces.
     Data {
         /// The stream.
         id: StreamId,
@@ -106,15 +106,15 @@ pub enum Frame {
 /// One parameter of a SETTINGS frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Whether it is to be kept over connections (1), or was (2).
+    /// Flags: persist the value (1), or persisted value (2).
     pub flags: u8,
-    /// Which parameter; 24 bits.
+    /// The parameter's ID; 24 bits.
     pub id: u32,
-    /// Its value.
+    /// The value.
     pub value: u32,
 }
 
-/// Defines an enum of wire codes that keeps those it does not know.
+/// Defines an enum of wire codes that keeps unknown ones.
 macro_rules! codes {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $code:literal => $text:literal,)+ }) => {
         $(#[$doc])*
@@ -159,39 +159,39 @@ macro_rules! codes {
 codes! {
     /// Why a stream was reset.
     ResetStatus {
-        /// The peer broke a rule of the protocol.
+        /// The peer violated the protocol.
         ProtocolError = 1 => "PROTOCOL_ERROR",
-        /// There is no such stream.
+        /// The stream does not exist.
         InvalidStream = 2 => "INVALID_STREAM",
-        /// Nothing was done for the stream: it may be tried again.
+        /// The stream was not processed and may be retried.
         RefusedStream = 3 => "REFUSED_STREAM",
-        /// Another version of SPDY.
+        /// Unsupported version of SPDY.
         UnsupportedVersion = 4 => "UNSUPPORTED_VERSION",
-        /// Nobody wants the stream any more.
+        /// The stream is not needed any more.
         Cancel = 5 => "CANCEL",
-        /// Something went wrong on the sender's side.
+        /// An internal error of the sender.
         InternalError = 6 => "INTERNAL_ERROR",
-        /// More was sent than the window allows.
+        /// The flow-control window was exceeded.
         FlowControlError = 7 => "FLOW_CONTROL_ERROR",
-        /// A second answer to a stream.
+        /// A second reply to a stream.
         StreamInUse = 8 => "STREAM_IN_USE",
-        /// Bytes for a stream that is half closed.
+        /// Data for a half-closed stream.
         StreamAlreadyClosed = 9 => "STREAM_ALREADY_CLOSED",
         /// No longer used.
         InvalidCredentials = 10 => "INVALID_CREDENTIALS",
-        /// A frame that the receiver cannot hold.
+        /// The frame is too large for the receiver.
         FrameTooLarge = 11 => "FRAME_TOO_LARGE",
     }
 }
 
 codes! {
-    /// Why a side goes away.
+    /// Why a side closes the connection.
     GoAwayStatus {
-        /// It is done.
+        /// Normal close.
         Ok = 0 => "OK",
-        /// The peer broke a rule of the protocol.
+        /// The peer violated the protocol.
         ProtocolError = 1 => "PROTOCOL_ERROR",
-        /// Something went wrong on the sender's side.
+        /// An internal error of the sender.
         InternalError = 2 => "INTERNAL_ERROR",
     }
 }

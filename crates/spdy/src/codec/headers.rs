@@ -1,18 +1,18 @@
-//! Names and values that go with a stream.
+//! Headers of a stream.
 
 use std::fmt;
 
 /// The headers of a stream: names in lower case, each with one value or several, in the order of the wire.
 ///
-/// Looking up does not mind the case of letters. Values are bytes on the wire; those that are no UTF-8 have their odd bytes replaced,
-/// which Kubernetes, whose values are words and numbers, never notices. A NUL in a value separates two of them.
+/// Lookups ignore case. Values are bytes on the wire; invalid UTF-8 is replaced, which never happens in Kubernetes. A NUL separates
+/// several values.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Several values are separated by NUL, as on the wire.
     entries: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What separates several values of one name.
+/// Separates the values of one name.
 const SEPARATOR: char = '\0';
 
 impl Headers {
@@ -21,7 +21,7 @@ impl Headers {
         Self { entries: Vec::new() }
     }
 
-    /// The same, with one more value.
+    /// Adds a value.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.append(name, value);
@@ -74,7 +74,7 @@ impl Headers {
         self.entries.is_empty()
     }
 
-    /// What they take in memory, about.
+    /// Approximate memory use.
     pub(crate) fn size(&self) -> usize {
         self.entries.iter().map(|(name, values)| name.len() + values.len() + 32).sum()
     }
@@ -84,7 +84,7 @@ impl Headers {
         self.entries.iter().map(|(name, values)| (&**name, &**values))
     }
 
-    /// Headers from the wire; the caller has seen to it that no name comes twice and none has capitals.
+    /// Headers from the wire; the caller has checked that names are unique and lower case.
     pub(super) fn from_wire(entries: Vec<(Box<str>, Box<str>)>) -> Self {
         Self { entries }
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_in_any_case_and_kept_in_lower_case() {
+    fn names_are_found_in_any_case_and_stored_in_lower_case() {
         let headers = Headers::new().with("streamType", "stdin");
         assert_eq!(headers.get("STREAMTYPE"), Some("stdin"));
         assert_eq!(headers.iter().collect::<Vec<_>>(), [("streamtype", "stdin")]);

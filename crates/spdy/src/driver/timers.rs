@@ -1,4 +1,4 @@
-//! When to ask whether the peer lives, and when to give up.
+//! Keep-alive, idle and linger timers.
 
 use std::{
     future::Future,
@@ -11,82 +11,82 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{Config, KeepAlive};
 
-/// What time has brought.
+/// An expired timer.
 #[derive(Debug)]
-pub(super) enum Due {
-    /// A PING is to be sent.
+pub(super) enum TimerEvent {
+    /// Send a PING.
     Ping,
     /// The peer did not answer.
     Dead(Duration),
-    /// Nothing has passed.
+    /// No traffic.
     Idle(Duration),
-    /// The peer has taken too long over the close.
-    EndOfPatience,
+    /// The peer took too long to close.
+    LingerExpired,
 }
 
-/// The deadlines of a connection. There is no timer where none is asked for.
+/// The timers of a connection. Disabled ones cost nothing.
 #[derive(Debug)]
 pub(super) struct Timers {
     keep_alive: Option<KeepAlive>,
     idle: Option<Duration>,
     linger: Duration,
-    last_passed: Instant,
+    last_traffic: Instant,
     next_ping: Instant,
-    /// The first PING since something was read.
-    asked: Option<Instant>,
-    /// Until when the close may take.
-    patience: Option<Instant>,
+    /// The first PING since the last read.
+    unanswered_ping: Option<Instant>,
+    /// Deadline of the close.
+    linger_deadline: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timers {
     pub(super) fn new(config: &Config) -> Self {
         let now = Instant::now();
-        // Nothing is due at every moment; in Go too, zero means never.
+        // Zero means never, as in Go.
         let keep_alive = config.keep_alive.filter(|keep_alive| !keep_alive.interval.is_zero());
         Self {
             keep_alive,
             idle: config.idle_timeout.filter(|idle| !idle.is_zero()),
             linger: config.linger,
-            last_passed: now,
+            last_traffic: now,
             next_ping: keep_alive.map_or(now, |keep_alive| now + keep_alive.interval),
-            asked: None,
-            patience: None,
+            unanswered_ping: None,
+            linger_deadline: None,
             sleep: None,
         }
     }
 
-    /// Notes what passed.
-    pub(super) fn saw(&mut self, wrote: bool, read: bool) {
+    /// Records traffic.
+    pub(super) fn record_traffic(&mut self, wrote: bool, read: bool) {
         if (wrote || read) && (self.idle.is_some() || self.keep_alive.is_some()) {
-            self.last_passed = Instant::now();
+            self.last_traffic = Instant::now();
             if read {
-                self.asked = None;
+                self.unanswered_ping = None;
             }
         }
     }
 
-    /// Notes that the connection closes, and whether that has come any further.
-    pub(super) fn closing(&mut self, progress: bool) {
-        if progress || self.patience.is_none() {
-            self.patience = Some(Instant::now() + self.linger);
+    /// Records that the connection is closing, and whether that made progress.
+    pub(super) fn record_close_progress(&mut self, progress: bool) {
+        if progress || self.linger_deadline.is_none() {
+            self.linger_deadline = Some(Instant::now() + self.linger);
         }
     }
 
-    /// What is due. A peer is not blamed for silence while this side does not read (`stalled`).
-    pub(super) fn poll(&mut self, stalled: bool, context: &mut Context<'_>) -> Poll<Due> {
+    /// The next expired timer. Silence does not count while this side does not read (`blocked`).
+    pub(super) fn poll(&mut self, blocked: bool, context: &mut Context<'_>) -> Poll<TimerEvent> {
         loop {
             let now = Instant::now();
-            let next = match self.next(stalled, now) {
-                Next::Due(due) => return Poll::Ready(due),
-                Next::Never => {
+            let next = match self.next(blocked, now) {
+                NextTimer::TimerEvent(due) => return Poll::Ready(due),
+                NextTimer::Never => {
                     self.sleep = None;
                     return Poll::Pending;
                 }
-                Next::At(next) => next,
+                NextTimer::At(next) => next,
             };
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(next)));
-            // One that ends too early does no harm: it is looked at again then.
+            // An early timer is harmless: it is checked again.
             if sleep.deadline() > next || sleep.is_elapsed() {
                 sleep.as_mut().reset(next);
             }
@@ -96,35 +96,39 @@ impl Timers {
         }
     }
 
-    fn next(&mut self, stalled: bool, now: Instant) -> Next {
-        if let Some(patience) = &mut self.patience {
-            if stalled {
-                *patience = now + self.linger;
+    fn next(&mut self, blocked: bool, now: Instant) -> NextTimer {
+        if let Some(linger_deadline) = &mut self.linger_deadline {
+            if blocked {
+                *linger_deadline = now + self.linger;
             }
-            return if *patience <= now { Next::Due(Due::EndOfPatience) } else { Next::At(*patience) };
+            return if *linger_deadline <= now {
+                NextTimer::TimerEvent(TimerEvent::LingerExpired)
+            } else {
+                NextTimer::At(*linger_deadline)
+            };
         }
-        let mut next = Next::Never;
+        let mut next = NextTimer::Never;
         if let Some(idle) = self.idle {
-            let at = self.last_passed + idle;
+            let at = self.last_traffic + idle;
             if at <= now {
-                return Next::Due(Due::Idle(idle));
+                return NextTimer::TimerEvent(TimerEvent::Idle(idle));
             }
             next = next.or_at(at);
         }
         if let Some(KeepAlive { interval, timeout }) = self.keep_alive {
-            if let Some(asked) = &mut self.asked {
-                if stalled {
-                    *asked = now;
+            if let Some(unanswered_ping) = &mut self.unanswered_ping {
+                if blocked {
+                    *unanswered_ping = now;
                 }
-                if *asked + timeout <= now {
-                    return Next::Due(Due::Dead(timeout));
+                if *unanswered_ping + timeout <= now {
+                    return NextTimer::TimerEvent(TimerEvent::Dead(timeout));
                 }
-                next = next.or_at(*asked + timeout);
+                next = next.or_at(*unanswered_ping + timeout);
             }
             if self.next_ping <= now {
                 self.next_ping = now + interval;
-                self.asked.get_or_insert(now);
-                return Next::Due(Due::Ping);
+                self.unanswered_ping.get_or_insert(now);
+                return NextTimer::TimerEvent(TimerEvent::Ping);
             }
             next = next.or_at(self.next_ping);
         }
@@ -132,13 +136,13 @@ impl Timers {
     }
 }
 
-enum Next {
-    Due(Due),
+enum NextTimer {
+    TimerEvent(TimerEvent),
     At(Instant),
     Never,
 }
 
-impl Next {
+impl NextTimer {
     fn or_at(self, at: Instant) -> Self {
         match self {
             Self::At(earlier) if earlier <= at => Self::At(earlier),

@@ -1,204 +1,212 @@
-//! What the frames of the peer do.
+//! Processes the peer's frames.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::{Core, Entry, Reply, Role, Side, Stall, State};
+use super::{ConnectionState, HalfState, ReadBlock, ReplyState, Role, StreamCore, StreamState};
 use crate::{
     Error,
     codec::{self, Frame, Headers, ResetStatus, StreamId},
 };
 
-/// Whether a frame was dealt with.
+/// Whether a frame was processed.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum FrameOutcome {
     Done,
-    /// It has to wait until the stream's reader has made room, or answers have been written.
-    Later(Frame),
+    /// It must wait until the stream's reader has made room, or until replies have been written.
+    Blocked(Frame),
 }
 
-/// How many HEADERS frames wait for a stream's reader. Nobody in Kubernetes sends any.
-const MAX_LATER_HEADERS: usize = 16;
+/// Buffered HEADERS frames of a stream. Nobody in Kubernetes sends any.
+const MAX_TRAILING_HEADERS: usize = 16;
 
-/// How many streams of the peer a server has at a time, unless told otherwise.
+/// Default number of concurrent streams of the peer on a server.
 const MAX_STREAMS: usize = 1024;
 
-impl State {
-    /// Deals with a frame of the peer.
-    pub(crate) fn receive(&mut self, frame: Frame) -> Received {
+impl ConnectionState {
+    /// Processes a frame.
+    pub(crate) fn receive(&mut self, frame: Frame) -> FrameOutcome {
         if !self.is_open() {
-            // Good-bye has been said.
-            return Received::Done;
+            // The connection is closing.
+            return FrameOutcome::Done;
         }
-        if self.outbox.is_choked() {
-            return Received::Later(frame);
+        if self.send_queue.is_reply_limit_reached() {
+            return FrameOutcome::Blocked(frame);
         }
         match frame {
             Frame::Data { id, payload, fin } => {
-                let Some(entry) = self.streams.get_mut(&id) else {
-                    self.stray(id);
-                    return Received::Done;
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    self.unknown_stream(id);
+                    return FrameOutcome::Done;
                 };
-                let stall = if payload.is_empty() || !entry.takes_bytes() {
+                let stall = if payload.is_empty() || !stream.accepts_data() {
                     None
-                } else if entry.is_full(self.config.receive_buffer) {
-                    Some(Stall::Stream(id))
-                } else if self.held >= self.config.receive_total.max(1) {
-                    Some(Stall::All)
+                } else if stream.is_full(self.config.receive_buffer) {
+                    Some(ReadBlock::Stream(id))
+                } else if self.buffered >= self.config.receive_total.max(1) {
+                    Some(ReadBlock::All)
                 } else {
                     None
                 };
                 if stall.is_some() {
-                    self.stalled = stall;
-                    return Received::Later(Frame::Data { id, payload, fin });
+                    self.blocked = stall;
+                    return FrameOutcome::Blocked(Frame::Data { id, payload, fin });
                 }
-                let before = entry.held();
-                if matches!(entry.remote, Side::Finished) {
-                    self.refuse(id, ResetStatus::StreamAlreadyClosed);
-                    return Received::Done;
+                let before = stream.buffered();
+                if matches!(stream.remote, HalfState::Finished) {
+                    self.fail_stream(id, ResetStatus::StreamAlreadyClosed);
+                    return FrameOutcome::Done;
                 }
-                entry.push(payload, &mut self.signals);
-                self.held += entry.held() - before;
+                stream.push(payload, &mut self.wakeups);
+                self.buffered += stream.buffered() - before;
                 if fin {
-                    entry.finish_remote(&mut self.signals);
+                    stream.finish_remote(&mut self.wakeups);
                 }
             }
             Frame::SynStream { id, priority, headers, fin, unidirectional, .. } => {
-                self.incoming(id, priority, headers, fin, unidirectional);
+                self.receive_syn_stream(id, priority, headers, fin, unidirectional);
             }
-            Frame::SynReply { id, headers, fin } => self.replied(id, headers, fin),
-            Frame::Headers { id, headers, fin } => self.more_headers(id, headers, fin),
-            Frame::RstStream { id, status } => self.was_reset(id, status),
-            Frame::Ping(id) if self.is_our_ping(id) => self.signals.pongs.extend(self.pings.remove(&id)),
-            Frame::Ping(id) => self.short(&Frame::Ping(id)),
+            Frame::SynReply { id, headers, fin } => self.receive_reply(id, headers, fin),
+            Frame::Headers { id, headers, fin } => self.receive_headers(id, headers, fin),
+            Frame::RstStream { id, status } => self.receive_reset(id, status),
+            Frame::Ping(id) if self.is_our_ping(id) => self.wakeups.pongs.extend(self.pings.remove(&id)),
+            Frame::Ping(id) => self.send_short(&Frame::Ping(id)),
             Frame::GoAway { last_good, .. } => {
-                self.gone_away = true;
-                self.signals.no_more = true;
-                let missed = self.streams.iter().filter(|(id, entry)| {
-                    !self.is_peers(**id) && **id > last_good && matches!(entry.reply, Reply::Awaited)
+                self.received_go_away = true;
+                self.wakeups.no_more = true;
+                let missed = self.streams.iter().filter(|(id, stream)| {
+                    !self.is_peers(**id) && **id > last_good && matches!(stream.reply, ReplyState::Awaited)
                 });
                 for id in missed.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    self.was_reset(id, ResetStatus::RefusedStream);
+                    self.receive_reset(id, ResetStatus::RefusedStream);
                 }
-                self.leave_when_done();
+                self.close_if_drained();
             }
-            // There is no flow control in Kubernetes' SPDY, and nothing to set.
+            // Kubernetes' SPDY has no flow control and no settings.
             Frame::Settings { .. } | Frame::WindowUpdate { .. } => {}
         }
-        Received::Done
+        FrameOutcome::Done
     }
 
-    /// The decoder could not make a frame of what the peer sent.
+    /// Processes an error of the decoder.
     pub(crate) fn receive_error(&mut self, error: codec::Error) {
         match error {
             codec::Error::Stream { id, .. } => {
                 if self.is_peers(id) && id > self.last_peer_id {
                     self.last_peer_id = id;
                 }
-                self.refuse(id, ResetStatus::ProtocolError);
+                self.fail_stream(id, ResetStatus::ProtocolError);
             }
             fatal => self.fail(Error::Protocol(fatal)),
         }
     }
 
-    fn incoming(&mut self, id: StreamId, priority: u8, headers: Headers, fin: bool, unidirectional: bool) {
+    fn receive_syn_stream(
+        &mut self,
+        id: StreamId,
+        priority: u8,
+        headers: Headers,
+        fin: bool,
+        unidirectional: bool,
+    ) {
         if !self.is_peers(id) || id <= self.last_peer_id {
-            // A number of the wrong kind, or used before. What lives under it dies of it: the peer takes it for reset.
-            self.refuse(id, ResetStatus::ProtocolError);
+            // An invalid or used ID. An existing stream with this ID fails too: the peer considers it reset.
+            self.fail_stream(id, ResetStatus::ProtocolError);
             return;
         }
         self.last_peer_id = id;
         let most = self.config.max_streams.unwrap_or(if self.role == Role::Server { MAX_STREAMS } else { 0 });
         let size = headers.size();
-        if self.gone_away
+        if self.received_go_away
             || self.peer_streams >= most
             || self.header_bytes.saturating_add(size) > self.config.max_header_bytes
         {
-            self.rst(id, ResetStatus::RefusedStream);
+            self.send_reset(id, ResetStatus::RefusedStream);
             return;
         }
-        let core = Arc::new(Core { id, headers, priority, over: Notify::new() });
-        let mut entry = Entry::new(core, Reply::Owed);
-        entry.header_bytes = size;
+        let core = Arc::new(StreamCore { id, headers, priority, closed: Notify::new() });
+        let mut stream = StreamState::new(core, ReplyState::Owed);
+        stream.header_bytes = size;
         if fin {
-            entry.remote = Side::Finished;
+            stream.remote = HalfState::Finished;
         }
         if unidirectional {
-            entry.local = Side::Finished;
-        } else if let Some(error) = self.outbound_failure() {
-            entry.local = Side::Lost(error);
+            stream.local = HalfState::Finished;
+        } else if let Some(error) = self.send_failure() {
+            stream.local = HalfState::Failed(error);
         }
         self.header_bytes += size;
         self.peer_streams += 1;
-        self.streams.insert(id, entry);
+        self.streams.insert(id, stream);
         self.backlog.push_back(id);
-        self.signals.arrived = true;
+        self.wakeups.arrived = true;
     }
 
-    fn replied(&mut self, id: StreamId, headers: Headers, fin: bool) {
-        let Some(entry) = self.streams.get_mut(&id) else { return self.stray(id) };
-        if !matches!(entry.reply, Reply::Awaited) {
-            return self.refuse(id, ResetStatus::StreamInUse);
+    fn receive_reply(&mut self, id: StreamId, headers: Headers, fin: bool) {
+        let Some(stream) = self.streams.get_mut(&id) else { return self.unknown_stream(id) };
+        if !matches!(stream.reply, ReplyState::Awaited) {
+            return self.fail_stream(id, ResetStatus::StreamInUse);
         }
-        entry.reply = Reply::Received(headers);
-        self.signals.wakers.extend(entry.read_waker.take());
+        stream.reply = ReplyState::Received(headers);
+        self.wakeups.wakers.extend(stream.read_waker.take());
         if fin {
-            entry.finish_remote(&mut self.signals);
+            stream.finish_remote(&mut self.wakeups);
         }
     }
 
-    fn more_headers(&mut self, id: StreamId, headers: Headers, fin: bool) {
+    fn receive_headers(&mut self, id: StreamId, headers: Headers, fin: bool) {
         let most = self.config.max_header_bytes;
-        let Some(entry) = self.streams.get_mut(&id) else { return self.stray(id) };
-        if matches!(entry.remote, Side::Finished) {
-            return self.refuse(id, ResetStatus::StreamAlreadyClosed);
+        let Some(stream) = self.streams.get_mut(&id) else { return self.unknown_stream(id) };
+        if matches!(stream.remote, HalfState::Finished) {
+            return self.fail_stream(id, ResetStatus::StreamAlreadyClosed);
         }
-        if entry.has_reader && entry.remote.is_open() {
+        if stream.has_reader && stream.remote.is_open() {
             let size = headers.size();
-            if entry.later_headers.len() >= MAX_LATER_HEADERS || self.header_bytes.saturating_add(size) > most
+            if stream.trailing_headers.len() >= MAX_TRAILING_HEADERS
+                || self.header_bytes.saturating_add(size) > most
             {
-                return self.refuse(id, ResetStatus::FrameTooLarge);
+                return self.fail_stream(id, ResetStatus::FrameTooLarge);
             }
             self.header_bytes += size;
-            entry.header_bytes += size;
-            entry.later_headers.push(headers);
+            stream.header_bytes += size;
+            stream.trailing_headers.push(headers);
         }
         if fin {
-            entry.finish_remote(&mut self.signals);
+            stream.finish_remote(&mut self.wakeups);
         }
     }
 
-    fn was_reset(&mut self, id: StreamId, status: ResetStatus) {
-        if let Some(entry) = self.streams.get_mut(&id) {
-            entry.lose(&Error::Reset(status), &mut self.signals);
-            self.drop_unclaimed(id);
+    fn receive_reset(&mut self, id: StreamId, status: ResetStatus) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.fail(&Error::Reset(status), &mut self.wakeups);
+            self.drop_unaccepted(id);
         }
     }
 
-    /// The peer broke a rule about a stream: it costs the stream, if there is one.
-    fn refuse(&mut self, id: StreamId, status: ResetStatus) {
+    /// The peer violated the protocol on a stream: the stream is reset, if it exists.
+    fn fail_stream(&mut self, id: StreamId, status: ResetStatus) {
         if self.streams.contains_key(&id) {
             self.reset(id, status);
-            self.drop_unclaimed(id);
+            self.drop_unaccepted(id);
         } else {
-            self.rst(id, status);
+            self.send_reset(id, status);
         }
     }
 
-    /// A stream that is over before anybody took it is not offered any more.
-    fn drop_unclaimed(&mut self, id: StreamId) {
+    /// A stream that is closed before it was accepted is removed from the backlog.
+    fn drop_unaccepted(&mut self, id: StreamId) {
         if let Some(place) = self.backlog.iter().position(|waiting| *waiting == id) {
             self.backlog.remove(place);
-            self.forget(id, ResetStatus::Cancel);
+            self.release(id, ResetStatus::Cancel);
         }
     }
 
-    /// A frame for a stream that is not there: one that has been, or one that never was.
-    fn stray(&mut self, id: StreamId) {
+    /// A frame for a stream that does not exist: ignored if it existed before, otherwise reset.
+    fn unknown_stream(&mut self, id: StreamId) {
         let has_been = if self.is_peers(id) { id <= self.last_peer_id } else { id < self.next_id };
         if !has_been {
-            self.rst(id, ResetStatus::InvalidStream);
+            self.send_reset(id, ResetStatus::InvalidStream);
         }
     }
 

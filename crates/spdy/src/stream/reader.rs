@@ -1,4 +1,4 @@
-//! What the peer sends.
+//! The receiving half of a stream.
 
 use std::{
     future::poll_fn,
@@ -13,72 +13,70 @@ use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 use crate::{
     codec::{Headers, ResetStatus, StreamId},
-    state::{Core, Shared, Side},
+    state::{ConnectionHandle, HalfState, StreamCore},
 };
 
-/// The receiving half of a [`Stream`](crate::Stream). When it is dropped, what the peer sends is thrown away; the writing half goes
-/// on.
+/// The receiving half of a [`Stream`](crate::Stream). When it is dropped, received data is dropped; the sending half is not affected.
 ///
-/// Somebody has to read it or drop it: when it has [`receive_buffer`](crate::Config::receive_buffer) bytes waiting, the whole connection
-/// waits.
+/// It must be read or dropped: when it has [`receive_buffer`](crate::Config::receive_buffer) bytes, the whole connection blocks.
 #[derive(Debug)]
 pub struct Reader {
-    pub(super) shared: Arc<Shared>,
-    core: Arc<Core>,
+    pub(super) handle: Arc<ConnectionHandle>,
+    core: Arc<StreamCore>,
     current: Bytes,
 }
 
 impl Reader {
-    pub(super) fn new(shared: Arc<Shared>, core: Arc<Core>) -> Self {
-        Self { shared, core, current: Bytes::new() }
+    pub(super) fn new(handle: Arc<ConnectionHandle>, core: Arc<StreamCore>) -> Self {
+        Self { handle, core, current: Bytes::new() }
     }
 
-    /// The stream's number.
+    /// The stream's ID.
     pub fn id(&self) -> StreamId {
         self.core.id
     }
 
-    /// What the stream was opened with.
+    /// The headers it was opened with.
     pub fn headers(&self) -> &Headers {
         &self.core.headers
     }
 
-    /// The next bytes, as they came and without a copy; `None` after the peer's FIN. Nothing is lost when the future is dropped.
+    /// The next bytes, without a copy; `None` after the peer's FIN. Cancel-safe.
     pub async fn chunk(&mut self) -> io::Result<Option<Bytes>> {
         poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// As [`chunk`](Self::chunk).
+    /// Polls for [`chunk`](Self::chunk).
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         if !self.current.is_empty() {
             return Poll::Ready(Ok(Some(std::mem::take(&mut self.current))));
         }
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             if let Some(chunk) = state.take_chunk(id) {
                 return Poll::Ready(Ok(Some(chunk)));
             }
-            // There is an entry as long as there is a reader.
-            let Some(entry) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(None)) };
-            match &entry.remote {
-                Side::Open => {
-                    state.signals.register(&mut entry.read_waker, context.waker());
+            // The stream exists as long as its reader.
+            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(None)) };
+            match &stream.remote {
+                HalfState::Open => {
+                    state.wakeups.register(&mut stream.read_waker, context.waker());
                     Poll::Pending
                 }
-                Side::Finished => Poll::Ready(Ok(None)),
-                Side::Lost(error) => Poll::Ready(Err(error.clone().into())),
+                HalfState::Finished => Poll::Ready(Ok(None)),
+                HalfState::Failed(error) => Poll::Ready(Err(error.clone().into())),
             }
         })
     }
 
-    /// Headers that the peer has sent since the stream was opened.
-    pub fn later_headers(&mut self) -> Vec<Headers> {
-        self.shared.with(|state| state.take_later_headers(self.core.id))
+    /// Headers received since the stream was opened.
+    pub fn trailing_headers(&mut self) -> Vec<Headers> {
+        self.handle.with(|state| state.take_trailing_headers(self.core.id))
     }
 
-    /// Waits until nothing can pass any more: the peer has reset the stream, the connection has ended, or both sides have finished.
+    /// Waits until the stream is closed: the peer has reset it, the connection has ended, or both sides have finished.
     pub async fn closed(&self) {
-        super::over(&self.shared, &self.core).await;
+        super::over(&self.handle, &self.core).await;
     }
 }
 
@@ -115,10 +113,10 @@ impl AsyncRead for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             state.drop_reader(id);
-            if state.streams.get(&id).is_some_and(|entry| !entry.has_writer) {
-                state.forget(id, ResetStatus::Cancel);
+            if state.streams.get(&id).is_some_and(|stream| !stream.has_writer) {
+                state.release(id, ResetStatus::Cancel);
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What is sent to the peer.
+//! The sending half of a stream.
 
 use std::{
     future::poll_fn,
@@ -14,36 +14,36 @@ use tokio::io::AsyncWrite;
 use crate::{
     Error,
     codec::{Frame, Headers, ResetStatus, StreamId},
-    state::{Core, Shared, Side, State},
+    state::{ConnectionHandle, ConnectionState, HalfState, StreamCore},
 };
 
-/// The longest DATA frame that is made. Go's side allocates every frame anew, and a longer one would keep other streams waiting.
+/// The longest DATA frame that is sent. Go allocates every frame, and a longer one would delay other streams.
 const FRAME: usize = 64 << 10;
 
-/// The sending half of a [`Stream`](crate::Stream). Dropping it without [`finish`](Self::finish) sends nothing as long as the other half is there: the
-/// peer is not told of an end that is none. Both gone, the stream is reset.
+/// The sending half of a [`Stream`](crate::Stream). Dropping it without [`finish`](Self::finish) sends nothing while the other half
+/// exists: the peer must not see a regular end. When both are dropped, the stream is reset.
 #[derive(Debug)]
 pub struct Writer {
-    shared: Arc<Shared>,
-    core: Arc<Core>,
+    handle: Arc<ConnectionHandle>,
+    core: Arc<StreamCore>,
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, core: Arc<Core>) -> Self {
-        Self { shared, core }
+    pub(super) fn new(handle: Arc<ConnectionHandle>, core: Arc<StreamCore>) -> Self {
+        Self { handle, core }
     }
 
-    /// The stream's number.
+    /// The stream's ID.
     pub fn id(&self) -> StreamId {
         self.core.id
     }
 
-    /// What the stream was opened with.
+    /// The headers it was opened with.
     pub fn headers(&self) -> &Headers {
         &self.core.headers
     }
 
-    /// Sends bytes without a copy; waits for room. When the future is dropped, a part may have been sent.
+    /// Sends bytes without a copy; waits for room. If the future is dropped, a part may have been sent.
     pub async fn send(&mut self, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             poll_fn(|context| self.poll_room(context)).await?;
@@ -53,66 +53,65 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends FIN: this side has nothing more to send. It is queued behind what was written; nothing has to be waited for. Doing it
-    /// twice is no error.
+    /// Sends FIN. It is queued behind what was written, without waiting. Calling it twice is allowed.
     pub fn finish(&mut self) -> io::Result<()> {
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             match local(state, id) {
                 Ok(()) => {}
                 Err(None) => return Ok(()),
                 Err(Some(error)) => return Err(write_error(error)),
             }
             state.push_data(id, Bytes::new(), true);
-            if let Some(entry) = state.streams.get_mut(&id) {
-                entry.finish_local(&mut state.signals);
+            if let Some(stream) = state.streams.get_mut(&id) {
+                stream.finish_local(&mut state.wakeups);
             }
             Ok(())
         })
     }
 
-    /// Sends more headers, in order with what was written; waits for room.
+    /// Sends headers, in order with what was written; waits for room.
     pub async fn send_headers(&mut self, headers: &Headers) -> io::Result<()> {
         poll_fn(|context| self.poll_room(context)).await?;
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             local(state, id).map_err(|error| write_error(error.unwrap_or(Error::Closed)))?;
-            Ok(state.control(&Frame::Headers { id, headers: headers.clone(), fin: false })?)
+            Ok(state.send_control(&Frame::Headers { id, headers: headers.clone(), fin: false })?)
         })
     }
 
-    /// Waits until nothing can pass any more: the peer has reset the stream, the connection has ended, or both sides have finished.
+    /// Waits until the stream is closed: the peer has reset it, the connection has ended, or both sides have finished.
     pub async fn closed(&self) {
-        super::over(&self.shared, &self.core).await;
+        super::over(&self.handle, &self.core).await;
     }
 
     /// Resets the stream in both directions, after what was written to it.
     pub fn reset(self, status: ResetStatus) {
-        self.shared.with(|state| state.reset(self.core.id, status));
+        self.handle.with(|state| state.reset(self.core.id, status));
     }
 
-    /// Waits until something can be queued.
+    /// Waits for room in the send queue.
     fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             if let Err(error) = local(state, id) {
                 return Poll::Ready(Err(write_error(error.unwrap_or(Error::Closed))));
             }
-            let unsent = state.streams.get(&id).map_or(0, |entry| entry.unsent);
+            let unsent = state.streams.get(&id).map_or(0, |stream| stream.unsent);
             if state.has_room(unsent) {
                 return Poll::Ready(Ok(()));
             }
-            if let Some(entry) = state.streams.get_mut(&id) {
-                state.signals.register(&mut entry.write_waker, context.waker());
+            if let Some(stream) = state.streams.get_mut(&id) {
+                state.wakeups.register(&mut stream.write_waker, context.waker());
             }
-            state.await_room(id);
+            state.wait_for_room(id);
             Poll::Pending
         })
     }
 
     fn push(&self, frame: Bytes) -> io::Result<()> {
         let id = self.core.id;
-        self.shared.with(|state| {
+        self.handle.with(|state| {
             local(state, id).map_err(|error| write_error(error.unwrap_or(Error::Closed)))?;
             state.push_data(id, frame, false);
             Ok(())
@@ -120,16 +119,16 @@ impl Writer {
     }
 }
 
-/// Whether the stream can be written to: `Err(None)` when it was finished.
-fn local(state: &State, id: StreamId) -> Result<(), Option<Error>> {
-    match state.streams.get(&id).map(|entry| &entry.local) {
-        Some(Side::Open) => Ok(()),
-        Some(Side::Lost(error)) => Err(Some(error.clone())),
-        Some(Side::Finished) | None => Err(None),
+/// Whether the stream can be written to: `Err(None)` if it was finished.
+fn local(state: &ConnectionState, id: StreamId) -> Result<(), Option<Error>> {
+    match state.streams.get(&id).map(|stream| &stream.local) {
+        Some(HalfState::Open) => Ok(()),
+        Some(HalfState::Failed(error)) => Err(Some(error.clone())),
+        Some(HalfState::Finished) | None => Err(None),
     }
 }
 
-/// Whatever the reason, for one who writes it is a broken pipe; the reason is inside.
+/// For writers every error is a broken pipe, with the reason as its source.
 fn write_error(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, error)
 }
@@ -140,7 +139,7 @@ impl AsyncWrite for Writer {
             return Poll::Ready(Ok(0));
         }
         ready!(self.poll_room(context))?;
-        // Copied without the lock. Another stream may take the room meanwhile; then a little more than the limit is queued.
+        // Copied without the lock. Another stream may take the room meanwhile; then slightly more than the limit is queued.
         let frame = Bytes::copy_from_slice(&buffer[..buffer.len().min(FRAME)]);
         let length = frame.len();
         self.push(frame)?;
@@ -149,13 +148,13 @@ impl AsyncWrite for Writer {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let id = self.core.id;
-        self.shared.with(|state| {
-            let Some(entry) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(())) };
-            match &entry.local {
-                _ if entry.unsent == 0 => Poll::Ready(Ok(())),
-                Side::Lost(error) => Poll::Ready(Err(write_error(error.clone()))),
-                Side::Open | Side::Finished => {
-                    state.signals.register(&mut entry.write_waker, context.waker());
+        self.handle.with(|state| {
+            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Ok(())) };
+            match &stream.local {
+                _ if stream.unsent == 0 => Poll::Ready(Ok(())),
+                HalfState::Failed(error) => Poll::Ready(Err(write_error(error.clone()))),
+                HalfState::Open | HalfState::Finished => {
+                    state.wakeups.register(&mut stream.write_waker, context.waker());
                     Poll::Pending
                 }
             }
@@ -170,11 +169,11 @@ impl AsyncWrite for Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         let id = self.core.id;
-        self.shared.with(|state| {
-            if let Some(entry) = state.streams.get_mut(&id) {
-                entry.has_writer = false;
-                if !entry.has_reader {
-                    state.forget(id, ResetStatus::Cancel);
+        self.handle.with(|state| {
+            if let Some(stream) = state.streams.get_mut(&id) {
+                stream.has_writer = false;
+                if !stream.has_reader {
+                    state.release(id, ResetStatus::Cancel);
                 }
             }
         });

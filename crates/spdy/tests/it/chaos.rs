@@ -1,4 +1,4 @@
-//! Streams that end in every way at once: the connection lives on, and nothing is left of them.
+//! Streams that end in every possible way at once: the connection survives, and nothing is left of them.
 
 use futures::future::join_all;
 use proptest::{collection::vec, prelude::*};
@@ -11,7 +11,7 @@ use vk_spdy::{Config, Connection, Headers, ResetStatus, Stream};
 
 use crate::support::{pair_with, pattern, soon};
 
-/// What somebody does with a stream, one after the other; then it is dropped.
+/// The operations on a stream, in order; then it is dropped.
 #[derive(Clone, Debug)]
 enum Act {
     Write(usize),
@@ -36,7 +36,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     vec(act, 0..8)
 }
 
-/// Errors are the peer's doing, and the end of it. Nobody waits for a peer that waits itself.
+/// Errors are caused by the peer and end the sequence. Nothing here waits for a peer that waits itself.
 async fn perform(stream: Stream, acts: Vec<Act>) {
     let (reader, mut writer) = stream.split();
     let mut reader = Some(reader);
@@ -72,7 +72,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
-    fn streams_that_end_in_every_way_leave_the_connection_as_it_was(
+    fn streams_that_end_in_every_way_leave_no_trace(
         plans in vec((acts(), acts(), 0..4u8), 1..12),
         buffers in (1..5000usize, 1..5000usize, 20..5000usize),
     ) {
@@ -89,7 +89,7 @@ proptest! {
                     let index: usize = incoming.headers().get("index").expect("a number").parse().expect("a number");
                     match plans.get(index) {
                         None => return drop(incoming.accept()),
-                        Some((_, _, 0)) => incoming.refuse(ResetStatus::RefusedStream),
+                        Some((_, _, 0)) => incoming.reject(ResetStatus::RefusedStream),
                         Some((acts, ..)) => drop(served.spawn(perform(incoming.accept(), acts.clone()))),
                     }
                 }

@@ -1,8 +1,8 @@
-//! Frames through the codec, whatever they are and however the bytes are cut.
+//! Frames through the codec: any frames, with the bytes split anywhere.
 
 use bytes::{Bytes, BytesMut};
 use proptest::{collection::vec, prelude::*};
-use vk_spdy::codec::{Decoder, EncodeError, Encoder, Frame, Headers, Limits, MAX_FRAME, Setting};
+use vk_spdy::codec::{Decoder, EncodeError, Encoder, Frame, FrameLimits, Headers, MAX_FRAME, Setting};
 
 fn id() -> impl Strategy<Value = u32> {
     prop_oneof![1..100u32, 1..=0x7fff_ffffu32]
@@ -47,9 +47,9 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
-/// Reads all frames, with the pieces of a DATA frame put together again.
+/// Decodes all frames and joins the pieces of DATA frames.
 fn decode(wire: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<Frame> {
-    let mut decoder = Decoder::new(Limits::default());
+    let mut decoder = Decoder::new(FrameLimits::default());
     let (mut input, mut rest) = (BytesMut::new(), wire);
     let mut frames = Vec::new();
     let mut data = BytesMut::new();
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn frames_come_back_as_they_were_at_any_cut(
+    fn frames_round_trip_at_any_split(
         frames in vec(frame(), 0..20),
         cuts in vec(prop_oneof![1..20usize, 1..2000usize], 1..50),
     ) {
@@ -90,8 +90,8 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_an_error_or_waits_for_more_and_never_panics(data in vec(any::<u8>(), 0..500)) {
-        let mut decoder = Decoder::new(Limits::default());
+    fn garbage_never_panics(data in vec(any::<u8>(), 0..500)) {
+        let mut decoder = Decoder::new(FrameLimits::default());
         let mut input = BytesMut::from(&b"\x80\x03\0"[..]);
         input.extend_from_slice(&data);
         while let Ok(Some(_)) = decoder.decode(&mut input) {}
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written_and_does_no_harm() {
+fn a_frame_that_is_too_large_is_not_encoded_and_does_no_harm() {
     let (mut encoder, mut wire) = (Encoder::new(), BytesMut::new());
     let huge = Headers::new().with("x", &"y".repeat(MAX_FRAME));
     let syn = |headers: &Headers| Frame::SynReply { id: 1, headers: headers.clone(), fin: false };
@@ -117,8 +117,8 @@ fn what_does_not_fit_is_not_written_and_does_no_harm() {
 }
 
 #[test]
-fn the_largest_data_frame_is_given_out_in_pieces_without_being_held() {
-    let mut decoder = Decoder::new(Limits::default());
+fn the_largest_data_frame_is_returned_in_pieces_without_buffering() {
+    let mut decoder = Decoder::new(FrameLimits::default());
     let mut input = BytesMut::from(&[0, 0, 0, 1, 1, 0xff, 0xff, 0xff][..]);
     let mut left = MAX_FRAME;
     while left > 0 {
@@ -135,8 +135,8 @@ fn the_largest_data_frame_is_given_out_in_pieces_without_being_held() {
 }
 
 #[test]
-fn a_control_frame_over_the_limit_is_refused_before_it_comes() {
-    let mut limits = Limits::default();
+fn a_control_frame_over_the_limit_is_rejected_before_it_arrives() {
+    let mut limits = FrameLimits::default();
     limits.control_frame = 1000;
     let mut decoder = Decoder::new(limits);
     let mut input = BytesMut::from(&b"\x80\x03\0\x01\0\0\x03\xe9"[..]);

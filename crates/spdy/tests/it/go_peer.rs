@@ -1,5 +1,5 @@
-//! Against moby/spdystream itself, in both roles: what API servers, kubectl and container runtimes speak SPDY with. The program is
-//! `dev/spdy-peer`; what it asks for and offers is done here in the same words.
+//! Tests against moby/spdystream in both roles: API servers, kubectl and container runtimes use it. The Go program is
+//! `dev/spdy-peer`; it requests and offers the same operations as this file.
 
 use std::{io, process::Stdio};
 
@@ -13,17 +13,17 @@ use vk_spdy::{Config, Connection, Error, Headers, ResetStatus, Stream};
 
 use crate::support::{pattern, soon};
 
-/// The program, built if need be.
+/// The Go program, built if necessary.
 async fn peer() -> Command {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/spdy-peer/build");
     let output = Command::new(build).stderr(Stdio::inherit()).output().await.expect("the build runs");
-    assert!(output.status.success(), "dev/spdy-peer/build failed: it says why above");
+    assert!(output.status.success(), "dev/spdy-peer/build failed: see its output above");
     let mut peer = Command::new(String::from_utf8(output.stdout).expect("a path").trim());
     peer.kill_on_drop(true);
     peer
 }
 
-/// FNV-1a, as Go's hash/fnv has it.
+/// FNV-1a, as in Go's hash/fnv.
 fn digest(data: &[u8]) -> String {
     let sum = data
         .iter()
@@ -31,7 +31,7 @@ fn digest(data: &[u8]) -> String {
     format!("{sum:016x}")
 }
 
-/// Does with a stream what its headers ask for.
+/// Performs the operation in the headers of a stream.
 async fn handle(mut stream: Stream) -> io::Result<()> {
     match stream.headers().get("mode").unwrap_or_default() {
         "echo" => {
@@ -59,11 +59,11 @@ async fn handle(mut stream: Stream) -> io::Result<()> {
             stream.reset(ResetStatus::Cancel);
             Ok(())
         }
-        other => panic!("what is {other:?}?"),
+        other => panic!("unknown mode {other:?}"),
     }
 }
 
-/// Serves one connection until its end.
+/// Serves one connection to its end.
 async fn serve(socket: TcpStream) -> Result<(), Error> {
     let (connection, driver) = Connection::server(socket, Config::default());
     let mut tasks = JoinSet::new();
@@ -71,7 +71,7 @@ async fn serve(socket: TcpStream) -> Result<(), Error> {
     drivers.spawn(driver);
     while let Some(incoming) = connection.accept().await? {
         if incoming.headers().get("mode") == Some("refuse") {
-            incoming.refuse(ResetStatus::RefusedStream);
+            incoming.reject(ResetStatus::RefusedStream);
         } else {
             tasks.spawn(handle(incoming.accept()));
         }
@@ -86,7 +86,7 @@ async fn serve(socket: TcpStream) -> Result<(), Error> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn the_go_client_gets_what_it_asks_for() {
+async fn the_go_client_is_served() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut client = peer().await.args(["call", &address]).spawn().unwrap();
@@ -130,7 +130,7 @@ async fn exchange(connection: &Connection, mode: &str, data: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn the_go_server_gives_what_it_is_asked_for() {
+async fn the_go_server_answers() {
     let (_server, connection, mut drivers) = go_server().await;
     soon(connection.ping()).await.unwrap();
     let refused = soon(connection.open(&ask("refuse", 0))).await;
@@ -139,9 +139,9 @@ async fn the_go_server_gives_what_it_is_asked_for() {
     let mut reset = soon(connection.open(&ask("reset", 0))).await.unwrap();
     assert_eq!(reset.reply_headers().get("mode"), Some("reset"));
     assert_eq!(reset.reply_headers().get_all("several").collect::<Vec<_>>(), ["a", "b"]);
-    let mut heard = Vec::new();
-    let error = soon(reset.read_to_end(&mut heard)).await.unwrap_err();
-    assert_eq!((heard.as_slice(), error.kind()), (&b"last words"[..], io::ErrorKind::ConnectionReset));
+    let mut bytes_read = Vec::new();
+    let error = soon(reset.read_to_end(&mut bytes_read)).await.unwrap_err();
+    assert_eq!((bytes_read.as_slice(), error.kind()), (&b"last words"[..], io::ErrorKind::ConnectionReset));
     drop(reset);
 
     let data = pattern(3_000_000);
@@ -164,9 +164,9 @@ async fn the_go_server_gives_what_it_is_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn long_headers_reach_the_go_server_whole() {
+async fn long_headers_reach_the_go_server_completely() {
     let (_server, connection, _drivers) = go_server().await;
-    // Over many blocks and past the window of the inflater.
+    // Many blocks, more than the window of the inflater.
     for round in 0..40 {
         let mut headers = ask("echo", 0);
         for index in 0..20 {

@@ -1,4 +1,4 @@
-//! Many streams at once, in random order, through random buffers: every byte arrives, and nothing is left.
+//! Many concurrent streams in random order with random buffers: every byte arrives, and nothing is left.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use vk_spdy::{Config, Connection, Headers, Reader, Writer};
 
 use crate::support::{pattern, soon};
 
-/// What one stream carries, and how.
+/// The data of one stream, and how it is sent and read.
 #[derive(Clone, Debug)]
 struct Plan {
     to_server: Vec<usize>,
@@ -50,7 +50,7 @@ fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-/// A pipe that takes several slices at once, as sockets do.
+/// A pipe with vectored writes, like a socket.
 struct Vectored(DuplexStream);
 
 impl AsyncRead for Vectored {
@@ -84,7 +84,7 @@ impl AsyncWrite for Vectored {
         true
     }
 
-    /// The slices in one piece, of which the pipe may take a part that ends anywhere.
+    /// Joins the slices; the pipe may take any part of them.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,12 +1,12 @@
-//! Connections and frames from outside.
+//! Tests of connections and frames through the public API.
 
 mod chaos;
 mod corpus;
 mod frames;
 mod go_peer;
 mod interleave;
-mod life;
-mod recorded;
-mod refusals;
+mod lifecycle;
+mod protocol_errors;
+mod recordings;
+mod streams;
 mod support;
-mod talk;

@@ -1,4 +1,4 @@
-//! Ports of a pod through another server.
+//! Port-forwarding through another server.
 
 use std::{
     collections::HashMap,
@@ -26,124 +26,131 @@ use vk_provider::{Error, Result, ability::BoxDuplex};
 use vk_spdy::{Connection, Headers};
 
 use super::{
-    handshake::{self, Offer},
-    task::{Task, With},
+    handshake::{self, ProtocolOffer},
+    task::{BackgroundTask, TaskStream},
 };
 use crate::{
     forward::Protocol,
-    limits::Limits,
+    limits::SessionLimits,
     spdy::{self, DATA, ERROR, PORT, REQUEST_ID, STREAM_TYPE},
-    wire::{self, Input, Output, tunnel::Tunnel, websocket::Channels},
+    stream::{self, StreamReader, StreamWriter, tunnel::WebSocketTunnel, websocket::WebSocketChannels},
 };
 
-/// What waits in a connection.
+/// Buffer of a connection.
 const BUFFER: usize = 64 << 10;
-/// The most that is kept of what a server says about a connection.
-const LONGEST_ERROR: usize = 16 << 10;
+/// Limit of an error text of the server.
+const MAX_ERROR: usize = 16 << 10;
 
-/// A connection to a server that forwards to the ports of a pod.
+/// A connection to a server that forwards to a pod's ports.
 #[derive(Debug)]
 pub struct Forwarder {
-    carrier: Carrier,
-    task: Task,
-    limits: Limits,
+    transport: ForwardTransport,
+    task: BackgroundTask,
+    limits: SessionLimits,
 }
 
 #[derive(Debug)]
-enum Carrier {
+enum ForwardTransport {
     Spdy { connection: Arc<Connection>, requests: AtomicU64 },
-    Channels(Mutex<HashMap<u16, Port>>),
+    Channels(Mutex<HashMap<u16, PortChannels>>),
 }
 
 /// The channels of a port.
 #[derive(Debug)]
-struct Port {
-    input: Input,
-    output: Output,
-    error: Input,
+struct PortChannels {
+    input: StreamReader,
+    output: StreamWriter,
+    error: StreamReader,
 }
 
-/// [`forward`](super::forward()) over a connection that stands already. `ports` are those of the request's query, for the protocols in which
-/// they stand there.
+/// [`forward`](super::forward()) over an existing connection. `ports` are those in the request's query, for protocols that use them.
 pub async fn forward_over<IO>(
     io: IO,
     request: Request<()>,
     protocol: Protocol,
     ports: &[u16],
-    limits: &Limits,
+    limits: &SessionLimits,
 ) -> Result<Forwarder>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let offers = [protocol.name()];
     let offer = match protocol {
-        Protocol::Spdy => Offer::spdy(&offers),
-        _ => Offer::websocket(&offers),
+        Protocol::Spdy => ProtocolOffer::spdy(&offers),
+        _ => ProtocolOffer::websocket(&offers),
     };
-    let (taken, io) = handshake::agree(io, request, &offer, limits).await?;
-    if taken != protocol.name() {
-        let message =
-            format!("choose a port-forward protocol: we offered {offers:?}, and the server took {taken:?}");
+    let (selected, io) = handshake::negotiate(io, request, &offer, limits).await?;
+    if selected != protocol.name() {
+        let message = format!(
+            "choose a port-forward protocol: we offered {offers:?}, and the server selected {selected:?}"
+        );
         return Err(Error::internal(message));
     }
     Ok(forward_upgraded(io, protocol, ports, limits).await)
 }
 
-/// [`forward`](super::forward()) over a connection that speaks this protocol already. `ports` as for [`forward_over`].
-pub async fn forward_upgraded<IO>(io: IO, protocol: Protocol, ports: &[u16], limits: &Limits) -> Forwarder
+/// [`forward`](super::forward()) over a connection that was upgraded to this protocol. `ports` as in [`forward_over`].
+pub async fn forward_upgraded<IO>(
+    io: IO,
+    protocol: Protocol,
+    ports: &[u16],
+    limits: &SessionLimits,
+) -> Forwarder
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     match protocol {
-        Protocol::Spdy => over_spdy(io, limits),
-        Protocol::Tunnel => over_spdy(Tunnel::new(io, Role::Client, limits).await, limits),
+        Protocol::Spdy => forwarder_over_spdy(io, limits),
+        Protocol::Tunnel => forwarder_over_spdy(WebSocketTunnel::new(io, Role::Client, limits).await, limits),
         Protocol::Channels | Protocol::ChannelsBase64 => {
             let count = ports.len() * 2;
-            let mut channels = Channels::new(io, Role::Client, protocol.codec(), count, limits).await;
+            let mut channels =
+                WebSocketChannels::new(io, Role::Client, protocol.codec(), count, limits).await;
             let numbers = (0_u8..=254).step_by(2);
             let ports = ports.iter().zip(numbers).map(|(&port, number)| {
                 let (input, error) = (channels.input(number), channels.input(number + 1));
-                (port, Port { input, output: channels.output(number), error })
+                (port, PortChannels { input, output: channels.output(number), error })
             });
-            let carrier = Carrier::Channels(Mutex::new(ports.collect()));
+            let transport = ForwardTransport::Channels(Mutex::new(ports.collect()));
             let driving = async move {
                 channels.drive().await.close().await;
             };
-            Forwarder { carrier, task: Task::start(driving), limits: limits.clone() }
+            Forwarder { transport, task: BackgroundTask::start(driving), limits: limits.clone() }
         }
     }
 }
 
-fn over_spdy<IO>(io: IO, limits: &Limits) -> Forwarder
+fn forwarder_over_spdy<IO>(io: IO, limits: &SessionLimits) -> Forwarder
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (connection, driver) = Connection::client(io, spdy::config(limits));
     let connection = Arc::new(connection);
-    let (beside, keepalive) = (Arc::clone(&connection), limits.keepalive);
-    let task = Task::start(async move {
-        let beside = future::join(spdy::refuse_others(&beside), spdy::keep_alive(&beside, keepalive));
-        let _ = future::select(Box::pin(driver), Box::pin(beside)).await;
+    let (background, keepalive) = (Arc::clone(&connection), limits.keepalive);
+    let task = BackgroundTask::start(async move {
+        let background =
+            future::join(spdy::reject_streams(&background), spdy::keep_alive(&background, keepalive));
+        let _ = future::select(Box::pin(driver), Box::pin(background)).await;
     });
-    let carrier = Carrier::Spdy { connection, requests: AtomicU64::new(0) };
-    Forwarder { carrier, task, limits: limits.clone() }
+    let transport = ForwardTransport::Spdy { connection, requests: AtomicU64::new(0) };
+    Forwarder { transport, task, limits: limits.clone() }
 }
 
 impl Forwarder {
-    /// A connection to a port. Where the protocol fixes the ports beforehand, there is one for each. What the server says
-    /// about a connection that it could not make is an error of reading.
+    /// Connects to a port. If the protocol fixes the ports, each can be opened once. If the server cannot connect, reading fails
+    /// with its error.
     pub async fn open(&self, port: u16) -> Result<BoxDuplex> {
-        let (stream, mut error) = self.pair(port).await?;
-        let half_close = matches!(self.carrier, Carrier::Spdy { .. });
-        let told = async move { error.all(LONGEST_ERROR).await.0 };
-        Ok(Box::new(Opened { stream, told: told.boxed().fuse(), half_close }))
+        let (stream, mut error) = self.connect_port(port).await?;
+        let half_close = matches!(self.transport, ForwardTransport::Spdy { .. });
+        let error_text = async move { error.read_all(MAX_ERROR).await.0 };
+        Ok(Box::new(ForwardedStream { stream, error_text: error_text.boxed().fuse(), half_close }))
     }
 
-    /// The bytes of a connection, and what the server says about it.
-    pub(crate) async fn pair(&self, port: u16) -> Result<(BoxDuplex, Input)> {
+    /// Connects to a port and returns the data stream and the error stream.
+    pub(crate) async fn connect_port(&self, port: u16) -> Result<(BoxDuplex, StreamReader)> {
         let failed = || Error::unavailable(format!("forward port {port}"));
-        match &self.carrier {
-            Carrier::Spdy { connection, requests } => {
+        match &self.transport {
+            ForwardTransport::Spdy { connection, requests } => {
                 let request = requests.fetch_add(1, Ordering::Relaxed).to_string();
                 let headers = |kind| {
                     let headers = Headers::new().with(STREAM_TYPE, kind).with(PORT, &port.to_string());
@@ -152,7 +159,7 @@ impl Forwarder {
                 let opening = async {
                     let (error, mut unused) = connection.open(&headers(ERROR)).await?.split();
                     unused.finish()?;
-                    io::Result::Ok((Input::Spdy(error), connection.open(&headers(DATA)).await))
+                    io::Result::Ok((StreamReader::Spdy(error), connection.open(&headers(DATA)).await))
                 };
                 let (mut error, stream) = timeout(self.limits.creation, opening)
                     .await
@@ -161,59 +168,59 @@ impl Forwarder {
                 let stream = match stream {
                     Ok(stream) => stream,
                     Err(reset) => {
-                        // A server that has no connection to give may reset the stream before it has accepted it.
-                        let told = timeout(self.limits.linger, error.all(LONGEST_ERROR)).await;
-                        return Err(match told {
-                            Ok((told, _)) if !told.is_empty() => {
-                                failed().caused_by(String::from_utf8_lossy(&told).into_owned())
+                        // A server that cannot connect may reset the stream before it has accepted it.
+                        let error_text = timeout(self.limits.linger, error.read_all(MAX_ERROR)).await;
+                        return Err(match error_text {
+                            Ok((error_text, _)) if !error_text.is_empty() => {
+                                failed().caused_by(String::from_utf8_lossy(&error_text).into_owned())
                             }
                             _ => failed().caused_by(reset),
                         });
                     }
                 };
-                Ok((Box::new(With { stream, _task: self.task.clone() }), error))
+                Ok((Box::new(TaskStream { stream, _task: self.task.clone() }), error))
             }
-            Carrier::Channels(ports) => {
-                let taken = ports.lock().remove(&port);
-                let Port { mut input, output, mut error } = taken.ok_or_else(|| {
-                    Error::invalid(format!("forward port {port}: it was not asked for, or is open already"))
+            ForwardTransport::Channels(ports) => {
+                let selected = ports.lock().remove(&port);
+                let PortChannels { mut input, output, mut error } = selected.ok_or_else(|| {
+                    Error::invalid(format!("forward port {port}: it was not requested, or is already open"))
                 })?;
-                let beginning = async { (number(&mut input).await, number(&mut error).await) };
+                let beginning = async { (read_port(&mut input).await, read_port(&mut error).await) };
                 let began = timeout(self.limits.creation, beginning)
                     .await
                     .map_err(|elapsed| failed().caused_by(elapsed))?;
                 if began != (Some(port), Some(port)) {
-                    let message = format!("forward port {port}: the server's channels begin with {began:?}");
+                    let message = format!("forward port {port}: the server's channels start with {began:?}");
                     return Err(Error::internal(message));
                 }
                 let (ours, theirs) = duplex(BUFFER);
-                let carrier = self.task.clone();
-                let task = Task::start(async move {
+                let transport = self.task.clone();
+                let task = BackgroundTask::start(async move {
                     let (from, to) = tokio::io::split(theirs);
-                    future::join(wire::send_all(from, output), wire::receive_all(input, to)).await;
-                    drop(carrier);
+                    future::join(stream::send_all(from, output), stream::receive_all(input, to)).await;
+                    drop(transport);
                 });
-                Ok((Box::new(With { stream: ours, _task: task }), error))
+                Ok((Box::new(TaskStream { stream: ours, _task: task }), error))
             }
         }
     }
 }
 
-/// The port with which a channel begins.
-async fn number(input: &mut Input) -> Option<u16> {
-    let bytes = input.next().await.ok()??;
+/// Reads the port with which a channel starts.
+async fn read_port(input: &mut StreamReader) -> Option<u16> {
+    let bytes = input.next_chunk().await.ok()??;
     Some(u16::from_le_bytes(bytes[..].try_into().ok()?))
 }
 
-/// A connection whose reads tell what the server said about it.
-struct Opened {
+/// A connection whose reads fail with the server's error.
+struct ForwardedStream {
     stream: BoxDuplex,
-    told: Fuse<BoxFuture<'static, Vec<u8>>>,
-    /// Whether one direction can end without the other.
+    error_text: Fuse<BoxFuture<'static, Vec<u8>>>,
+    /// Whether one direction can be closed alone.
     half_close: bool,
 }
 
-impl AsyncRead for Opened {
+impl AsyncRead for ForwardedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -224,15 +231,15 @@ impl AsyncRead for Opened {
         if matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() > before {
             return read;
         }
-        if self.told.is_terminated() {
+        if self.error_text.is_terminated() {
             return read;
         }
-        match self.told.poll_unpin(cx) {
-            Poll::Ready(told) if !told.is_empty() => {
-                let text = String::from_utf8_lossy(&told).into_owned();
+        match self.error_text.poll_unpin(cx) {
+            Poll::Ready(error_text) if !error_text.is_empty() => {
+                let text = String::from_utf8_lossy(&error_text).into_owned();
                 return Poll::Ready(Err(io::Error::other(text)));
             }
-            // What broke the connection will be said.
+            // The error text explains it.
             Poll::Pending if matches!(read, Poll::Ready(Err(_))) || !self.half_close => return Poll::Pending,
             Poll::Ready(_) | Poll::Pending => {}
         }
@@ -240,7 +247,7 @@ impl AsyncRead for Opened {
     }
 }
 
-impl AsyncWrite for Opened {
+impl AsyncWrite for ForwardedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -1,4 +1,4 @@
-//! HTTP until the protocol is switched.
+//! The HTTP handshake.
 
 use bytes::Bytes;
 use futures::future::{self, Either};
@@ -15,41 +15,40 @@ use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_acc
 use vk_provider::{Error, Result, error::Kind};
 
 use crate::{
-    limits::Limits,
-    negotiate::{SPDY, STREAM_PROTOCOL, values},
+    limits::SessionLimits,
+    negotiation::{SPDY, STREAM_PROTOCOL, header_values},
 };
 
-/// The most that is read of an answer that is no upgrade.
-const LONGEST_ANSWER: usize = 64 << 10;
+/// Limit of a response that is not an upgrade.
+const MAX_RESPONSE: usize = 64 << 10;
 
 /// A connection after the upgrade.
 pub(crate) type Io = TokioIo<Upgraded>;
 
-/// What a server answered.
+/// The server's response.
 #[derive(Debug)]
-pub(crate) enum Switched {
+pub(crate) enum UpgradeResponse {
     /// The protocol was switched.
-    Yes(Response<()>, Io),
+    Switched(Response<()>, Io),
     /// It was not.
-    No(Response<Bytes>),
+    Rejected(Response<Bytes>),
 }
 
-/// Reads an address. One that needs TLS is not for us: who has a connection gives it to the functions that take one.
+/// Parses a URL. TLS is not supported: callers pass their own connection instead.
 pub(crate) fn uri(url: &str) -> Result<Uri> {
-    // The address lets whoever knows it in, so that it must not stand in a message.
-    let uri: Uri =
-        url.parse().map_err(|error| Error::invalid("read a streaming address").caused_by(error))?;
+    // The URL grants access, so it must not appear in a message.
+    let uri: Uri = url.parse().map_err(|error| Error::invalid("parse a streaming URL").caused_by(error))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http"), Some(_)) => Ok(uri),
         (scheme, _) => Err(Error::unsupported(format!(
-            "read a streaming address: its scheme is {:?}, and only http with a host is served",
+            "parse a streaming URL: its scheme is {:?}; only http with a host is supported",
             scheme.unwrap_or_default()
         ))),
     }
 }
 
-/// Connects to the host of an address.
-pub(crate) async fn connect(uri: &Uri, limits: &Limits) -> Result<TcpStream> {
+/// Connects to the host of a URL.
+pub(crate) async fn connect(uri: &Uri, limits: &SessionLimits) -> Result<TcpStream> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().unwrap_or(80);
     let failed = || Error::unavailable(format!("connect to the streaming server {host}:{port}"));
@@ -57,12 +56,12 @@ pub(crate) async fn connect(uri: &Uri, limits: &Limits) -> Result<TcpStream> {
         .await
         .map_err(|elapsed| failed().caused_by(elapsed))?
         .map_err(|error| failed().caused_by(error))?;
-    // Keys that are typed shall not wait for each other.
+    // Keystrokes must not wait for each other.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// A request to an address, without the headers of an upgrade.
+/// A request for a URL, without upgrade headers.
 pub(super) fn request(method: Method, uri: &Uri) -> Result<Request<()>> {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let host = uri.authority().map_or("", |authority| authority.as_str());
@@ -71,31 +70,31 @@ pub(super) fn request(method: Method, uri: &Uri) -> Result<Request<()>> {
         .uri(path)
         .header(header::HOST, host)
         .body(())
-        .map_err(|error| Error::invalid("make a request of a streaming address").caused_by(error))
+        .map_err(|error| Error::invalid("build a request for a streaming URL").caused_by(error))
 }
 
-/// The protocols that a client knows, as it asks a server for one of them.
+/// The protocols that a client offers to a server.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct ProtocolOffer {
     names: Vec<&'static str>,
-    /// What a server that speaks WebSocket has to answer; SPDY has no such thing.
+    /// The key of a WebSocket handshake; unset for SPDY.
     key: Option<String>,
 }
 
-impl Offer {
-    /// Of protocols over SPDY.
+impl ProtocolOffer {
+    /// Offers protocols over SPDY.
     pub fn spdy(names: &[&'static str]) -> Self {
         Self { names: names.to_vec(), key: None }
     }
 
-    /// Of protocols over WebSocket.
+    /// Offers protocols over WebSocket.
     pub fn websocket(names: &[&'static str]) -> Self {
         Self { names: names.to_vec(), key: Some(generate_key()) }
     }
 
-    /// Puts in the headers that ask for the upgrade.
-    pub fn ask(&self, headers: &mut HeaderMap) -> Result<()> {
-        let unusable = |error| Error::internal("make a WebSocket handshake").caused_by(error);
+    /// Adds the upgrade headers.
+    pub fn add_headers(&self, headers: &mut HeaderMap) -> Result<()> {
+        let unusable = |error| Error::internal("build a WebSocket handshake").caused_by(error);
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         let Some(key) = &self.key else {
             headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
@@ -114,38 +113,42 @@ impl Offer {
         Ok(())
     }
 
-    /// The protocol that the server took, by the headers of its answer; empty if it names none.
-    pub fn taken<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str> {
+    /// The protocol that the server selected, from the headers of its response; empty if it names none.
+    pub fn selected<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str> {
         let Some(key) = &self.key else {
-            return Ok(values(headers, &STREAM_PROTOCOL).next().unwrap_or_default());
+            return Ok(header_values(headers, &STREAM_PROTOCOL).next().unwrap_or_default());
         };
         let accept = headers.get(header::SEC_WEBSOCKET_ACCEPT);
         if accept.is_none_or(|accept| accept.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
             return Err(Error::internal(
-                "upgrade to WebSocket: the server's Sec-WebSocket-Accept is not the answer to our key",
+                "upgrade to WebSocket: the server's Sec-WebSocket-Accept does not match our key",
             ));
         }
-        Ok(values(headers, &header::SEC_WEBSOCKET_PROTOCOL).next().unwrap_or_default())
+        Ok(header_values(headers, &header::SEC_WEBSOCKET_PROTOCOL).next().unwrap_or_default())
     }
 }
 
-/// Makes the offer. Answers with the protocol that the server took.
-pub(super) async fn agree<IO>(
+/// Sends the offer and returns the protocol that the server selected.
+pub(super) async fn negotiate<IO>(
     io: IO,
     mut request: Request<()>,
-    offer: &Offer,
-    limits: &Limits,
+    offer: &ProtocolOffer,
+    limits: &SessionLimits,
 ) -> Result<(String, Io)>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    offer.ask(request.headers_mut())?;
-    let (response, io) = switched(switch(io, request, limits).await?)?;
-    Ok((offer.taken(response.headers())?.to_owned(), io))
+    offer.add_headers(request.headers_mut())?;
+    let (response, io) = require_switched(send_upgrade(io, request, limits).await?)?;
+    Ok((offer.selected(response.headers())?.to_owned(), io))
 }
 
-/// Sends a request that asks for an upgrade.
-pub(crate) async fn switch<IO>(io: IO, request: Request<()>, limits: &Limits) -> Result<Switched>
+/// Sends an upgrade request.
+pub(crate) async fn send_upgrade<IO>(
+    io: IO,
+    request: Request<()>,
+    limits: &SessionLimits,
+) -> Result<UpgradeResponse>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -164,7 +167,7 @@ where
 async fn exchange<IO>(
     io: IO,
     request: Request<()>,
-) -> Result<Switched, Box<dyn std::error::Error + Send + Sync>>
+) -> Result<UpgradeResponse, Box<dyn std::error::Error + Send + Sync>>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -173,24 +176,24 @@ where
         let mut response = sender.send_request(request.map(|()| Empty::<Bytes>::new())).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgraded = hyper::upgrade::on(&mut response).await?;
-            return Ok(Switched::Yes(response.map(drop), TokioIo::new(upgraded)));
+            return Ok(UpgradeResponse::Switched(response.map(drop), TokioIo::new(upgraded)));
         }
         let (parts, body) = response.into_parts();
-        let body = Limited::new(body, LONGEST_ANSWER).collect().await?.to_bytes();
-        Ok(Switched::No(Response::from_parts(parts, body)))
+        let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
+        Ok(UpgradeResponse::Rejected(Response::from_parts(parts, body)))
     };
-    // The connection must be driven for the call to get on; that it ends first is the ordinary case of an upgrade.
+    // The connection must be polled for the call to progress. It ends first when the upgrade succeeds.
     match future::select(Box::pin(call), Box::pin(connection.with_upgrades())).await {
         Either::Left((answered, _)) => answered,
         Either::Right((_, call)) => call.await,
     }
 }
 
-/// An answer that is no upgrade, as an error.
-fn switched(answer: Switched) -> Result<(Response<()>, Io)> {
+/// Converts a response that is not an upgrade to an error.
+fn require_switched(answer: UpgradeResponse) -> Result<(Response<()>, Io)> {
     let refused = match answer {
-        Switched::Yes(response, io) => return Ok((response, io)),
-        Switched::No(refused) => refused,
+        UpgradeResponse::Switched(response, io) => return Ok((response, io)),
+        UpgradeResponse::Rejected(refused) => refused,
     };
     let kind = match refused.status() {
         StatusCode::NOT_FOUND => Kind::NotFound,
@@ -201,10 +204,10 @@ fn switched(answer: Switched) -> Result<(Response<()>, Io)> {
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Kind::Unavailable,
         _ => Kind::Internal,
     };
-    let said: String = String::from_utf8_lossy(refused.body()).trim().chars().take(500).collect();
+    let text: String = String::from_utf8_lossy(refused.body()).trim().chars().take(500).collect();
     let status = refused.status();
     Err(Error::new(
         kind,
-        format!("upgrade the connection to the streaming server: it answered {status}: {said}"),
+        format!("upgrade the connection to the streaming server: it answered {status}: {text}"),
     ))
 }

@@ -1,4 +1,4 @@
-//! The task behind a client's streams. It lives as long as any of them, and no longer.
+//! The background task of a client's streams. It runs as long as any of them exists.
 
 use std::{
     io,
@@ -12,13 +12,13 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Keeps a task running; when the last of its copies is dropped the task is aborted.
+/// Keeps a task running; it is aborted when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
+pub(super) struct BackgroundTask {
     _running: Arc<JoinSet<()>>,
 }
 
-impl Task {
+impl BackgroundTask {
     pub(super) fn start(task: impl Future<Output = ()> + Send + 'static) -> Self {
         let mut running = JoinSet::new();
         running.spawn(task);
@@ -26,14 +26,14 @@ impl Task {
     }
 }
 
-/// A stream that needs a task.
+/// A stream that needs a background task.
 #[derive(Debug)]
-pub(super) struct With<T> {
+pub(super) struct TaskStream<T> {
     pub(super) stream: T,
-    pub(super) _task: Task,
+    pub(super) _task: BackgroundTask,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for With<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TaskStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -43,7 +43,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for With<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for With<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for TaskStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

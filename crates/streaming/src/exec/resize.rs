@@ -1,50 +1,50 @@
-//! The size of a terminal: JSON objects, one after another.
+//! Terminal sizes: a sequence of JSON objects.
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use vk_provider::ability::TermSize;
 
-use crate::wire::Input;
+use crate::stream::StreamReader;
 
-/// What cannot be taken for a size any more.
-const TOO_LONG: usize = 4 << 10;
+/// Pending bytes that cannot be a size any more.
+const MAX_PENDING: usize = 4 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Wire {
+struct SizeJson {
     #[serde(rename = "Width", alias = "width", default)]
     width: u16,
     #[serde(rename = "Height", alias = "height", default)]
     height: u16,
 }
 
-/// The message that tells a size.
+/// Encodes a size.
 pub(crate) fn size_message(size: TermSize) -> Vec<u8> {
-    let wire = Wire { width: size.width, height: size.height };
-    // Two numbers always have a JSON form.
-    serde_json::to_vec(&wire).unwrap_or_default()
+    let json = SizeJson { width: size.width, height: size.height };
+    // Serializing two numbers cannot fail.
+    serde_json::to_vec(&json).unwrap_or_default()
 }
 
-/// Finds sizes in bytes that come in pieces.
+/// Parses sizes from a byte stream.
 #[derive(Debug, Default)]
-struct Sizes {
+struct SizeParser {
     pending: Vec<u8>,
     broken: bool,
 }
 
-impl Sizes {
-    /// The last size that is complete now. After something that is no size nothing is read any more, as by a kubelet.
+impl SizeParser {
+    /// The last complete size. After invalid input nothing more is parsed, as in the kubelet.
     fn push(&mut self, bytes: &[u8]) -> Option<TermSize> {
         if self.broken {
             return None;
         }
         self.pending.extend_from_slice(bytes);
         let mut last = None;
-        let mut parsed = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Wire>();
+        let mut parsed = serde_json::Deserializer::from_slice(&self.pending).into_iter::<SizeJson>();
         let mut used = 0;
         loop {
             match parsed.next() {
-                // No terminal has no columns; a kubelet passes such sizes over too.
-                Some(Ok(Wire { width, height })) => {
+                // Empty sizes are skipped, as in the kubelet.
+                Some(Ok(SizeJson { width, height })) => {
                     used = parsed.byte_offset();
                     if width > 0 && height > 0 {
                         last = Some(TermSize { width, height });
@@ -62,7 +62,7 @@ impl Sizes {
             }
         }
         self.pending.drain(..used);
-        self.broken |= self.pending.len() > TOO_LONG;
+        self.broken |= self.pending.len() > MAX_PENDING;
         if self.broken {
             self.pending = Vec::new();
         }
@@ -70,10 +70,10 @@ impl Sizes {
     }
 }
 
-/// Brings sizes to the provider. When it is slow to take them, only the newest counts: a terminal's size must not hold up
-/// the input that comes on the same connection. Never ends by itself.
-pub(super) async fn relay(mut from: Input, to: Option<mpsc::Sender<TermSize>>) {
-    let mut sizes = Sizes::default();
+/// Forwards sizes to the provider. If it is slow, only the newest is kept: sizes must not block input on the same connection. Never
+/// returns.
+pub(super) async fn relay(mut from: StreamReader, to: Option<mpsc::Sender<TermSize>>) {
+    let mut sizes = SizeParser::default();
     let mut newest = None;
     let mut open = true;
     loop {
@@ -87,10 +87,10 @@ pub(super) async fn relay(mut from: Input, to: Option<mpsc::Sender<TermSize>>) {
             biased;
             permit = taken => match (permit, newest.take()) {
                 (Ok(permit), Some(size)) => permit.send(size),
-                // The provider takes no sizes any more: they are read and thrown away.
-                _ => crate::wire::discard(&mut from).await,
+                // The provider takes no more sizes: drop them.
+                _ => crate::stream::discard(&mut from).await,
             },
-            chunk = from.next(), if open => match chunk {
+            chunk = from.next_chunk(), if open => match chunk {
                 Ok(Some(bytes)) => newest = sizes.push(&bytes).or(newest),
                 _ => open = false,
             },
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_of_several_sizes_counts_and_a_piece_waits_for_its_rest() {
-        let mut sizes = Sizes::default();
+    fn the_last_of_several_sizes_is_returned_and_partial_input_is_kept() {
+        let mut sizes = SizeParser::default();
         let last = sizes.push(br#"{"Width":1,"Height":2} {"Width":80,"Height":24}{"Wid"#);
         assert_eq!(last, Some(TermSize { width: 80, height: 24 }));
         assert_eq!(sizes.push(br#"th":3,"#), None);
@@ -118,22 +118,22 @@ mod tests {
     }
 
     #[test]
-    fn a_size_of_nothing_is_passed_over() {
-        let mut sizes = Sizes::default();
+    fn an_empty_size_is_skipped() {
+        let mut sizes = SizeParser::default();
         assert_eq!(sizes.push(br#"{"Width":0,"Height":24}{}"#), None);
         assert_eq!(sizes.push(br#"{"width":2,"height":3}"#), Some(TermSize { width: 2, height: 3 }));
     }
 
     #[test]
-    fn garbage_ends_the_reading_and_keeps_no_memory() {
-        let mut sizes = Sizes::default();
+    fn invalid_input_stops_the_parser_and_frees_its_memory() {
+        let mut sizes = SizeParser::default();
         assert_eq!(sizes.push(b"nonsense"), None);
         assert_eq!(sizes.push(br#"{"Width":80,"Height":24}"#), None);
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeParser::default();
         for _ in 0..100 {
             assert_eq!(sizes.push(&[b' '; 1000]), None);
             assert_eq!(sizes.push(&[b'{'; 10]), None);
-            assert!(sizes.pending.len() <= TOO_LONG);
+            assert!(sizes.pending.len() <= MAX_PENDING);
         }
     }
 
@@ -143,14 +143,14 @@ mod tests {
             let size = TermSize { width, height };
             let message = size_message(size);
             let (head, tail) = message.split_at(cut.min(message.len() - 1));
-            let mut sizes = Sizes::default();
+            let mut sizes = SizeParser::default();
             prop_assert_eq!(sizes.push(head), None);
             prop_assert_eq!(sizes.push(tail), Some(size));
         }
 
         #[test]
         fn no_bytes_are_too_strange(pieces: Vec<Vec<u8>>) {
-            let mut sizes = Sizes::default();
+            let mut sizes = SizeParser::default();
             for piece in pieces {
                 let _ = sizes.push(&piece);
             }

@@ -10,44 +10,44 @@ use tokio::{
 use vk_spdy::{Connection, ResetStatus, Stream};
 
 use super::{
-    Request, Status, Version,
-    pump::{Job, Wires},
+    CommandStatus, ProtocolVersion, Request,
+    runner::{ClientStreams, SessionRunner},
 };
 use crate::{
-    limits::{End, Limits},
+    limits::{SessionEnd, SessionLimits},
     spdy::{self, ERROR, STREAM_TYPE},
-    wire::{self, Input, Output},
+    stream::{self, StreamReader, StreamWriter},
 };
 
-pub(super) async fn serve<IO>(io: IO, request: &Request, job: Job<'_>) -> End
+pub(super) async fn serve<IO>(io: IO, request: &Request, runner: SessionRunner<'_>) -> SessionEnd
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let limits = job.limits;
+    let limits = runner.limits;
     let (connection, driver) = Connection::server(io, spdy::config(limits));
     let work = async {
-        let mut streams = Streams::default();
+        let mut streams = OpenedStreams::default();
         let accepting = accept(&mut streams, &connection, request);
         let Ok(accepted) = timeout(limits.creation, accepting).await else {
-            drop(job);
-            let telling = tell_missing(streams, request, limits);
-            let _ = timeout(limits.linger, telling).await;
-            return End::NoStreams;
+            drop(runner);
+            let reporting = report_missing(streams, request, limits);
+            let _ = timeout(limits.linger, reporting).await;
+            return SessionEnd::NoStreams;
         };
-        let (wires, mut halves) = accepted.split();
+        let (streams, mut unused) = accepted.split();
         let end = tokio::select! {
             biased;
-            end = job.run(wires) => end,
-            end = spdy::refuse_others(&connection).then_never() => end,
-            () = spdy::keep_alive(&connection, limits.keepalive) => End::ClientGone,
-            end = halves.discard().then_never() => end,
+            end = runner.run(streams) => end,
+            end = spdy::reject_streams(&connection).then_never() => end,
+            () = spdy::keep_alive(&connection, limits.keepalive) => SessionEnd::ClientGone,
+            end = unused.discard().then_never() => end,
         };
-        halves.finish().await;
+        unused.finish().await;
         end
     };
     tokio::pin!(work, driver);
     match future::select(driver, work).await {
-        Either::Left((ended, _)) => spdy::end(ended),
+        Either::Left((ended, _)) => spdy::session_end(ended),
         Either::Right((end, driver)) => {
             let _ = future::join(connection.close(), driver).await;
             end
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// Work beside the session, whose end is not the session's.
+/// Background work whose end does not end the session.
 trait ThenNever: Future + Sized {
     async fn then_never<T>(self) -> T {
         self.await;
@@ -65,9 +65,9 @@ trait ThenNever: Future + Sized {
 
 impl<F: Future> ThenNever for F {}
 
-/// The streams that a client opened.
+/// The streams that a client has opened.
 #[derive(Debug, Default)]
-struct Streams {
+struct OpenedStreams {
     error: Option<Stream>,
     stdin: Option<Stream>,
     stdout: Option<Stream>,
@@ -75,33 +75,32 @@ struct Streams {
     resize: Option<Stream>,
 }
 
-/// Waits for the streams that belong to the request; for ever, when no more can come: how the connection ends is said by
-/// its driver.
-async fn accept(streams: &mut Streams, connection: &Connection, request: &Request) -> Accepted {
+/// Waits for the streams of the request. Waits forever if no more can come: the driver reports the end of the connection.
+async fn accept(streams: &mut OpenedStreams, connection: &Connection, request: &Request) -> CompleteStreams {
     loop {
-        if let Some(accepted) = streams.complete(request) {
+        if let Some(accepted) = streams.take_complete(request) {
             return accepted;
         }
         let Ok(Some(incoming)) = connection.accept().await else { return future::pending().await };
-        match streams.slot(incoming.headers().get(STREAM_TYPE)) {
+        match streams.by_type(incoming.headers().get(STREAM_TYPE)) {
             Some(slot @ None) => *slot = Some(incoming.accept()),
-            // Unknown, or a second of its kind.
-            Some(Some(_)) | None => incoming.refuse(ResetStatus::ProtocolError),
+            // Unknown or duplicate.
+            Some(Some(_)) | None => incoming.reject(ResetStatus::ProtocolError),
         }
     }
 }
 
-/// Tells a client what it has forgotten, if it has opened a stream to be told on.
-async fn tell_missing(streams: Streams, request: &Request, limits: &Limits) -> io::Result<()> {
+/// Tells a client that streams are missing, if it has opened an error stream.
+async fn report_missing(streams: OpenedStreams, request: &Request, limits: &SessionLimits) -> io::Result<()> {
     let Some(mut error) = streams.error else { return Ok(()) };
     let text = format!("the client did not open all its streams within {:?}", limits.creation);
-    error.send(Status::Failure(text).encode(request.protocol.version()).into()).await?;
+    error.send(CommandStatus::Failure(text).encode(request.protocol.version()).into()).await?;
     error.finish()?;
     error.flush().await
 }
 
-impl Streams {
-    fn slot(&mut self, kind: Option<&str>) -> Option<&mut Option<Stream>> {
+impl OpenedStreams {
+    fn by_type(&mut self, kind: Option<&str>) -> Option<&mut Option<Stream>> {
         match kind? {
             ERROR => Some(&mut self.error),
             "stdin" => Some(&mut self.stdin),
@@ -112,24 +111,24 @@ impl Streams {
         }
     }
 
-    /// All of them, when none is missing any more.
-    fn complete(&mut self, request: &Request) -> Option<Accepted> {
+    /// Takes the streams when all are open.
+    fn take_complete(&mut self, request: &Request) -> Option<CompleteStreams> {
         let options = request.options;
-        let resize = options.tty && request.protocol.version() >= Version::V3;
-        let there = |wanted: bool, stream: &Option<Stream>| !wanted || stream.is_some();
-        let all = there(options.stdin, &self.stdin)
-            && there(options.stdout, &self.stdout)
-            && there(options.stderr, &self.stderr)
-            && there(resize, &self.resize);
+        let resize = options.tty && request.protocol.version() >= ProtocolVersion::V3;
+        let is_present = |wanted: bool, stream: &Option<Stream>| !wanted || stream.is_some();
+        let all = is_present(options.stdin, &self.stdin)
+            && is_present(options.stdout, &self.stdout)
+            && is_present(options.stderr, &self.stderr)
+            && is_present(resize, &self.resize);
         let error = self.error.take_if(|_| all)?;
         let Self { stdin, stdout, stderr, resize, .. } = std::mem::take(self);
-        Some(Accepted { error, stdin, stdout, stderr, resize })
+        Some(CompleteStreams { error, stdin, stdout, stderr, resize })
     }
 }
 
-/// All the streams that were wanted.
+/// All streams of the request.
 #[derive(Debug)]
-struct Accepted {
+struct CompleteStreams {
     error: Stream,
     stdin: Option<Stream>,
     stdout: Option<Stream>,
@@ -137,43 +136,42 @@ struct Accepted {
     resize: Option<Stream>,
 }
 
-/// The halves of streams that the session does not use. They are kept while it lasts: a stream of which we hold nothing is
-/// reset, and a client may take that for a failure. And a client takes the end of the other half of stdin for the wish that
-/// it ends its own.
+/// The unused halves of streams. They are kept during the session: dropping both halves resets a stream, which a client may take for
+/// a failure. And a client takes the end of stdin's other half as a request to close its own.
 #[derive(Debug, Default)]
-struct Halves {
-    inputs: Vec<Input>,
-    outputs: Vec<Output>,
+struct UnusedHalves {
+    inputs: Vec<StreamReader>,
+    outputs: Vec<StreamWriter>,
 }
 
-impl Accepted {
-    fn split(self) -> (Wires, Halves) {
-        let mut halves = Halves::default();
-        let stdin = self.stdin.map(|stream| halves.input(stream));
-        let resize = self.resize.map(|stream| halves.input(stream));
-        let stdout = self.stdout.map(|stream| halves.output(stream));
-        let stderr = self.stderr.map(|stream| halves.output(stream));
-        let error = halves.output(self.error);
-        (Wires { stdin, stdout, stderr, resize, error }, halves)
+impl CompleteStreams {
+    fn split(self) -> (ClientStreams, UnusedHalves) {
+        let mut unused = UnusedHalves::default();
+        let stdin = self.stdin.map(|stream| unused.input(stream));
+        let resize = self.resize.map(|stream| unused.input(stream));
+        let stdout = self.stdout.map(|stream| unused.output(stream));
+        let stderr = self.stderr.map(|stream| unused.output(stream));
+        let error = unused.output(self.error);
+        (ClientStreams { stdin, stdout, stderr, resize, error }, unused)
     }
 }
 
-impl Halves {
-    fn input(&mut self, stream: Stream) -> Input {
+impl UnusedHalves {
+    fn input(&mut self, stream: Stream) -> StreamReader {
         let (reader, writer) = stream.split();
-        self.outputs.push(Output::Spdy(writer));
-        Input::Spdy(reader)
+        self.outputs.push(StreamWriter::Spdy(writer));
+        StreamReader::Spdy(reader)
     }
 
-    fn output(&mut self, stream: Stream) -> Output {
+    fn output(&mut self, stream: Stream) -> StreamWriter {
         let (reader, writer) = stream.split();
-        self.inputs.push(Input::Spdy(reader));
-        Output::Spdy(writer)
+        self.inputs.push(StreamReader::Spdy(reader));
+        StreamWriter::Spdy(writer)
     }
 
-    /// What a client sends where nothing is expected holds up the whole connection, unless somebody reads it.
+    /// Reads unexpected data of the client, which would block the whole connection otherwise.
     async fn discard(&mut self) {
-        future::join_all(self.inputs.iter_mut().map(wire::discard)).await;
+        future::join_all(self.inputs.iter_mut().map(stream::discard)).await;
     }
 
     async fn finish(&mut self) {

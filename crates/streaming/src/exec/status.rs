@@ -1,30 +1,30 @@
-//! What is said on the error stream: a `Status` in JSON from version 4 on, and before that a text when something failed.
+//! The error stream: a JSON `Status` from version 4 on, and before that an error text.
 
 use serde::{Deserialize, Serialize};
 use vk_provider::{Error, Result, ability::Exit};
 
-use super::Version;
+use super::ProtocolVersion;
 
 const SUCCESS: &str = "Success";
 const FAILURE: &str = "Failure";
 const NON_ZERO: &str = "NonZeroExitCode";
 const EXIT_CODE: &str = "ExitCode";
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    /// With code 0.
+pub(crate) enum CommandStatus {
+    /// Exit code 0.
     Success,
-    /// With another code.
+    /// Another exit code.
     Exit(i32),
-    /// It could not be run, or not to its end.
+    /// It could not be run, or not to the end.
     Failure(String),
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Wire {
+struct StatusJson {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: MetadataJson,
     #[serde(default)]
     status: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -32,51 +32,52 @@ struct Wire {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    details: Option<Details>,
+    details: Option<DetailsJson>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     code: Option<i32>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Metadata {}
+struct MetadataJson {}
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Details {
+struct DetailsJson {
     #[serde(default)]
-    causes: Vec<Cause>,
+    causes: Vec<CauseJson>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Cause {
+struct CauseJson {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     reason: String,
     #[serde(default)]
     message: String,
 }
 
-impl Status {
-    /// What is written to the error stream.
-    pub(crate) fn encode(&self, version: Version) -> Vec<u8> {
-        if version < Version::V4 {
+impl CommandStatus {
+    /// The bytes for the error stream.
+    pub(crate) fn encode(&self, version: ProtocolVersion) -> Vec<u8> {
+        if version < ProtocolVersion::V4 {
             return self.text().into_bytes();
         }
-        let mut wire = Wire { status: FAILURE.to_owned(), message: self.text(), ..Wire::default() };
+        let mut json =
+            StatusJson { status: FAILURE.to_owned(), message: self.text(), ..StatusJson::default() };
         match self {
-            Self::Success => SUCCESS.clone_into(&mut wire.status),
+            Self::Success => SUCCESS.clone_into(&mut json.status),
             Self::Exit(code) => {
-                NON_ZERO.clone_into(&mut wire.reason);
-                let cause = Cause { reason: EXIT_CODE.to_owned(), message: shown(*code).to_string() };
-                wire.details = Some(Details { causes: vec![cause] });
+                NON_ZERO.clone_into(&mut json.reason);
+                let cause = CauseJson { reason: EXIT_CODE.to_owned(), message: to_byte(*code).to_string() };
+                json.details = Some(DetailsJson { causes: vec![cause] });
             }
             Self::Failure(why) => {
-                "InternalError".clone_into(&mut wire.reason);
-                wire.code = Some(500);
-                let cause = Cause { message: why.clone(), ..Cause::default() };
-                wire.details = Some(Details { causes: vec![cause] });
+                "InternalError".clone_into(&mut json.reason);
+                json.code = Some(500);
+                let cause = CauseJson { message: why.clone(), ..CauseJson::default() };
+                json.details = Some(DetailsJson { causes: vec![cause] });
             }
         }
-        // A struct of strings always has a JSON form.
-        serde_json::to_vec(&wire).unwrap_or_default()
+        // Serializing strings cannot fail.
+        serde_json::to_vec(&json).unwrap_or_default()
     }
 
     fn text(&self) -> String {
@@ -87,37 +88,37 @@ impl Status {
         }
     }
 
-    /// Reads what a server said until the end of the error stream.
-    pub(crate) fn decode(said: &[u8], version: Version) -> Result<Exit> {
-        // Nothing is no news of a failure, in every version.
-        if said.is_empty() {
+    /// Parses the content of the error stream.
+    pub(crate) fn decode(text: &[u8], version: ProtocolVersion) -> Result<Exit> {
+        // In every version, no content means no failure.
+        if text.is_empty() {
             return Ok(Exit { code: 0 });
         }
         let failed = |text: &str| Error::internal(format!("run the command: {text}"));
-        if version < Version::V4 {
-            return Err(failed(&String::from_utf8_lossy(said)));
+        if version < ProtocolVersion::V4 {
+            return Err(failed(&String::from_utf8_lossy(text)));
         }
-        let wire: Wire = serde_json::from_slice(said).map_err(|error| {
+        let json: StatusJson = serde_json::from_slice(text).map_err(|error| {
             Error::internal("read the status on the error stream, which should be a Status in JSON")
                 .caused_by(error)
         })?;
-        if wire.status == SUCCESS {
+        if json.status == SUCCESS {
             return Ok(Exit { code: 0 });
         }
-        if wire.reason != NON_ZERO {
-            return Err(failed(&wire.message));
+        if json.reason != NON_ZERO {
+            return Err(failed(&json.message));
         }
-        let causes = wire.details.unwrap_or_default().causes;
+        let causes = json.details.unwrap_or_default().causes;
         let code = causes.iter().find(|cause| cause.reason == EXIT_CODE).map(|cause| cause.message.parse());
         match code {
             Some(Ok(code)) => Ok(Exit { code }),
-            _ => Err(failed("a Status with the reason NonZeroExitCode that names no exit code")),
+            _ => Err(failed("a Status with the reason NonZeroExitCode and no exit code")),
         }
     }
 }
 
-/// Clients read the code as a byte, and fail on anything else.
-fn shown(code: i32) -> u8 {
+/// Clients parse the code as a byte and fail on anything else.
+fn to_byte(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
@@ -128,15 +129,15 @@ mod tests {
 
     use super::*;
 
-    fn said(status: &Status) -> Value {
-        serde_json::from_slice(&status.encode(Version::V4)).unwrap()
+    fn text(status: &CommandStatus) -> Value {
+        serde_json::from_slice(&status.encode(ProtocolVersion::V4)).unwrap()
     }
 
     #[test]
     fn statuses_look_as_a_kubelet_writes_them() {
-        assert_eq!(said(&Status::Success), json!({"metadata": {}, "status": "Success"}));
+        assert_eq!(text(&CommandStatus::Success), json!({"metadata": {}, "status": "Success"}));
         assert_eq!(
-            said(&Status::Exit(137)),
+            text(&CommandStatus::Exit(137)),
             json!({
                 "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
                 "message": "command terminated with non-zero exit code: 137",
@@ -144,7 +145,7 @@ mod tests {
             })
         );
         assert_eq!(
-            said(&Status::Failure("no such file".into())),
+            text(&CommandStatus::Failure("no such file".into())),
             json!({
                 "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
                 "message": "Internal error occurred: no such file",
@@ -154,42 +155,45 @@ mod tests {
     }
 
     #[test]
-    fn before_version_4_only_a_failure_is_said_and_as_text() {
-        assert_eq!(Status::Success.encode(Version::V3), b"");
-        assert_eq!(Status::Exit(1).encode(Version::V1), b"command terminated with non-zero exit code: 1");
-        assert_eq!(Status::decode(b"", Version::V2).unwrap(), Exit { code: 0 });
+    fn before_version_4_only_failures_are_sent_as_text() {
+        assert_eq!(CommandStatus::Success.encode(ProtocolVersion::V3), b"");
         assert_eq!(
-            Status::decode(b"it broke", Version::V2).unwrap_err().report(),
+            CommandStatus::Exit(1).encode(ProtocolVersion::V1),
+            b"command terminated with non-zero exit code: 1"
+        );
+        assert_eq!(CommandStatus::decode(b"", ProtocolVersion::V2).unwrap(), Exit { code: 0 });
+        assert_eq!(
+            CommandStatus::decode(b"it broke", ProtocolVersion::V2).unwrap_err().report(),
             "run the command: it broke"
         );
     }
 
     #[test]
-    fn a_code_that_is_no_byte_is_shown_as_one() {
+    fn a_code_that_does_not_fit_a_byte_becomes_255() {
         for code in [-1, 256, i32::MIN, i32::MAX] {
-            let causes = &said(&Status::Exit(code))["details"]["causes"];
+            let causes = &text(&CommandStatus::Exit(code))["details"]["causes"];
             assert_eq!(causes[0]["message"], "255", "{code}");
         }
     }
 
     #[test]
-    fn a_status_that_makes_no_sense_is_an_error_that_says_so() {
+    fn an_invalid_status_is_an_error() {
         for nonsense in [&b"{"[..], b"[]", br#"{"status":"Failure","reason":"NonZeroExitCode"}"#] {
-            assert!(!Status::decode(nonsense, Version::V4).unwrap_err().report().is_empty());
+            assert!(!CommandStatus::decode(nonsense, ProtocolVersion::V4).unwrap_err().report().is_empty());
         }
     }
 
     proptest! {
         #[test]
         fn a_code_survives_the_way(code in 0_i32..256) {
-            let status = if code == 0 { Status::Success } else { Status::Exit(code) };
-            prop_assert_eq!(Status::decode(&status.encode(Version::V4), Version::V4).unwrap(), Exit { code });
+            let status = if code == 0 { CommandStatus::Success } else { CommandStatus::Exit(code) };
+            prop_assert_eq!(CommandStatus::decode(&status.encode(ProtocolVersion::V4), ProtocolVersion::V4).unwrap(), Exit { code });
         }
 
         #[test]
         fn no_bytes_are_too_strange(bytes: Vec<u8>) {
-            let _ = Status::decode(&bytes, Version::V4);
-            let _ = Status::decode(&bytes, Version::V1);
+            let _ = CommandStatus::decode(&bytes, ProtocolVersion::V4);
+            let _ = CommandStatus::decode(&bytes, ProtocolVersion::V1);
         }
     }
 }

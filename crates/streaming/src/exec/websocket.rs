@@ -6,20 +6,21 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::{
     Request,
     number::{COUNT, ERROR, RESIZE, STDERR, STDIN, STDOUT},
-    pump::{Job, Wires},
+    runner::{ClientStreams, SessionRunner},
 };
 use crate::{
-    limits::End,
-    wire::websocket::{Channels, end_of},
+    limits::SessionEnd,
+    stream::websocket::{WebSocketChannels, serve_until_closed},
 };
 
-pub(super) async fn serve<IO>(io: IO, request: &Request, job: Job<'_>) -> End
+pub(super) async fn serve<IO>(io: IO, request: &Request, runner: SessionRunner<'_>) -> SessionEnd
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let (options, limits) = (request.options, job.limits);
-    let mut channels = Channels::new(io, Role::Server, request.protocol.codec(), COUNT, limits).await;
-    let mut wires = Wires {
+    let (options, limits) = (request.options, runner.limits);
+    let mut channels =
+        WebSocketChannels::new(io, Role::Server, request.protocol.codec(), COUNT, limits).await;
+    let mut streams = ClientStreams {
         stdin: options.stdin.then(|| channels.input(STDIN)),
         stdout: options.stdout.then(|| channels.output(STDOUT)),
         stderr: options.stderr.then(|| channels.output(STDERR)),
@@ -27,12 +28,12 @@ where
         error: channels.output(ERROR),
     };
     let work = async move {
-        // An empty message on the lowest channel that we write to tells the client that the connection stands.
-        let first = wires.stdout.as_mut().or(wires.stderr.as_mut());
-        match first.unwrap_or(&mut wires.error).send(&[]).await {
-            Ok(()) => job.run(wires).await,
-            Err(_) => End::ClientGone,
+        // An empty message on the lowest output channel tells the client that the connection works.
+        let first = streams.stdout.as_mut().or(streams.stderr.as_mut());
+        match first.unwrap_or(&mut streams.error).send(&[]).await {
+            Ok(()) => runner.run(streams).await,
+            Err(_) => SessionEnd::ClientGone,
         }
     };
-    end_of(work, channels.drive(), limits).await
+    serve_until_closed(work, channels.drive(), limits).await
 }

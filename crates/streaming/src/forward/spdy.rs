@@ -1,4 +1,4 @@
-//! Port-forward over SPDY: an error stream and a data stream make a connection.
+//! Port-forward over SPDY: an error stream and a data stream form a connection.
 
 use std::{collections::HashMap, future::Future};
 
@@ -10,29 +10,29 @@ use tokio::{
 };
 use vk_spdy::{Connection, Incoming, ResetStatus, Stream};
 
-use super::{Shared, port, relay::Pair};
+use super::{ForwardContext, connection::ForwardedConnection, port};
 use crate::{
-    limits::End,
+    limits::SessionEnd,
     spdy::{self, DATA, ERROR, PORT, REQUEST_ID, STREAM_TYPE},
-    wire::{Input, Output},
+    stream::{StreamReader, StreamWriter},
 };
 
-pub(super) async fn serve<IO>(io: IO, shared: &Shared) -> End
+pub(super) async fn serve<IO>(io: IO, context: &ForwardContext) -> SessionEnd
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let limits = &shared.limits;
+    let limits = &context.limits;
     let (connection, driver) = Connection::server(io, spdy::config(limits));
     let work = async {
         tokio::select! {
-            end = Pairs::new(shared).serve(&connection) => end,
-            () = spdy::keep_alive(&connection, limits.keepalive) => End::ClientGone,
-            () = shared.meter.idle(limits.idle()) => End::Idle,
+            end = StreamPairs::new(context).serve(&connection) => end,
+            () = spdy::keep_alive(&connection, limits.keepalive) => SessionEnd::ClientGone,
+            () = context.activity.idle(limits.idle()) => SessionEnd::Idle,
         }
     };
     tokio::pin!(work, driver);
     match future::select(driver, work).await {
-        Either::Left((ended, _)) => spdy::end(ended),
+        Either::Left((ended, _)) => spdy::session_end(ended),
         Either::Right((end, driver)) => {
             let _ = future::join(connection.close(), driver).await;
             end
@@ -40,16 +40,16 @@ where
     }
 }
 
-/// Streams that wait for their partners, and connections that have both.
-struct Pairs<'a> {
-    shared: &'a Shared,
-    waiting: HashMap<String, Half>,
+/// Streams waiting for their partners, and complete connections.
+struct StreamPairs<'a> {
+    context: &'a ForwardContext,
+    waiting: HashMap<String, UnpairedStream>,
     connections: JoinSet<()>,
 }
 
 /// One stream of a pair.
 #[derive(Debug)]
-struct Half {
+struct UnpairedStream {
     stream: Stream,
     kind: Kind,
     port: u16,
@@ -63,24 +63,24 @@ enum Kind {
     Error,
 }
 
-impl<'a> Pairs<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        Self { shared, waiting: HashMap::new(), connections: JoinSet::new() }
+impl<'a> StreamPairs<'a> {
+    fn new(context: &'a ForwardContext) -> Self {
+        Self { context, waiting: HashMap::new(), connections: JoinSet::new() }
     }
 
-    /// Takes streams as they come, for ever.
-    async fn serve(mut self, connection: &Connection) -> End {
+    /// Accepts streams, forever.
+    async fn serve(mut self, connection: &Connection) -> SessionEnd {
         let mut open = true;
         loop {
-            let overdue = self.overdue();
+            let next_expiry = self.next_expiry();
             tokio::select! {
                 incoming = connection.accept(), if open => match incoming {
                     Ok(Some(incoming)) => self.take(incoming),
-                    // No more streams: those that are there go on until the connection ends.
+                    // No more streams: existing ones continue until the connection ends.
                     _ => open = false,
                 },
                 Some(_) = self.connections.join_next() => {}
-                () = overdue => self.expire(),
+                () = next_expiry => self.expire(),
             }
         }
     }
@@ -89,18 +89,18 @@ impl<'a> Pairs<'a> {
         let (id, kind, port) = match read(&incoming) {
             Ok(read) => read,
             Err(wrong) => {
-                tracing::debug!(%wrong, "port-forward stream refused");
-                return incoming.refuse(ResetStatus::RefusedStream);
+                tracing::debug!(%wrong, "port-forward stream rejected");
+                return incoming.reject(ResetStatus::RefusedStream);
             }
         };
         match self.waiting.remove(&id) {
             None => {
-                let due = Instant::now() + self.shared.limits.creation;
-                let half = Half { stream: incoming.accept(), kind, port, due };
-                self.waiting.insert(id, half);
+                let due = Instant::now() + self.context.limits.creation;
+                let unpaired = UnpairedStream { stream: incoming.accept(), kind, port, due };
+                self.waiting.insert(id, unpaired);
             }
             Some(first) if first.kind == kind => {
-                incoming.refuse(ResetStatus::ProtocolError);
+                incoming.reject(ResetStatus::ProtocolError);
                 let name = if kind == Kind::Data { DATA } else { ERROR };
                 self.fail(
                     first,
@@ -108,34 +108,34 @@ impl<'a> Pairs<'a> {
                 );
             }
             Some(first) => {
-                let second = Half { stream: incoming.accept(), kind, port, due: first.due };
+                let second = UnpairedStream { stream: incoming.accept(), kind, port, due: first.due };
                 let (data, error) = if kind == Kind::Data { (second, first) } else { (first, second) };
                 self.connect(data, error.stream);
             }
         }
     }
 
-    fn connect(&mut self, data: Half, error: Stream) {
-        let shared = self.shared.clone();
+    fn connect(&mut self, data: UnpairedStream, error: Stream) {
+        let context = self.context.clone();
         let (reader, writer) = data.stream.split();
         let (unused, error) = error.split();
-        let pair = Pair {
+        let connection = ForwardedConnection {
             port: data.port,
-            input: Input::Spdy(reader),
-            output: Output::Spdy(writer),
-            error: Output::Spdy(error),
+            input: StreamReader::Spdy(reader),
+            output: StreamWriter::Spdy(writer),
+            error: StreamWriter::Spdy(error),
             half_close: true,
         };
         self.connections.spawn(async move {
-            pair.serve(&shared).await;
-            // Kept until here: without it the stream would be reset.
+            connection.serve(&context).await;
+            // Kept until here: otherwise the stream would be reset.
             drop(unused);
         });
     }
 
-    /// When the next stream will have waited too long for its partner.
-    fn overdue(&self) -> impl Future<Output = ()> + use<> {
-        let due = self.waiting.values().map(|half| half.due).min();
+    /// When the next unpaired stream expires.
+    fn next_expiry(&self) -> impl Future<Output = ()> + use<> {
+        let due = self.waiting.values().map(|unpaired| unpaired.due).min();
         async move {
             match due {
                 Some(due) => sleep_until(due).await,
@@ -146,16 +146,16 @@ impl<'a> Pairs<'a> {
 
     fn expire(&mut self) {
         let now = Instant::now();
-        for (id, half) in self.waiting.extract_if(|_, half| half.due <= now).collect::<Vec<_>>() {
-            self.fail(half, format!("timed out waiting for streams of request {id}"));
+        for (id, unpaired) in self.waiting.extract_if(|_, unpaired| unpaired.due <= now).collect::<Vec<_>>() {
+            self.fail(unpaired, format!("timed out waiting for streams of request {id}"));
         }
     }
 
-    /// Tells the client, where there is an error stream to tell it on.
-    fn fail(&mut self, half: Half, text: String) {
+    /// Reports an error to the client, if the stream is an error stream.
+    fn fail(&mut self, unpaired: UnpairedStream, text: String) {
         tracing::debug!(%text, "port-forward streams do not match");
-        let mut stream = half.stream;
-        if half.kind == Kind::Data {
+        let mut stream = unpaired.stream;
+        if unpaired.kind == Kind::Data {
             return stream.reset(ResetStatus::Cancel);
         }
         self.connections.spawn(async move {
@@ -166,7 +166,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// What the headers of a stream say.
+/// Parses the headers of a stream.
 fn read(incoming: &Incoming) -> Result<(String, Kind, u16), String> {
     let headers = incoming.headers();
     let port = port(headers.get(PORT).ok_or("\"port\" header is required")?)?;
@@ -178,7 +178,7 @@ fn read(incoming: &Incoming) -> Result<(String, Kind, u16), String> {
     };
     let id = match (headers.get(REQUEST_ID), kind) {
         (Some(id), _) if !id.is_empty() => id.to_owned(),
-        // Old clients open the error stream, then the data stream, and number nothing.
+        // Old clients open the error stream and then the data stream, without request IDs.
         (_, Kind::Error) => incoming.id().to_string(),
         (_, Kind::Data) => incoming.id().saturating_sub(2).to_string(),
     };

@@ -1,4 +1,4 @@
-//! What a session must do, in every protocol.
+//! Sessions in every protocol.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use vk_provider::{
@@ -6,30 +6,30 @@ use vk_provider::{
     ability::{ExecOptions, Exit, Session, TermSize},
 };
 use vk_streaming::{
-    End, Limits,
-    exec::{Protocol, Version},
+    SessionEnd, SessionLimits,
+    exec::{Protocol, ProtocolVersion},
 };
 
 use crate::{
-    host::{self, ALL, Joined, TTY, join},
-    process,
+    fake_process,
+    test_server::{self, ALL, Joined, TTY, join},
 };
 
 pub(crate) const PROTOCOLS: [Protocol; 9] = [
-    Protocol::Spdy(Version::V1),
-    Protocol::Spdy(Version::V2),
-    Protocol::Spdy(Version::V3),
-    Protocol::Spdy(Version::V4),
-    Protocol::WebSocket(Version::V1),
-    Protocol::WebSocket(Version::V4),
-    Protocol::WebSocket(Version::V5),
-    Protocol::WebSocketBase64(Version::V1),
-    Protocol::WebSocketBase64(Version::V4),
+    Protocol::Spdy(ProtocolVersion::V1),
+    Protocol::Spdy(ProtocolVersion::V2),
+    Protocol::Spdy(ProtocolVersion::V3),
+    Protocol::Spdy(ProtocolVersion::V4),
+    Protocol::WebSocket(ProtocolVersion::V1),
+    Protocol::WebSocket(ProtocolVersion::V4),
+    Protocol::WebSocket(ProtocolVersion::V5),
+    Protocol::WebSocketBase64(ProtocolVersion::V1),
+    Protocol::WebSocketBase64(ProtocolVersion::V4),
 ];
 
-/// Whether the client can say that its input has ended.
+/// Whether the client can signal the end of its input.
 pub(crate) fn half_closes(protocol: Protocol) -> bool {
-    host::is_spdy(protocol) || protocol.version() == Version::V5
+    test_server::is_spdy(protocol) || protocol.version() == ProtocolVersion::V5
 }
 
 async fn output(session: &mut Session) -> (String, String) {
@@ -41,7 +41,7 @@ async fn output(session: &mut Session) -> (String, String) {
 }
 
 #[tokio::test]
-async fn output_and_error_output_arrive_whole_before_the_exit() {
+async fn stdout_and_stderr_arrive_completely_before_the_exit() {
     for protocol in PROTOCOLS {
         let Joined { mut session, mut process, mut host } = join(protocol, ALL).await;
         let running = async {
@@ -54,7 +54,7 @@ async fn output_and_error_output_arrive_whole_before_the_exit() {
         assert_eq!(said, ("hello world".into(), "oh".into()), "{protocol:?}");
         assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
         let outcome = host.outcome().await.unwrap();
-        assert_eq!((outcome.end, outcome.sent), (End::Exited(0), 13), "{protocol:?}");
+        assert_eq!((outcome.end, outcome.sent), (SessionEnd::Exited(0), 13), "{protocol:?}");
         assert_eq!(process.sessions.now(), 0, "{protocol:?}");
     }
 }
@@ -66,20 +66,20 @@ async fn exit_codes_arrive_as_codes_from_version_4_on_and_as_text_before() {
             let Joined { session, mut process, mut host } = join(protocol, ALL).await;
             process.exit(code);
             let exit = session.exit.await;
-            if protocol.version() >= Version::V4 {
+            if protocol.version() >= ProtocolVersion::V4 {
                 assert_eq!(exit.unwrap(), Exit { code }, "{protocol:?}");
             } else {
                 let report = exit.unwrap_err().report();
                 let text = format!("run the command: command terminated with non-zero exit code: {code}");
                 assert_eq!(report, text, "{protocol:?}");
             }
-            assert_eq!(host.outcome().await.unwrap().end, End::Exited(code), "{protocol:?}");
+            assert_eq!(host.outcome().await.unwrap().end, SessionEnd::Exited(code), "{protocol:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn input_arrives_and_its_end_where_the_protocol_can_say_it() {
+async fn input_arrives_and_its_end_if_the_protocol_can_signal_it() {
     for protocol in PROTOCOLS {
         let Joined { mut session, mut process, mut host } = join(protocol, ALL).await;
         let mut stdin = session.stdin.take().unwrap();
@@ -88,7 +88,7 @@ async fn input_arrives_and_its_end_where_the_protocol_can_say_it() {
         if half_closes(protocol) {
             stdin.shutdown().await.unwrap();
             assert_eq!(process.stdin.read(&mut [0]).await.unwrap(), 0, "{protocol:?}");
-            // The other direction goes on.
+            // The other direction continues.
             process.print(b"still here").await;
             let mut said = [0; 10];
             session.stdout.as_mut().unwrap().read_exact(&mut said).await.unwrap();
@@ -97,7 +97,7 @@ async fn input_arrives_and_its_end_where_the_protocol_can_say_it() {
         process.exit(0);
         assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");
         let outcome = host.outcome().await.unwrap();
-        assert_eq!((outcome.end, outcome.received), (End::Exited(0), 10), "{protocol:?}");
+        assert_eq!((outcome.end, outcome.received), (SessionEnd::Exited(0), 10), "{protocol:?}");
     }
 }
 
@@ -107,7 +107,7 @@ async fn a_terminal_has_one_output_and_its_size_reaches_the_provider() {
         let asked = ExecOptions { stderr: true, ..TTY };
         let Joined { session, mut process, host: _host } = join(protocol, asked).await;
         assert!(session.stderr.is_none(), "{protocol:?}");
-        let resizes = !host::is_spdy(protocol) || protocol.version() >= Version::V3;
+        let resizes = !test_server::is_spdy(protocol) || protocol.version() >= ProtocolVersion::V3;
         assert!(session.resize.is_some() == resizes, "{protocol:?}");
         if let Some(resize) = &session.resize {
             for size in [TermSize { width: 80, height: 24 }, TermSize { width: 132, height: 50 }] {
@@ -130,44 +130,44 @@ async fn a_session_without_input_or_without_output_works_too() {
             let Joined { session, mut process, mut host } = join(protocol, options).await;
             process.exit(0);
             assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?} {options:?}");
-            assert_eq!(host.outcome().await.unwrap().end, End::Exited(0), "{protocol:?} {options:?}");
+            assert_eq!(host.outcome().await.unwrap().end, SessionEnd::Exited(0), "{protocol:?} {options:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_after_the_upgrade_is_told_on_the_error_stream() {
+async fn a_provider_error_after_the_upgrade_is_reported_on_the_error_stream() {
     for protocol in PROTOCOLS {
         let (ours, theirs) = tokio::io::duplex(8 << 10);
         let broken = Error::invalid("start \"shh\"").caused_by(Error::invalid("no such file"));
-        let mut host = host::exec_host(theirs, Err(broken), Limits::default());
-        let session = host::call(ours, protocol, ALL).await.unwrap();
+        let mut host = test_server::exec_host(theirs, Err(broken), SessionLimits::default());
+        let session = test_server::call(ours, protocol, ALL).await.unwrap();
         let text = "error executing command in container: start \"shh\": no such file";
         let report = session.exit.await.unwrap_err().report();
         assert_eq!(report, format!("run the command: Internal error occurred: {text}"), "{protocol:?}");
-        let end = End::Failed("start \"shh\": no such file".into());
+        let end = SessionEnd::Failed("start \"shh\": no such file".into());
         assert_eq!(host.outcome().await.unwrap().end, end, "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_process_whose_fate_is_unknown_is_told_as_a_failure() {
+async fn a_process_with_an_unknown_exit_is_reported_as_a_failure() {
     for protocol in PROTOCOLS {
         let Joined { session, mut process, mut host } = join(protocol, ALL).await;
         (process.stdout, process.stderr) = (None, None);
         process.exit.take().unwrap().send(Err(Error::unavailable("the backend went away"))).unwrap();
         let report = session.exit.await.unwrap_err().report();
         assert!(report.contains("error executing command in container: the backend went away"), "{report}");
-        assert!(matches!(host.outcome().await.unwrap().end, End::Failed(_)), "{protocol:?}");
+        assert!(matches!(host.outcome().await.unwrap().end, SessionEnd::Failed(_)), "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_process_that_closes_its_input_early_can_still_speak_and_be_spoken_to() {
+async fn a_process_that_closes_its_input_early_can_still_send_output() {
     for protocol in PROTOCOLS {
         let Joined { mut session, mut process, host: _host } = join(protocol, ALL).await;
         drop(std::mem::replace(&mut process.stdin, tokio::io::duplex(1).0));
-        // More than fits on the way: somebody must throw it away.
+        // More than the buffers hold: it must be dropped.
         let much = vec![7; 1 << 20];
         let writing = session.stdin.as_mut().unwrap().write_all(&much);
         let (written, ()) = futures::future::join(writing, process.print(b"ok")).await;
@@ -177,21 +177,21 @@ async fn a_process_that_closes_its_input_early_can_still_speak_and_be_spoken_to(
         session.stdout.as_mut().unwrap().read_to_string(&mut said).await.unwrap();
         assert_eq!(said, "ok", "{protocol:?}");
         let exit = session.exit.await;
-        assert_eq!(exit.is_ok(), protocol.version() >= Version::V4, "{protocol:?} {exit:?}");
+        assert_eq!(exit.is_ok(), protocol.version() >= ProtocolVersion::V4, "{protocol:?} {exit:?}");
     }
 }
 
 #[tokio::test]
-async fn output_that_the_client_does_not_ask_for_does_not_hold_up_the_process() {
+async fn unrequested_output_does_not_block_the_process() {
     let only_input = ExecOptions { stdin: true, ..ExecOptions::default() };
     for protocol in PROTOCOLS {
         let (ours, theirs) = tokio::io::duplex(8 << 10);
-        // The provider gives more than was asked for.
-        let (provided, mut process) = process::session(ALL);
-        let mut host = host::exec_host(theirs, Ok(provided), Limits::default());
-        let session = host::call(ours, protocol, only_input).await.unwrap();
+        // The provider returns more streams than requested.
+        let (provided, mut process) = fake_process::session(ALL);
+        let mut host = test_server::exec_host(theirs, Ok(provided), SessionLimits::default());
+        let session = test_server::call(ours, protocol, only_input).await.unwrap();
         let stdout = process.stdout.as_mut().unwrap();
-        // The pipe is gone, which the process sees.
+        // The pipe is closed, which the process sees.
         while stdout.write_all(&[0; 100]).await.is_ok() {}
         process.exit(0);
         assert_eq!(session.exit.await.unwrap(), Exit { code: 0 }, "{protocol:?}");

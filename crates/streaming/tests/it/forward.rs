@@ -18,37 +18,37 @@ use tokio::{
 use vk_provider::{Error, Result, ability::Forward};
 use vk_spdy::{Connection, Headers};
 use vk_streaming::{
-    End, Limits,
+    SessionEnd, SessionLimits,
     client::{self, Forwarder},
     forward::Protocol,
 };
 
 use crate::{
-    bulk::{read_pattern, write_pattern},
-    host::{self, Host},
-    raw,
+    raw_client,
+    test_server::{self, Host},
+    throughput::{read_pattern, write_pattern},
 };
 
 pub(crate) const PROTOCOLS: [Protocol; 4] =
     [Protocol::Spdy, Protocol::Tunnel, Protocol::Channels, Protocol::ChannelsBase64];
 
-/// A port behind which nothing is said.
+/// A port that sends nothing.
 pub(crate) fn silent() -> Forward {
     let (ours, theirs) = duplex(1000);
-    // Leaked on purpose: nobody closes it.
+    // Leaked on purpose, so that it stays open.
     std::mem::forget(theirs);
     Forward::Stream(Box::new(ours))
 }
 
-/// Calls a server at the other end of the pipe.
+/// Connects to a server at the other end of the pipe.
 pub(crate) async fn call(io: DuplexStream, protocol: Protocol, ports: &[u16]) -> Result<Forwarder> {
     let query: Vec<_> = ports.iter().map(|port| format!("port={port}")).collect();
     let path = format!("/portForward/default/web?{}", query.join("&"));
-    let request = host::request(protocol == Protocol::Spdy, &path);
-    client::forward_over(io, request, protocol, ports, &Limits::default()).await
+    let request = test_server::request(protocol == Protocol::Spdy, &path);
+    client::forward_over(io, request, protocol, ports, &SessionLimits::default()).await
 }
 
-/// Ports behind which the test stands: every connection is put in the list.
+/// Ports served by the test: every connection is added to the list.
 #[derive(Clone, Default)]
 struct Pod {
     accepted: Arc<Mutex<Vec<(u16, DuplexStream)>>>,
@@ -65,7 +65,7 @@ impl Pod {
                 Ok(Forward::Stream(Box::new(ours)))
             }
         };
-        host::forward_host(io, dial, Limits::default())
+        test_server::forward_host(io, dial, SessionLimits::default())
     }
 
     async fn accept(&self) -> (u16, DuplexStream) {
@@ -79,7 +79,7 @@ impl Pod {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_and_the_end_where_it_can_be_said() {
+async fn bytes_go_both_ways_and_the_end_if_it_can_be_signalled() {
     for protocol in PROTOCOLS {
         let (ours, theirs) = duplex(8 << 10);
         let pod = Pod::default();
@@ -89,12 +89,12 @@ async fn bytes_go_both_ways_and_the_end_where_it_can_be_said() {
         client.write_all(b"GET").await.unwrap();
         let (port, mut server) = pod.accept().await;
         assert_eq!(port, 8080, "{protocol:?}");
-        let mut heard = [0; 3];
-        server.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"GET", "{protocol:?}");
+        let mut bytes_read = [0; 3];
+        server.read_exact(&mut bytes_read).await.unwrap();
+        assert_eq!(&bytes_read, b"GET", "{protocol:?}");
         if matches!(protocol, Protocol::Spdy | Protocol::Tunnel) {
             client.shutdown().await.unwrap();
-            assert_eq!(server.read(&mut heard).await.unwrap(), 0, "{protocol:?}");
+            assert_eq!(server.read(&mut bytes_read).await.unwrap(), 0, "{protocol:?}");
         }
         server.write_all(b"200 OK").await.unwrap();
         drop(server);
@@ -103,7 +103,7 @@ async fn bytes_go_both_ways_and_the_end_where_it_can_be_said() {
         assert_eq!(answer, "200 OK", "{protocol:?}");
         drop((client, forwarder));
         let outcome = host.outcome().await.unwrap();
-        assert!(matches!(outcome.end, End::ClientGone | End::Done), "{protocol:?} {outcome:?}");
+        assert!(matches!(outcome.end, SessionEnd::ClientGone | SessionEnd::Done), "{protocol:?} {outcome:?}");
         assert_eq!((outcome.received, outcome.sent), (3, 6), "{protocol:?}");
     }
 }
@@ -126,7 +126,7 @@ async fn two_hundred_connections_at_once_each_get_their_own_bytes() {
             server.detach_all();
             Ok(Forward::Stream(Box::new(ours)))
         };
-        let host = host::forward_host(theirs, dial, Limits::default());
+        let host = test_server::forward_host(theirs, dial, SessionLimits::default());
         let forwarder = Arc::new(call(ours, protocol, &[]).await.unwrap());
         let mut clients = JoinSet::new();
         for number in 0..200_u64 {
@@ -149,7 +149,7 @@ async fn two_hundred_connections_at_once_each_get_their_own_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_megabytes_each_way_through_slow_readers_arrive_byte_for_byte() {
+async fn ten_megabytes_each_way_through_slow_readers_arrive_unchanged() {
     const MUCH: usize = 10 << 20;
     for protocol in PROTOCOLS {
         let (ours, theirs) = duplex(8 << 10);
@@ -161,7 +161,7 @@ async fn ten_megabytes_each_way_through_slow_readers_arrive_byte_for_byte() {
         let (_, server) = pod.accept().await;
         let (server_reads, server_writes) = tokio::io::split(server);
         let up = futures::future::join(write_pattern(client_writes, MUCH), read_pattern(server_reads, MUCH));
-        // The pod ends first where that ends everything.
+        // The pod closes first if that closes everything.
         match protocol {
             Protocol::Spdy | Protocol::Tunnel => {
                 let down = futures::future::join(
@@ -183,7 +183,7 @@ async fn ten_megabytes_each_way_through_slow_readers_arrive_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_port_that_cannot_be_reached_is_told_as_text_and_the_others_go_on() {
+async fn an_unreachable_port_is_reported_as_text_and_the_others_continue() {
     for protocol in PROTOCOLS {
         let (ours, theirs) = duplex(8 << 10);
         let dial = |port| async move {
@@ -194,20 +194,20 @@ async fn a_port_that_cannot_be_reached_is_told_as_text_and_the_others_go_on() {
             theirs.write_all(b"hello").await.unwrap();
             Ok(Forward::Stream(Box::new(ours)))
         };
-        let _host = host::forward_host(theirs, dial, Limits::default());
+        let _host = test_server::forward_host(theirs, dial, SessionLimits::default());
         let forwarder = call(ours, protocol, &[80, 81]).await.unwrap();
         let mut good = forwarder.open(81).await.unwrap();
         let mut bad = forwarder.open(80).await.unwrap();
         let text = "error forwarding port 80: dial port 80 of default/web: connection refused";
-        let told = timeout(Duration::from_secs(5), bad.read_to_end(&mut Vec::new())).await.unwrap();
-        assert_eq!(told.unwrap_err().to_string(), text, "{protocol:?}");
-        let mut heard = String::new();
-        good.read_to_string(&mut heard).await.unwrap();
-        assert_eq!(heard, "hello", "{protocol:?}");
+        let error_text = timeout(Duration::from_secs(5), bad.read_to_end(&mut Vec::new())).await.unwrap();
+        assert_eq!(error_text.unwrap_err().to_string(), text, "{protocol:?}");
+        let mut bytes_read = String::new();
+        good.read_to_string(&mut bytes_read).await.unwrap();
+        assert_eq!(bytes_read, "hello", "{protocol:?}");
     }
 }
 
-/// Counts the connections that there are.
+/// Counts open connections.
 struct Counted {
     stream: DuplexStream,
     count: Arc<AtomicUsize>,
@@ -254,7 +254,7 @@ impl tokio::io::AsyncWrite for Counted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_leaves_no_connection_to_the_pod() {
+async fn a_client_that_disconnects_leaves_no_connection_to_the_pod() {
     for protocol in PROTOCOLS {
         for blocked in [false, true] {
             let (ours, theirs) = duplex(8 << 10);
@@ -267,7 +267,7 @@ async fn a_client_that_goes_leaves_no_connection_to_the_pod() {
                 let count = Arc::clone(&counted);
                 async move { Ok(Forward::Stream(Box::new(Counted { stream, count }))) }
             };
-            let mut host = host::forward_host(theirs, dial, Limits::default());
+            let mut host = test_server::forward_host(theirs, dial, SessionLimits::default());
             let forwarder = call(ours, protocol, &[80]).await.unwrap();
             let mut client = forwarder.open(80).await.unwrap();
             if blocked {
@@ -279,17 +279,18 @@ async fn a_client_that_goes_leaves_no_connection_to_the_pod() {
                 timeout(Duration::from_secs(1), writing).await.unwrap_err();
             }
             drop((client, forwarder));
-            assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?} {blocked}");
+            assert_eq!(host.outcome().await.unwrap().end, SessionEnd::ClientGone, "{protocol:?} {blocked}");
             tokio::task::yield_now().await;
             assert_eq!(count.load(Ordering::SeqCst), 0, "{protocol:?} {blocked}");
         }
     }
 }
 
-/// A client by hand: a SPDY connection after the handshake.
+/// A raw SPDY client after the handshake.
 async fn by_hand(io: DuplexStream) -> (Connection, JoinSet<()>) {
     let mut io = io;
-    raw::upgrade(&mut io, &raw::spdy_request("/portForward/default/web", "portforward.k8s.io")).await;
+    raw_client::upgrade(&mut io, &raw_client::spdy_request("/portForward/default/web", "portforward.k8s.io"))
+        .await;
     let (connection, driver) = Connection::client(io, vk_spdy::Config::default());
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -307,7 +308,7 @@ fn stream(kind: &str, port: &str, request: Option<&str>) -> Headers {
 }
 
 #[tokio::test]
-async fn old_clients_that_number_nothing_are_understood() {
+async fn old_clients_without_request_ids_are_supported() {
     let (ours, theirs) = duplex(8 << 10);
     let pod = Pod::default();
     let _host = pod.serve(theirs);
@@ -318,14 +319,14 @@ async fn old_clients_that_number_nothing_are_understood() {
         let (accepted, mut server) = pod.accept().await;
         assert_eq!(accepted.to_string(), port);
         data.send("hi".into()).await.unwrap();
-        let mut heard = [0; 2];
-        server.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"hi");
+        let mut bytes_read = [0; 2];
+        server.read_exact(&mut bytes_read).await.unwrap();
+        assert_eq!(&bytes_read, b"hi");
     }
 }
 
 #[tokio::test]
-async fn streams_that_make_no_sense_are_refused() {
+async fn invalid_streams_are_rejected() {
     let (ours, theirs) = duplex(8 << 10);
     let _host = Pod::default().serve(theirs);
     let (connection, _tasks) = by_hand(ours).await;
@@ -339,54 +340,54 @@ async fn streams_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_without_its_partner_is_told_so_after_thirty_seconds() {
+async fn a_stream_without_a_partner_times_out_after_thirty_seconds() {
     let (ours, theirs) = duplex(8 << 10);
     let _host = Pod::default().serve(theirs);
     let (connection, _tasks) = by_hand(ours).await;
     let mut error = connection.open(&stream("error", "80", Some("7"))).await.unwrap();
     let began = tokio::time::Instant::now();
-    let mut told = String::new();
-    error.read_to_string(&mut told).await.unwrap();
-    assert_eq!(told, "timed out waiting for streams of request 7");
+    let mut error_text = String::new();
+    error.read_to_string(&mut error_text).await.unwrap();
+    assert_eq!(error_text, "timed out waiting for streams of request 7");
     assert_eq!(began.elapsed().as_secs(), 30);
     let mut data = connection.open(&stream("data", "80", Some("8"))).await.unwrap();
     data.read(&mut [0]).await.unwrap_err();
 }
 
 #[tokio::test]
-async fn a_second_stream_of_a_kind_is_refused_and_told() {
+async fn a_duplicate_stream_is_rejected_and_reported() {
     let (ours, theirs) = duplex(8 << 10);
     let _host = Pod::default().serve(theirs);
     let (connection, _tasks) = by_hand(ours).await;
     let mut error = connection.open(&stream("error", "80", Some("7"))).await.unwrap();
     connection.open(&stream("error", "80", Some("7"))).await.unwrap_err();
-    let mut told = String::new();
-    error.read_to_string(&mut told).await.unwrap();
-    assert_eq!(told, "error processing stream for request 7: error stream already assigned");
+    let mut error_text = String::new();
+    error.read_to_string(&mut error_text).await.unwrap();
+    assert_eq!(error_text, "error processing stream for request 7: error stream already assigned");
 }
 
 #[tokio::test]
-async fn a_pod_that_breaks_off_breaks_one_connection_and_says_nothing_about_it() {
+async fn a_broken_connection_of_the_pod_breaks_one_connection_without_an_error_text() {
     let (ours, theirs) = duplex(8 << 10);
     let broken = |_| async {
         let stream = broken_off();
         Ok(Forward::Stream(Box::new(stream)))
     };
-    let _host = host::forward_host(theirs, broken, Limits::default());
+    let _host = test_server::forward_host(theirs, broken, SessionLimits::default());
     let (connection, _tasks) = by_hand(ours).await;
     let mut error = connection.open(&stream("error", "80", Some("7"))).await.unwrap();
     let mut data = connection.open(&stream("data", "80", Some("7"))).await.unwrap();
     let reset = data.read(&mut [0]).await.unwrap_err();
     assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
-    let mut told = String::new();
-    error.read_to_string(&mut told).await.unwrap();
-    assert_eq!(told, "", "kubectl gives up all connections when it reads a text here");
+    let mut error_text = String::new();
+    error.read_to_string(&mut error_text).await.unwrap();
+    assert_eq!(error_text, "", "kubectl closes all connections when it reads a text here");
 }
 
-/// A stream that fails when it is read.
+/// A stream whose reads fail.
 fn broken_off() -> impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {
-    struct Broken;
-    impl tokio::io::AsyncRead for Broken {
+    struct CopyError;
+    impl tokio::io::AsyncRead for CopyError {
         fn poll_read(
             self: std::pin::Pin<&mut Self>,
             _: &mut std::task::Context<'_>,
@@ -395,31 +396,37 @@ fn broken_off() -> impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Un
             std::task::Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()))
         }
     }
-    tokio::io::join(Broken, tokio::io::sink())
+    tokio::io::join(CopyError, tokio::io::sink())
 }
 
 #[tokio::test]
-async fn channels_begin_with_their_ports() {
+async fn channels_start_with_their_ports() {
     let (mut ours, theirs) = duplex(8 << 10);
-    let _host = host::forward_host(theirs, |_| async { Ok(silent()) }, Limits::default());
-    let request = raw::websocket_request("/portForward/default/web?port=80&port=8080", "v4.channel.k8s.io");
-    raw::upgrade(&mut ours, &request).await;
+    let _host = test_server::forward_host(theirs, |_| async { Ok(silent()) }, SessionLimits::default());
+    let request =
+        raw_client::websocket_request("/portForward/default/web?port=80&port=8080", "v4.channel.k8s.io");
+    raw_client::upgrade(&mut ours, &request).await;
     let mut begun = HashSet::new();
     for _ in 0..4 {
-        begun.insert(raw::read_frame(&mut ours).await.payload);
+        begun.insert(raw_client::read_frame(&mut ours).await.payload);
     }
     let expected = [[0, 80, 0], [1, 80, 0], [2, 0x90, 0x1f], [3, 0x90, 0x1f]];
     assert_eq!(begun, expected.map(Vec::from).into());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_not_made_in_thirty_seconds_is_given_up() {
+async fn a_connection_times_out_after_thirty_seconds() {
     for protocol in PROTOCOLS {
         let (ours, theirs) = duplex(8 << 10);
-        let _host = host::forward_host(theirs, |_| futures::future::pending(), Limits::default());
+        let _host =
+            test_server::forward_host(theirs, |_| futures::future::pending(), SessionLimits::default());
         let forwarder = call(ours, protocol, &[80]).await.unwrap();
         let mut hanging = forwarder.open(80).await.unwrap();
-        let told = hanging.read_to_end(&mut Vec::new()).await.unwrap_err();
-        assert_eq!(told.to_string(), "error forwarding port 80: no connection within 30s", "{protocol:?}");
+        let error_text = hanging.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert_eq!(
+            error_text.to_string(),
+            "error forwarding port 80: no connection within 30s",
+            "{protocol:?}"
+        );
     }
 }

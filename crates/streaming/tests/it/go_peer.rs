@@ -1,5 +1,5 @@
-//! Against Kubernetes' own code: the client that kubectl is made of (client-go), and the streaming server that container runtimes are
-//! made of (cri-streaming). The program is `dev/streaming-peer`.
+//! Tests against Kubernetes' own code: kubectl's client (client-go), and the streaming server of container runtimes (cri-streaming).
+//! The Go program is `dev/streaming-peer`.
 
 use std::{
     process::{Output, Stdio},
@@ -20,25 +20,25 @@ use vk_provider::{
     ability::{ExecOptions, Exit, Forward, TermSize},
 };
 use vk_streaming::{
-    End, Limits, client,
-    exec::{Protocol, Version},
+    SessionEnd, SessionLimits, client,
+    exec::{Protocol, ProtocolVersion},
 };
 
 use crate::{
-    bulk::pattern,
-    host::{self, ALL, Host, TTY},
-    process::{self, Process},
+    fake_process::{self, Process},
+    test_server::{self, ALL, Host, TTY},
+    throughput::pattern,
 };
 
 const CARRIERS: [&str; 2] = ["spdy", "websocket"];
 
-/// The program, built once if need be.
+/// The Go program, built once if necessary.
 async fn peer() -> Command {
     static PROGRAM: OnceCell<String> = OnceCell::const_new();
     let build = async || {
         let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/streaming-peer/build");
         let output = Command::new(build).stderr(Stdio::inherit()).output().await.unwrap();
-        assert!(output.status.success(), "dev/streaming-peer/build failed: it says why above");
+        assert!(output.status.success(), "dev/streaming-peer/build failed: see its output above");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let mut peer = Command::new(PROGRAM.get_or_init(build).await);
@@ -50,16 +50,16 @@ async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(2), future).await.expect("in two minutes")
 }
 
-/// A kubelet with one session, and the Go client that calls it.
+/// A kubelet with one session, and the Go client that connects to it.
 async fn called_by_go(carrier: &str, options: ExecOptions) -> (Child, Process, Host) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), host::query(options));
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), test_server::query(options));
     let mut command = peer().await;
     command.args(["exec", &url, carrier]).args(options.tty.then_some("tty"));
     let client = command.spawn().unwrap();
-    let (provided, process) = process::session_with(options, 30_000);
+    let (provided, process) = fake_process::session_with(options, 30_000);
     let (io, _) = soon(listener.accept()).await.unwrap();
-    (client, process, host::exec_host(io, Ok(provided), Limits::default()))
+    (client, process, test_server::exec_host(io, Ok(provided), SessionLimits::default()))
 }
 
 async fn finished(client: Child) -> (Option<i32>, String, String) {
@@ -78,7 +78,7 @@ async fn the_go_client_gets_output_errors_and_the_exit_code() {
             process.exit(code);
             let expected = (Some(code), "to stdout".to_owned(), "to stderr".to_owned());
             assert_eq!(finished(client).await, expected, "{carrier}");
-            assert_eq!(soon(host.outcome()).await.unwrap().end, End::Exited(code), "{carrier}");
+            assert_eq!(soon(host.outcome()).await.unwrap().end, SessionEnd::Exited(code), "{carrier}");
             assert_eq!(process.sessions.now(), 0, "{carrier}");
         }
     }
@@ -86,7 +86,7 @@ async fn the_go_client_gets_output_errors_and_the_exit_code() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn five_megabytes_through_the_go_client_and_back_are_the_same() {
+async fn five_megabytes_through_the_go_client_and_back_are_unchanged() {
     for carrier in CARRIERS {
         let (mut client, mut process, mut host) = called_by_go(carrier, ALL).await;
         let data = pattern(5 << 20);
@@ -110,7 +110,7 @@ async fn five_megabytes_through_the_go_client_and_back_are_the_same() {
         let outcome = soon(host.outcome()).await.unwrap();
         assert_eq!(
             (outcome.end, outcome.received, outcome.sent),
-            (End::Exited(0), 5 << 20, 5 << 20),
+            (SessionEnd::Exited(0), 5 << 20, 5 << 20),
             "{carrier}"
         );
     }
@@ -118,7 +118,7 @@ async fn five_megabytes_through_the_go_client_and_back_are_the_same() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_go_clients_terminal_tells_its_sizes() {
+async fn the_go_client_sends_terminal_sizes() {
     for carrier in CARRIERS {
         let (client, mut process, _host) = called_by_go(carrier, TTY).await;
         for (width, height) in [(80, 24), (132, 50)] {
@@ -131,34 +131,38 @@ async fn the_go_clients_terminal_tells_its_sizes() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_go_client_is_told_why_a_command_could_not_be_run() {
+async fn the_go_client_gets_the_error_of_a_command_that_cannot_run() {
     for carrier in CARRIERS {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}{}", listener.local_addr().unwrap(), host::query(ALL));
+        let url = format!("http://{}{}", listener.local_addr().unwrap(), test_server::query(ALL));
         let client = peer().await.args(["exec", &url, carrier]).spawn().unwrap();
         let (io, _) = soon(listener.accept()).await.unwrap();
-        let _host = host::exec_host(io, Err(Error::invalid("exec: \"nope\": not found")), Limits::default());
-        let (code, _, told) = finished(client).await;
+        let _host = test_server::exec_host(
+            io,
+            Err(Error::invalid("exec: \"nope\": not found")),
+            SessionLimits::default(),
+        );
+        let (code, _, error_text) = finished(client).await;
         let text = "Internal error occurred: error executing command in container: exec: \"nope\": not found";
-        assert_eq!((code, told.trim()), (Some(250), text), "{carrier}");
+        assert_eq!((code, error_text.trim()), (Some(250), text), "{carrier}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_go_client_that_is_killed_leaves_nothing() {
+async fn a_killed_go_client_leaves_nothing_behind() {
     for carrier in CARRIERS {
         let (mut client, mut process, mut host) = called_by_go(carrier, ALL).await;
         process.print(b"ready").await;
         let mut ready = [0; 5];
         soon(client.stdout.as_mut().unwrap().read_exact(&mut ready)).await.unwrap();
         soon(client.kill()).await.unwrap();
-        assert_eq!(soon(host.outcome()).await.unwrap().end, End::ClientGone, "{carrier}");
+        assert_eq!(soon(host.outcome()).await.unwrap().end, SessionEnd::ClientGone, "{carrier}");
         assert_eq!(process.sessions.now(), 0, "{carrier}");
     }
 }
 
-/// A kubelet whose pod gives back what it gets, and where nothing listens on port 1.
+/// A kubelet whose pod echoes, and where nothing listens on port 1.
 async fn forwarding() -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/portForward/default/web", listener.local_addr().unwrap());
@@ -179,7 +183,7 @@ async fn forwarding() -> (String, JoinSet<()>) {
             echo.detach_all();
             Ok(Forward::Stream(Box::new(ours)))
         };
-        host::forward_host(io, dial, Limits::default()).outcome().await;
+        test_server::forward_host(io, dial, SessionLimits::default()).outcome().await;
     });
     (url, hosts)
 }
@@ -221,7 +225,7 @@ async fn the_go_client_forwards_a_hundred_connections_at_once() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_go_client_is_told_about_a_port_that_nobody_listens_on() {
+async fn the_go_client_gets_the_error_of_a_closed_port() {
     for carrier in CARRIERS {
         let (url, _hosts) = forwarding().await;
         let mut client = peer().await.args(["forward", &url, carrier, "1"]).spawn().unwrap();
@@ -230,8 +234,11 @@ async fn the_go_client_is_told_about_a_port_that_nobody_listens_on() {
         let mut nothing = Vec::new();
         let _ = soon(connection.read_to_end(&mut nothing)).await;
         assert_eq!(nothing, b"", "{carrier}");
-        let (_, _, told) = finished(client).await;
-        assert!(told.contains("error forwarding port 1: connection refused"), "{carrier}: {told}");
+        let (_, _, error_text) = finished(client).await;
+        assert!(
+            error_text.contains("error forwarding port 1: connection refused"),
+            "{carrier}: {error_text}"
+        );
     }
 }
 
@@ -249,7 +256,7 @@ impl Runtime {
         Self { stdin: child.stdin.take().unwrap(), stdout, _child: child }
     }
 
-    /// An address, good for one call.
+    /// A URL, valid for one request.
     async fn url(&mut self, wanted: &Value) -> String {
         self.stdin.write_all(format!("{wanted}\n").as_bytes()).await.unwrap();
         soon(self.stdout.next_line()).await.unwrap().unwrap()
@@ -263,8 +270,8 @@ impl Runtime {
     }
 }
 
-/// All that a session says, and how it ends.
-async fn heard(mut session: vk_provider::ability::Session) -> (String, String, Result<Exit, String>) {
+/// The output of a session, and its exit.
+async fn bytes_read(mut session: vk_provider::ability::Session) -> (String, String, Result<Exit, String>) {
     let (mut out, mut err) = (String::new(), String::new());
     if let Some(mut stdout) = session.stdout.take() {
         soon(stdout.read_to_string(&mut out)).await.unwrap();
@@ -279,18 +286,21 @@ async fn heard(mut session: vk_provider::ability::Session) -> (String, String, R
 #[ignore = "needs the control plane: make test"]
 async fn a_runtimes_server_runs_commands_for_our_client() {
     let mut runtime = Runtime::start().await;
-    let limits = Limits::default();
+    let limits = SessionLimits::default();
     for code in [0, 1, 137] {
         let url = runtime.exec(&["exit", &code.to_string()], ALL).await;
         let session = client::exec(&url, &ALL, &limits).await.unwrap();
-        assert_eq!(heard(session).await, ("out".into(), "err".into(), Ok(Exit { code })));
-        // An address is good for one call.
+        assert_eq!(bytes_read(session).await, ("out".into(), "err".into(), Ok(Exit { code })));
+        // A URL is valid for one request.
         let again = client::exec(&url, &ALL, &limits).await.unwrap_err();
         assert_eq!(*again.kind(), vk_provider::error::Kind::NotFound, "{}", again.report());
     }
     let url = runtime.exec(&["nope"], ALL).await;
-    let told = heard(client::exec(&url, &ALL, &limits).await.unwrap()).await.2.unwrap_err();
-    assert!(told.contains("error executing command in container: no such command: nope"), "{told}");
+    let error_text = bytes_read(client::exec(&url, &ALL, &limits).await.unwrap()).await.2.unwrap_err();
+    assert!(
+        error_text.contains("error executing command in container: no such command: nope"),
+        "{error_text}"
+    );
 
     let url = runtime.exec(&["cat"], ALL).await;
     let mut session = client::exec(&url, &ALL, &limits).await.unwrap();
@@ -311,23 +321,25 @@ async fn a_runtimes_server_runs_commands_for_our_client() {
     for (width, height) in [(80, 24), (132, 50)] {
         session.resize.as_ref().unwrap().send(TermSize { width, height }).await.unwrap();
     }
-    assert_eq!(heard(session).await, ("80x24\n132x50\n".into(), String::new(), Ok(Exit { code: 0 })));
+    assert_eq!(bytes_read(session).await, ("80x24\n132x50\n".into(), String::new(), Ok(Exit { code: 0 })));
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_runtimes_server_knows_our_older_versions_and_websockets_too() {
+async fn a_runtimes_server_supports_our_older_versions_and_websockets_too() {
     let mut runtime = Runtime::start().await;
-    let limits = Limits::default();
-    for protocol in crate::exec::PROTOCOLS.into_iter().filter(|protocol| protocol.version() < Version::V5) {
+    let limits = SessionLimits::default();
+    for protocol in
+        crate::exec::PROTOCOLS.into_iter().filter(|protocol| protocol.version() < ProtocolVersion::V5)
+    {
         let url: http::Uri = runtime.exec(&["exit", "0"], ALL).await.parse().unwrap();
         let io = TcpStream::connect(url.authority().unwrap().as_str()).await.unwrap();
-        let request = host::request(host::is_spdy(protocol), url.path());
+        let request = test_server::request(test_server::is_spdy(protocol), url.path());
         let session = client::exec_over(io, request, &[protocol], &ALL, &limits).await.unwrap();
-        let (out, err, exit) = heard(session).await;
+        let (out, err, exit) = bytes_read(session).await;
         assert_eq!((&*out, &*err), ("out", "err"), "{protocol:?}");
-        // Version 1 resets the error stream at once, in this server.
-        if protocol != Protocol::Spdy(Version::V1) {
+        // This server resets the error stream at once in version 1.
+        if protocol != Protocol::Spdy(ProtocolVersion::V1) {
             assert_eq!(exit, Ok(Exit { code: 0 }), "{protocol:?}");
         }
     }
@@ -338,7 +350,7 @@ async fn a_runtimes_server_knows_our_older_versions_and_websockets_too() {
 async fn a_runtimes_server_forwards_for_our_client() {
     let mut runtime = Runtime::start().await;
     let url = runtime.url(&json!({"Forward": true})).await;
-    let forwarder = soon(client::forward(&url, &Limits::default())).await.unwrap();
+    let forwarder = soon(client::forward(&url, &SessionLimits::default())).await.unwrap();
     let data = pattern(1 << 20);
     for _ in 0..5 {
         let (mut from, mut to) = tokio::io::split(forwarder.open(8080).await.unwrap());
@@ -351,12 +363,12 @@ async fn a_runtimes_server_forwards_for_our_client() {
         assert!(answer == data, "{} bytes", answer.len());
     }
     for _ in 0..20 {
-        // It may be told before the stream is open or after that.
-        let told = match soon(forwarder.open(1)).await {
+        // The error may arrive before or after the stream is open.
+        let error_text = match soon(forwarder.open(1)).await {
             Ok(mut refused) => soon(refused.read_to_end(&mut Vec::new())).await.unwrap_err().to_string(),
             Err(error) => error.report(),
         };
-        assert!(told.ends_with("connection refused"), "{told}");
+        assert!(error_text.ends_with("connection refused"), "{error_text}");
     }
 }
 
@@ -366,12 +378,12 @@ async fn the_go_client_reaches_a_runtimes_server_through_our_proxy() {
     let mut runtime = Runtime::start().await;
     let upstream = runtime.exec(&["exit", "42"], ALL).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), host::query(ALL));
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), test_server::query(ALL));
     let client = peer().await.args(["exec", &url, "spdy"]).spawn().unwrap();
     let (io, _) = soon(listener.accept()).await.unwrap();
-    let mut host = Host::proxy(io, upstream, Limits::default());
+    let mut host = Host::proxy(io, upstream, SessionLimits::default());
     assert_eq!(finished(client).await, (Some(42), "out".to_owned(), "err".to_owned()));
-    assert!(matches!(soon(host.outcome()).await.unwrap().end, End::Done | End::ClientGone));
+    assert!(matches!(soon(host.outcome()).await.unwrap().end, SessionEnd::Done | SessionEnd::ClientGone));
 }
 
 #[tokio::test]
@@ -380,14 +392,14 @@ async fn the_go_client_of_version_5_reaches_a_runtimes_server_through_ours() {
     let mut runtime = Runtime::start().await;
     let upstream = runtime.exec(&["cat"], ALL).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), host::query(ALL));
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), test_server::query(ALL));
     let mut client = peer().await.args(["exec", &url, "websocket"]).spawn().unwrap();
     let (io, _) = soon(listener.accept()).await.unwrap();
-    let dialled = client::exec(&upstream, &ALL, &Limits::default()).await;
-    let mut host = host::exec_host(io, dialled, Limits::default());
+    let dialled = client::exec(&upstream, &ALL, &SessionLimits::default()).await;
+    let mut host = test_server::exec_host(io, dialled, SessionLimits::default());
     client.stdin.take().unwrap().write_all(b"there and back").await.unwrap();
     assert_eq!(finished(client).await, (Some(0), "there and back".to_owned(), String::new()));
-    assert_eq!(soon(host.outcome()).await.unwrap().end, End::Exited(0));
+    assert_eq!(soon(host.outcome()).await.unwrap().end, SessionEnd::Exited(0));
 }
 
 #[tokio::test]
@@ -404,7 +416,7 @@ async fn the_go_client_forwards_through_ours_to_a_runtimes_server() {
             let upstream = upstream.clone();
             async move { Ok(Forward::Url(upstream)) }
         };
-        let _host = host::forward_host(io, dial, Limits::default());
+        let _host = test_server::forward_host(io, dial, SessionLimits::default());
         let mut connection = TcpStream::connect(line(&mut client).await).await.unwrap();
         connection.write_all(b"there and back").await.unwrap();
         connection.shutdown().await.unwrap();

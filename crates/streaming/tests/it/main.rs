@@ -1,16 +1,16 @@
-//! Every protocol in both roles: our client against our server, over pipes in memory.
+//! Every protocol in both roles: our client against our server, over in-memory pipes.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic too")]
 
-mod bad;
-mod bulk;
-mod ends;
+mod bad_peer;
 mod exec;
+mod fake_process;
 mod forward;
 mod go_peer;
-mod host;
 mod limits;
-mod negotiate;
-mod process;
+mod negotiation;
 mod proxy;
-mod raw;
+mod raw_client;
+mod session_end;
+mod test_server;
+mod throughput;

@@ -1,4 +1,4 @@
-//! Addresses that a provider gives: a container runtime's server, which here is ours over TCP.
+//! URLs of a provider: a container runtime's server, which is ours over TCP here.
 
 use std::sync::Arc;
 
@@ -15,41 +15,41 @@ use vk_provider::{
     error::Kind,
 };
 use vk_streaming::{
-    End, Limits, Refusal, client,
-    exec::{Protocol, Version},
+    RejectedUpgrade, SessionEnd, SessionLimits, client,
+    exec::{Protocol, ProtocolVersion},
     proxy::{self, Upstream},
 };
 
 use crate::{
     exec::PROTOCOLS,
+    fake_process::{self, Process},
     forward,
-    host::{self, ALL, Host},
-    process::{self, Process},
+    test_server::{self, ALL, Host},
 };
 
-/// A container runtime's streaming server with one session, and its address.
+/// A container runtime's streaming server with one session, and its URL.
 async fn runtime(options: ExecOptions) -> (String, Process, Host) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}{}", listener.local_addr().unwrap(), host::query(options));
-    let (provided, process) = process::session(options);
+    let url = format!("http://{}{}", listener.local_addr().unwrap(), test_server::query(options));
+    let (provided, process) = fake_process::session(options);
     let host = Host::later(async move {
         let (io, _) = listener.accept().await.unwrap();
-        host::exec_host(io, Ok(provided), Limits::default())
+        test_server::exec_host(io, Ok(provided), SessionLimits::default())
     });
     (url, process, host)
 }
 
 fn parts(protocol: Protocol, options: ExecOptions) -> Parts {
-    let mut request = host::request(host::is_spdy(protocol), &host::query(options));
+    let mut request = test_server::request(test_server::is_spdy(protocol), &test_server::query(options));
     request.headers_mut().insert("authorization", "Bearer secret".parse().unwrap());
     request.into_parts().0
 }
 
-/// Speaks as the client does, through a kubelet that proxies to the address.
+/// A client, through a kubelet that proxies to the URL.
 async fn through(url: String, protocol: Protocol, options: ExecOptions) -> (Result<Session, Error>, Host) {
     let (ours, theirs) = duplex(8 << 10);
-    let host = Host::proxy(theirs, url, Limits::default());
-    (host::call(ours, protocol, options).await, host)
+    let host = Host::proxy(theirs, url, SessionLimits::default());
+    (test_server::call(ours, protocol, options).await, host)
 }
 
 async fn talk(mut session: Session, mut process: Process, what: &str) {
@@ -66,56 +66,56 @@ async fn talk(mut session: Session, mut process: Process, what: &str) {
 }
 
 #[tokio::test]
-async fn an_address_is_proxied_byte_for_byte_for_all_that_a_runtime_speaks() {
-    for protocol in PROTOCOLS.into_iter().filter(|protocol| protocol.version() < Version::V5) {
+async fn a_url_is_proxied_byte_for_byte_for_all_protocols_of_a_runtime() {
+    for protocol in PROTOCOLS.into_iter().filter(|protocol| protocol.version() < ProtocolVersion::V5) {
         let what = format!("{protocol:?}");
         let (url, process, mut runtime) = runtime(ALL).await;
         let (session, mut host) = through(url, protocol, ALL).await;
         talk(session.unwrap(), process, &what).await;
-        assert_eq!(runtime.outcome().await.unwrap().end, End::Exited(0), "{what}");
+        assert_eq!(runtime.outcome().await.unwrap().end, SessionEnd::Exited(0), "{what}");
         let outcome = host.outcome().await.unwrap();
-        assert!(matches!(outcome.end, End::Done | End::ClientGone), "{what} {outcome:?}");
+        assert!(matches!(outcome.end, SessionEnd::Done | SessionEnd::ClientGone), "{what} {outcome:?}");
         assert!(outcome.received > 0 && outcome.sent > 0, "{what} {outcome:?}");
     }
 }
 
 #[tokio::test]
-async fn version_5_is_served_here_and_the_runtime_is_called_by_spdy() {
+async fn version_5_is_served_here_and_the_runtime_is_called_with_spdy() {
     let (url, mut process, mut runtime) = runtime(ALL).await;
     let (ours, theirs) = duplex(8 << 10);
-    let dialled = client::exec(&url, &ALL, &Limits::default()).await;
-    let mut host = host::exec_host(theirs, dialled, Limits::default());
-    let mut session = host::call(ours, Protocol::WebSocket(Version::V5), ALL).await.unwrap();
-    // The end of input goes all the way.
+    let dialled = client::exec(&url, &ALL, &SessionLimits::default()).await;
+    let mut host = test_server::exec_host(theirs, dialled, SessionLimits::default());
+    let mut session = test_server::call(ours, Protocol::WebSocket(ProtocolVersion::V5), ALL).await.unwrap();
+    // The end of input is passed on.
     let mut stdin = session.stdin.take().unwrap();
     stdin.write_all(b"all").await.unwrap();
     stdin.shutdown().await.unwrap();
-    let mut heard = String::new();
-    process.stdin.read_to_string(&mut heard).await.unwrap();
-    assert_eq!(heard, "all");
+    let mut bytes_read = String::new();
+    process.stdin.read_to_string(&mut bytes_read).await.unwrap();
+    assert_eq!(bytes_read, "all");
     process.print(b"bye").await;
     process.exit(42);
     let mut said = String::new();
     session.stdout.as_mut().unwrap().read_to_string(&mut said).await.unwrap();
     assert_eq!((&*said, session.exit.await.unwrap()), ("bye", Exit { code: 42 }));
-    assert_eq!(host.outcome().await.unwrap().end, End::Exited(42));
-    assert_eq!(runtime.outcome().await.unwrap().end, End::Exited(42));
+    assert_eq!(host.outcome().await.unwrap().end, SessionEnd::Exited(42));
+    assert_eq!(runtime.outcome().await.unwrap().end, SessionEnd::Exited(42));
 }
 
 #[tokio::test]
-async fn a_client_that_goes_takes_the_runtimes_session_with_it() {
-    for protocol in [Protocol::Spdy(Version::V4), Protocol::WebSocket(Version::V4)] {
+async fn a_client_that_disconnects_ends_the_runtimes_session() {
+    for protocol in [Protocol::Spdy(ProtocolVersion::V4), Protocol::WebSocket(ProtocolVersion::V4)] {
         let (url, process, mut runtime) = runtime(ALL).await;
         let (session, mut host) = through(url, protocol, ALL).await;
         drop(session);
-        assert_eq!(host.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
-        assert_eq!(runtime.outcome().await.unwrap().end, End::ClientGone, "{protocol:?}");
+        assert_eq!(host.outcome().await.unwrap().end, SessionEnd::ClientGone, "{protocol:?}");
+        assert_eq!(runtime.outcome().await.unwrap().end, SessionEnd::ClientGone, "{protocol:?}");
         assert_eq!(process.sessions.now(), 0, "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_runtimes_refusal_reaches_the_client_and_who_the_client_is_does_not_reach_the_runtime() {
+async fn a_runtimes_error_reaches_the_client_and_the_clients_credentials_do_not_reach_the_runtime() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/exec/token", listener.local_addr().unwrap());
     let seen = Arc::new(Mutex::new(None));
@@ -124,11 +124,11 @@ async fn a_runtimes_refusal_reaches_the_client_and_who_the_client_is_does_not_re
         let (io, _) = listener.accept().await.unwrap();
         Host::start(io, move |parts| {
             *seeing.lock() = Some(parts.clone());
-            Err(Refusal::new(StatusCode::NOT_FOUND, "unknown token\n"))
+            Err(RejectedUpgrade::new(StatusCode::NOT_FOUND, "unknown token\n"))
         })
     });
-    let client = parts(Protocol::Spdy(Version::V4), ALL);
-    let limits = Limits::default();
+    let client = parts(Protocol::Spdy(ProtocolVersion::V4), ALL);
+    let limits = SessionLimits::default();
     let opening = proxy::open(&url, &client, &limits);
     let (opened, _) = futures::future::join(opening, runtime.outcome()).await;
     let Upstream::Answered(answer) = opened.unwrap() else { panic!("switched") };
@@ -139,7 +139,7 @@ async fn a_runtimes_refusal_reaches_the_client_and_who_the_client_is_does_not_re
 }
 
 #[tokio::test]
-async fn a_refusal_is_an_error_of_the_same_kind_for_who_calls_as_a_client() {
+async fn an_error_response_has_the_same_kind_in_the_client() {
     for (status, kind) in
         [(404, Kind::NotFound), (400, Kind::Invalid), (403, Kind::Denied), (500, Kind::Internal)]
     {
@@ -147,9 +147,11 @@ async fn a_refusal_is_an_error_of_the_same_kind_for_who_calls_as_a_client() {
         let url = format!("http://{}/exec/token", listener.local_addr().unwrap());
         let mut runtime = Host::later(async move {
             let (io, _) = listener.accept().await.unwrap();
-            Host::start(io, move |_| Err(Refusal::new(StatusCode::from_u16(status).unwrap(), "not you\n")))
+            Host::start(io, move |_| {
+                Err(RejectedUpgrade::new(StatusCode::from_u16(status).unwrap(), "not you\n"))
+            })
         });
-        let limits = Limits::default();
+        let limits = SessionLimits::default();
         let calling = client::exec(&url, &ALL, &limits);
         let (called, _) = futures::future::join(calling, runtime.outcome()).await;
         let error = called.unwrap_err();
@@ -157,30 +159,30 @@ async fn a_refusal_is_an_error_of_the_same_kind_for_who_calls_as_a_client() {
         assert!(error.report().ends_with(": not you"), "{}", error.report());
         assert!(
             !error.report().contains("token"),
-            "the address lets whoever knows it in: {}",
+            "the URL grants access and must not be shown: {}",
             error.report()
         );
     }
 }
 
 #[tokio::test]
-async fn an_address_that_nobody_serves_or_that_is_none_is_an_error_that_says_so() {
+async fn an_unreachable_or_invalid_url_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let unserved = format!("http://{}/exec/token", listener.local_addr().unwrap());
     drop(listener);
-    let limits = Limits::default();
+    let limits = SessionLimits::default();
     let error = client::exec(&unserved, &ALL, &limits).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unavailable);
     assert!(error.report().starts_with("connect to the streaming server 127.0.0.1:"), "{}", error.report());
     let error = client::exec("https://127.0.0.1/exec/token", &ALL, &limits).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unsupported);
-    let client = parts(Protocol::Spdy(Version::V4), ALL);
+    let client = parts(Protocol::Spdy(ProtocolVersion::V4), ALL);
     let error = proxy::open("not an address", &client, &limits).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Invalid);
 }
 
 #[tokio::test]
-async fn ports_behind_an_address_are_forwarded_and_their_errors_told() {
+async fn ports_behind_a_url_are_forwarded_and_their_errors_reported() {
     for protocol in forward::PROTOCOLS {
         let (ours, theirs) = duplex(8 << 10);
         let runtimes = Arc::new(Mutex::new(JoinSet::new()));
@@ -199,33 +201,36 @@ async fn ports_behind_an_address_are_forwarded_and_their_errors_told() {
                         theirs.write_u16(port).await.unwrap();
                         Ok(Forward::Stream(Box::new(ours)))
                     };
-                    host::forward_host(io, dial, Limits::default()).outcome().await
+                    test_server::forward_host(io, dial, SessionLimits::default()).outcome().await
                 });
                 Ok(Forward::Url(url))
             }
         };
-        let _host = host::forward_host(theirs, dial, Limits::default());
+        let _host = test_server::forward_host(theirs, dial, SessionLimits::default());
         let forwarder = forward::call(ours, protocol, &[80, 81]).await.unwrap();
         let mut good = forwarder.open(81).await.unwrap();
-        let mut heard = Vec::new();
-        good.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, 81_u16.to_be_bytes(), "{protocol:?}");
+        let mut bytes_read = Vec::new();
+        good.read_to_end(&mut bytes_read).await.unwrap();
+        assert_eq!(bytes_read, 81_u16.to_be_bytes(), "{protocol:?}");
         let mut bad = forwarder.open(80).await.unwrap();
-        let told = bad.read_to_end(&mut Vec::new()).await.unwrap_err().to_string();
+        let error_text = bad.read_to_end(&mut Vec::new()).await.unwrap_err().to_string();
         assert_eq!(
-            told, "error forwarding port 80: error forwarding port 80: connection refused",
+            error_text, "error forwarding port 80: error forwarding port 80: connection refused",
             "{protocol:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn protocols_that_cannot_be_offered_together_are_refused() {
-    let mixed = [Protocol::Spdy(Version::V4), Protocol::WebSocket(Version::V5)];
-    for protocols in [&mixed[..], &[Protocol::Spdy(Version::V5)], &[Protocol::WebSocket(Version::V2)]] {
+async fn protocols_that_cannot_be_offered_together_are_rejected() {
+    let mixed = [Protocol::Spdy(ProtocolVersion::V4), Protocol::WebSocket(ProtocolVersion::V5)];
+    for protocols in
+        [&mixed[..], &[Protocol::Spdy(ProtocolVersion::V5)], &[Protocol::WebSocket(ProtocolVersion::V2)]]
+    {
         let request = Request::new(());
         let (ours, _theirs) = duplex(100);
-        let error = client::exec_over(ours, request, protocols, &ALL, &Limits::default()).await.unwrap_err();
+        let error =
+            client::exec_over(ours, request, protocols, &ALL, &SessionLimits::default()).await.unwrap_err();
         assert_eq!(*error.kind(), Kind::Invalid, "{protocols:?}");
     }
 }

@@ -74,7 +74,7 @@ impl Found {
         for scope in scopes {
             let pods = match scope {
                 Some(namespace) => Objects::namespaced(setup.lower.clone(), namespace),
-                None => Objects::everywhere(setup.lower.clone()),
+                None => Objects::all(setup.lower.clone()),
             };
             found.pods.extend(pods.list(&selector(&setup.owner)).await?.objects);
             found.maps.extend(list(setup, scope).await?);

@@ -80,7 +80,7 @@ impl Identity {
 
 /// The id of a cluster: the UID of a namespace that is as old as it, and that nobody can delete.
 pub(crate) async fn id_of(client: &Client) -> Result<String, Error> {
-    let namespaces: Objects<Namespace> = Objects::cluster(client.clone());
+    let namespaces: Objects<Namespace> = Objects::all(client.clone());
     let system = namespaces.get("kube-system").await?;
     system.metadata.uid.ok_or_else(|| Error::new(Kind::Server, "namespace kube-system has no UID"))
 }

@@ -46,18 +46,18 @@ pub(super) fn start(lower: &Lower, namespaces: &Namespaces, supervisor: &Supervi
     for (number, scope) in scopes.into_iter().enumerate() {
         let pods: Objects<Slim<Pod>> = match scope {
             Some(namespace) => Objects::namespaced(client(), namespace),
-            None => Objects::everywhere(client()),
+            None => Objects::all(client()),
         };
         let take = move |inner: &Inner, change: WatchEvent<Slim<Pod>>| own(inner, number, change);
         follow(lower, supervisor, "lower pods", &pods, &ours, None, take);
     }
     // Without those above: what is ours is told once.
     let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
-    let pods: Objects<Slim<Pod>> = Objects::everywhere(client());
+    let pods: Objects<Slim<Pod>> = Objects::all(client());
     follow(lower, supervisor, "foreign pods", &pods, &others, Some(listing("", "pods")), foreign);
-    let nodes: Objects<Slim<Node>> = Objects::cluster(client());
+    let nodes: Objects<Slim<Node>> = Objects::all(client());
     follow(lower, supervisor, "lower nodes", &nodes, &Selector::default(), Some(listing("", "nodes")), node);
-    let classes: Objects<PriorityClass> = Objects::cluster(client());
+    let classes: Objects<PriorityClass> = Objects::all(client());
     follow(
         lower,
         supervisor,
@@ -67,7 +67,7 @@ pub(super) fn start(lower: &Lower, namespaces: &Namespaces, supervisor: &Supervi
         Some(listing(SCHEDULING, "priorityclasses")),
         priority_class,
     );
-    let classes: Objects<RuntimeClass> = Objects::cluster(client());
+    let classes: Objects<RuntimeClass> = Objects::all(client());
     follow(
         lower,
         supervisor,

@@ -51,7 +51,7 @@ impl VirtualNode {
 
     /// Deletes the Node, when nobody runs it any more.
     pub(super) async fn remove_node(&self) {
-        let nodes: Objects<Node> = Objects::cluster(self.upper.client.clone());
+        let nodes: Objects<Node> = Objects::all(self.upper.client.clone());
         let name = &self.owner.node;
         for _ in 0..LOOKS.0 {
             tokio::time::sleep(LOOKS.1).await;

@@ -45,11 +45,11 @@ impl VirtualNode {
             refusals.extend(pods.patch(&name, Patch::Strategic(patch)).await.err());
         }
         if let Some(patch) = &changes.ephemeral_containers {
-            let added = pods.patch_part(&name, "ephemeralcontainers", Patch::Strategic(patch)).await;
+            let added = pods.patch_subresource(&name, "ephemeralcontainers", Patch::Strategic(patch)).await;
             refusals.extend(added.err());
         }
         if let Some(patch) = &changes.resize {
-            let mut resized = pods.patch_part(&name, "resize", Patch::Strategic(patch)).await;
+            let mut resized = pods.patch_subresource(&name, "resize", Patch::Strategic(patch)).await;
             if resized.is_ok()
                 && let Some(patch) = &changes.resized
             {
@@ -89,7 +89,7 @@ impl VirtualNode {
         }
         let Some((namespace, name)) = self.key(pod) else { return Err(gone()) };
         let uid = metadata.uid.as_deref().unwrap_or_default();
-        match self.pods_in(&namespace).delete_within(&name, uid, grace).await {
+        match self.pods_in(&namespace).delete_with_grace(&name, uid, grace).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind == Lower::NotFound => {
                 self.let_go(pod);

@@ -206,7 +206,7 @@ impl VirtualNode {
         let grace =
             lower.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(GRACE);
         let grace = std::time::Duration::from_secs(grace.max(0).unsigned_abs());
-        match self.pods_in(&key.0).delete_within(&key.1, uid, grace).await {
+        match self.pods_in(&key.0).delete_with_grace(&key.1, uid, grace).await {
             Err(error) if !matches!(error.kind, Lower::NotFound | Lower::Conflict) => {
                 Err(fault::of("delete the earlier pod", error))
             }

@@ -128,7 +128,7 @@ macro_rules! objects {
         fn objects(client: Client, namespace: Option<&str>) -> Objects<Self> {
             match namespace {
                 Some(namespace) => Objects::namespaced(client, namespace),
-                None => Objects::everywhere(client),
+                None => Objects::all(client),
             }
         }
     };

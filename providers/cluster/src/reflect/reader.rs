@@ -94,12 +94,12 @@ pub(super) async fn above<K: Reflected>(shared: Arc<Shared>, place: Place, sourc
         Above { shared, place, source, objects, other, rng: StdRng::from_rng(&mut rand::rng()) };
     reading.first().await;
     if let Some(lane) = lane {
-        reading.follow(reading.objects.clone().on(lane)).await;
+        reading.follow(reading.objects.clone().on_slot(lane)).await;
     }
     if let (Some(other), Some(lane)) =
         (reading.other.clone(), reading.shared.claims.as_ref().and_then(Client::watch_slot))
     {
-        reading.follow(other.on(lane)).await;
+        reading.follow(other.on_slot(lane)).await;
     }
     reading.poll().await;
 }
@@ -165,7 +165,7 @@ impl<K: Reflected> Above<K> {
     /// Whether there is a lower volume of the name that a claim is bound to. Who may not look finds none.
     async fn has_volume(&self, object: &K) -> Result<bool, Error> {
         let Some(volume) = object.volume() else { return Ok(false) };
-        let volumes: Objects<PersistentVolume> = Objects::cluster(self.shared.lower.clone());
+        let volumes: Objects<PersistentVolume> = Objects::all(self.shared.lower.clone());
         match volumes.get(volume).await {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Forbidden) => Ok(false),

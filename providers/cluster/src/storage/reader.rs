@@ -30,7 +30,7 @@ struct Roll<K> {
 fn objects(client: &Client, namespace: Option<&String>) -> Objects<Slim<PersistentVolumeClaim>> {
     match namespace {
         Some(namespace) => Objects::namespaced(client.clone(), namespace),
-        None => Objects::everywhere(client.clone()),
+        None => Objects::all(client.clone()),
     }
 }
 

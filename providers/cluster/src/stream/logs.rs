@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream};
-use vk_kube::{Kind as Lower, Version};
+use vk_kube::{Kind as Lower, ServerVersion};
 use vk_provider::{
     ContainerRef, Error, Result,
     ability::{LogBody, LogOptions, Logs, Output, Since},
@@ -13,7 +13,7 @@ use vk_provider::{
 use super::{Streams, fault};
 
 /// The first version whose API server looks at the wish for one of the two streams; those before pass over it.
-const SPLITS: Version = Version { major: 1, minor: 32 };
+const SPLITS: ServerVersion = ServerVersion { major: 1, minor: 32 };
 
 #[async_trait]
 impl Logs for Streams {
@@ -28,7 +28,8 @@ impl Logs for Streams {
         }
         let split = options.output != Output::All;
         if split {
-            let version = Version::ask(&self.client).await.map_err(|error| fault::of(&doing, error))?;
+            let version =
+                ServerVersion::fetch(&self.client).await.map_err(|error| fault::of(&doing, error))?;
             if version < SPLITS {
                 return Err(unsplit(&doing));
             }

@@ -7,17 +7,17 @@ use vk_provider::{
 };
 use vk_streaming::{
     client,
-    exec::{Protocol, Version},
+    exec::{Protocol, ProtocolVersion},
 };
 
 use super::Streams;
 
 /// Says the end of input.
-const V5: (&str, Protocol) = ("v5.channel.k8s.io", Protocol::WebSocket(Version::V5));
+const V5: (&str, Protocol) = ("v5.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V5));
 /// Does not, over WebSocket.
-const V4: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::WebSocket(Version::V4));
+const V4: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V4));
 /// Does.
-const SPDY: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::Spdy(Version::V4));
+const SPDY: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::Spdy(ProtocolVersion::V4));
 
 #[async_trait]
 impl Exec for Streams {

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_mins(1);
 #[ignore = "needs the control plane: make test"]
 async fn a_node_that_is_abandoned_stays_so_and_the_rights_of_a_node_suffice_to_see_it() {
     let cluster = ControlPlane::shared().await;
-    let nodes: Objects<Node> = Objects::cluster(Client::fixed(cluster.admin().unwrap(), Metrics::default()));
+    let nodes: Objects<Node> = Objects::all(Client::fixed(cluster.admin().unwrap(), Metrics::default()));
     let [name, other] = ["abandoned", "kept"].map(|name| format!("{name}-{:08x}", rand::random::<u32>()));
     for name in [&name, &other] {
         nodes.create(&serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()).await.unwrap();

@@ -116,7 +116,7 @@ impl Api {
     }
 }
 
-/// As [`vk_kube::Source`] makes it: whoever calls decides what is tried again.
+/// As [`vk_kube::ClientOptions`] makes it: whoever calls decides what is tried again.
 pub(crate) fn client(address: SocketAddr) -> Client {
     let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
     config.default_retry = false;

@@ -205,7 +205,7 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
 
 async fn create_namespace(lower: &Client, name: &str) {
     let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    let namespaces: Objects<k8s_openapi::api::core::v1::Namespace> = Objects::cluster(lower.clone());
+    let namespaces: Objects<k8s_openapi::api::core::v1::Namespace> = Objects::all(lower.clone());
     namespaces.create(&namespace).await.unwrap();
 }
 

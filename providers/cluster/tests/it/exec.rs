@@ -22,7 +22,7 @@ use vk_provider::{
     ability::{Attach as _, Exec as _, ExecOptions, Exit, Session, Started, TermSize},
     error::Kind,
 };
-use vk_streaming::Limits;
+use vk_streaming::SessionLimits;
 
 use crate::api::{Answer, Api, Asked, Socket, pod, soon};
 
@@ -224,7 +224,7 @@ async fn input_finds_its_end_by_spdy_where_version_5_is_not_known() {
             request.switching(),
             Box::new(move |io| {
                 async move {
-                    vk_streaming::exec::serve(io, &request, Ok(session), &Limits::default()).await;
+                    vk_streaming::exec::serve(io, &request, Ok(session), &SessionLimits::default()).await;
                 }
                 .boxed()
             }),

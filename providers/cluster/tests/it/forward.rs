@@ -10,7 +10,7 @@ use vk_provider::{
     Error, Result,
     ability::{BoxDuplex, Forward, PortForward as _},
 };
-use vk_streaming::{Limits, client, forward};
+use vk_streaming::{SessionLimits, client, forward};
 
 use crate::api::{Answer, Api, Asked, pod, soon};
 
@@ -22,8 +22,13 @@ fn serve(asked: &Asked, gone: Option<mpsc::UnboundedSender<()>>) -> Answer {
         request.switching(),
         Box::new(move |io| {
             async move {
-                forward::serve(io, &request, |port| async move { echo(port) }.boxed(), &Limits::default())
-                    .await;
+                forward::serve(
+                    io,
+                    &request,
+                    |port| async move { echo(port) }.boxed(),
+                    &SessionLimits::default(),
+                )
+                .await;
                 if let Some(gone) = gone {
                     let _ = gone.send(());
                 }
@@ -135,9 +140,10 @@ async fn what_is_said_below_about_a_port_is_told_to_the_client_above() {
             let streams = streams.clone();
             async move { streams.dial(&pod(), port).await }.boxed()
         };
-        forward::serve(theirs, &request, dial, &Limits::default()).await;
+        forward::serve(theirs, &request, dial, &SessionLimits::default()).await;
     });
-    let client = client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &Limits::default()).await;
+    let client =
+        client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &SessionLimits::default()).await;
     assert_eq!(exchange(soon(client.open(80)).await.unwrap(), b"a").await, b"80:a");
     let told = match soon(client.open(1)).await {
         Err(error) => error.report(),

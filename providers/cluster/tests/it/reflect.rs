@@ -210,7 +210,7 @@ async fn what_a_pod_needs_is_below_when_it_may_be_made_and_follows_what_happens_
 #[ignore = "needs the control plane: make test"]
 async fn a_foreign_object_below_is_used_as_it_is() {
     let mut rig = Rig::new().await;
-    let namespaces: Objects<Namespace> = Objects::cluster(rig.lower.clone());
+    let namespaces: Objects<Namespace> = Objects::all(rig.lower.clone());
     let namespace = json!({"metadata": {"name": rig.namespace}});
     namespaces.create(&serde_json::from_value(namespace).unwrap()).await.unwrap();
     let (maps, secrets) = (rig.maps(), rig.secrets());
@@ -339,7 +339,7 @@ async fn a_claim_bound_to_a_volume_that_is_below_too_is_bound_to_that_one() {
     let rig = Rig::new().await;
     let claims = rig.claims();
     let volume = format!("{}-volume", rig.above.name());
-    let volumes: Objects<PersistentVolume> = Objects::cluster(rig.lower.clone());
+    let volumes: Objects<PersistentVolume> = Objects::all(rig.lower.clone());
     let spec = json!({
         "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"},
     });

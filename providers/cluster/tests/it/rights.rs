@@ -31,7 +31,7 @@ impl Rig {
         let cluster = ControlPlane::start(Options::default()).await.unwrap();
         let kubeconfig = cluster.data_dir().join("lower-account");
         cluster.write_kubeconfig(&kubeconfig, ACCOUNT, &["system:serviceaccounts"]).unwrap();
-        let source = vk_kube::Source { kubeconfig: Some(kubeconfig.clone()), server: None };
+        let source = vk_kube::ClientOptions { kubeconfig: Some(kubeconfig.clone()), server: None };
         let client = source.connect(&Supervisor::new(), Metrics::default()).await.unwrap();
         let admin = Client::fixed(cluster.admin().unwrap(), Metrics::default());
         Self { cluster, kubeconfig, client, admin }
@@ -119,7 +119,7 @@ async fn the_role_of_a_lower_cluster_is_what_the_provider_does_there_and_no_more
 
     rig.apply("rbac-cluster-lower.yaml", None).await;
     rig.check(&Namespaces::Same).await;
-    let role = Objects::<ClusterRole>::cluster(rig.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
+    let role = Objects::<ClusterRole>::all(rig.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
     assert_eq!(granted(role.rules), used(all.iter()), "each right of the role is used");
     for (verb, resource) in [
         ("delete", "namespaces"),
@@ -159,7 +159,7 @@ async fn in_some_namespaces_alone_the_roles_are_what_the_provider_does_there_and
     let admin = || rig.admin.clone();
     let role = Objects::<Role>::namespaced(admin(), "shop").get("virtual-kubelet-lower").await.unwrap();
     assert_eq!(granted(role.rules), used(all.iter().filter(|right| right.deed.namespace == "shop")));
-    let role = Objects::<ClusterRole>::cluster(admin()).get("virtual-kubelet-lower-nodes").await.unwrap();
+    let role = Objects::<ClusterRole>::all(admin()).get("virtual-kubelet-lower-nodes").await.unwrap();
     assert_eq!(granted(role.rules), used(all.iter().filter(|right| right.deed.namespace.is_empty())));
     for (verb, resource, namespace) in [
         ("get", "secrets", ""),
@@ -210,7 +210,7 @@ async fn the_role_of_the_upper_cluster_is_what_claims_and_names_need_there_and_n
     let account = rig.cluster.data_dir().join("upper-account");
     let user = "system:serviceaccount:kube-system:virtual-kubelet";
     rig.cluster.write_kubeconfig(&account, user, &["system:serviceaccounts"]).unwrap();
-    let source = vk_kube::Source { kubeconfig: Some(account), server: None };
+    let source = vk_kube::ClientOptions { kubeconfig: Some(account), server: None };
     let client = source.connect(&Supervisor::new(), Metrics::default()).await.unwrap();
     let system = AccessCheck { name: "kube-system".to_owned(), ..deed("get", "namespaces", "") };
     let classes = AccessCheck { group: "storage.k8s.io".to_owned(), ..deed("get", "storageclasses", "") };
@@ -227,8 +227,7 @@ async fn the_role_of_the_upper_cluster_is_what_claims_and_names_need_there_and_n
         assert!(deed.allowed(&client).await.unwrap(), "{deed:?}");
     }
     let rights = needed.map(|deed| Right { deed, need: Need::Must, purpose: "" });
-    let role =
-        Objects::<ClusterRole>::cluster(rig.admin.clone()).get("virtual-kubelet-cluster").await.unwrap();
+    let role = Objects::<ClusterRole>::all(rig.admin.clone()).get("virtual-kubelet-cluster").await.unwrap();
     assert_eq!(granted(role.rules), used(rights.iter()));
     for (verb, resource) in [
         ("get", "secrets"),

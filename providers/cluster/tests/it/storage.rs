@@ -67,7 +67,7 @@ impl Rig {
     }
 
     fn volumes(&self) -> Objects<PersistentVolume> {
-        Objects::cluster(self.upper.clone())
+        Objects::all(self.upper.clone())
     }
 
     /// A node with room, which no pod of others gets on.
@@ -80,7 +80,7 @@ impl Rig {
             "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
             "status": {"capacity": room, "allocatable": room},
         });
-        made(&Objects::<Node>::cluster(self.upper.clone()), node).await;
+        made(&Objects::<Node>::all(self.upper.clone()), node).await;
     }
 
     /// A class whose claims wait for their first pod; its name.
@@ -90,7 +90,7 @@ impl Rig {
             "metadata": {"name": name}, "provisioner": provisioner,
             "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
         });
-        made(&Objects::<StorageClass>::cluster(client.clone()), class).await;
+        made(&Objects::<StorageClass>::all(client.clone()), class).await;
         name
     }
 
@@ -168,7 +168,7 @@ async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod_and_draws_the_ne
 
     // Both nodes would do, were it not for the claim; and one that does not is not taken.
     let first = rig.pods().get("first").await.unwrap();
-    rig.pods().delete_now("first", &first.metadata.uid.unwrap()).await.unwrap();
+    rig.pods().delete_with_grace("first", &first.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
     rig.pod("next", "data", json!({"test": rig.namespace.name()})).await;
     assert_eq!(rig.place("next").await, rig.owner.node);
     rig.claim("unclaimed", &class).await;
@@ -182,7 +182,7 @@ async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod_and_draws_the_ne
 
     // It goes with nobody's pod or claim: what is below may be needed.
     let next = rig.pods().get("next").await.unwrap();
-    rig.pods().delete_now("next", &next.metadata.uid.unwrap()).await.unwrap();
+    rig.pods().delete_with_grace("next", &next.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
     rig.claims().delete("data", &uid).await.unwrap();
     eventually("the claim is gone", SOON, || async {
         match rig.claims().get("data").await {
@@ -296,8 +296,8 @@ async fn what_may_not_be_done_is_told_on_the_claim_in_the_servers_words_and_done
     let user = format!("storage-{:08x}", rand::random::<u32>());
     let rig = Rig::serving(cluster, cluster.client_for(&user, &[]).unwrap()).await;
     let (roles, bindings) = (
-        Objects::<ClusterRole>::cluster(rig.upper.clone()),
-        Objects::<ClusterRoleBinding>::cluster(rig.upper.clone()),
+        Objects::<ClusterRole>::all(rig.upper.clone()),
+        Objects::<ClusterRoleBinding>::all(rig.upper.clone()),
     );
     let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
     let mut rules = vec![

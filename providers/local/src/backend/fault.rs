@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use vk_provider::{Error, error::Kind};
+use vk_provider::{Error, error::Kind, go_text::io_error};
 
 /// A refusal as a gRPC client in Go prints it: there is no gRPC here, but this is how it looks on pods everywhere else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub(super) fn no_sandbox(id: &str) -> Error {
 
 /// What failed with the system.
 pub(super) fn system(what: &str, error: &io::Error) -> Error {
-    told(Kind::Internal, format!("{what}: {}", words(error)))
+    told(Kind::Internal, format!("{what}: {}", io_error(error)))
 }
 
 /// The same about a path.
@@ -57,25 +57,9 @@ pub(super) fn overdue() -> Error {
     told(Kind::Unavailable, "context deadline exceeded")
 }
 
-/// A system's error as Go says it.
-pub(crate) fn words(error: &io::Error) -> String {
-    let Some(number) = error.raw_os_error() else { return error.to_string() };
-    let text = io::Error::from_raw_os_error(number).to_string();
-    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_ascii_lowercase()).into_iter();
-    first.chain(letters).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_systems_error_is_said_as_go_says_it() {
-        assert_eq!(words(&io::Error::from_raw_os_error(2)), "no such file or directory");
-        assert_eq!(words(&io::Error::other("as it is")), "as it is");
-    }
 
     #[test]
     fn an_error_keeps_its_kind_and_tells_its_origin_beside() {

@@ -8,6 +8,7 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use tokio::net::{TcpSocket, TcpStream};
+use vk_provider::go_text::io_error;
 
 use super::inside;
 
@@ -37,8 +38,8 @@ pub async fn connect(sandbox: &str, netns: Option<&Path>, port: u16) -> io::Resu
     };
     let why = format!(
         "failed to connect to localhost:{port} inside namespace {sandbox:?}, IPv4: dial tcp4 127.0.0.1:{port}: {} IPv6 dial tcp6 [::1]:{port}: {} ",
-        words(&first),
-        words(&second)
+        connect_error(&first),
+        connect_error(&second)
     );
     Err(failed(first.kind(), why))
 }
@@ -52,13 +53,7 @@ async fn dial(socket: io::Result<StdStream>, address: SocketAddr) -> io::Result<
     TcpSocket::from_std_stream(socket?).connect(address).await
 }
 
-/// What Go says of a failed call to connect.
-fn words(error: &io::Error) -> String {
-    let why = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "cannot assign requested address".to_owned(),
-        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("connect: {why}")
+/// A failed connect as Go prints it.
+fn connect_error(error: &io::Error) -> String {
+    format!("connect: {}", io_error(error))
 }

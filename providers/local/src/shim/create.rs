@@ -88,7 +88,11 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
     let argv = order.command.as_ref().unwrap_or(argv);
     let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
     env::set_current_dir(cwd).map_err(|error| {
-        format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), executor::said(&error))
+        format!(
+            "chdir to cwd (\"{}\") set in config.json failed: {}",
+            cwd.display(),
+            vk_provider::go_text::io_error(&error)
+        )
     })?;
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);

@@ -120,7 +120,10 @@ fn enter(
     if !there {
         env::set_current_dir(process.cwd()).map_err(|error| {
             let cwd = process.cwd().display();
-            format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
+            format!(
+                "chdir to cwd (\"{cwd}\") set in config.json failed: {}",
+                vk_provider::go_text::io_error(&error)
+            )
         })?;
     }
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;

@@ -18,6 +18,7 @@ use libcontainer::{
     workload::{Executor, ExecutorError, ExecutorValidationError},
 };
 use rustix::fs::{Mode, OFlags};
+use vk_provider::go_text::io_error;
 
 use super::{
     verb::complain,
@@ -65,7 +66,7 @@ fn wanted(spec: &Spec) -> (Vec<String>, String) {
 /// Becomes the program. Where the kernel does not run it, the reason goes to the program's own error output, as with runc.
 pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
     let error = command.arg0(&args[0]).args(&args[1..]).exec();
-    complain(format_args!("exec {}: {}", program.display(), said(&error)));
+    complain(format_args!("exec {}: {}", program.display(), io_error(&error)));
     std::process::exit(NOT_RUN)
 }
 
@@ -86,7 +87,8 @@ pub(super) fn lookup(args: &[String], path: &str) -> Result<PathBuf, String> {
 }
 
 fn executable(file: &Path) -> Result<(), String> {
-    let found = fs::metadata(file).map_err(|error| format!("stat {}: {}", file.display(), said(&error)))?;
+    let found =
+        fs::metadata(file).map_err(|error| format!("stat {}: {}", file.display(), io_error(&error)))?;
     if found.is_dir() {
         return Err("is a directory".to_owned());
     }
@@ -94,13 +96,6 @@ fn executable(file: &Path) -> Result<(), String> {
         return Err("permission denied".to_owned());
     }
     Ok(())
-}
-
-/// The kernel's reason alone, in small letters.
-pub(super) fn said(error: &io::Error) -> String {
-    error
-        .raw_os_error()
-        .map_or_else(|| error.to_string(), |code| nix::errno::Errno::from_raw(code).desc().to_lowercase())
 }
 
 /// The environment with `HOME`, which programs expect: the user's as the container's own `/etc/passwd` says.

@@ -58,7 +58,7 @@ pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp
         Error::invalid(format!(
             "failed to generate seccomp spec opts: cannot load seccomp profile {:?}: open {shown}: {}",
             shown.to_string(),
-            crate::backend::words(&error)
+            vk_provider::go_text::io_error(&error)
         ))
         .caused_by(error)
     };

@@ -6,23 +6,24 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span};
-use vk_kube::csr::{CertificateSpec, RenewalStatus, Renewer, Store};
-use vk_server::tls::{self, Serving, self_signed};
+use vk_kube::csr::{CertificateSpec, CertificateStore, RenewalStatus, Renewer};
+use vk_server::tls::{self, ServingCertificate, self_signed};
 use vk_supervisor::Clock;
 
 use super::{Served, Shared, until_stop};
 
 /// Begins with a certificate that the node has signed itself, and asks the cluster for a better one.
-pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, tls::Error> {
+pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<ServingCertificate, tls::Error> {
     let clock = Clock::system();
     let (name, address) = (served.name.to_owned(), served.context.internal_ip);
     let own = self_signed::certificate(&name, &[address], clock.now())?;
-    let serving = Serving::new(Arc::clone(&own));
+    let serving = ServingCertificate::new(Arc::clone(&own));
     if !shared.config.tls.request {
         return Ok(serving);
     }
     let (wanted, wishes) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
-    let store = Store::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
+    let store =
+        CertificateStore::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
     let renewer = Renewer::new(shared.client.clone(), wishes, store, clock);
     let standing = renewer.status();
     let (slot, seen) = (serving.clone(), served.seen.clone());
@@ -37,7 +38,7 @@ pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<Serving, t
 /// Shows the cluster's certificate while there is one, and the node's own otherwise.
 async fn follow(
     mut standing: watch::Receiver<RenewalStatus>,
-    serving: Serving,
+    serving: ServingCertificate,
     own: Arc<rustls::sign::CertifiedKey>,
 ) {
     let mut shown = None;
@@ -47,7 +48,7 @@ async fn follow(
         if pem != shown {
             if let Some(pair) = &current {
                 info!(until = %pair.not_after(), "the kubelet API shows a certificate of the cluster");
-                serving.replace(pair.certified());
+                serving.replace(pair.certified_key());
             } else {
                 error!("the certificate of the kubelet API is over: the node shows one of its own");
                 serving.replace(Arc::clone(&own));

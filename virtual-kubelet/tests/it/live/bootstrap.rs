@@ -11,7 +11,7 @@ use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Po
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vk_kube::{Client, Metrics, Objects, Selector, csr::Pair};
+use vk_kube::{Client, Metrics, Objects, Selector, csr::NodeCertificate};
 use vk_testing::{ControlPlane, control_plane::Options, eventually, kubectl};
 
 use super::{Process, SOON, becomes_ready, exists, node, ports, ready};
@@ -40,8 +40,8 @@ impl Home {
         self.path(&format!("state/pki/{}.kubeconfig", self.node))
     }
 
-    fn pair(&self) -> Pair {
-        Pair::from_pem(&fs::read_to_string(self.certificate()).unwrap()).unwrap()
+    fn pair(&self) -> NodeCertificate {
+        NodeCertificate::from_pem(&fs::read_to_string(self.certificate()).unwrap()).unwrap()
     }
 
     /// The command with a token.
@@ -60,7 +60,7 @@ impl Home {
 /// The requests for this node's client certificate.
 async fn requests(cluster: &ControlPlane, node: &str) -> Vec<Value> {
     let all: Objects<CertificateSigningRequest> =
-        Objects::cluster(Client::fixed(cluster.admin().unwrap(), Metrics::default()));
+        Objects::all(Client::fixed(cluster.admin().unwrap(), Metrics::default()));
     let all = all.list(&Selector::default()).await.unwrap().objects;
     let of_node = |request: &Value| {
         request["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(&format!("{node}-client-")))

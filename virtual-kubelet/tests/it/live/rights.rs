@@ -65,7 +65,7 @@ fn start(cluster: &ControlPlane, folder: &Path, nodes: &str, flags: &[&str]) -> 
 /// Every grant of the base roles, as `verb group/resource`.
 async fn granted(cluster: &ControlPlane) -> BTreeSet<String> {
     let admin = Client::fixed(cluster.admin().unwrap(), Metrics::default());
-    let role = Objects::<ClusterRole>::cluster(admin.clone()).get("virtual-kubelet").await.unwrap();
+    let role = Objects::<ClusterRole>::all(admin.clone()).get("virtual-kubelet").await.unwrap();
     let leases = Objects::<Role>::namespaced(admin, "kube-node-lease").get("virtual-kubelet").await.unwrap();
     let rules = role.rules.into_iter().chain(leases.rules).flatten();
     let mut all = BTreeSet::new();

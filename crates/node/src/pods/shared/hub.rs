@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vk_kube::{WatchEvent, metadata_list::Listing};
+use vk_kube::{WatchEvent, metadata_list::ObjectList};
 use vk_provider::PodRef;
 
 use super::line::Line;
@@ -105,7 +105,7 @@ impl Hub {
     }
 
     /// The pods of a node that came late, listed after it had joined.
-    pub(super) fn listed_apart(&mut self, node: &str, id: u64, listing: Listing<Pod>) {
+    pub(super) fn listed_apart(&mut self, node: &str, id: u64, listing: ObjectList<Pod>) {
         // Meanwhile a listing of all may have begun, which does it.
         if !self.is_late(node, id) {
             return;

@@ -17,8 +17,8 @@ fn pod(node: &str, uid: &str, version: u64) -> Pod {
         .unwrap()
 }
 
-fn listing(version: u64, objects: Vec<Pod>) -> Listing<Pod> {
-    Listing { version, objects }
+fn listing(version: u64, objects: Vec<Pod>) -> ObjectList<Pod> {
+    ObjectList { version, objects }
 }
 
 fn word(sight: &Sight) -> String {
@@ -190,7 +190,7 @@ struct World {
     hub: Hub,
     readers: BTreeMap<&'static str, (u64, Arc<Mailbox>, Reader)>,
     /// Listings for latecomers that are under way, as of when they were asked for.
-    lists: Vec<(String, u64, Listing<Pod>)>,
+    lists: Vec<(String, u64, ObjectList<Pod>)>,
     rng: StdRng,
 }
 

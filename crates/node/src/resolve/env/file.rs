@@ -4,7 +4,7 @@
 //! literally, newlines included. What comes after a `#`, and empty lines, count for nothing.
 
 use k8s_openapi::api::core::v1::{FileKeySelector, Pod};
-use vk_files::Root;
+use vk_files::RootDir;
 use vk_provider::{
     Error, Result,
     resolve::{Facts, Reference, ReferenceKind},
@@ -40,7 +40,7 @@ pub(super) fn value(
     let broken = |cause: Box<dyn std::error::Error + Send + Sync>| {
         unresolved(reference.clone(), "couldn't parse env file".to_owned()).caused_by(cause)
     };
-    let content = Root::open(place)
+    let content = RootDir::open(place)
         .and_then(|root| root.read(path, LARGEST_FILE))
         .map_err(|error| broken(Box::new(error)))?;
     let value = find(&content, key).map_err(|error| broken(error.into()))?;

@@ -37,6 +37,6 @@ impl Shelved for RuntimeClass {
     const KIND: ReferenceKind = ReferenceKind::RuntimeClass;
 
     fn objects(client: Client, _namespace: &str) -> Objects<Self> {
-        Objects::cluster(client)
+        Objects::all(client)
     }
 }

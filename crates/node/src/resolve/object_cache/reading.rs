@@ -72,7 +72,7 @@ impl<K: Shelved> Reading<K> {
         }
         let place = Counted::new(&self.reads).and_then(|it| Some((it, self.reads.client.watch_slot()?)));
         if let Some((_counted, lane)) = place {
-            match self.follow(self.objects.clone().on(lane)).await {
+            match self.follow(self.objects.clone().on_slot(lane)).await {
                 Left::Settled => return,
                 Left::Refused => debug!(key = ?self.key, "a watch is not permitted: reading now and then"),
             }

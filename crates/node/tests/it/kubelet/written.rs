@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use vk_files::Writer;
+use vk_files::AtomicWriter;
 use vk_provider::resolve::FileSet;
 use vk_supervisor::Clock;
 
@@ -25,7 +25,7 @@ pub(super) fn volume(
     let mut ours = Volume::default();
     if is_root() {
         let place = tempfile::tempdir().unwrap();
-        let writer = Writer::open(place.path())
+        let writer = AtomicWriter::open(place.path())
             .and_then(|writer| writer.group(group).write(set, Clock::system().now()));
         writer.map_err(|error| error.to_string())?;
         look(place.path(), "", words, &mut ours);

@@ -8,9 +8,10 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
+use vk_provider::go_text::io_error;
 
 use super::{
-    super::dial::{self, Beside, Driver, First, beside, drive},
+    super::dial::{Beside, Driver, First, beside, drive},
     get::Get,
 };
 
@@ -119,8 +120,8 @@ impl Broken {
     /// In the words of a kubelet, which knows the two ends of the connection and what came first.
     pub(super) fn said(self, ends: Option<(SocketAddr, SocketAddr)>, first: &First) -> String {
         let read = |error: &io::Error| match ends {
-            Some((here, there)) => format!("read tcp {here}->{there}: read: {}", dial::said(error)),
-            None => dial::said(error),
+            Some((here, there)) => format!("read tcp {here}->{there}: read: {}", io_error(error)),
+            None => io_error(error),
         };
         match self {
             Self::Said(text) => text,

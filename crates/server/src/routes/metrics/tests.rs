@@ -54,15 +54,15 @@ fn summary() -> Summary {
 }
 
 fn resources(summary: Option<Summary>) -> String {
-    let mut text = Text::default();
+    let mut text = PrometheusText::default();
     write_resources(summary, &mut text);
     text.finish()
 }
 
-/// What the collector and the registry of the kubelet 1.36.4 wrote for these figures, but for the notation of large numbers and the last
-/// bits of the start.
+/// The output of kubelet 1.36.4 for these statistics, except for the notation of large numbers and the last bits of the start
+/// time.
 #[test]
-fn resource_metrics_read_as_a_kubelets() {
+fn resource_metrics_match_the_kubelets() {
     let expected = "\
 # HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the container in core-seconds
 # TYPE container_cpu_usage_seconds_total counter
@@ -96,7 +96,7 @@ resource_scrape_error 0
 }
 
 #[test]
-fn figures_that_are_missing_are_left_out_and_a_scrape_that_failed_says_so() {
+fn missing_values_are_left_out_and_a_failed_scrape_is_reported() {
     let mut partly = summary();
     partly.node.memory = None;
     let pod = &mut partly.pods[0];
@@ -120,7 +120,7 @@ fn figures_that_are_missing_are_left_out_and_a_scrape_that_failed_says_so() {
 }
 
 #[test]
-fn of_pods_of_one_name_the_youngest_is_told_of() {
+fn the_youngest_of_several_pods_with_one_name_is_reported() {
     let mut several = summary();
     let old = several.pods[0].clone();
     let mut new = old.clone();
@@ -131,15 +131,15 @@ fn of_pods_of_one_name_the_youngest_is_told_of() {
     let mut other = old.clone();
     other.pod_ref.namespace = "bank".to_owned();
     several.pods = vec![old, new, twin, other];
-    one_of_each_name(&mut several);
+    deduplicate_pods(&mut several);
     let left: Vec<&str> = several.pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
     assert_eq!(left, ["2-3", "1-2"]);
 }
 
 #[test]
-fn a_family_without_samples_is_not_mentioned_and_labels_are_escaped() {
-    let mut text = Text::default();
-    text.family(Family::gauge("nothing", "empty"));
-    text.family(Family::gauge("some", "one")).sample(&[("name", "a\"b\\c\nd")], 1.0, None);
+fn a_family_without_samples_is_omitted_and_labels_are_escaped() {
+    let mut text = PrometheusText::default();
+    text.family(MetricFamily::gauge("nothing", "empty"));
+    text.family(MetricFamily::gauge("some", "one")).sample(&[("name", "a\"b\\c\nd")], 1.0, None);
     assert_eq!(text.finish(), "# HELP some one\n# TYPE some gauge\nsome{name=\"a\\\"b\\\\c\\nd\"} 1\n");
 }

@@ -9,7 +9,7 @@ use std::{
 
 use oci_spec::runtime::LinuxSeccomp;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use vk_files::Root;
+use vk_files::RootDir;
 use vk_pod_engine::{
     backend::{ContainerConfig, Mount, Seccomp, Share},
     snapshot::SandboxState,
@@ -275,7 +275,7 @@ fn part(whole: &Path, mount: &Mount, image: &str) -> Result<PathBuf> {
     if mount.image_sub_path.is_empty() {
         return Ok(whole.to_owned());
     }
-    let handle = Root::open(whole).and_then(|root| root.handle(&mount.image_sub_path));
+    let handle = RootDir::open(whole).and_then(|root| root.handle(&mount.image_sub_path));
     let path = handle.ok().and_then(|handle| {
         let handle = std::os::fd::AsRawFd::as_raw_fd(&handle.as_fd());
         fs::read_link(format!("/proc/self/fd/{handle}")).ok()
@@ -318,7 +318,7 @@ fn provide_directory(rootfs: &Path, config: &ContainerConfig, path: &str) -> Res
     if below.is_empty() || is_inside(root, &below) {
         return Ok(());
     }
-    let made = Root::open(root).and_then(|root| root.create_dirs(&below, 0o755));
+    let made = RootDir::open(root).and_then(|root| root.create_dirs(&below, 0o755));
     made.map(drop).map_err(|error| {
         fault::told(Kind::Internal, format!("failed to make the working directory {path:?}: {error}"))
     })
