@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use vk_supervisor::Supervisor;
-
 use crate::Client;
 
 /// What a process lends to backends that work with its API server themselves.
@@ -11,8 +9,6 @@ use crate::Client;
 pub struct UpperCluster {
     /// As the process. Not fenced: who writes with it has to know that the node is his.
     pub client: Client,
-    /// Owns the tasks of backends.
-    pub supervisor: Supervisor,
     readers: Arc<dyn Fn(&str) -> Client + Send + Sync>,
 }
 
@@ -20,12 +16,8 @@ pub struct UpperCluster {
 
 impl UpperCluster {
     /// `readers` makes the client through which a node reads what its pods refer to.
-    pub fn new(
-        client: Client,
-        supervisor: Supervisor,
-        readers: impl Fn(&str) -> Client + Send + Sync + 'static,
-    ) -> Self {
-        Self { client, supervisor, readers: Arc::new(readers) }
+    pub fn new(client: Client, readers: impl Fn(&str) -> Client + Send + Sync + 'static) -> Self {
+        Self { client, readers: Arc::new(readers) }
     }
 
     /// The client through which a node reads what its pods refer to: as the node, where the process may.

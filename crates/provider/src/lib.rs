@@ -118,3 +118,5 @@ pub use self::{
     quantity::Quantity,
     resolve::Resolver,
 };
+/// Tasks of a backend: see [`Context::supervisor`].
+pub use vk_supervisor::{Supervisor, task};

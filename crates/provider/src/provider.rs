@@ -5,6 +5,7 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{StreamExt, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use vk_supervisor::Supervisor;
 
 use crate::{
     Result,
@@ -195,6 +196,10 @@ pub struct Context {
     pub shared_dir: PathBuf,
     /// What else the process lends to backends that ask for it.
     pub extensions: Extensions,
+    /// Owns the backend's background tasks: start them with [`Supervisor::spawn`], and let them end when
+    /// [`Supervisor::stopping`] resolves. The process waits for them when it stops, and stops when a
+    /// [critical](vk_supervisor::task::Kind::Critical) one ends unexpectedly. It stops after the node's last call has returned.
+    pub supervisor: Supervisor,
 }
 
 /// The backend of a provider that is exactly one node.

@@ -1,10 +1,10 @@
-//! How long to wait before trying again. It never gives up: giving up is a decision, and not one of a timer's.
+//! Exponential back-off. It never gives up: when to stop retrying is the caller's decision.
 
 use std::time::Duration;
 
 use rand::{Rng, RngExt as _};
 
-/// Waiting times that double from a first to a largest one, with jitter.
+/// Delays that double from `first` to `largest`, with jitter.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -13,26 +13,26 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with about `first`, and never waits longer than `largest`.
+    /// Creates a back-off whose first delay is about `first` and whose delays never exceed `largest`.
     pub const fn new(first: Duration, largest: Duration) -> Self {
         Self { first, largest, failures: 0 }
     }
 
-    /// The time to wait after one more failure: between half of the current step and the whole of it, so that many
-    /// waiters spread out. A time that the other side asked for is honoured, also beyond the largest step.
-    pub fn next(&mut self, asked: Option<Duration>, rng: &mut impl Rng) -> Duration {
+    /// The delay after one more failure: between half of the current step and the whole step, so that many waiters
+    /// spread out. A delay that the server asked for is honoured even if it exceeds `largest`.
+    pub fn next(&mut self, retry_after: Option<Duration>, rng: &mut impl Rng) -> Duration {
         let step = self.first.saturating_mul(2_u32.saturating_pow(self.failures)).min(self.largest);
         self.failures = self.failures.saturating_add(1);
         let wait = step.mul_f64(rng.random_range(0.5..=1.0));
-        asked.map_or(wait, |asked| asked + wait.min(Duration::from_secs(1)))
+        retry_after.map_or(wait, |retry_after| retry_after + wait.min(Duration::from_secs(1)))
     }
 
-    /// Begins anew after a success.
+    /// Starts over after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// How often it failed in a row.
+    /// The number of failures in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -48,7 +48,7 @@ mod tests {
     const LARGEST: Duration = Duration::from_secs(7);
 
     #[test]
-    fn waits_double_up_to_the_largest_and_never_end() {
+    fn delays_double_up_to_the_largest_and_never_end() {
         let mut rng = StdRng::seed_from_u64(1);
         let mut backoff = Backoff::new(FIRST, LARGEST);
         for failures in 0..10_000_u32 {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_the_other_side_asked_for_is_honoured() {
+    fn a_delay_that_the_server_asked_for_is_honoured() {
         let mut rng = StdRng::seed_from_u64(2);
         let asked = Duration::from_mins(1);
         for _ in 0..100 {

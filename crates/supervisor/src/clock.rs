@@ -1,31 +1,31 @@
-//! Time as a parameter.
+//! Wall-clock time as a parameter.
 //!
-//! Durations are measured with [`tokio::time::Instant`], which tests can pause and advance. What is written into
-//! Kubernetes objects is wall-clock time, and that comes from here.
+//! Durations are measured with [`tokio::time::Instant`], which tests can pause and advance. Timestamps in Kubernetes
+//! objects are wall-clock time; they come from a [`Clock`].
 
 use std::{fmt, sync::Arc};
 
 use jiff::{Timestamp, ToSpan as _};
 use tokio::time::Instant;
 
-/// Tells the wall-clock time.
+/// A source of wall-clock time.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// A clock that tells what this tells.
-    pub fn new(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// Creates a clock that calls `now`.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
     }
 
-    /// The system's clock.
-    #[expect(clippy::disallowed_methods, reason = "the one place where the system's clock is read")]
+    /// The system clock.
+    #[expect(clippy::disallowed_methods, reason = "the one place where the system clock is read")]
     pub fn system() -> Self {
         Self(Arc::new(Timestamp::now))
     }
 
-    /// A clock that starts at `start` and moves with tokio's time: a test that pauses and advances tokio's clock moves
-    /// this one too. Must be made inside a runtime.
+    /// Creates a clock that starts at `start` and moves with tokio's time, which tests can pause and advance. Call it
+    /// inside a tokio runtime.
     pub fn following_tokio(start: Timestamp) -> Self {
         let origin = Instant::now();
         Self(Arc::new(move || {
@@ -34,7 +34,7 @@ impl Clock {
         }))
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_following_clock_moves_with_the_paused_time_of_a_test() {
+    async fn a_clock_that_follows_tokio_moves_with_its_paused_time() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::following_tokio(start);
         tokio::time::advance(Duration::from_secs(90)).await;

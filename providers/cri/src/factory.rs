@@ -9,7 +9,7 @@ use vk_pod_engine::{
     settings,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
-use vk_supervisor::{Clock, Supervisor};
+use vk_supervisor::Clock;
 
 use crate::{
     client::Cri,
@@ -94,7 +94,7 @@ impl Factory for CriFactory {
             relist: RELIST,
             resync: RESYNC,
         };
-        let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &Supervisor::new())?;
+        let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &context.supervisor)?;
         engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
@@ -139,6 +139,7 @@ mod tests {
             state_dir: PathBuf::from("/state").join(node),
             shared_dir: PathBuf::from("/state"),
             extensions: vk_provider::Extensions::default(),
+            supervisor: vk_provider::Supervisor::new(),
         };
         let read = |config: Value| Settings::read(&Config::Inline(config)).unwrap();
         let configured = read(json!({ "root": "/data" }));

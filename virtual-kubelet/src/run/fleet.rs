@@ -33,8 +33,8 @@ use self::opening::open;
 use super::{
     address,
     kubelet::{Kubelets, Served},
+    leadership::Leadership,
     readers::Readers,
-    terms::Terms,
 };
 use crate::{
     Registry,
@@ -52,10 +52,12 @@ const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
 const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fleet {
     nodes: Arc<Mutex<BTreeMap<String, Member>>>,
-    /// Counts up whenever a node comes, goes or gets further.
+    /// Supervisors of nodes that their backend removed: a node that returns under such a name waits for its tasks.
+    removed: Arc<Mutex<BTreeMap<String, Supervisor>>>,
+    /// Counts up whenever a node comes, goes or makes progress.
     changes: watch::Sender<u64>,
 }
 
@@ -111,12 +113,16 @@ impl Common {
 // === impl Fleet ===
 
 impl Fleet {
-    /// Opens the backends and starts their nodes: none before all are open, because one that is refused ends the process.
+    /// Opens all backends, then starts their nodes: a backend that cannot be opened ends the process before any node exists.
+    ///
+    /// Nodes run under `supervisor`. The tasks of backends run under children of `process`, which stops later: a node that
+    /// stops may still wait for its backend.
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
         means: Means,
         supervisor: &Supervisor,
+        process: &Supervisor,
     ) -> Result<Self, Failure> {
         let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
@@ -144,7 +150,7 @@ impl Fleet {
             client,
         };
         let detected = address::internal_ip(common.client.server());
-        let fleet = Self { nodes: Arc::default(), changes: watch::Sender::new(0) };
+        let fleet = Self::default();
         let upper = upper(&common);
         let mut opened = Vec::new();
         for node in config.nodes {
@@ -152,7 +158,8 @@ impl Fleet {
                 return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
             };
             let extensions = Extensions::new().with(upper.clone());
-            let context = Context { extensions, ..context(&node, detected, &config.state_dir) };
+            let context = context(&node, detected, &config.state_dir, process.child());
+            let context = Context { extensions, ..context };
             let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
@@ -206,19 +213,15 @@ impl Fleet {
         common: &Common,
     ) {
         let (sender, progress) = watch::channel(Progress::default());
-        let supervisor = common.supervisor.child();
-        let terms = Terms {
+        let supervisor = self.supervisor_of(name, common);
+        let leadership = Leadership {
             progress: sender,
             supervisor: supervisor.clone(),
             pods_limit: common.pods_limit,
             elected: common.settings.lease.standby.is_some(),
         };
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
-        let earlier = self.nodes.lock().insert(name.to_owned(), member);
-        if let Some(earlier) = earlier {
-            error!(node = name, "a backend offers a node of this name twice: the earlier one is stopped");
-            earlier.supervisor.stop();
-        }
+        self.nodes.lock().insert(name.to_owned(), member);
         self.report(progress.clone(), &common.supervisor);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
         let kubelet_port = common.kubelets.serve(Served {
@@ -233,21 +236,30 @@ impl Fleet {
         let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
-        let begin = move |progress| {
-            // Nothing is written for the node but in the time that its lease gives; each term has its own.
-            let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
+        let controllers = move |progress, session: &Supervisor| {
+            // Writes for the node are fenced by its lease; each session has a fence of its own.
+            let client = base.client.fenced(Fence::default());
+            let common = Common { client, supervisor: session.clone(), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
             let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
-        let run = terms.serve(begin).instrument(span);
-        // It belongs to the whole process: the process waits for it when it stops.
-        common.supervisor.spawn(
-            format!("node {name}"),
-            task::Kind::Critical,
-            keep(run, common.supervisor.clone()),
-        );
+        let run = leadership.run(controllers).instrument(span);
+        supervisor.spawn(format!("node {name}"), task::Kind::Critical, run);
+    }
+
+    /// A supervisor for a node. Its tasks wait for those of an earlier node of the same name.
+    fn supervisor_of(&self, name: &str, common: &Common) -> Supervisor {
+        let earlier = self.nodes.lock().remove(name).map(|member| member.supervisor);
+        if earlier.is_some() {
+            error!(node = name, "a backend offers two nodes of this name: stopping the first");
+        }
+        let removed = self.removed.lock().remove(name);
+        match earlier.or(removed) {
+            Some(earlier) => common.supervisor.child_after(&earlier, common.pods_limit * 2),
+            None => common.supervisor.child(),
+        }
     }
 
     /// Passes on a node's progress to whoever waits for the whole fleet.
@@ -265,8 +277,9 @@ impl Fleet {
 
     fn remove(&self, name: &str) {
         let Some(member) = self.nodes.lock().remove(name) else { return };
-        info!(node = name, "the backend took the node back");
+        info!(node = name, "the backend removed the node");
         member.supervisor.stop();
+        self.removed.lock().insert(name.to_owned(), member.supervisor);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -303,17 +316,7 @@ impl Fleet {
 /// What backends may have of the cluster itself.
 fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
-    UpperCluster::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
-}
-
-/// A node that the backend took back may end; the process goes on without it.
-pub(super) async fn keep<E>(
-    run: impl Future<Output = Result<(), E>>,
-    supervisor: Supervisor,
-) -> Result<(), E> {
-    run.await?;
-    supervisor.stopping().await;
-    Ok(())
+    UpperCluster::new(common.client.clone(), move |node| readers.of(&client, node))
 }
 
 /// Of which Kubernetes the API server is, if it tells.
@@ -352,9 +355,15 @@ fn settings(config: &Resolved) -> Settings {
     }
 }
 
-/// What a provider is told about its node.
-pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::path::Path) -> Context {
+/// The context in which the backend of a node is opened. `supervisor` owns the backend's tasks.
+pub(crate) fn context(
+    node: &config::Node,
+    detected: IpAddr,
+    state_dir: &std::path::Path,
+    supervisor: Supervisor,
+) -> Context {
     Context {
+        supervisor,
         node_name: node.name.clone(),
         internal_ip: node.internal_ip.or(node.address).filter(|ip| !ip.is_unspecified()).unwrap_or(detected),
         kubelet_port: node.port,

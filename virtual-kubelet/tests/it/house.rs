@@ -16,6 +16,7 @@ const BOTTOM: [&str; 4] = ["vk-provider", "vk-spdy", "vk-supervisor", "vk-files"
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
     let engines = ["vk-pod-engine", "vk-container-group"];
     Some(match name {
+        "vk-provider" => vec!["vk-supervisor"],
         _ if BOTTOM.contains(&name) => vec!["vk-provider"],
         "vk-streaming" => vec!["vk-provider", "vk-spdy"],
         "vk-kube" => vec!["vk-supervisor"],

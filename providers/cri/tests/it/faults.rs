@@ -7,8 +7,8 @@ use vk_pod_engine::{
     ContainerBackend as _,
     backend::{Ran, told},
 };
-use vk_provider::{Error, error::Kind};
-use vk_provider_cri::{Cri, Limits};
+use vk_provider::{Config, Context, Error, Extensions, Factory as _, Supervisor, error::Kind};
+use vk_provider_cri::{Cri, CriFactory, Limits};
 use vk_testing::eventually;
 
 use crate::{
@@ -139,4 +139,33 @@ async fn answers_without_what_they_must_hold_are_errors_that_say_so() {
         assert_eq!(*error.kind(), Kind::Internal);
         assert!(error.message().contains(none), "{error}");
     }
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_backend_belong_to_the_supervisor_of_its_context() {
+    let (double, folder) = (Double::start(), tempfile::tempdir().unwrap());
+    let supervisor = Supervisor::new();
+    let context = Context {
+        node_name: "n".to_owned(),
+        internal_ip: [192, 0, 2, 1].into(),
+        kubelet_port: 10250,
+        operating_system: "linux".to_owned(),
+        cluster_domain: "cluster.local".to_owned(),
+        state_dir: folder.path().join("n"),
+        shared_dir: folder.path().to_owned(),
+        extensions: Extensions::default(),
+        supervisor: supervisor.child(),
+    };
+    let config = serde_json::json!({ "socket": double.socket() });
+    let backend = CriFactory.open(Config::Inline(config), context).await.unwrap();
+    let lists = || double.script().calls.iter().filter(|call| **call == "ListContainers").count();
+    eventually("the engine lists containers", Duration::from_secs(10), || async {
+        (lists() > 0).then_some(()).ok_or("no list yet")
+    })
+    .await;
+    assert!(supervisor.shut_down(Duration::from_secs(10)).await, "all tasks ended in time");
+    let before = lists();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(lists(), before, "the engine still lists containers");
+    drop(backend);
 }

@@ -19,6 +19,7 @@ fn context(node: &str) -> Context {
         state_dir: "/nonexistent".into(),
         shared_dir: "/nonexistent".into(),
         extensions: vk_provider::Extensions::default(),
+        supervisor: vk_provider::Supervisor::new(),
     }
 }
 
