@@ -1,7 +1,7 @@
 //! A lower cluster of many nodes and pods behind one virtual node: how soon a process that begins has seen all of it, how far the status of
 //! pods lags behind, and what that costs in memory. Nobody schedules and nobody runs anything: all objects are made straight through the API.
 
-mod bare;
+mod bare_cluster;
 
 use std::{collections::HashMap, fs, path::PathBuf, process::Command, time::Duration};
 
@@ -22,11 +22,11 @@ use tokio::{
 };
 use vk_testing::{ControlPlane, Usage, control_plane};
 
-pub(crate) use self::bare::BareCluster;
+pub(crate) use self::bare_cluster::BareCluster;
 use crate::{
-    contestant::{Contestant, Field, NODE, Prepared, ready},
-    machine::{Machine, peak_megabytes},
-    report::{Figure, Report, say, thousands},
+    candidate::{Candidate, CandidateArgs, Candidates, NODE, ready},
+    host_info::{HostInfo, peak_megabytes},
+    report::{Figure, Report, print_progress, thousands},
 };
 
 /// Requests that the client keeps under way.
@@ -52,19 +52,19 @@ pub(crate) struct Clusters {
     #[arg(long, default_value_t = 1000)]
     nodes: usize,
     #[command(flatten)]
-    field: Field,
+    field: CandidateArgs,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
 }
 
 /// Both clusters, with everything in them.
-struct Ground {
+struct TwoClusters {
     upper: ControlPlane,
     lower: ControlPlane,
     above: Api<Pod>,
     below: Api<Pod>,
-    /// What the namespace is called on each side.
+    /// What the namespace is called on each node.
     names: [String; 2],
     count: usize,
 }
@@ -72,22 +72,22 @@ struct Ground {
 impl Clusters {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
         // The others know nothing of clusters.
-        self.field.keep(&[Contestant::Bare, Contestant::Ours]);
+        self.field.keep(&[Candidate::Bare, Candidate::Ours]);
         let field = self.field.prepare(&self.out.join("logs"))?;
-        let mut report = Report::new(Machine::look()?);
-        for &contestant in &field.contestants {
-            report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+        let mut report = Report::new(HostInfo::detect()?);
+        for &candidate in &field.candidates {
+            report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
-            for &contestant in &field.contestants {
-                say(&format!(
-                    "{} of {} pods below on {} nodes, {contestant}",
+            for &candidate in &field.candidates {
+                print_progress(&format!(
+                    "{} of {} pods below on {} nodes, {candidate}",
                     thousands(count),
                     thousands(self.pods),
                     thousands(self.nodes)
                 ));
-                let figures = Box::pin(self.one(contestant, &field, count, &mut report.machine)).await;
-                report.outcome(contestant, count, figures)?;
+                let figures = Box::pin(self.one(candidate, &field, count, &mut report.host)).await;
+                report.outcome(candidate, count, figures)?;
                 report.save(&self.out, "pods-below")?;
             }
         }
@@ -96,24 +96,24 @@ impl Clusters {
 
     async fn one(
         &self,
-        who: Contestant,
-        field: &Prepared,
+        who: Candidate,
+        field: &Candidates,
         count: usize,
-        machine: &mut Machine,
+        host: &mut HostInfo,
     ) -> anyhow::Result<Vec<Figure>> {
-        let ground = self.prepare(count).await?;
-        machine.saw(&ground.upper).await?;
-        let nodes: Api<Node> = Api::all(ground.upper.admin()?);
+        let clusters = self.prepare(count).await?;
+        host.record_version(&clusters.upper).await?;
+        let nodes: Api<Node> = Api::all(clusters.upper.admin()?);
         let mut figures = Vec::new();
-        let observed = Observed::start(ground.above.clone());
+        let observer = StatusObserver::start(clusters.above.clone());
 
         // First of all the pods come below: ours makes them itself.
-        if who == Contestant::Ours {
-            let mut process = field.start(who, "pods-below-first", ground.ours(field)?)?;
+        if who == Candidate::Ours {
+            let mut process = field.start(who, "pods-below-first", clusters.ours(field)?)?;
             ready(&nodes, &mut process).await?;
             let begun = Instant::now();
-            ground.bind_above().await?;
-            ground.there(count).await?;
+            clusters.bind_above().await?;
+            clusters.there(count).await?;
             #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
             figures.push((
                 "bound pods to made below",
@@ -122,20 +122,20 @@ impl Clusters {
             ));
             process.kill()?;
         } else {
-            ground.bind_above().await?;
-            ground.make_below().await?;
+            clusters.bind_above().await?;
+            clusters.make_below().await?;
         }
         // While nobody looks, all of them begin to run.
-        ground.run_below("10.1.0.1").await?;
+        clusters.run_below("10.1.0.1").await?;
 
         let begun = Instant::now();
         let mut process = match who {
-            Contestant::Ours => field.start(who, "pods-below", ground.ours(field)?)?,
-            _ => field.start(who, "pods-below", ground.bare()?)?,
+            Candidate::Ours => field.start(who, "pods-below", clusters.ours(field)?)?,
+            _ => field.start(who, "pods-below", clusters.bare()?)?,
         };
-        if who == Contestant::Ours {
+        if who == Candidate::Ours {
             // It was Ready when its process ended, and nobody has told otherwise since: pods tell that it is there.
-            observed.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
+            observer.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
         } else {
             ready(&nodes, &mut process).await?;
         }
@@ -143,12 +143,12 @@ impl Clusters {
         let all = |seen: &HashMap<String, (String, Instant)>| {
             seen.values().filter(|(address, _)| address == "10.1.0.1").count() == count
         };
-        observed.wait(all).await?;
+        observer.wait(all).await?;
         figures.push(("start to all statuses told", begun.elapsed().as_secs_f64(), "s"));
         tokio::time::sleep(SETTLE).await;
         let idle = Usage::of(process.id()).context("it ended")?;
 
-        let (from, lags) = (Instant::now(), ground.lags(&observed).await?);
+        let (from, lags) = (Instant::now(), clusters.lags(&observer).await?);
         let busy = Usage::of(process.id())?;
         let at = |percent: usize| lags[(lags.len() * percent / 100).min(lags.len() - 1)].as_secs_f64();
         let ratio = idle.megabytes() / GOAL_MEGABYTES;
@@ -164,7 +164,7 @@ impl Clusters {
     }
 
     /// Starts both control planes, and makes the nodes and the pods of others.
-    async fn prepare(&self, count: usize) -> anyhow::Result<Ground> {
+    async fn prepare(&self, count: usize) -> anyhow::Result<TwoClusters> {
         let options = control_plane::Options::default();
         let (upper, lower) =
             tokio::try_join!(ControlPlane::start(options.clone()), ControlPlane::start(options))?;
@@ -182,13 +182,13 @@ impl Clusters {
         make(&others, made.collect()).await?;
         let (above, below) =
             (Api::namespaced(upper.admin()?, &names[0]), Api::namespaced(lower.admin()?, &names[1]));
-        Ok(Ground { upper, lower, above, below, names, count })
+        Ok(TwoClusters { upper, lower, above, below, names, count })
     }
 }
 
-// === impl Ground ===
+// === impl TwoClusters ===
 
-impl Ground {
+impl TwoClusters {
     fn own(&self, node: Option<&str>) -> Vec<Value> {
         (0..self.count).map(|index| pod(&format!("pod-{index}"), node)).collect()
     }
@@ -226,7 +226,7 @@ impl Ground {
     }
 
     /// Changes the status of pods below at a steady rate. Returns how long each took to show above, the shortest first.
-    async fn lags(&self, observed: &Observed) -> anyhow::Result<Vec<Duration>> {
+    async fn lags(&self, observer: &StatusObserver) -> anyhow::Result<Vec<Duration>> {
         let total = usize::try_from(RATE * SECONDS)?.min(self.count);
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
         let mut under_way = JoinSet::new();
@@ -245,7 +245,7 @@ impl Ground {
         let changed = |seen: &HashMap<String, (String, Instant)>| {
             seen.values().filter(|(address, _)| address == "10.1.0.2").count() >= total
         };
-        let seen = observed.wait(changed).await?;
+        let seen = observer.wait(changed).await?;
         let mut lags: Vec<Duration> = begun
             .iter()
             .filter_map(|(name, at)| Some(seen.get(name)?.1.saturating_duration_since(*at)))
@@ -255,7 +255,7 @@ impl Ground {
     }
 
     /// The command of ours between both clusters.
-    fn ours(&self, field: &Prepared) -> anyhow::Result<Command> {
+    fn ours(&self, field: &Candidates) -> anyhow::Result<Command> {
         let config = self.upper.data_dir().join("cluster.json");
         let [above, below] = &self.names;
         let text = json!({"kubeconfig": self.lower.admin_kubeconfig(), "namespaces": {above: below}});
@@ -278,12 +278,12 @@ impl Ground {
 }
 
 /// The addresses of the upper pods, and when each was seen first.
-struct Observed {
+struct StatusObserver {
     seen: watch::Receiver<HashMap<String, (String, Instant)>>,
     watching: JoinHandle<()>,
 }
 
-impl Observed {
+impl StatusObserver {
     fn start(pods: Api<Pod>) -> Self {
         let (sender, seen) = watch::channel(HashMap::new());
         #[expect(clippy::disallowed_methods, reason = "ended by its owner")]
@@ -318,7 +318,7 @@ impl Observed {
     }
 }
 
-impl Drop for Observed {
+impl Drop for StatusObserver {
     fn drop(&mut self) {
         self.watching.abort();
     }

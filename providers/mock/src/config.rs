@@ -11,10 +11,10 @@ use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
-    amount,
     fault::{Call, Fault},
-    life::Life,
-    world::Cidr,
+    lifecycle::Lifecycle,
+    quantity,
+    simulator::Cidr,
 };
 
 /// The section for nodes that have none of their own.
@@ -30,7 +30,7 @@ pub struct Settings {
     /// The range that pods get their addresses from.
     pub pod_cidr: Cidr,
     /// How pods live.
-    pub life: Life,
+    pub life: Lifecycle,
     /// What goes wrong.
     pub faults: HashMap<Call, Fault>,
     /// Whether pods wait for the files of their volumes. It costs a token of each pod that has one.
@@ -51,7 +51,7 @@ struct Section {
     provider_id: Option<String>,
     #[serde(rename = "podCIDR")]
     pod_cidr: Option<String>,
-    life: Life,
+    life: Lifecycle,
     faults: BTreeMap<String, Fault>,
     volumes: bool,
     backend: Option<PathBuf>,
@@ -144,7 +144,7 @@ impl Section {
 }
 
 fn quantity(key: &str, text: &str) -> Result<Quantity, String> {
-    amount::parse(text).map_err(|why| format!("{key}: {why}"))
+    quantity::parse(text).map_err(|why| format!("{key}: {why}"))
 }
 
 // === impl Text ===

@@ -13,9 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tokio::sync::watch;
-use vk_provider::{Error, Result, config::nearest, error::Kind};
-
-use crate::duration;
+use vk_provider::{Error, Result, config::nearest, duration, error::Kind};
 
 /// A call of the provider that is counted and can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,9 +85,9 @@ struct Active {
     touched: u64,
 }
 
-/// A call that may go on; its end goes through [`Pass::leave`].
+/// A call that may go on; its end goes through [`FaultGuard::leave`].
 #[derive(Debug)]
-pub(crate) struct Pass(Option<Error>);
+pub(crate) struct FaultGuard(Option<Error>);
 
 // === impl Call ===
 
@@ -243,11 +241,11 @@ impl Faults {
     }
 
     /// Counts a call and lets its fault happen.
-    pub(crate) async fn enter(&self, call: Call) -> Result<Pass> {
+    pub(crate) async fn enter(&self, call: Call) -> Result<FaultGuard> {
         self.0.calls[call as usize].fetch_add(1, Ordering::Relaxed);
         // Before the look at the fault, so that no change is missed.
         let mut version = self.watch();
-        let Some(fault) = self.hit(call) else { return Ok(Pass(None)) };
+        let Some(fault) = self.hit(call) else { return Ok(FaultGuard(None)) };
         if !fault.delay.is_zero() {
             tokio::time::sleep(fault.delay).await;
         }
@@ -258,7 +256,7 @@ impl Faults {
         }
         match fault.to_error(call) {
             Some(error) if !fault.after_success => Err(error),
-            later => Ok(Pass(later)),
+            later => Ok(FaultGuard(later)),
         }
     }
 
@@ -282,9 +280,9 @@ impl Faults {
     }
 }
 
-// === impl Pass ===
+// === impl FaultGuard ===
 
-impl Pass {
+impl FaultGuard {
     /// The call's answer, or the error that was to come after its success.
     pub(crate) fn leave<T>(self, answer: Result<T>) -> Result<T> {
         match self.0 {
@@ -295,7 +293,7 @@ impl Pass {
 }
 
 /// The error kind of this name.
-pub(crate) fn kind_named(name: &str) -> Result<Kind, String> {
+pub(crate) fn parse_kind(name: &str) -> Result<Kind, String> {
     let known = [
         Kind::NotFound,
         Kind::AlreadyExists,
@@ -318,7 +316,7 @@ pub(crate) fn kind_named(name: &str) -> Result<Kind, String> {
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
     let name = Option::<String>::deserialize(deserializer)?;
-    name.map(|name| kind_named(&name)).transpose().map_err(D::Error::custom)
+    name.map(|name| parse_kind(&name)).transpose().map_err(D::Error::custom)
 }
 
 #[cfg(test)]

@@ -1,44 +1,44 @@
 //! A provider whose pods live in memory, with a life that can be scripted.
 //!
-//! It runs nothing and pretends well: pods start, get ready, end and start again as their [`Life`] says, answer logs,
+//! It runs nothing and pretends well: pods start, get ready, end and start again as their [`Lifecycle`] says, answer logs,
 //! exec, attach, port-forward and stats, and calls fail, are slow or hang as their [`Fault`]s say. So it serves demos,
 //! benchmarks, simulated clusters and most of all tests.
 //!
 //! - [`MockFactory`] opens it from a configuration file; [`Mock::builder`] makes one in a test.
-//! - [`World`](world::World) is the pods themselves, a state machine; [`Host`] gives it a clock.
+//! - [`PodSimulator`](simulator::PodSimulator) is the pods themselves, a state machine; [`PodHost`] gives it a clock.
 //! - [`serve`] offers a host over a socket, so that pods can live in another process and survive the death of ours.
 //!
 //! One pod is scripted by annotations that begin with [`ANNOTATION_PREFIX`].
 
 mod ability;
-mod amount;
-mod clock;
+mod change_queue;
 mod config;
-mod duration;
+mod connection;
 mod factory;
 mod fault;
-mod host;
-mod inputs;
-mod life;
-mod link;
+mod lifecycle;
 mod mock;
-mod outbox;
+mod pod_host;
+mod protocol;
 mod provider;
-mod remote;
+mod quantity;
+mod remote_host;
+mod resolved_inputs;
 mod server;
-mod wire;
-pub mod world;
+pub mod simulator;
+mod time;
+
+pub use vk_supervisor::Clock;
 
 pub use self::{
-    clock::Clock,
     config::Settings,
     factory::MockFactory,
     fault::{Call, Fault, Faults},
-    host::Host,
-    life::{ANNOTATION_PREFIX, Life},
+    lifecycle::{ANNOTATION_PREFIX, Lifecycle},
     mock::{Builder, Mock},
+    pod_host::PodHost,
     server::serve,
-    world::Cidr,
+    simulator::Cidr,
 };
 
 /// A hash that is the same in every process, for figures that shall look arbitrary and stay the same (FNV-1a).

@@ -13,18 +13,19 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use vk_provider::{PodRef, Quantity, Result};
+use vk_supervisor::Clock;
 
 use crate::{
-    ability::{files::Disks, stats::Tally},
-    clock::Clock,
+    ability::{files::ContainerDisks, stats::CpuTimeTotal},
     config::Settings,
+    connection::{HostConnection, unexpected_reply},
     fault::{Call, Fault, Faults},
-    host::Host,
-    inputs::Inputs,
-    life::Life,
-    link::{Link, unexpected},
-    remote::Remote,
-    world::{Reply, Request},
+    lifecycle::Lifecycle,
+    pod_host::PodHost,
+    remote_host::RemoteHost,
+    resolved_inputs::ResolvedInputs,
+    simulator::{Reply, Request},
+    time::default_clock,
 };
 
 /// The mock provider of one node. Clones are the same mock.
@@ -35,20 +36,20 @@ pub(crate) struct Inner {
     pub(crate) node: Arc<str>,
     pub(crate) host_ip: IpAddr,
     pub(crate) settings: Settings,
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<Lifecycle>,
     pub(crate) capacity: Mutex<BTreeMap<String, Quantity>>,
     /// Counts the changes of the capacity.
     pub(crate) described: watch::Sender<u64>,
     pub(crate) faults: Faults,
-    pub(crate) link: Arc<Link>,
+    pub(crate) connection: Arc<HostConnection>,
     pub(crate) clock: Clock,
     pub(crate) opened: Timestamp,
     /// What the pods were started with.
-    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
+    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<ResolvedInputs>>>,
     /// What was copied into containers.
-    pub(crate) disks: Disks,
+    pub(crate) disks: ContainerDisks,
     /// The processor time of all pods that there were.
-    pub(crate) tally: Mutex<Tally>,
+    pub(crate) cpu_time: Mutex<CpuTimeTotal>,
 }
 
 /// Makes a [`Mock`].
@@ -58,7 +59,7 @@ pub struct Builder {
     host_ip: IpAddr,
     settings: Settings,
     clock: Option<Clock>,
-    host: Option<Host>,
+    host: Option<PodHost>,
 }
 
 // === impl Mock ===
@@ -110,9 +111,9 @@ impl Mock {
     /// How often a pod was created in the backend under each UID, by whatever process. More than one is a fault of the
     /// core, unless the pod vanished or was deleted in between.
     pub async fn journal(&self) -> Result<BTreeMap<Arc<str>, u32>> {
-        match self.0.link.call(Request::Journal).await? {
+        match self.0.connection.call(Request::Journal).await? {
             Reply::Journal(journal) => Ok(journal),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -123,20 +124,23 @@ impl Mock {
 
     /// Waits until the process that has the pods is connected; at once for pods in this process.
     pub async fn connected(&self, limit: Duration) -> Result<()> {
-        self.0.link.wait(limit).await
+        self.0.connection.wait(limit).await
     }
 
     pub(crate) async fn done(&self, request: Request) -> Result<()> {
-        match self.0.link.call(request).await? {
+        match self.0.connection.call(request).await? {
             Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }
 
 impl fmt::Debug for Mock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mock").field("node", &self.0.node).field("link", &self.0.link).finish_non_exhaustive()
+        f.debug_struct("Mock")
+            .field("node", &self.0.node)
+            .field("connection", &self.0.connection)
+            .finish_non_exhaustive()
     }
 }
 
@@ -151,7 +155,7 @@ impl Builder {
 
     /// How pods live.
     #[must_use]
-    pub fn life(mut self, life: Life) -> Self {
+    pub fn life(mut self, life: Lifecycle) -> Self {
         self.settings.life = life;
         self
     }
@@ -184,7 +188,7 @@ impl Builder {
 
     /// Pods live in this host, which other mocks may share.
     #[must_use]
-    pub fn host(self, host: Host) -> Self {
+    pub fn host(self, host: PodHost) -> Self {
         Self { host: Some(host), ..self }
     }
 
@@ -202,15 +206,15 @@ impl Builder {
         for (call, fault) in &settings.faults {
             faults.set(*call, fault.clone());
         }
-        let (clock, link) = match (host, &settings.backend) {
-            (Some(host), _) => (host.clock().clone(), Link::Here(host)),
+        let (clock, connection) = match (host, &settings.backend) {
+            (Some(host), _) => (host.clock().clone(), HostConnection::Local(host)),
             (None, Some(socket)) => {
-                let remote = Remote::new(socket.clone(), Arc::clone(&node));
-                (clock.unwrap_or_default(), Link::There(remote))
+                let remote = RemoteHost::new(socket.clone(), Arc::clone(&node));
+                (clock.unwrap_or_else(default_clock), HostConnection::Remote(remote))
             }
             (None, None) => {
-                let clock = clock.unwrap_or_default();
-                (clock.clone(), Link::Here(Host::new(clock)))
+                let clock = clock.unwrap_or_else(default_clock);
+                (clock.clone(), HostConnection::Local(PodHost::new(clock)))
             }
         };
         Mock(Arc::new(Inner {
@@ -221,12 +225,12 @@ impl Builder {
             settings,
             described: watch::Sender::new(0),
             faults,
-            link: Arc::new(link),
+            connection: Arc::new(connection),
             opened: clock.now(),
             clock,
             inputs: Mutex::default(),
-            disks: Disks::default(),
-            tally: Mutex::default(),
+            disks: ContainerDisks::default(),
+            cpu_time: Mutex::default(),
         }))
     }
 }

@@ -56,7 +56,7 @@ fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
     let look = |command: &str| {
         put(folder.path(), "proc/4242/comm", "kubelet\n");
         put(folder.path(), "proc/4242/cmdline", &command.replace(' ', "\0"));
-        kubelet::process(Some(socket), &machine)
+        kubelet::other_kubelet(Some(socket), &machine)
     };
     let usual = look("/usr/bin/kubelet --v=2");
     assert_eq!(usual.level, Level::Error);
@@ -72,7 +72,7 @@ fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
     );
     let configured = look("kubelet --config=/var/lib/kubelet/config.yaml");
     assert_eq!(configured.level, Level::Ok, "{configured}");
-    assert_eq!(kubelet::process(Some(Path::new("/run/crio/crio.sock")), &machine).level, Level::Error);
+    assert_eq!(kubelet::other_kubelet(Some(Path::new("/run/crio/crio.sock")), &machine).level, Level::Error);
 }
 
 #[test]
@@ -80,21 +80,21 @@ fn a_runtime_that_may_not_lower_oom_scores_must_be_told_not_to() {
     let folder = tempfile::tempdir().unwrap();
     let machine = good(folder.path());
     put(folder.path(), "proc/77/status", "CapEff:\t000001fffeffffff\n");
-    let mut peer = Peer { name: "containerd".into(), pid: Some(77), ..Peer::default() };
-    let findings = rights::examine(&peer, &machine);
+    let mut info = RuntimeInfo { name: "containerd".into(), pid: Some(77), ..RuntimeInfo::default() };
+    let findings = capabilities::examine(&info, &machine);
     let (level, line) = level_of(&findings, "OOM scores");
     assert_eq!(level, Level::Error);
     assert!(line.contains("restrict_oom_score_adj = true"), "{line}");
     assert_eq!(level_of(&findings, "resource limits").0, Level::Warning);
-    peer.config = json!({"restrictOOMScoreAdj": true});
-    assert_eq!(level_of(&rights::examine(&peer, &machine), "OOM scores").0, Level::Ok);
-    let crio = Peer { name: "cri-o".into(), pid: Some(77), ..Peer::default() };
-    assert_eq!(level_of(&rights::examine(&crio, &machine), "OOM scores").0, Level::Ok);
-    let unseen = Peer { name: "containerd".into(), pid: Some(78), ..Peer::default() };
-    let (level, line) = level_of(&rights::examine(&unseen, &machine), "OOM scores");
+    info.config = json!({"restrictOOMScoreAdj": true});
+    assert_eq!(level_of(&capabilities::examine(&info, &machine), "OOM scores").0, Level::Ok);
+    let crio = RuntimeInfo { name: "cri-o".into(), pid: Some(77), ..RuntimeInfo::default() };
+    assert_eq!(level_of(&capabilities::examine(&crio, &machine), "OOM scores").0, Level::Ok);
+    let unseen = RuntimeInfo { name: "containerd".into(), pid: Some(78), ..RuntimeInfo::default() };
+    let (level, line) = level_of(&capabilities::examine(&unseen, &machine), "OOM scores");
     assert_eq!(level, Level::Ok, "our own rights are the best guess: {line}");
     put(folder.path(), "proc/self/status", "CapEff:\t0000000000000000\n");
-    assert_eq!(level_of(&rights::examine(&unseen, &machine), "mounts").0, Level::Error);
+    assert_eq!(level_of(&capabilities::examine(&unseen, &machine), "mounts").0, Level::Error);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn cgroups_are_told_by_their_layout() {
     let folder = tempfile::tempdir().unwrap();
     let machine = machine(folder.path());
     let look = || {
-        let findings = cgroup::examine(&Peer::default(), &Settings::default(), &machine);
+        let findings = cgroup::examine(&RuntimeInfo::default(), &Settings::default(), &machine);
         level_of(&findings, "cgroups")
     };
     assert_eq!(look().0, Level::Error, "none at all");
@@ -127,9 +127,9 @@ fn the_runtimes_cgroup_driver_must_fit_the_machine_and_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
     let machine = good(folder.path());
     let look = |driver: &str, root: Option<&str>| {
-        let peer = Peer { cgroup_driver: Some(driver.into()), ..Peer::default() };
+        let info = RuntimeInfo { cgroup_driver: Some(driver.into()), ..RuntimeInfo::default() };
         let settings = Settings { cgroup_root: root.map(str::to_owned), ..Settings::default() };
-        level_of(&cgroup::examine(&peer, &settings, &machine), "cgroup driver").0
+        level_of(&cgroup::examine(&info, &settings, &machine), "cgroup driver").0
     };
     assert_eq!(look("cgroupfs", None), Level::Ok);
     assert_eq!(look("cgroupfs", Some("/pods")), Level::Ok);

@@ -17,7 +17,7 @@ use super::{
     logs::{Instance, Line},
     running,
 };
-use crate::{fault::Call, link::Link, mock::Mock};
+use crate::{connection::HostConnection, fault::Call, mock::Mock};
 
 #[async_trait]
 impl Attach for Mock {
@@ -30,15 +30,15 @@ impl Attach for Mock {
 
 impl Mock {
     async fn join(&self, container: &ContainerRef, options: AttachOptions) -> Result<Started> {
-        let status = running(&self.0.link, container).await?;
+        let status = running(&self.0.connection, container).await?;
         let restarts = status.restart_count;
         let instance = Instance::current(&status)
             .ok_or_else(|| Error::unavailable(format!("{container} is not running")))?;
         let log = self.follow(container, instance);
-        let (link, container) = (Arc::clone(&self.0.link), container.clone());
+        let (connection, container) = (Arc::clone(&self.0.connection), container.clone());
         Ok(Started::Session(Console::session(options, move |console| async move {
             let _ = converse(console, log).await;
-            exit_code(&link, &container, restarts).await
+            exit_code(&connection, &container, restarts).await
         })))
     }
 }
@@ -71,8 +71,8 @@ async fn converse(
 }
 
 /// How the attached process ended.
-async fn exit_code(link: &Link, container: &ContainerRef, restarts: i32) -> i32 {
-    let Ok(status) = container_status(link, container).await else { return KILLED };
+async fn exit_code(connection: &HostConnection, container: &ContainerRef, restarts: i32) -> i32 {
+    let Ok(status) = container_status(connection, container).await else { return KILLED };
     let state = if status.restart_count == restarts { &status.state } else { &status.last_state };
     let state = state.as_ref().filter(|state| state.waiting.is_none()).or(status.last_state.as_ref());
     state.and_then(|state| state.terminated.as_ref()).map_or(KILLED, |terminated| terminated.exit_code)

@@ -6,29 +6,29 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::{
+    archive,
     console::{BrokenPipe, Console, PIPE},
-    files::Files,
-    tar,
+    files::ContainerFiles,
 };
-use crate::inputs::Inputs;
+use crate::resolved_inputs::ResolvedInputs;
 
 /// What a command can find out about where it runs.
-pub(super) struct Surroundings {
+pub(super) struct CommandEnv {
     pub(super) hostname: String,
     pub(super) env: Vec<(String, String)>,
     /// What was copied into the container.
-    pub(super) files: Files,
+    pub(super) files: ContainerFiles,
     /// What it sees in its volumes.
-    pub(super) mounts: Mounts,
+    pub(super) mounts: MountedFiles,
 }
 
 /// The files that a container sees in its volumes.
-pub(super) struct Mounts {
-    pub(super) inputs: Option<Arc<Inputs>>,
+pub(super) struct MountedFiles {
+    pub(super) inputs: Option<Arc<ResolvedInputs>>,
     pub(super) container: String,
 }
 
-impl Mounts {
+impl MountedFiles {
     async fn read(&self, path: &str) -> Option<Bytes> {
         let inputs = self.inputs.as_ref()?;
         inputs.file(&self.container, path).await.map(|file| file.content)
@@ -40,7 +40,7 @@ const SIGPIPE: i32 = 141;
 const NOT_FOUND: i32 = 127;
 
 /// Runs a command to its end.
-pub(super) async fn run(words: Vec<String>, mut console: Console, here: Surroundings) -> i32 {
+pub(super) async fn run(words: Vec<String>, mut console: Console, here: CommandEnv) -> i32 {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let code = match words.as_slice() {
         ["sh" | "/bin/sh" | "bash" | "/bin/bash", "-c", script, ..] => {
@@ -53,7 +53,7 @@ pub(super) async fn run(words: Vec<String>, mut console: Console, here: Surround
     code.unwrap_or(SIGPIPE)
 }
 
-async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> Result<i32, BrokenPipe> {
+async fn builtin(words: &[&str], console: &mut Console, here: &CommandEnv) -> Result<i32, BrokenPipe> {
     match words {
         ["true" | "exit"] | [] => {}
         ["false"] => return Ok(1),
@@ -186,7 +186,7 @@ async fn no_such_file(console: &mut Console, program: &str, path: &str) -> Resul
 }
 
 /// Writes a file, or a folder with all that is in it, as an archive.
-async fn pack(path: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
+async fn pack(path: &str, console: &mut Console, files: &ContainerFiles) -> Result<i32, BrokenPipe> {
     let found = match files.read(path) {
         Some(file) => vec![(path.to_owned(), file)],
         None => files.below(path),
@@ -194,22 +194,21 @@ async fn pack(path: &str, console: &mut Console, files: &Files) -> Result<i32, B
     if found.is_empty() {
         return no_such_file(console, "tar", path).await;
     }
-    for (name, file) in found {
-        console.out(tar::head(&name, file.len())).await?;
-        console.out(&file).await?;
-        console.out(tar::padding(file.len())).await?;
-    }
-    console.out(tar::end()).await?;
+    let Ok(packed) = archive::pack(&found) else {
+        console.err(format!("tar: {path}: Cannot write\n")).await?;
+        return Ok(2);
+    };
+    console.out(packed).await?;
     Ok(0)
 }
 
 /// Reads an archive and keeps its files below a folder.
-async fn unpack(folder: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
-    let mut archive = BytesMut::new();
+async fn unpack(folder: &str, console: &mut Console, files: &ContainerFiles) -> Result<i32, BrokenPipe> {
+    let mut input = BytesMut::new();
     if let Some(mut stdin) = console.stdin.take() {
-        while stdin.read_buf(&mut archive).await.is_ok_and(|length| length > 0) {}
+        while stdin.read_buf(&mut input).await.is_ok_and(|length| length > 0) {}
     }
-    let Some(unpacked) = tar::unpack(archive.freeze()) else {
+    let Ok(unpacked) = archive::unpack(&input.freeze()) else {
         console.err("tar: this does not look like a tar archive\n").await?;
         return Ok(2);
     };

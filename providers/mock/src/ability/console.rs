@@ -86,12 +86,12 @@ async fn write(stream: Option<&mut DuplexStream>, bytes: &[u8]) -> Result<(), Br
 }
 
 /// A stream in both directions with its task, which ends with it.
-pub(super) struct Owned {
+pub(super) struct OwnedDuplex {
     pub(super) stream: DuplexStream,
     pub(super) _task: JoinSet<()>,
 }
 
-mod owned {
+mod owned_duplex {
     use std::{
         io,
         pin::Pin,
@@ -100,9 +100,9 @@ mod owned {
 
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-    use super::Owned;
+    use super::OwnedDuplex;
 
-    impl AsyncRead for Owned {
+    impl AsyncRead for OwnedDuplex {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -112,7 +112,7 @@ mod owned {
         }
     }
 
-    impl AsyncWrite for Owned {
+    impl AsyncWrite for OwnedDuplex {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,

@@ -9,7 +9,7 @@ use vk_provider::{
 };
 
 use super::{
-    command::{self, Mounts, Surroundings},
+    command::{self, CommandEnv, MountedFiles},
     console::Console,
     ended, running,
 };
@@ -41,21 +41,22 @@ impl Mock {
         if command.first().is_none_or(String::is_empty) {
             return Err(Error::invalid(format!("run a command in {container}: none is given")));
         }
-        let restarts = running(&self.0.link, container).await?.restart_count;
+        let restarts = running(&self.0.connection, container).await?.restart_count;
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
         let env = if wants_env { self.environment(container, restarts).await? } else { Vec::new() };
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
-        let here = Surroundings {
+        let here = CommandEnv {
             hostname: container.pod.name.to_string(),
             env,
             files: self.0.disks.of(container),
-            mounts: Mounts { inputs, container: container.container.clone() },
+            mounts: MountedFiles { inputs, container: container.container.clone() },
         };
-        let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
+        let (connection, container, words) =
+            (Arc::clone(&self.0.connection), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {
                 code = command::run(words, console, here) => code,
-                () = ended(&link, &container, restarts) => KILLED,
+                () = ended(&connection, &container, restarts) => KILLED,
             }
         })))
     }

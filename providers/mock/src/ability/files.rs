@@ -16,20 +16,20 @@ const FOLDERS: [&str; 4] = ["/", "/tmp", "/root", "/var/tmp"];
 
 /// The files of all containers, by pod and container.
 #[derive(Debug, Default)]
-pub(crate) struct Disks(Mutex<HashMap<Arc<str>, HashMap<String, Files>>>);
+pub(crate) struct ContainerDisks(Mutex<HashMap<Arc<str>, HashMap<String, ContainerFiles>>>);
 
 /// The files of one container. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Files(Arc<Mutex<BTreeMap<String, Bytes>>>);
+pub(super) struct ContainerFiles(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
 /// The disk is full.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct DiskFull;
 
-// === impl Disks ===
+// === impl ContainerDisks ===
 
-impl Disks {
-    pub(super) fn of(&self, container: &ContainerRef) -> Files {
+impl ContainerDisks {
+    pub(super) fn of(&self, container: &ContainerRef) -> ContainerFiles {
         let mut disks = self.0.lock();
         let of_pod = disks.entry(Arc::clone(&container.pod.uid)).or_default();
         of_pod.entry(container.container.clone()).or_default().clone()
@@ -41,18 +41,18 @@ impl Disks {
     }
 }
 
-// === impl Files ===
+// === impl ContainerFiles ===
 
-impl Files {
+impl ContainerFiles {
     pub(super) fn read(&self, path: &str) -> Option<Bytes> {
         self.0.lock().get(&clean(path)).cloned()
     }
 
-    pub(super) fn write(&self, path: &str, content: Bytes) -> Result<(), Full> {
+    pub(super) fn write(&self, path: &str, content: Bytes) -> Result<(), DiskFull> {
         let (mut files, path) = (self.0.lock(), clean(path));
         let others: usize = files.iter().filter(|(name, _)| **name != path).map(|(_, file)| file.len()).sum();
         if others + content.len() > DISK {
-            return Err(Full);
+            return Err(DiskFull);
         }
         files.insert(path, content);
         Ok(())
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_disk_has_an_end_and_a_file_written_anew_counts_once() {
-        let files = Files::default();
+        let files = ContainerFiles::default();
         let half = Bytes::from(vec![0; DISK / 2 + 1]);
         files.write("/a", half.clone()).unwrap();
         files.write("/a", half.clone()).unwrap();

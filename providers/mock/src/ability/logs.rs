@@ -12,13 +12,14 @@ use vk_provider::{
     ability::{LogBody, LogOptions, LogStream, Logs, Output},
     error::Kind,
 };
+use vk_supervisor::Clock;
 
 use super::container_status;
 use crate::{
-    clock::{Clock, after, between},
+    connection::HostConnection,
     fault::Call,
-    link::Link,
     mock::Mock,
+    time::{after, between},
 };
 
 /// A log keeps the lines of so many seconds, as if the older ones had been rotated away.
@@ -42,7 +43,7 @@ pub(super) struct Line {
 
 /// A log that goes on while its container runs.
 struct Follower {
-    link: Arc<Link>,
+    connection: Arc<HostConnection>,
     clock: Clock,
     container: ContainerRef,
     instance: Instance,
@@ -61,7 +62,7 @@ impl Logs for Mock {
 
 impl Mock {
     async fn log(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
-        let status = container_status(&self.0.link, container).await?;
+        let status = container_status(&self.0.connection, container).await?;
         let stamp = |line: Line| Ok(Bytes::from(format!("{} {}\n", line.at, line.text)));
         let instance = if options.previous {
             Instance::previous(&status)
@@ -90,7 +91,7 @@ impl Mock {
     ) -> stream::BoxStream<'static, io::Result<Line>> {
         let now = self.0.clock.now();
         let follower = Follower {
-            link: Arc::clone(&self.0.link),
+            connection: Arc::clone(&self.0.connection),
             clock: self.0.clock.clone(),
             container: container.clone(),
             waiting: instance.lines(0, now).into(),
@@ -116,7 +117,7 @@ impl Follower {
                 return Ok(None);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let status = match container_status(&self.link, &self.container).await {
+            let status = match container_status(&self.connection, &self.container).await {
                 Ok(status) => status,
                 Err(error) if *error.kind() == Kind::NotFound => return Ok(None),
                 Err(error) => return Err(io::Error::other(error)),

@@ -15,11 +15,11 @@ use vk_provider::{
 
 use super::statuses;
 use crate::{
-    clock::between,
     fault::Call,
     fnv,
     mock::Mock,
-    world::{Listed, Meter, meter::grown},
+    simulator::{ListedPod, UsageCounter, usage::grown},
+    time::between,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -29,20 +29,21 @@ const NODE_MEMORY: u64 = 200 * MIB;
 
 /// The processor time of a node's pods. That of the node never goes back, though pods with their share of it go away.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CpuTimeTotal {
     at: Timestamp,
     gone: u64,
     there: HashMap<Arc<str>, u64>,
 }
 
-// === impl Tally ===
+// === impl CpuTimeTotal ===
 
-impl Tally {
+impl CpuTimeTotal {
     /// The sum for all pods that there were, in nanoseconds, after these were seen.
-    fn count(&mut self, pods: &[Listed], now: Timestamp) -> u64 {
+    fn count(&mut self, pods: &[ListedPod], now: Timestamp) -> u64 {
         // Of two that look at once the older look may come second; what has gone since must not count twice.
         if now >= self.at {
-            let total = |listed: &Listed| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
+            let total =
+                |listed: &ListedPod| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
             let there = pods.iter().map(|listed| (Arc::clone(&listed.pod.uid), total(listed))).collect();
             let before = std::mem::replace(&mut self.there, there);
             let left = before.iter().filter(|(uid, _)| !self.there.contains_key(*uid));
@@ -57,16 +58,16 @@ impl Tally {
 impl Stats for Mock {
     async fn summary(&self) -> Result<Summary> {
         let pass = self.0.faults.enter(Call::Stats).await?;
-        // Before the look, so that the tally can tell which of two looks is the older.
+        // Before the look, so that the cpu_time can tell which of two looks is the older.
         let now = self.0.clock.now();
-        let summary = self.0.link.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
+        let summary = self.0.connection.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
         pass.leave(summary)
     }
 }
 
 impl Mock {
-    fn summarise(&self, pods: &[Listed], now: Timestamp) -> Summary {
-        let spent = grown(NODE_CPU, self.0.opened, now) + self.0.tally.lock().count(pods, now);
+    fn summarise(&self, pods: &[ListedPod], now: Timestamp) -> Summary {
+        let spent = grown(NODE_CPU, self.0.opened, now) + self.0.cpu_time.lock().count(pods, now);
         let pods: Vec<PodStats> = pods.iter().filter_map(|listed| pod_stats(listed, now)).collect();
         let sum = |figure: fn(&PodStats) -> Option<u64>| pods.iter().filter_map(figure).sum::<u64>();
         let rate = NODE_CPU + sum(|pod| pod.cpu.as_ref()?.usage_nano_cores);
@@ -89,7 +90,7 @@ impl Mock {
 }
 
 /// Figures of a pod that runs.
-fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
+fn pod_stats(listed: &ListedPod, now: Timestamp) -> Option<PodStats> {
     let start_time = listed.status.start_time.as_ref()?.0;
     let containers: Vec<ContainerStats> =
         statuses(&listed.status).filter_map(|status| container_stats(listed, status, now)).collect();
@@ -116,9 +117,9 @@ fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
     })
 }
 
-fn container_stats(listed: &Listed, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
+fn container_stats(listed: &ListedPod, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
     let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
-    let meter: &Meter = listed.meters.get(&status.name)?;
+    let meter: &UsageCounter = listed.meters.get(&status.name)?;
     let seed = fnv(format!("{}/{}", listed.pod.uid, status.name).as_bytes());
     Some(ContainerStats {
         name: status.name.clone(),

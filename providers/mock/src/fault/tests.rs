@@ -80,6 +80,6 @@ async fn a_slow_call_takes_as_long_as_it_is_told() {
 
 #[test]
 fn an_unknown_kind_of_error_is_refused_with_the_nearest_one() {
-    assert!(kind_named("Unavalable").unwrap_err().contains("did you mean Unavailable?"));
-    assert!(kind_named("zzz").unwrap_err().contains("NotFound, AlreadyExists"));
+    assert!(parse_kind("Unavalable").unwrap_err().contains("did you mean Unavailable?"));
+    assert!(parse_kind("zzz").unwrap_err().contains("NotFound, AlreadyExists"));
 }
