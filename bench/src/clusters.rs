@@ -1,5 +1,5 @@
-//! A lower cluster of many nodes and pods behind one virtual node: how soon a process that begins has seen all of it, how far the status of
-//! pods lags behind, and what that costs in memory. Nobody schedules and nobody runs anything: all objects are made straight through the API.
+//! A large lower cluster behind one virtual node: time to the first sync, lag of pod statuses, and memory. There is no scheduler and no
+//! kubelet: all objects are created through the API.
 
 mod bare_cluster;
 
@@ -29,14 +29,14 @@ use crate::{
     report::{Figure, Report, print_progress, thousands},
 };
 
-/// Requests that the client keeps under way.
+/// Concurrent requests of the client.
 const CONCURRENCY: usize = 64;
 const LIMIT: Duration = Duration::from_mins(10);
-/// Memory is read this long after what it is read for.
+/// Time before memory is measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// What our process may hold with 20,000 pods and 1,000 nodes below it.
+/// Memory goal of our process with 20,000 pods and 1,000 nodes in the lower cluster.
 const GOAL_MEGABYTES: f64 = 250.0;
-/// Changes of status in a second, and for how many seconds.
+/// Status changes per second, and the duration in seconds.
 const RATE: u32 = 100;
 const SECONDS: u32 = 20;
 
@@ -58,20 +58,20 @@ pub(crate) struct Clusters {
     out: PathBuf,
 }
 
-/// Both clusters, with everything in them.
+/// The upper and the lower cluster.
 struct TwoClusters {
     upper: ControlPlane,
     lower: ControlPlane,
     above: Api<Pod>,
     below: Api<Pod>,
-    /// What the namespace is called on each node.
+    /// Names of the namespace in the upper and the lower cluster.
     names: [String; 2],
     count: usize,
 }
 
 impl Clusters {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // The others know nothing of clusters.
+        // The rivals have no provider for clusters.
         self.field.keep(&[Candidate::Bare, Candidate::Ours]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(HostInfo::detect()?);
@@ -107,7 +107,7 @@ impl Clusters {
         let mut figures = Vec::new();
         let observer = StatusObserver::start(clusters.above.clone());
 
-        // First of all the pods come below: ours makes them itself.
+        // First the pods are created in the lower cluster; our process does it itself.
         if who == Candidate::Ours {
             let mut process = field.start(who, "pods-below-first", clusters.ours(field)?)?;
             ready(&nodes, &mut process).await?;
@@ -125,7 +125,7 @@ impl Clusters {
             clusters.bind_above().await?;
             clusters.make_below().await?;
         }
-        // While nobody looks, all of them begin to run.
+        // All of them start to run while no process watches.
         clusters.run_below("10.1.0.1").await?;
 
         let begun = Instant::now();
@@ -134,7 +134,7 @@ impl Clusters {
             _ => field.start(who, "pods-below", clusters.bare()?)?,
         };
         if who == Candidate::Ours {
-            // It was Ready when its process ended, and nobody has told otherwise since: pods tell that it is there.
+            // The node is still Ready from before, so wait for the first status instead.
             observer.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
         } else {
             ready(&nodes, &mut process).await?;
@@ -163,7 +163,7 @@ impl Clusters {
         Ok(figures)
     }
 
-    /// Starts both control planes, and makes the nodes and the pods of others.
+    /// Starts both control planes, and creates the nodes and the pods of others.
     async fn prepare(&self, count: usize) -> anyhow::Result<TwoClusters> {
         let options = control_plane::Options::default();
         let (upper, lower) =
@@ -201,11 +201,11 @@ impl TwoClusters {
         make(&self.below, self.own(None)).await
     }
 
-    /// Waits until so many pods are below.
+    /// Waits until the lower cluster has this number of pods.
     async fn there(&self, count: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
-            // The first page tells how many more there are.
+            // The first page contains the number of remaining items.
             let list = self.below.list_metadata(&ListParams::default().limit(1)).await?;
             let more = list.metadata.remaining_item_count.unwrap_or(0);
             let there = list.items.len() + usize::try_from(more)?;
@@ -217,7 +217,7 @@ impl TwoClusters {
         }
     }
 
-    /// Says of all pods below what a kubelet would.
+    /// Sets all pods in the lower cluster to Running.
     async fn run_below(&self, address: &str) -> anyhow::Result<()> {
         let patches =
             (0..self.count).map(|index| run(self.below.clone(), format!("pod-{index}"), address.to_owned()));
@@ -225,7 +225,7 @@ impl TwoClusters {
         Ok(())
     }
 
-    /// Changes the status of pods below at a steady rate. Returns how long each took to show above, the shortest first.
+    /// Changes the status of lower pods at a constant rate. Returns how long each took to reach the upper cluster, in ascending order.
     async fn lags(&self, observer: &StatusObserver) -> anyhow::Result<Vec<Duration>> {
         let total = usize::try_from(RATE * SECONDS)?.min(self.count);
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
@@ -238,7 +238,7 @@ impl TwoClusters {
             under_way.spawn(async move { patch.await.map(|()| (name, Instant::now())) });
         }
         while let Some(one) = under_way.join_next().await {
-            // From when the lower API server has it: what it takes to write it is not anybody's lag.
+            // From the response of the lower API server: the time of the write is not part of the lag.
             let (name, at) = one??;
             begun.insert(name, at);
         }
@@ -254,7 +254,7 @@ impl TwoClusters {
         Ok(lags)
     }
 
-    /// The command of ours between both clusters.
+    /// The command that runs our process between both clusters.
     fn ours(&self, field: &Candidates) -> anyhow::Result<Command> {
         let config = self.upper.data_dir().join("cluster.json");
         let [above, below] = &self.names;
@@ -267,7 +267,7 @@ impl TwoClusters {
         Ok(command)
     }
 
-    /// The bare client between both clusters.
+    /// The command that runs the bare client between both clusters.
     fn bare(&self) -> anyhow::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bare-cluster");
@@ -277,7 +277,7 @@ impl TwoClusters {
     }
 }
 
-/// The addresses of the upper pods, and when each was seen first.
+/// Watches the addresses of the upper pods, with the time of each change.
 struct StatusObserver {
     seen: watch::Receiver<HashMap<String, (String, Instant)>>,
     watching: JoinHandle<()>,
@@ -314,7 +314,7 @@ impl StatusObserver {
     ) -> anyhow::Result<HashMap<String, (String, Instant)>> {
         let mut seen = self.seen.clone();
         let found = tokio::time::timeout(LIMIT, seen.wait_for(|seen| wanted(seen))).await;
-        Ok(found.context("not all statuses were told")??.clone())
+        Ok(found.context("not all statuses arrived")??.clone())
     }
 }
 
@@ -324,7 +324,7 @@ impl Drop for StatusObserver {
     }
 }
 
-/// Makes objects, many at a time.
+/// Creates objects concurrently.
 async fn make<K>(api: &Api<K>, objects: Vec<Value>) -> anyhow::Result<()>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
@@ -337,7 +337,7 @@ where
     Ok(())
 }
 
-/// Says of a pod that it runs, at this address.
+/// Sets a pod to Running with this address.
 async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()> {
     let running = json!({"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "name": "main", "ready": true,
         "started": true, "restartCount": 0, "image": "bench", "imageID": "", "containerID": "bench://1"});
@@ -345,7 +345,7 @@ async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()
     let conditions = kinds.map(|kind| json!({"type": kind, "status": "True"}));
     let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
         "startTime": "2026-01-01T00:00:00Z", "conditions": conditions, "containerStatuses": [running]});
-    // Addresses of before are not to stay beside the new one.
+    // A merge patch, so that earlier addresses are replaced.
     let body = json!({"status": status});
     pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await?;
     Ok(())

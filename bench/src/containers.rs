@@ -34,7 +34,7 @@ const PROGRAM: [&str; 2] = ["sleep", "3600"];
 /// Bytes of each file of a large image, and how many files it has.
 const MEGABYTE: u32 = 1 << 20;
 const LARGE: u32 = 256;
-/// A kubelet looks at its machine first.
+/// How long until the node is Ready. A kubelet inspects the host first.
 const READY: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
@@ -344,7 +344,7 @@ fn times(up: &StartTimes, down: Duration) -> Vec<Figure> {
     ]
 }
 
-/// It does not hear that it shall end, being the first process of its container, so all of its grace is spent.
+/// As the first process of its container it ignores SIGTERM, so the whole grace period passes.
 fn sleeping() -> Value {
     json!({
         "terminationGracePeriodSeconds": 1,

@@ -66,7 +66,7 @@ impl Exec {
     async fn one(&self, testbed: &Testbed, who: Candidate) -> anyhow::Result<Vec<Figure>> {
         let node = if who == Candidate::Bare { &testbed.bare } else { &testbed.ours };
         // First, while the process is almost as it started.
-        let mut figures = measurement::crowd(testbed, node, self.count).await?;
+        let mut figures = measurement::concurrent_sessions(testbed, node, self.count).await?;
         let (p50, p99) = measurement::first_byte(testbed, node, self.first).await?;
         figures.push(("first byte of a command, p50", p50, "ms"));
         figures.push(("first byte of a command, p99", p99, "ms"));
@@ -98,11 +98,7 @@ impl Exec {
         }
         let names = ["to a command and back, by WebSocket", "to a command and back, by SPDY"];
         for (name, transport) in names.into_iter().zip(transports) {
-            figures.push((
-                name,
-                measurement::there_and_back(testbed, node, transport, self.megabytes).await?,
-                "MB/s",
-            ));
+            figures.push((name, measurement::echo(testbed, node, transport, self.megabytes).await?, "MB/s"));
         }
         Ok(figures)
     }

@@ -1,5 +1,5 @@
-//! Draws what was measured: one panel per question, one bar per candidate. Rates and times differ by powers of ten and get a
-//! logarithmic scale; memory and processors do not.
+//! Plots the results: one panel per measurement, one bar per candidate. Rates and times have a logarithmic scale; memory and CPU a linear
+//! one.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -19,9 +19,9 @@ const BAR: f64 = 18.0;
 const STEP: f64 = 24.0;
 const HEAD: f64 = 62.0;
 const PANEL: f64 = 44.0;
-/// The least that a logarithmic scale shows.
+/// The minimum of a logarithmic scale.
 const LEAST: f64 = 1e-3;
-/// Ours stands out; colours that can also be told apart by those who see few of them.
+/// Colours that colour-blind readers can distinguish.
 const OURS: &str = "#0072b2";
 const LIMIT: &str = "#999999";
 const RIVAL: &str = "#e69f00";
@@ -70,13 +70,13 @@ impl Plot {
                 );
             }
         }
-        fs::write(&self.out, svg(&panels, &pods.machine))
+        fs::write(&self.out, svg(&panels, &pods.host))
             .with_context(|| format!("cannot write {}", self.out.display()))
     }
 }
 
 impl Panel {
-    /// None when nobody was measured.
+    /// `None` if nothing was measured.
     fn of(report: &Report, what: &str, count: usize, things: &str) -> Option<Self> {
         let mut bars: Vec<(Candidate, f64)> = report
             .records

@@ -81,11 +81,11 @@ impl PodLoad {
 
     /// Creates a load without a node: the bare client writes the statuses and removes the pods.
     pub(crate) fn bare(pods: Api<Pod>, count: usize) -> Self {
-        // As a kubelet does it: whoever creates pods does not wait for their status, and the other transport round.
+        // As with a kubelet, creating pods and writing their statuses do not wait for each other.
         let (sender, queue) = mpsc::unbounded_channel::<String>();
         let patching = patch_all(pods.clone(), queue);
         let mut load = Self::new(pods, count);
-        burst.queue = Some((sender, patching));
+        load.queue = Some((sender, patching));
         load
     }
 

@@ -1,4 +1,4 @@
-//! The least that somebody between two clusters has to do: look at all that is below once, then pass each status on.
+//! The minimum work between two clusters: list the lower cluster once, then copy each status.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What is measured, the same for our node and for the one that knows no protocol.
+//! The measurements, the same for our node and for the bare kubelet.
 
 use std::time::Duration;
 
@@ -21,38 +21,38 @@ use super::{
 };
 use crate::report::Figure;
 
-/// Memory is read this long after what it is read for.
+/// Time before memory is measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// No measure takes longer.
+/// The timeout of a measurement.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// How a command is spoken to.
+/// The protocol of an exec session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// By nothing: bytes as they are.
+    /// None: raw bytes.
     Raw,
-    /// As kubectl does it: WebSocket, version 5, which the API server passes on to the node as it is.
+    /// WebSocket, version 5, as used by kubectl; the API server forwards it to the node.
     WebSocket,
-    /// As clients before 1.29 do it: SPDY, version 4, which the API server passes on too.
+    /// SPDY, version 4, as used by clients before 1.29; the API server forwards it too.
     Spdy,
 }
 
-/// A command that runs.
-struct Running {
+/// A running command.
+struct ExecSession {
     input: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     output: Box<dyn AsyncRead + Send + Unpin>,
-    /// Dropped with the command: before that it must not end.
+    /// Keeps the session open.
     _session: Option<Session>,
 }
 
-/// Starts a command over a connection of its own.
+/// Starts a command on a new connection.
 async fn start(
     testbed: &Testbed,
     node: &TestNode,
     transport: Transport,
     command: &[&str],
     has_input: bool,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<ExecSession> {
     let io = testbed.connect().await?;
     let mut target = format!("{}?container=main&stdout=true", node.path);
     if has_input {
@@ -73,14 +73,14 @@ async fn start(
     let mut session = client::exec_over(io, request, &[protocol], &options, &Limits::default()).await?;
     let input = session.stdin.take();
     let output = session.stdout.take().context("no output")?;
-    Ok(Running {
+    Ok(ExecSession {
         input: input.map(|input| Box::new(input) as _),
         output: Box::new(output),
         _session: Some(session),
     })
 }
 
-async fn bare<IO>(mut io: IO, host: &str, target: &str) -> anyhow::Result<Running>
+async fn bare<IO>(mut io: IO, host: &str, target: &str) -> anyhow::Result<ExecSession>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -102,12 +102,12 @@ where
     anyhow::ensure!(said.starts_with("HTTP/1.1 101"), "no upgrade: {said}");
     let rest = std::io::Cursor::new(answer.split_off(end));
     let (read, write) = tokio::io::split(io);
-    Ok(Running { input: Some(Box::new(write)), output: Box::new(rest.chain(read)), _session: None })
+    Ok(ExecSession { input: Some(Box::new(write)), output: Box::new(rest.chain(read)), _session: None })
 }
 
-/// Megabytes a second, when all of them have come.
+/// Megabytes per second, if all bytes have arrived.
 pub(super) fn rate(megabytes: u32, bytes: usize, took: Duration) -> anyhow::Result<f64> {
-    anyhow::ensure!(bytes == megabytes as usize * 1_000_000, "{bytes} bytes came of {megabytes} MB");
+    anyhow::ensure!(bytes == megabytes as usize * 1_000_000, "{bytes} bytes of {megabytes} MB arrived");
     Ok(f64::from(megabytes) / took.as_secs_f64())
 }
 
@@ -116,7 +116,7 @@ async fn in_time<T>(what: &str, work: impl Future<Output = anyhow::Result<T>>) -
     done.with_context(|| format!("{what} took more than {LIMIT:?}"))?.with_context(|| what.to_owned())
 }
 
-/// A command that writes so much: from the connection to the last byte.
+/// Throughput of the output of a command, from the connect to the last byte.
 pub(super) async fn output(
     testbed: &Testbed,
     node: &TestNode,
@@ -134,8 +134,8 @@ pub(super) async fn output(
     .await
 }
 
-/// A command that gives back what it gets: from the connection to the last byte. Each byte is counted once.
-pub(super) async fn there_and_back(
+/// Throughput of a command that echoes its input, from the connect to the last byte. Each byte is counted once.
+pub(super) async fn echo(
     testbed: &Testbed,
     node: &TestNode,
     transport: Transport,
@@ -143,14 +143,15 @@ pub(super) async fn there_and_back(
 ) -> anyhow::Result<f64> {
     in_time("to a command and back", async {
         let begun = Instant::now();
-        let Running { input, mut output, _session } = start(testbed, node, transport, &["cat"], true).await?;
+        let ExecSession { input, mut output, _session } =
+            start(testbed, node, transport, &["cat"], true).await?;
         let mut input = input.context("no input")?;
         let feed = async {
-            let piece = vec![0; CHUNK];
+            let chunk = vec![0; CHUNK];
             let mut left = megabytes as usize * 1_000_000;
             while left > 0 {
                 let length = left.min(CHUNK);
-                input.write_all(&piece[..length]).await?;
+                input.write_all(&chunk[..length]).await?;
                 left -= length;
             }
             input.flush().await?;
@@ -162,11 +163,11 @@ pub(super) async fn there_and_back(
     .await
 }
 
-/// Reads until there is nothing more, or all is there.
+/// Reads until the end, or until all bytes have arrived.
 async fn drain(output: &mut (impl AsyncRead + Unpin), megabytes: u32) -> anyhow::Result<usize> {
-    let (mut piece, mut all) = (vec![0; CHUNK], 0);
+    let (mut chunk, mut all) = (vec![0; CHUNK], 0);
     while all < megabytes as usize * 1_000_000 {
-        match output.read(&mut piece).await? {
+        match output.read(&mut chunk).await? {
             0 => break,
             length => all += length,
         }
@@ -174,7 +175,7 @@ async fn drain(output: &mut (impl AsyncRead + Unpin), megabytes: u32) -> anyhow:
     Ok(all)
 }
 
-/// Milliseconds from the connection to the first byte of a short command, one after the other: half of them, and almost all.
+/// Milliseconds from the connect to the first byte of a short command: p50 and p99 of sequential commands.
 pub(super) async fn first_byte(
     testbed: &Testbed,
     node: &TestNode,
@@ -199,16 +200,21 @@ pub(super) async fn first_byte(
     Ok((within(50), within(99)))
 }
 
-/// So many commands at once, each of which has answered once; then all of them idle.
-pub(super) async fn crowd(testbed: &Testbed, node: &TestNode, count: usize) -> anyhow::Result<Vec<Figure>> {
+/// Many commands at once, each of which has responded once; then all are idle.
+pub(super) async fn concurrent_sessions(
+    testbed: &Testbed,
+    node: &TestNode,
+    count: usize,
+) -> anyhow::Result<Vec<Figure>> {
     let transport = if node.is_bare { Transport::Raw } else { Transport::WebSocket };
-    // What the first one brings about for good is nobody else's.
-    drop(in_time("a first command", answered(testbed, node, transport)).await?);
+    // One-time allocations of the first command are not counted.
+    drop(in_time("a first command", responding_command(testbed, node, transport)).await?);
     tokio::time::sleep(SETTLE).await;
     let pid = node.process.id();
     let before = Usage::of(pid)?;
     let begun = Instant::now();
-    let begin = (0..count).map(|_| in_time("one of many commands", answered(testbed, node, transport)));
+    let begin =
+        (0..count).map(|_| in_time("one of many commands", responding_command(testbed, node, transport)));
     let open = futures::future::try_join_all(begin).await?;
     let took = begun.elapsed();
     tokio::time::sleep(SETTLE).await;
@@ -237,14 +243,18 @@ pub(super) async fn crowd(testbed: &Testbed, node: &TestNode, count: usize) -> a
     ])
 }
 
-/// A command that has answered, and waits for more.
-async fn answered(testbed: &Testbed, node: &TestNode, transport: Transport) -> anyhow::Result<Running> {
+/// Starts a command that has responded once and waits for more input.
+async fn responding_command(
+    testbed: &Testbed,
+    node: &TestNode,
+    transport: Transport,
+) -> anyhow::Result<ExecSession> {
     let mut running = start(testbed, node, transport, &["cat"], true).await?;
     let input = running.input.as_mut().context("no input")?;
     input.write_all(b"x\n").await?;
     input.flush().await?;
     let mut answer = [0; 2];
     running.output.read_exact(&mut answer).await?;
-    anyhow::ensure!(&answer == b"x\n", "it answered {answer:?}");
+    anyhow::ensure!(&answer == b"x\n", "unexpected response {answer:?}");
     Ok(running)
 }

@@ -1,4 +1,4 @@
-//! Watches nodes and leases from outside of all that is measured.
+//! Watches nodes and leases, independently of the candidates.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +16,7 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use crate::candidate::is_ready;
 
-/// A lease of 40 s is renewed every 10 to 10.4 s, as a kubelet does. Two seconds more is late; 40 s is too late.
+/// A lease of 40 s is renewed every 10 to 10.4 s, as in a kubelet. More than 12 s is late.
 const IN_TIME: Duration = Duration::from_secs(12);
 
 pub(super) struct LeaseObserver {
@@ -33,16 +33,16 @@ struct ObservedNodes {
     leases: HashMap<String, LeaseRenewals>,
 }
 
-/// What one lease says, and when it was seen to change.
+/// The renewals of one lease.
 #[derive(Default)]
 struct LeaseRenewals {
     time: Option<MicroTime>,
     at: Vec<Instant>,
 }
 
-/// What the leases did in the window.
+/// The renewals of all leases in the measured interval.
 pub(super) struct LeaseSummary {
-    /// The share of the renewals that came in time. A lease that ought to have been renewed by the end counts.
+    /// The share of renewals in time, including overdue ones at the end.
     pub(super) in_time: f64,
     pub(super) longest: Duration,
     /// The share of the nodes that were Ready throughout.
@@ -66,13 +66,13 @@ impl LeaseObserver {
         self.seen().ready.len()
     }
 
-    /// From now on it counts.
+    /// Starts the measured interval.
     pub(super) fn begin(&mut self) {
         self.begun = Instant::now();
         self.seen().lost.clear();
     }
 
-    /// What was seen since [`Self::begin`], of so many nodes.
+    /// The summary since [`Self::begin`] for this number of nodes.
     pub(super) fn end(&self, count: usize) -> LeaseSummary {
         self.seen().between(self.begun, Instant::now(), count)
     }
@@ -85,14 +85,14 @@ impl ObservedNodes {
             let last = lease.at.last().copied().unwrap_or(begun);
             let closed =
                 lease.at.windows(2).filter(|pair| pair[1] > begun).map(|pair| (pair[1] - pair[0], true));
-            // The gap that is still open is only a fault when it is too long already.
+            // The interval that is still open counts only if it is already too long.
             for (gap, closed) in closed.chain([(now - last, false)]) {
                 longest = longest.max(gap);
                 all += u32::from(closed || gap > IN_TIME);
                 good += u32::from(closed && gap <= IN_TIME);
             }
         }
-        // A node without a lease is all fault.
+        // A node without a lease counts as a missed renewal.
         let missing = u32::try_from(count.saturating_sub(self.leases.len())).unwrap_or(u32::MAX);
         let steady = self.ready.difference(&self.lost).count().min(count);
         LeaseSummary {
@@ -125,7 +125,7 @@ fn observe_node(seen: &mut ObservedNodes, node: &Node) {
 fn observe_lease(seen: &mut ObservedNodes, lease: &Lease) {
     let renewed = seen.leases.entry(lease.metadata.name.clone().unwrap_or_default()).or_default();
     let time = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-    // An owner that is added later, say, is no renewal.
+    // Other changes, such as a new owner reference, are not renewals.
     if time.is_some() && time != renewed.time {
         renewed.time = time;
         renewed.at.push(Instant::now());

@@ -20,7 +20,7 @@ use crate::{
     socket::{self, SOCKETS},
 };
 
-/// Timeout of calls: somebody waits for the result.
+/// Timeout of calls. Short, because a user waits for the result.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Properties of the runtime that several checks need.

@@ -1,5 +1,5 @@
-//! What the mock offers beside running pods. All of it is made up from the pods' statuses, so it works alike whether the
-//! pods live in this process or in another.
+//! Logs, exec, attach, port-forward and stats of the mock. All are derived from the statuses of pods, so they work the same way
+//! for pods in this process and in another.
 
 mod archive;
 mod attach;
@@ -16,14 +16,14 @@ use vk_provider::{ContainerRef, Error, PodRef, Result};
 
 use crate::connection::HostConnection;
 
-/// The status of one container, of whatever kind.
+/// The status of a container of any kind.
 async fn container_status(connection: &HostConnection, container: &ContainerRef) -> Result<ContainerStatus> {
     let status = connection.status(&container.pod).await?;
     let found = statuses(&status).find(|status| status.name == container.container).cloned();
     found.ok_or_else(|| Error::not_found(format!("no {container}")))
 }
 
-/// The status of a container that runs.
+/// The status of a running container.
 async fn running(connection: &HostConnection, container: &ContainerRef) -> Result<ContainerStatus> {
     let status = container_status(connection, container).await?;
     match status.state.as_ref().and_then(|state| state.running.as_ref()) {
@@ -32,7 +32,7 @@ async fn running(connection: &HostConnection, container: &ContainerRef) -> Resul
     }
 }
 
-/// Returns once this instance of a container has ended; the look of every second is close enough.
+/// Returns when this instance of a container has ended, within a second.
 async fn ended(connection: &HostConnection, container: &ContainerRef, restarts: i32) {
     loop {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -42,7 +42,7 @@ async fn ended(connection: &HostConnection, container: &ContainerRef, restarts: 
     }
 }
 
-/// Whether a pod has a container that runs.
+/// Checks that a pod has a running container.
 async fn pod_runs(connection: &HostConnection, pod: &PodRef) -> Result<()> {
     let status = connection.status(pod).await?;
     let mut states = statuses(&status).filter_map(|status| status.state.as_ref());

@@ -1,5 +1,5 @@
-//! A queue of changed pods in which each pod stands at most once, so that a slow reader gets the newest and a queue never
-//! grows beyond the number of pods.
+//! A queue of changed pods that contains each pod at most once, so that a slow reader gets the newest value and the queue never
+//! exceeds the number of pods.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,7 +23,7 @@ impl<T> Default for ChangeQueue<T> {
 }
 
 impl<T> ChangeQueue<T> {
-    /// Puts a pod in, or its newer value in place of the one that still waits.
+    /// Queues a pod, or replaces its queued value.
     pub(crate) fn push(&mut self, pod: &PodRef, value: T) {
         if self.latest.insert(Arc::clone(&pod.uid), value).is_none() {
             self.order.push_back(pod.clone());

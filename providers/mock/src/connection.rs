@@ -1,4 +1,4 @@
-//! The way from a mock to its pods: a host in this process, or one behind a socket.
+//! The connection of a mock to the host of its pods, in this process or behind a socket.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl HostConnection {
         }
     }
 
-    /// Comings and goings of the other process, if there is one.
+    /// The state of the connection to another process, if there is one.
     pub(crate) fn connected(&self) -> Option<watch::Receiver<bool>> {
         match self {
             Self::Local(_) => None,
@@ -58,7 +58,7 @@ impl HostConnection {
         }
     }
 
-    /// Waits until the other process is there, if there is one.
+    /// Waits until the other process is connected, if there is one.
     pub(crate) async fn wait(&self, limit: Duration) -> Result<()> {
         let Self::Remote(remote) = self else { return Ok(()) };
         let mut connected = remote.connected();
@@ -74,5 +74,5 @@ impl HostConnection {
 }
 
 pub(crate) fn unexpected_reply(reply: &Reply) -> Error {
-    Error::internal(format!("the mock's backend gave the answer to another question: {reply:?}"))
+    Error::internal(format!("unexpected reply of the mock's backend: {reply:?}"))
 }

@@ -1,14 +1,14 @@
-//! A provider whose pods live in memory, with a life that can be scripted.
+//! A provider whose pods exist in memory, with a scripted lifecycle.
 //!
-//! It runs nothing and pretends well: pods start, get ready, end and start again as their [`Lifecycle`] says, answer logs,
-//! exec, attach, port-forward and stats, and calls fail, are slow or hang as their [`Fault`]s say. So it serves demos,
-//! benchmarks, simulated clusters and most of all tests.
+//! It runs nothing: pods start, become ready, end and restart as their [`Lifecycle`] says, and support logs, exec, attach,
+//! port-forward and stats. Calls fail, are slow or hang as configured by [`Fault`]s. It is made for tests, demos, benchmarks
+//! and simulated clusters.
 //!
-//! - [`MockFactory`] opens it from a configuration file; [`Mock::builder`] makes one in a test.
-//! - [`PodSimulator`](simulator::PodSimulator) is the pods themselves, a state machine; [`PodHost`] gives it a clock.
-//! - [`serve`] offers a host over a socket, so that pods can live in another process and survive the death of ours.
+//! - [`MockFactory`] opens it from a configuration; [`Mock::builder`] creates one in a test.
+//! - [`PodSimulator`](simulator::PodSimulator) is the state machine of all pods; [`PodHost`] drives it with a clock.
+//! - [`serve`] serves a host on a socket, so that pods live in another process and survive a crash of this one.
 //!
-//! One pod is scripted by annotations that begin with [`ANNOTATION_PREFIX`].
+//! A single pod is scripted by annotations with the prefix [`ANNOTATION_PREFIX`].
 
 mod ability;
 mod change_queue;
@@ -41,7 +41,7 @@ pub use self::{
     simulator::Cidr,
 };
 
-/// A hash that is the same in every process, for figures that shall look arbitrary and stay the same (FNV-1a).
+/// The FNV-1a hash, for values that look random and are the same in every process.
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! How a pod lives: from the configuration, and for one pod from its annotations.
+//! The scripted lifecycle of pods, from the configuration and from annotations of a pod.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use vk_provider::{Error, Quantity, Result, config::nearest, duration, error::Kin
 
 use crate::{fault, quantity};
 
-/// What the annotations that script one pod begin with.
+/// Prefix of the annotations that script a pod.
 pub const ANNOTATION_PREFIX: &str = "mock.virtual-kubelet.io/";
 
 const ANNOTATIONS: [&str; 13] = [
@@ -27,8 +27,8 @@ const ANNOTATIONS: [&str; 13] = [
     "fail-create",
 ];
 
-/// The script of a pod's life. The default is a pod that starts at once, is ready at once, runs for ever, and ends at
-/// once with code 0 when it is told to.
+/// The lifecycle of pods. By default, a pod starts and becomes ready immediately, runs until it is stopped, and then ends
+/// immediately with code 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Lifecycle {
@@ -38,33 +38,33 @@ pub struct Lifecycle {
     /// From a container's start until it is ready.
     #[serde(with = "duration")]
     pub ready_delay: Duration,
-    /// How long a regular container runs before it ends by itself; `None` is for ever.
+    /// How long a regular container runs; `None` for until it is stopped.
     #[serde(with = "duration::option")]
     pub run_for: Option<Duration>,
-    /// The code with which a regular container ends by itself.
+    /// Exit code of a regular container that ends without being stopped.
     pub exit_code: i32,
-    /// From the request to stop until a container has ended. Where the grace period is shorter it is killed, with 137.
+    /// From the request to stop until a container has ended. If the grace period is shorter, it is killed with code 137.
     #[serde(with = "duration")]
     pub stop_delay: Duration,
-    /// The wait before the first restart of a container; doubles with each restart, up to five minutes.
+    /// Back-off before the first restart of a container; doubles with each restart, up to five minutes.
     #[serde(with = "duration")]
     pub restart_backoff: Duration,
     /// How long an init container runs.
     #[serde(with = "duration")]
     pub init_run_for: Duration,
-    /// The code with which an init container ends.
+    /// Exit code of an init container.
     pub init_exit_code: i32,
-    /// How long the end of a deleted pod can still be read, unless it is deleted again.
+    /// How long the status of a deleted pod can be read after its end, unless it is deleted again.
     #[serde(with = "duration")]
     pub keep_ended: Duration,
-    /// From the pod's creation until it vanishes as if the backend had lost it; `None` is never.
+    /// From the pod's creation until it disappears as if the backend had lost it; `None` for never.
     #[serde(with = "duration::option")]
     pub vanish_after: Option<Duration>,
-    /// How much of a processor each container uses while it runs, in thousandths of a core; `None` is a little, and not the same
-    /// for all. A change counts from then on.
+    /// CPU usage of each running container; `None` for small values that differ between containers. A change applies from
+    /// then on.
     #[serde(with = "quantity")]
     pub cpu: Option<Quantity>,
-    /// How much memory each container uses while it runs.
+    /// Memory usage of each running container.
     #[serde(with = "quantity")]
     pub memory: Option<Quantity>,
 }
@@ -79,7 +79,7 @@ impl Default for Lifecycle {
             run_for: None,
             exit_code: 0,
             stop_delay: Duration::ZERO,
-            // The kubelet's first back-off.
+            // As in a kubelet.
             restart_backoff: Duration::from_secs(10),
             init_run_for: Duration::ZERO,
             init_exit_code: 0,
@@ -95,14 +95,14 @@ impl Default for Lifecycle {
 #[derive(Clone, Debug)]
 pub(crate) struct PodScript {
     pub(crate) life: Arc<Lifecycle>,
-    /// How its creation fails.
+    /// The error of its creation, if it is to fail.
     pub(crate) fail_create: Option<(Kind, String)>,
 }
 
 // === impl PodScript ===
 
 impl PodScript {
-    /// The node's life, changed as the pod's annotations say. Pods without annotations share one value.
+    /// The lifecycle of the node with the pod's annotations applied. Pods without annotations share one value.
     pub(crate) fn of(pod: &Pod, life: &Arc<Lifecycle>) -> Result<Self> {
         let mut script = Self { life: Arc::clone(life), fail_create: None };
         for (name, value) in pod.metadata.annotations.iter().flatten() {
@@ -136,7 +136,7 @@ impl PodScript {
             "memory" => life.memory = Some(quantity::parse(value)?),
             _ => {
                 let guess = nearest(key, ANNOTATIONS).unwrap_or("start-delay");
-                return Err(format!("not known; did you mean {ANNOTATION_PREFIX}{guess}?"));
+                return Err(format!("unknown annotation; did you mean {ANNOTATION_PREFIX}{guess}?"));
             }
         }
         Ok(())
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_change_the_life_of_their_pod_alone() {
+    fn annotations_affect_only_their_pod() {
         let node = Arc::new(Lifecycle { stop_delay: Duration::from_secs(3), ..Lifecycle::default() });
         let script = PodScript::of(&pod("run-for", "1.5s"), &node).unwrap();
         assert_eq!(script.life.run_for, Some(Duration::from_millis(1500)));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_annotation_is_invalid_and_named_with_its_value() {
+    fn an_invalid_annotation_is_reported_with_its_value() {
         let life = Arc::new(Lifecycle::default());
         for (key, value) in [
             ("start-delay", "soon"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_documented_annotation_is_understood() {
+    fn every_annotation_is_parsed() {
         let life = Arc::new(Lifecycle::default());
         for key in ANNOTATIONS {
             let value = match key {

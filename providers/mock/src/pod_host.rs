@@ -1,4 +1,4 @@
-//! A world with a clock: one task lets happen what is due, and subscribers hear of changes.
+//! Hosts simulated pods: one task advances the simulation when something is due, and notifies subscribers of changes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     time::{between, default_clock},
 };
 
-/// Waits are not shorter than this, should clock and timer disagree by less than either can tell.
+/// The minimum wait, in case the clock and the timer disagree slightly.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// Where pods live: in this process, for any number of mocks and nodes. It outlives the mocks that use it, so a test can
-/// drop one mock and let another find its pods. Clones are the same host; its task ends with the last of them.
+/// Hosts the pods of any number of mocks and nodes in this process. It outlives the mocks that use it, so that a test can
+/// drop one mock and open another with the same pods. Clones share the host; its task ends with the last clone.
 #[derive(Clone)]
 pub struct PodHost(Arc<Driver>);
 
@@ -30,35 +30,35 @@ struct Driver {
 struct Inner {
     clock: Clock,
     state: Mutex<State>,
-    /// Wakes the driver when something is due earlier than it knew.
+    /// Wakes the driver when the next deadline has become earlier.
     earlier: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    world: PodSimulator,
+    simulator: PodSimulator,
     subscribers: HashMap<Arc<str>, Vec<Subscriber>>,
     last_id: u64,
 }
 
 struct Subscriber {
     id: u64,
-    outbox: ChangeQueue<()>,
-    filled: Arc<Notify>,
+    queue: ChangeQueue<()>,
+    changed: Arc<Notify>,
 }
 
-/// One reader of changes; dropping it unsubscribes.
+/// A subscription to changes. Dropping it unsubscribes.
 struct Subscription {
     inner: Arc<Inner>,
     node: Arc<str>,
     id: u64,
-    filled: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 // === impl PodHost ===
 
 impl PodHost {
-    /// An empty host. Call it inside a tokio runtime: it starts a task.
+    /// Creates an empty host. Call it inside a tokio runtime: it starts a task.
     pub fn new(clock: Clock) -> Self {
         let inner = Arc::new(Inner { clock, state: Mutex::default(), earlier: Notify::new() });
         let mut driver = JoinSet::new();
@@ -66,19 +66,19 @@ impl PodHost {
         Self(Arc::new(Driver { inner, _task: driver }))
     }
 
-    /// The time by which its pods live.
+    /// The clock of its pods.
     pub fn clock(&self) -> &Clock {
         &self.0.inner.clock
     }
 
-    /// Does one thing with the pods.
+    /// Executes a request.
     pub fn apply(&self, request: Request) -> Result<Reply> {
         let inner = &self.0.inner;
         let mut state = inner.state.lock();
-        let before = state.world.next_deadline();
-        let reply = state.world.apply(inner.clock.now(), request);
+        let before = state.simulator.next_deadline();
+        let reply = state.simulator.apply(inner.clock.now(), request);
         state.notify();
-        let next = state.world.next_deadline();
+        let next = state.simulator.next_deadline();
         drop(state);
         if next.is_some_and(|next| before.is_none_or(|before| next < before)) {
             inner.earlier.notify_one();
@@ -86,18 +86,18 @@ impl PodHost {
         reply
     }
 
-    /// Changes of the pods of a node from now on: a status for a pod that is there, [`PodChange::Refresh`] for one that is
-    /// gone. Of several changes to a pod a slow reader sees the last.
+    /// Changes of the pods of a node from now on: the status of a pod, or [`PodChange::Refresh`] if it no longer exists. A
+    /// slow reader sees only the last of several changes of a pod.
     pub fn changes(&self, node: &str) -> BoxStream<'static, PodChange> {
         let node: Arc<str> = node.into();
-        let filled = Arc::new(Notify::new());
+        let changed = Arc::new(Notify::new());
         let mut state = self.0.inner.state.lock();
         state.last_id += 1;
         let id = state.last_id;
-        let subscriber = Subscriber { id, outbox: ChangeQueue::default(), filled: Arc::clone(&filled) };
+        let subscriber = Subscriber { id, queue: ChangeQueue::default(), changed: Arc::clone(&changed) };
         state.subscribers.entry(Arc::clone(&node)).or_default().push(subscriber);
         drop(state);
-        let subscription = Subscription { inner: Arc::clone(&self.0.inner), node, id, filled };
+        let subscription = Subscription { inner: Arc::clone(&self.0.inner), node, id, changed };
         stream::unfold(subscription, |subscription| async move {
             let change = subscription.next().await;
             Some((change, subscription))
@@ -115,18 +115,18 @@ impl Default for PodHost {
 
 impl fmt::Debug for PodHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PodHost").field(&self.0.inner.state.lock().world).finish()
+        f.debug_tuple("PodHost").field(&self.0.inner.state.lock().simulator).finish()
     }
 }
 
-/// Lets happen what is due, for ever.
+/// Advances the simulation whenever something is due.
 async fn drive(inner: Arc<Inner>) {
     loop {
         let next = {
             let mut state = inner.state.lock();
-            state.world.advance(inner.clock.now());
+            state.simulator.advance(inner.clock.now());
             state.notify();
-            state.world.next_deadline()
+            state.simulator.next_deadline()
         };
         match next {
             Some(next) => {
@@ -144,12 +144,12 @@ async fn drive(inner: Arc<Inner>) {
 // === impl State ===
 
 impl State {
-    /// Puts what changed into the boxes of those who want to know.
+    /// Queues changes for the subscribers.
     fn notify(&mut self) {
-        for change in self.world.take_changes() {
+        for change in self.simulator.take_changes() {
             for subscriber in self.subscribers.get_mut(&change.node).into_iter().flatten() {
-                subscriber.outbox.push(&change.pod, ());
-                subscriber.filled.notify_one();
+                subscriber.queue.push(&change.pod, ());
+                subscriber.changed.notify_one();
             }
         }
     }
@@ -163,16 +163,16 @@ impl Subscription {
             if let Some(change) = self.take() {
                 return change;
             }
-            self.filled.notified().await;
+            self.changed.notified().await;
         }
     }
 
     fn take(&self) -> Option<PodChange> {
         let mut state = self.inner.state.lock();
-        let State { world, subscribers, .. } = &mut *state;
+        let State { simulator, subscribers, .. } = &mut *state;
         let own = subscribers.get_mut(&self.node)?.iter_mut().find(|subscriber| subscriber.id == self.id)?;
-        let (pod, ()) = own.outbox.pop()?;
-        Some(match world.status(&pod) {
+        let (pod, ()) = own.queue.pop()?;
+        Some(match simulator.status(&pod) {
             Some(status) => PodChange::Status(pod, Box::new(status)),
             None => PodChange::Refresh(pod),
         })

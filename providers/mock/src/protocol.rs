@@ -1,4 +1,4 @@
-//! What goes over the socket: one JSON object a line, in both directions.
+//! The messages on the socket: one JSON object per line, in both directions.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,27 @@ use crate::{
     simulator::{Reply, Request},
 };
 
-/// From a mock to the process that has its pods.
+/// A message from a mock to the process that hosts its pods.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ClientMessage {
-    /// Answered by a [`ServerMessage::Answer`] with the same id. Any number may be under way.
+    /// A request. The response is a [`ServerMessage::Answer`] with the same id. Requests may overlap.
     Ask { id: u64, request: Request },
-    /// Asks for a [`ServerMessage::Change`] for each change of the node's pods from now on.
+    /// Subscribes to changes of the node's pods, each sent as a [`ServerMessage::Change`].
     Subscribe { node: String },
 }
 
-/// From the process that has the pods.
+/// A message from the process that hosts the pods.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ServerMessage {
-    /// The answer to a request.
+    /// The response to a request.
     Answer { id: u64, answer: Response },
-    /// A pod changed; without a status it is gone.
+    /// A pod changed. Without a status, it no longer exists.
     Change { pod: PodRef, status: Option<Box<PodStatus>> },
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Response {
@@ -60,7 +60,7 @@ impl From<Response> for Result<Reply> {
     }
 }
 
-/// The line of a message.
+/// Encodes a message as a line.
 pub(crate) fn line(message: &impl Serialize) -> Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)
         .map_err(|error| Error::internal("encode a message for the mock's backend").caused_by(error))?;

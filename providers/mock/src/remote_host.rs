@@ -1,4 +1,4 @@
-//! The side of the socket that has no pods: a connection that comes back by itself.
+//! The client of a host in another process, which reconnects automatically.
 
 use std::{
     collections::HashMap,
@@ -25,13 +25,13 @@ use crate::{
     simulator::{Reply, Request},
 };
 
-/// Requests that wait for the socket; the callers wait beyond that.
+/// The maximum number of queued requests; more callers wait.
 const QUEUE: usize = 64;
-/// Short, because the other end is on the same machine.
+/// Short, because the other process is on the same host.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// The pods of one node that live in another process.
+/// The pods of one node in another process.
 pub(crate) struct RemoteHost {
     inner: Arc<Inner>,
     _connection: JoinSet<()>,
@@ -50,33 +50,33 @@ struct State {
     lines: Option<mpsc::Sender<Vec<u8>>>,
     waiting: HashMap<u64, oneshot::Sender<Result<Reply>>>,
     last_id: u64,
-    /// Pods that were seen there, to be looked at after a reconnect.
+    /// Known pods, which are refreshed after a reconnect.
     known: HashMap<Arc<str>, PodRef>,
     readers: HashMap<u64, ChangeReader>,
 }
 
 struct ChangeReader {
-    outbox: ChangeQueue<Option<Box<PodStatus>>>,
-    filled: Arc<Notify>,
+    queue: ChangeQueue<Option<Box<PodStatus>>>,
+    changed: Arc<Notify>,
 }
 
 /// One reader of changes; dropping it unsubscribes.
 struct Subscription {
     inner: Arc<Inner>,
     id: u64,
-    filled: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
-/// A call under way; dropping it forgets the call, wherever it stands.
+/// A call under way. Dropping it abandons the call.
 struct PendingCall<'a> {
     inner: &'a Inner,
     id: u64,
 }
 
-// === impl Remote ===
+// === impl RemoteHost ===
 
 impl RemoteHost {
-    /// Begins to connect, and goes on trying until dropped.
+    /// Starts to connect, and retries until dropped.
     pub(crate) fn new(socket: PathBuf, node: Arc<str>) -> Self {
         let (state, connected) = (Mutex::default(), watch::Sender::new(false));
         let inner = Arc::new(Inner { socket, node, state, connected });
@@ -89,7 +89,7 @@ impl RemoteHost {
         &self.inner.socket
     }
 
-    /// Whether there is a connection, now and from now on.
+    /// The state of the connection.
     pub(crate) fn connected(&self) -> watch::Receiver<bool> {
         self.inner.connected.subscribe()
     }
@@ -99,15 +99,15 @@ impl RemoteHost {
     }
 
     pub(crate) fn changes(&self) -> BoxStream<'static, PodChange> {
-        let filled = Arc::new(Notify::new());
+        let changed = Arc::new(Notify::new());
         let mut state = self.inner.state.lock();
         state.last_id += 1;
         let id = state.last_id;
         state
             .readers
-            .insert(id, ChangeReader { outbox: ChangeQueue::default(), filled: Arc::clone(&filled) });
+            .insert(id, ChangeReader { queue: ChangeQueue::default(), changed: Arc::clone(&changed) });
         drop(state);
-        let subscription = Subscription { inner: Arc::clone(&self.inner), id, filled };
+        let subscription = Subscription { inner: Arc::clone(&self.inner), id, changed };
         stream::unfold(subscription, |subscription| async move {
             let change = subscription.next().await;
             Some((change, subscription))
@@ -118,7 +118,7 @@ impl RemoteHost {
 
 impl fmt::Debug for RemoteHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Remote").field(&self.inner.socket).finish()
+        f.debug_tuple("RemoteHost").field(&self.inner.socket).finish()
     }
 }
 
@@ -129,7 +129,7 @@ async fn keep_connected(inner: Arc<Inner>) {
         if let Ok(stream) = connection {
             wait = FIRST_RETRY;
             if let Err(error) = Box::pin(inner.use_connection(stream)).await {
-                tracing::warn!(socket = %inner.socket.display(), %error, "the mock's backend went away");
+                tracing::warn!(socket = %inner.socket.display(), %error, "lost the connection to the mock's backend");
             }
             inner.disconnect();
         }
@@ -142,7 +142,7 @@ async fn keep_connected(inner: Arc<Inner>) {
 
 impl Inner {
     fn unavailable(&self) -> Error {
-        Error::unavailable(format!("the mock's backend at {} is away", self.socket.display()))
+        Error::unavailable(format!("the mock's backend at {} is not connected", self.socket.display()))
     }
 
     async fn call(&self, request: Request) -> Result<Reply> {
@@ -171,7 +171,7 @@ impl Inner {
         reply
     }
 
-    /// Keeps in mind which pods there are.
+    /// Records which pods exist.
     fn record_pods(&self, subject: Option<PodRef>, reply: &Result<Reply>) {
         let mut state = self.state.lock();
         match (subject, reply) {
@@ -204,7 +204,7 @@ impl Inner {
             Ok(())
         };
         let refreshing = async {
-            // Only then it counts as connected: what is done after that is told after that.
+            // Only now it counts as connected, so that changes after this are reported after this.
             self.refresh_all().await;
             self.set_connected(true);
             std::future::pending::<io::Result<()>>().await
@@ -227,7 +227,7 @@ impl Inner {
                 ServerMessage::Answer { id, answer } => {
                     let waiting = self.state.lock().waiting.remove(&id);
                     if let Some(waiting) = waiting {
-                        // Nobody may wait any more: a dropped call is a cancelled one.
+                        // The receiver is gone if the call was cancelled.
                         let _ = waiting.send(answer.into());
                     }
                 }
@@ -244,11 +244,10 @@ impl Inner {
         }
     }
 
-    /// After a connection was made: whatever happened before it was missed, so every pod is to be looked at, those that
-    /// were known and those that are there.
+    /// Refreshes all known and all listed pods after a connect, because earlier changes were missed.
     async fn refresh_all(&self) {
         if let Err(error) = self.call(Request::List { node: Arc::clone(&self.node) }).await {
-            tracing::warn!(%error, "the pods of the mock's backend cannot be listed");
+            tracing::warn!(%error, "cannot list the pods of the mock's backend");
         }
         let mut state = self.state.lock();
         let mut known: Vec<PodRef> = state.known.values().cloned().collect();
@@ -282,8 +281,8 @@ impl Drop for PendingCall<'_> {
 impl State {
     fn notify(&mut self, pod: &PodRef, status: Option<&PodStatus>) {
         for reader in self.readers.values_mut() {
-            reader.outbox.push(pod, status.cloned().map(Box::new));
-            reader.filled.notify_one();
+            reader.queue.push(pod, status.cloned().map(Box::new));
+            reader.changed.notify_one();
         }
     }
 }
@@ -293,11 +292,11 @@ impl State {
 impl Subscription {
     async fn next(&self) -> PodChange {
         loop {
-            let taken = self.inner.state.lock().readers.get_mut(&self.id).and_then(|own| own.outbox.pop());
+            let taken = self.inner.state.lock().readers.get_mut(&self.id).and_then(|own| own.queue.pop());
             match taken {
                 Some((pod, Some(status))) => return PodChange::Status(pod, status),
                 Some((pod, None)) => return PodChange::Refresh(pod),
-                None => self.filled.notified().await,
+                None => self.changed.notified().await,
             }
         }
     }

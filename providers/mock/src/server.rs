@@ -1,4 +1,4 @@
-//! The side of the socket that has the pods.
+//! Serves a host on a socket.
 
 use std::io;
 
@@ -16,10 +16,10 @@ use crate::{
     protocol::{self, ClientMessage, Response, ServerMessage},
 };
 
-/// Answers that wait for a slow reader before it is asked nothing more.
+/// The maximum number of queued responses per connection; then no more requests are read.
 const QUEUE: usize = 64;
 
-/// Serves the pods of a host over a socket, until dropped. Connections end with it.
+/// Serves the pods of a host on a socket until dropped. Connections end with it.
 pub async fn serve(listener: UnixListener, host: PodHost) -> io::Result<()> {
     let mut connections = JoinSet::new();
     loop {
@@ -57,12 +57,12 @@ async fn connection(stream: UnixStream, host: PodHost) {
                 ServerMessage::Answer { id, answer: host.apply(request).into() }
             }
             Ok(ClientMessage::Subscribe { node }) => {
-                // From this moment on, and not from when the task first runs: the client reads its list next.
+                // Subscribed here and not in the task, because the client lists the pods next.
                 tasks.spawn(forward(host.changes(&node), lines.clone()));
                 continue;
             }
             Err(error) => {
-                tracing::warn!(%error, "a client of the mock's backend sent what cannot be read");
+                tracing::warn!(%error, "a client of the mock's backend sent an invalid message");
                 return;
             }
         };
@@ -72,7 +72,7 @@ async fn connection(stream: UnixStream, host: PodHost) {
     }
 }
 
-/// Sends the changes of a node's pods. A slow reader holds this up and then gets the newest only.
+/// Sends the changes of a node's pods. A slow reader gets only the newest ones.
 async fn forward(mut changes: BoxStream<'static, PodChange>, lines: mpsc::Sender<Vec<u8>>) {
     while let Some(change) = changes.next().await {
         let message = match change {
@@ -96,7 +96,7 @@ async fn send(lines: &mpsc::Sender<Vec<u8>>, message: &ServerMessage) -> bool {
     match line {
         Ok(line) => lines.send(line).await.is_ok(),
         Err(error) => {
-            tracing::warn!(%error, "a change of a pod cannot be sent");
+            tracing::warn!(%error, "cannot send a change of a pod");
             true
         }
     }

@@ -1,7 +1,7 @@
-//! The pods and their life: a state machine without a clock, a task or a socket of its own.
+//! Simulates the lifecycle of pods: a state machine without clock, tasks or I/O.
 //!
-//! Whoever owns it says what time it is: [`PodSimulator::apply`] does one thing, [`PodSimulator::advance`] lets happen what is due, and
-//! [`PodSimulator::next_deadline`] says when to come back. Every thing happens at its own time, however late the owner comes.
+//! The caller passes the time: [`PodSimulator::apply`] executes a request, [`PodSimulator::advance`] processes everything that is due,
+//! and [`PodSimulator::next_deadline`] returns when to call it next. Every change happens at its scheduled time, however late the call.
 
 mod address;
 mod container;
@@ -22,36 +22,36 @@ use vk_provider::{Error, PodRef, Result, error::Kind};
 
 use self::{
     address::AddressPool,
-    pod::{Progress, SimulatedPod},
+    pod::{AdvanceOutcome, SimulatedPod},
 };
 
 pub use self::{
     address::Cidr,
-    request::{Change, DesiredPod, ListedPod, Reply, Request},
+    request::{ChangedPod, DesiredPod, ListedPod, Reply, Request},
     usage::{UsageCounter, UsageRate},
 };
 
-/// All pods, of all nodes, by UID.
+/// All pods of all nodes.
 #[derive(Default)]
 pub struct PodSimulator {
     pods: HashMap<Arc<str>, SimulatedPod>,
-    /// UIDs by node, in order, so that a list is the same each time.
+    /// UIDs by node, sorted, so that lists are stable.
     nodes: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     timers: BTreeSet<(Timestamp, Arc<str>)>,
     pools: HashMap<Cidr, AddressPool>,
     journal: BTreeMap<Arc<str>, u32>,
-    changes: Vec<Change>,
+    changes: Vec<ChangedPod>,
 }
 
 // === impl PodSimulator ===
 
 impl PodSimulator {
-    /// A world without pods.
+    /// Creates a simulator without pods.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Does one thing at this time, after all that was due before.
+    /// Executes a request, after everything that was due before.
     pub fn apply(&mut self, now: Timestamp, request: Request) -> Result<Reply> {
         self.advance(now);
         match request {
@@ -88,7 +88,7 @@ impl PodSimulator {
         }
     }
 
-    /// Lets happen what is due by this time.
+    /// Processes everything that is due by this time.
     pub fn advance(&mut self, now: Timestamp) {
         while let Some((due, uid)) = self.timers.first().cloned() {
             if due > now {
@@ -98,17 +98,17 @@ impl PodSimulator {
         }
     }
 
-    /// When something happens next, if nothing else is asked.
+    /// When the next change is due.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// The pods that changed since this was last asked.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    /// Returns the pods that changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<ChangedPod> {
         std::mem::take(&mut self.changes)
     }
 
-    /// The status of a pod; `None` when nothing of it runs.
+    /// The status of a pod; `None` if it does not exist.
     pub fn status(&self, pod: &PodRef) -> Option<PodStatus> {
         self.pods.get(&pod.uid).map(status::of)
     }
@@ -116,7 +116,7 @@ impl PodSimulator {
     fn create(&mut self, now: Timestamp, desired: DesiredPod) -> Result<Reply> {
         let pod = reference(&desired)?;
         if let Some(entry) = self.pods.get_mut(&pod.uid) {
-            // Adopted: the pod as it is wanted now counts, should it have changed meanwhile.
+            // Adopted: apply the current spec, which may have changed meanwhile.
             entry.update(now, desired)?;
             self.touch(&pod.uid, now);
             return Ok(Reply::Done);
@@ -129,7 +129,7 @@ impl PodSimulator {
             None
         } else {
             let range = desired.pod_cidr;
-            let taken = self.pools.entry(range).or_default().take(range);
+            let taken = self.pools.entry(range).or_default().allocate(range);
             let taken = taken.ok_or_else(|| {
                 Error::new(Kind::Exhausted, format!("create pod {pod}: no address is left in {range}"))
             })?;
@@ -166,14 +166,14 @@ impl PodSimulator {
         self.pods.get_mut(&pod.uid).ok_or_else(|| Error::not_found(format!("{verb} pod: no pod {pod}")))
     }
 
-    /// Lets happen what is due for a pod that something was done with, and tells that it changed.
+    /// Processes what is due for a pod after a request, and records that it changed.
     fn touch(&mut self, uid: &Arc<str>, now: Timestamp) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
-        if entry.advance(now) == Progress::Gone {
+        if entry.advance(now) == AdvanceOutcome::Gone {
             self.remove(uid);
             return;
         }
-        let due = entry.next_due();
+        let due = entry.next_deadline();
         if due != entry.due {
             if let Some(old) = entry.due {
                 self.timers.remove(&(old, Arc::clone(uid)));
@@ -183,7 +183,7 @@ impl PodSimulator {
             }
             entry.due = due;
         }
-        self.changes.push(Change { node: Arc::clone(&entry.node), pod: entry.reference.clone() });
+        self.changes.push(ChangedPod { node: Arc::clone(&entry.node), pod: entry.reference.clone() });
     }
 
     fn remove(&mut self, uid: &Arc<str>) {
@@ -192,7 +192,7 @@ impl PodSimulator {
             self.timers.remove(&(due, Arc::clone(uid)));
         }
         if let Some((range, address)) = entry.address {
-            self.pools.entry(range).or_default().give_back(address);
+            self.pools.entry(range).or_default().release(address);
         }
         if let Some(uids) = self.nodes.get_mut(&entry.node) {
             uids.remove(uid);
@@ -200,7 +200,7 @@ impl PodSimulator {
                 self.nodes.remove(&entry.node);
             }
         }
-        self.changes.push(Change { node: entry.node, pod: entry.reference });
+        self.changes.push(ChangedPod { node: entry.node, pod: entry.reference });
     }
 }
 

@@ -44,7 +44,7 @@ fn sandbox(name: &str, node: Option<&str>) -> proto::PodSandbox {
 }
 
 #[tokio::test]
-async fn a_healthy_runtime_gets_a_clean_bill() {
+async fn a_healthy_runtime_passes_all_checks() {
     let fake = FakeRuntime::start();
     fake.script().conditions = vec![condition("RuntimeReady", true, ""), condition("NetworkReady", true, "")];
     fake.script().sandboxes = vec![sandbox("mine", Some("vk"))];
@@ -83,7 +83,7 @@ async fn pods_of_a_kubelet_are_a_warning_and_those_of_another_node_of_ours_are_n
 }
 
 #[tokio::test]
-async fn an_old_runtime_and_one_whose_interface_is_off_are_told_apart() {
+async fn an_old_runtime_and_a_disabled_interface_are_distinguished() {
     for (version, words) in
         [(CriVersion::Alpha, "only version v1alpha2"), (CriVersion::Nothing, "disabled_plugins")]
     {
@@ -96,7 +96,7 @@ async fn an_old_runtime_and_one_whose_interface_is_off_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_runtime_whose_configuration_spares_oom_scores_needs_no_right_to_lower_them() {
+async fn a_runtime_that_restricts_oom_scores_needs_no_capability() {
     let fake = FakeRuntime::start();
     // Our own process listens, whose rights are read from the machine's files.
     let pid = std::process::id();

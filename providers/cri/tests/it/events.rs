@@ -19,7 +19,7 @@ fn event(uid: &str) -> proto::ContainerEventResponse {
 }
 
 #[tokio::test]
-async fn other_calls_go_on_while_no_event_has_come_yet() {
+async fn other_calls_work_before_the_first_event() {
     let fake = FakeRuntime::start();
     let (send, events) = mpsc::channel(8);
     fake.script().events = Some(events);

@@ -24,7 +24,7 @@ fn is_away(error: &Error, words: &str) {
 }
 
 #[tokio::test]
-async fn a_missing_socket_is_said_as_a_kubelet_says_it_and_found_when_it_appears() {
+async fn a_missing_socket_is_reported_as_by_a_kubelet_and_used_when_it_appears() {
     let mut fake = FakeRuntime::absent();
     let error = Cri::connect(fake.socket()).await.unwrap_err();
     is_away(&error, "connect: no such file or directory");
@@ -117,7 +117,7 @@ async fn a_runtime_of_the_older_version_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_runtime_without_a_configuration_call_is_as_good() {
+async fn a_runtime_without_the_configuration_call_works() {
     let fake = FakeRuntime::start();
     let cri = Cri::connect(fake.socket()).await.unwrap();
     let runtime = cri.runtime().await.unwrap();

@@ -154,7 +154,7 @@ async fn a_list_of_one_pod_leaves_the_others_known() {
 }
 
 #[tokio::test]
-async fn images_in_use_are_those_of_everybody_under_all_names_or_an_error() {
+async fn used_images_include_those_of_other_clients_under_all_names() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     let spec = |image: &str| Some(proto::ImageSpec { image: image.into(), ..Default::default() });
@@ -221,7 +221,7 @@ async fn a_list_of_a_full_node_is_read() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_not_there_is_none_in_every_way_that_runtimes_say_it() {
+async fn an_unknown_image_is_none_for_every_kind_of_response() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     assert_eq!(cri.image("nginx", "").await.unwrap(), None, "no image in the answer");
@@ -251,7 +251,7 @@ async fn a_pull_takes_credentials_and_the_pods_annotations_along() {
 }
 
 #[tokio::test]
-async fn a_command_whose_time_is_over_is_told_as_by_a_kubelet() {
+async fn a_command_that_times_out_has_the_text_of_a_kubelet() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     let command = ["sh".to_owned(), "-c".to_owned(), "sleep 9".to_owned()];
@@ -271,7 +271,7 @@ async fn a_command_whose_time_is_over_is_told_as_by_a_kubelet() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_stopped_and_removed_already() {
+async fn stopping_and_removing_a_missing_object_succeeds() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     for call in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox", "RemoveImage"] {
@@ -289,7 +289,7 @@ async fn what_is_gone_is_stopped_and_removed_already() {
 }
 
 #[tokio::test]
-async fn streams_are_the_runtimes_addresses() {
+async fn sessions_are_urls_of_the_runtime() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
@@ -305,7 +305,7 @@ async fn streams_are_the_runtimes_addresses() {
 }
 
 #[tokio::test]
-async fn usage_of_containers_stands_in_where_the_runtime_has_none_of_pods() {
+async fn usage_of_containers_is_used_if_the_runtime_reports_none_of_pods() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
     let labels: BTreeMap<String, String> =

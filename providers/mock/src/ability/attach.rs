@@ -1,4 +1,4 @@
-//! Attach: the log as output, and input echoed.
+//! Attach: outputs the log and echoes the input.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::{connection::HostConnection, fault::Call, mock::Mock};
 #[async_trait]
 impl Attach for Mock {
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started> {
-        let pass = self.0.faults.enter(Call::Attach).await?;
+        let guard = self.0.faults.enter(Call::Attach).await?;
         let started = self.join(container, *options).await;
-        pass.leave(started)
+        guard.finish(started)
     }
 }
 
@@ -43,7 +43,7 @@ impl Mock {
     }
 }
 
-/// Writes the log and echoes the input, until the log ends.
+/// Writes the log and echoes the input until the log ends.
 async fn converse(
     mut console: Console,
     mut log: futures::stream::BoxStream<'static, std::io::Result<Line>>,
@@ -70,7 +70,7 @@ async fn converse(
     }
 }
 
-/// How the attached process ended.
+/// The exit code of the attached process.
 async fn exit_code(connection: &HostConnection, container: &ContainerRef, restarts: i32) -> i32 {
     let Ok(status) = container_status(connection, container).await else { return KILLED };
     let state = if status.restart_count == restarts { &status.state } else { &status.last_state };

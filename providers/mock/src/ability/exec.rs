@@ -1,4 +1,4 @@
-//! Exec: commands that are made up (see `command`).
+//! Exec: simulated commands (see `command`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{fault::Call, mock::Mock};
 
-/// The code of a process whose container ended under it (128 + SIGKILL).
+/// Exit code of a process whose container ended (128 + SIGKILL).
 pub(super) const KILLED: i32 = 137;
 
 #[async_trait]
@@ -26,8 +26,8 @@ impl Exec for Mock {
         command: &[String],
         options: &ExecOptions,
     ) -> Result<Started> {
-        let pass = self.0.faults.enter(Call::Exec).await?;
-        pass.leave(self.execute(container, command, *options).await)
+        let guard = self.0.faults.enter(Call::Exec).await?;
+        guard.finish(self.execute(container, command, *options).await)
     }
 }
 
@@ -61,7 +61,7 @@ impl Mock {
         })))
     }
 
-    /// The environment that the container was started with.
+    /// The environment of a running container.
     async fn environment(&self, container: &ContainerRef, restarts: i32) -> Result<Vec<(String, String)>> {
         let mut env = vec![("HOSTNAME".to_owned(), container.pod.name.to_string())];
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();

@@ -22,10 +22,10 @@ use crate::{
     time::{after, between},
 };
 
-/// A log keeps the lines of so many seconds, as if the older ones had been rotated away.
+/// Seconds of log lines that are kept, as if older ones had been rotated away.
 const KEPT_SECONDS: u64 = 100;
 
-/// One run of a container.
+/// One instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
     name: String,
@@ -41,22 +41,22 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// A log that goes on while its container runs.
+/// A followed log.
 struct Follower {
     connection: Arc<HostConnection>,
     clock: Clock,
     container: ContainerRef,
     instance: Instance,
     waiting: VecDeque<Line>,
-    /// Up to where lines have been produced.
+    /// The second up to which lines have been produced.
     seconds: u64,
 }
 
 #[async_trait]
 impl Logs for Mock {
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
-        let pass = self.0.faults.enter(Call::Logs).await?;
-        pass.leave(self.log(container, options).await)
+        let guard = self.0.faults.enter(Call::Logs).await?;
+        guard.finish(self.log(container, options).await)
     }
 }
 
@@ -72,7 +72,7 @@ impl Mock {
                 .ok_or_else(|| Error::unavailable(format!("{container} has not started yet")))?
         };
         let stream: LogStream = if options.output == Output::Stderr {
-            // All its lines are output.
+            // All lines are written to standard output.
             stream::empty().boxed()
         } else if options.follow {
             self.follow(container, instance).map(move |line| line.and_then(stamp)).boxed()
@@ -83,7 +83,7 @@ impl Mock {
         Ok(LogBody::Stamped(stream))
     }
 
-    /// The log of an instance, until that has ended.
+    /// The log of an instance until it has ended.
     pub(super) fn follow(
         &self,
         container: &ContainerRef,
@@ -136,7 +136,7 @@ impl Follower {
 // === impl Instance ===
 
 impl Instance {
-    /// The newest instance: the one that runs, or else the one that ended last.
+    /// The newest instance: the running one, or the one that ended last.
     pub(super) fn current(status: &ContainerStatus) -> Option<Self> {
         let state = status.state.as_ref()?;
         if state.waiting.is_some() {
@@ -146,7 +146,7 @@ impl Instance {
         Self::of(status, state, status.restart_count)
     }
 
-    /// The one before it.
+    /// The instance before the newest one.
     fn previous(status: &ContainerStatus) -> Option<Self> {
         let last = status.last_state.as_ref()?;
         if status.state.as_ref()?.waiting.is_some() {
@@ -168,12 +168,12 @@ impl Instance {
         Some(Self { name, image, restarts, started, ended })
     }
 
-    /// How many whole seconds it has run.
+    /// How long it has run, in seconds.
     fn seconds(&self, now: Timestamp) -> u64 {
         between(self.started, self.ended.map_or(now, |(at, _)| at.min(now))).as_secs()
     }
 
-    /// Its lines from this second on. The zeroth holds those of the start.
+    /// Its lines from this second on. Second 0 has the lines of the start.
     fn lines(&self, from: u64, now: Timestamp) -> Vec<Line> {
         let mut lines = Vec::new();
         let mut add = |at, text| lines.push(Line { at, text });

@@ -1,4 +1,4 @@
-//! Stats: figures as the pods are scripted, or else a little for each container; they grow with time where they must.
+//! Stats: scripted or small default values for each container, with counters that grow over time.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,11 +23,11 @@ use crate::{
 };
 
 const MIB: u64 = 1024 * 1024;
-/// What the node itself uses, in billionths of a core.
+/// CPU usage of the node itself, in billionths of a core.
 const NODE_CPU: u64 = 50_000_000;
 const NODE_MEMORY: u64 = 200 * MIB;
 
-/// The processor time of a node's pods. That of the node never goes back, though pods with their share of it go away.
+/// The CPU time of all pods of a node, including those that no longer exist, so that the node's counter never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct CpuTimeTotal {
     at: Timestamp,
@@ -38,9 +38,9 @@ pub(crate) struct CpuTimeTotal {
 // === impl CpuTimeTotal ===
 
 impl CpuTimeTotal {
-    /// The sum for all pods that there were, in nanoseconds, after these were seen.
+    /// Updates the current pods and returns the total in nanoseconds.
     fn count(&mut self, pods: &[ListedPod], now: Timestamp) -> u64 {
-        // Of two that look at once the older look may come second; what has gone since must not count twice.
+        // A concurrent call may arrive with an older list: pods that are gone must not be counted twice.
         if now >= self.at {
             let total =
                 |listed: &ListedPod| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
@@ -57,11 +57,11 @@ impl CpuTimeTotal {
 #[async_trait]
 impl Stats for Mock {
     async fn summary(&self) -> Result<Summary> {
-        let pass = self.0.faults.enter(Call::Stats).await?;
-        // Before the look, so that the cpu_time can tell which of two looks is the older.
+        let guard = self.0.faults.enter(Call::Stats).await?;
+        // Before the list, to tell which of two concurrent lists is older.
         let now = self.0.clock.now();
         let summary = self.0.connection.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
-        pass.leave(summary)
+        guard.finish(summary)
     }
 }
 
@@ -89,7 +89,7 @@ impl Mock {
     }
 }
 
-/// Figures of a pod that runs.
+/// Stats of a running pod.
 fn pod_stats(listed: &ListedPod, now: Timestamp) -> Option<PodStats> {
     let start_time = listed.status.start_time.as_ref()?.0;
     let containers: Vec<ContainerStats> =
@@ -108,7 +108,7 @@ fn pod_stats(listed: &ListedPod, now: Timestamp) -> Option<PodStats> {
             uid: listed.pod.uid.to_string(),
         },
         start_time,
-        // With the instances that have ended, so that a restart does not take it back.
+        // Includes ended instances, so that the counter does not decrease on a restart.
         cpu: Some(cpu(rate, listed.meters.values().map(|meter| meter.total(now)).sum(), now)),
         memory: Some(used(memory, now)),
         network: Some(network(fnv(listed.pod.uid.as_bytes()), start_time, now)),

@@ -1,16 +1,16 @@
-//! One container: what it is in its pod, and where it is in its life.
+//! One simulated container: its spec and its state.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 
 use super::usage::UsageCounter;
 
-/// The part that a container has in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Runs once, before the regular ones.
     Init,
-    /// Starts with the init containers and runs beside the regular ones.
+    /// Starts with the init containers and keeps running beside the regular ones.
     Sidecar,
     Regular,
     Ephemeral,
@@ -23,16 +23,16 @@ pub(super) enum RestartPolicy {
     Never,
 }
 
-/// What of a pod's spec the world lives by. The spec itself is many times larger, and there may be thousands.
+/// The parts of a pod's spec that the simulation needs. The spec itself is much larger, and there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PodOutline {
-    /// All containers of the pod: init, regular, ephemeral. Only the last group can grow, so an index stays what it is.
+    /// All containers of the pod: init, regular, ephemeral. Only the last group can grow, so indexes are stable.
     pub(super) containers: Box<[ContainerSpec]>,
     /// `activeDeadlineSeconds`.
     pub(super) deadline: Option<i64>,
 }
 
-/// What the pod's spec says about a container.
+/// The needed parts of a container's spec.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ContainerSpec {
     pub(super) role: Role,
@@ -42,19 +42,19 @@ pub(super) struct ContainerSpec {
     pub(super) restart: RestartPolicy,
 }
 
-/// Where a container is in its life.
+/// The state of a container.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedContainer {
     pub(super) state: State,
     pub(super) restarts: i32,
-    /// How the instance before this one ended.
+    /// How the previous instance ended.
     pub(super) last: Option<Ended>,
     pub(super) meter: UsageCounter,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
-    /// Starts then; `None` waits for its turn.
+    /// Starts at this time; `None` while it waits for others.
     Waiting {
         until: Option<Timestamp>,
     },
@@ -62,7 +62,7 @@ pub(super) enum State {
         since: Timestamp,
         ready: bool,
         ready_at: Timestamp,
-        /// When and how it ends by itself.
+        /// When it ends without being stopped, and with which code.
         ends: Option<(Timestamp, i32)>,
     },
     Ended(Ended),
@@ -70,7 +70,7 @@ pub(super) enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// `None` when it never started.
+    /// `None` if it never started.
     pub(super) started: Option<Timestamp>,
     pub(super) at: Timestamp,
     pub(super) code: i32,
@@ -117,7 +117,7 @@ impl PodOutline {
                 (Some(RestartPolicy::Always), _) => (Role::Sidecar, RestartPolicy::Always),
                 (Some(own), _) => (Role::Init, own),
                 (None, RestartPolicy::Never) => (Role::Init, RestartPolicy::Never),
-                // An init container that has succeeded is done, whatever the pod's policy.
+                // An init container that has succeeded is not restarted, whatever the pod's policy.
                 (None, _) => (Role::Init, RestartPolicy::OnFailure),
             };
             ContainerSpec::new(
@@ -143,7 +143,7 @@ impl PodOutline {
         }
     }
 
-    /// How many containers the pod had from the beginning.
+    /// The number of containers that are not ephemeral.
     pub(super) fn lasting(&self) -> usize {
         self.containers.iter().filter(|spec| spec.role != Role::Ephemeral).count()
     }
@@ -176,7 +176,7 @@ impl SimulatedContainer {
         }
     }
 
-    /// Whether an instance of it has run or runs.
+    /// Whether an instance has been started.
     pub(super) fn has_started(&self) -> bool {
         match self.state {
             State::Waiting { .. } => self.last.is_some(),
@@ -200,7 +200,7 @@ impl SimulatedContainer {
         }
     }
 
-    /// Ends it, whatever it did: a running one with this code, a waiting one as its last instance ended.
+    /// Ends the container: a running one with this code, a waiting one with the state of its last instance.
     pub(super) fn end(&mut self, at: Timestamp, code: i32) {
         match self.state {
             State::Running { since, .. } => {
@@ -215,7 +215,7 @@ impl SimulatedContainer {
         }
     }
 
-    /// Lets a running or ended one start again then.
+    /// Schedules a restart of a running or ended container.
     pub(super) fn restart(&mut self, now: Timestamp, then: Timestamp) {
         self.end(now, 0);
         self.last = self.ended();

@@ -1,4 +1,4 @@
-//! What can be asked of the world, and what it answers. Both travel over the socket when the pods live elsewhere.
+//! Requests to the simulator and their replies. Both are sent over the socket if the pods are in another process.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -9,19 +9,19 @@ use vk_provider::{PodRef, duration};
 use super::{Cidr, UsageCounter};
 use crate::lifecycle::Lifecycle;
 
-/// Something to be done with the pods.
+/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// Starts a pod, or adopts it under its UID.
     Create(Box<DesiredPod>),
-    /// Brings a pod to a changed spec.
+    /// Applies a changed spec to a pod.
     Update(Box<DesiredPod>),
     /// Begins to stop a pod.
     Delete {
         /// The pod.
         pod: PodRef,
-        /// How long it may take.
+        /// The grace period.
         #[serde(with = "duration")]
         grace: Duration,
     },
@@ -32,7 +32,7 @@ pub enum Request {
         /// The node's name.
         node: Arc<str>,
     },
-    /// Loses a pod.
+    /// Removes a pod as if the backend had lost it.
     Vanish(PodRef),
     /// Ends a running container.
     Finish {
@@ -40,16 +40,16 @@ pub enum Request {
         pod: PodRef,
         /// The container's name.
         container: String,
-        /// The code it ends with.
+        /// Its exit code.
         exit_code: i32,
     },
-    /// Reads how often a pod was created under each UID.
+    /// Reads how often each UID was created.
     Journal,
-    /// Does nothing, to see that somebody is there.
+    /// Does nothing; tests the connection.
     Ping,
 }
 
-/// A pod as it is wanted.
+/// The desired state of a pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredPod {
@@ -57,19 +57,19 @@ pub struct DesiredPod {
     pub node: Arc<str>,
     /// The node's address.
     pub host_ip: IpAddr,
-    /// The range that its address comes from.
+    /// The range of its address.
     pub pod_cidr: Cidr,
-    /// How it lives.
+    /// Its lifecycle.
     pub life: Arc<Lifecycle>,
-    /// The pod as the API server has it.
+    /// The pod as stored in the API server.
     pub pod: Arc<Pod>,
 }
 
-/// The answer to a [`Request`].
+/// The reply to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reply {
-    /// It is done.
+    /// Success without a value.
     Done,
     /// The status of the pod.
     Status(Box<PodStatus>),
@@ -88,17 +88,17 @@ pub struct ListedPod {
     pub node: Arc<str>,
     /// Its status now.
     pub status: PodStatus,
-    /// What its containers use, by name; none of those that never ran.
+    /// Usage counters of the containers that have run, by name.
     #[serde(default)]
     pub meters: BTreeMap<String, UsageCounter>,
 }
 
-/// A pod that changed since it was last looked at.
+/// A pod that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ChangedPod {
     /// The node for which it runs.
     pub node: Arc<str>,
-    /// The pod; it may be gone.
+    /// The pod, which may no longer exist.
     pub pod: PodRef,
 }
 

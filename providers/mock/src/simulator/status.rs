@@ -1,4 +1,4 @@
-//! A pod's status, as a kubelet would write it.
+//! Builds the status of a simulated pod, as a kubelet would.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -16,14 +16,14 @@ use super::{
     pod::{Failure, Phase, SimulatedPod},
 };
 
-/// The status of a pod now.
+/// The current status of a pod.
 pub(super) fn of(entry: &SimulatedPod) -> PodStatus {
     let phase = entry.phase();
     let specs = &entry.outline.containers;
     let count = |role: Role| specs.iter().filter(|spec| spec.role == role).count();
     let inits = count(Role::Init) + count(Role::Sidecar);
     let has_init = inits > 0;
-    // With just the room that they need: a status is kept as long as its pod.
+    // With exact capacity: a status is kept as long as its pod.
     let mut init = Vec::with_capacity(inits);
     let mut regular = Vec::with_capacity(count(Role::Regular));
     let mut ephemeral = Vec::with_capacity(count(Role::Ephemeral));
@@ -80,7 +80,7 @@ fn container_status(
         },
         State::Ended(ended) => terminated(entry, &ended, id(container.restarts)),
     };
-    // While it waits to start again, the count is still that of the instance that ended.
+    // While it waits for a restart, the count is still that of the ended instance.
     let previous = if container.is_running() { container.restarts - 1 } else { container.restarts };
     let started = container.is_running();
     ContainerStatus {
@@ -123,7 +123,7 @@ fn waiting(
 
 fn terminated(entry: &SimulatedPod, ended: &Ended, id: String) -> ContainerState {
     let (reason, message) = match (ended.started, entry.failed) {
-        // The words of the kubelet for a container of which nothing was ever seen.
+        // The kubelet's text for a container that was never seen.
         (None, _) => (
             "ContainerStatusUnknown",
             Some("The container could not be located when the pod was terminated".to_owned()),
@@ -194,7 +194,7 @@ fn condition(
     }
 }
 
-/// In whole seconds, as Kubernetes stores times: a status reads the same before and after it was sent.
+/// Truncated to seconds, as in the Kubernetes API, so that a status does not change when it is stored.
 fn time(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
@@ -212,7 +212,7 @@ fn names(entry: &SimulatedPod, wanted: impl Fn(&ContainerSpec, &SimulatedContain
     names
 }
 
-/// A made-up digest that is the same for the same image.
+/// A fake digest that is the same for the same image.
 fn image_id(image: &str) -> String {
     let name = match image.rsplit_once('/') {
         Some((path, last)) => {

@@ -121,7 +121,7 @@ async fn a_create_that_fails_after_success_has_created_the_pod_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_is_described_and_changes_of_it_are_told() {
+async fn the_node_is_described_and_its_changes_are_reported() {
     let provider = open("vk: {cpu: 2, providerID: 'mock://a', others: {gpu: 4}}", "vk").await.unwrap();
     let mut node = NodeTemplate::default();
     provider.configure_node(&mut node);
@@ -144,7 +144,7 @@ async fn the_node_is_described_and_changes_of_it_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_configuration_and_an_absent_backend_are_told_apart() {
+async fn a_wrong_configuration_is_invalid_and_an_absent_backend_unavailable() {
     let wrong = open("vk: {cpu: lots}", "vk").await.err().unwrap();
     assert_eq!(*wrong.kind(), Kind::Invalid);
     let absent = open("backend: /nonexistent/mock.sock", "vk").await.err().unwrap();

@@ -110,7 +110,7 @@ proptest! {
         life in life(),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        let mut world = PodSimulator::new();
+        let mut simulator = PodSimulator::new();
         let mut now = 0;
         let mut seen: HashMap<String, PodStatus> = HashMap::new();
         let mut wanted = [(0, false); 4];
@@ -135,15 +135,15 @@ proptest! {
                 Step::Vanish(pod) => Request::Vanish(reference(&format!("u{pod}"))),
                 Step::Advance(millis) => {
                     now += millis;
-                    world.advance(at(now));
+                    simulator.advance(at(now));
                     Request::Ping
                 }
             };
             // A refusal is fine; a malformed status is not.
-            let _ = world.apply(at(now), request);
+            let _ = simulator.apply(at(now), request);
             for index in 0..4 {
                 let uid = format!("u{index}");
-                match world.status(&reference(&uid)) {
+                match simulator.status(&reference(&uid)) {
                     Some(status) => {
                         check(&status, seen.get(&uid));
                         seen.insert(uid, status);
@@ -153,7 +153,7 @@ proptest! {
                     }
                 }
             }
-            if let Some(due) = world.next_deadline() {
+            if let Some(due) = simulator.next_deadline() {
                 prop_assert!(due > at(now), "something that is due was left");
             }
         }
