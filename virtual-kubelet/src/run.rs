@@ -6,8 +6,8 @@ mod bootstrap;
 mod contact;
 mod fleet;
 mod kubelet;
+mod leadership;
 mod readers;
-mod terms;
 
 use std::{
     io,
@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry as Counters;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    time::Instant,
 };
 use tracing::{info, warn};
 use vk_kube::{Client, ClientOptions, Identity, access::AccessCheck};
@@ -40,19 +41,22 @@ use crate::{
     config::{Listen, OnShutdown, Problem, Resolved},
 };
 
-/// How a shell shows that a second signal ended the process.
+/// The exit code after a second signal, as shells report an interrupt.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// A running process: its nodes, and what keeps them.
+/// A running process: its nodes and their backends.
 #[derive(Debug)]
 pub(crate) struct Running {
-    supervisor: Supervisor,
+    /// Owns everything; the tasks of backends are children of it.
+    process: Supervisor,
+    /// Owns the nodes, and stops before the backends do.
+    nodes: Supervisor,
     fleet: Fleet,
     /// How long stopping may take.
     limit: Duration,
 }
 
-/// Runs the nodes of the configuration until the process is told to stop.
+/// Runs the nodes of the configuration until the process receives SIGINT or SIGTERM.
 pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     let running = tokio::select! {
@@ -65,11 +69,12 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
     running.until(&mut stop).await
 }
 
-/// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
-/// this may be dropped.
+/// Starts the nodes of the configuration. Configuration errors are reported before the first write to the cluster; until
+/// then the future may be dropped.
 pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
     raise_file_limit();
-    let supervisor = Supervisor::new();
+    let process = Supervisor::new();
+    let supervisor = process.child();
     let mut counters = Counters::with_prefix("virtual_kubelet");
     let api_metrics = vk_kube::Metrics::register(&mut counters);
     let node_metrics = node::Metrics::register(&mut counters);
@@ -84,7 +89,7 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     };
     let doors = Doors::open(&config).await?;
 
-    // Before the API server is asked: it may take its time, and a probe of this process must not hang on that.
+    // Before the first request to the API server, which may take long: probes of this process must not wait for it.
     let running_fleet = Arc::new(OnceLock::new());
     if let Some(listener) = admin {
         let server =
@@ -118,12 +123,13 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     let readers = Readers::choose(&config, &client, &identity).await?;
     let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
     let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
-    let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
+    let fleet = Fleet::start(config, &registry, means, &supervisor, &process).await?;
     drop(running_fleet.set(fleet.clone()));
-    Ok(Running { supervisor, fleet, limit })
+    Ok(Running { process, nodes: supervisor, fleet, limit })
 }
 
-/// Every node has a listener, and callers come beside: as many files as the system lets us have, as the runtime of Go does it.
+/// Raises the limit of open files to the hard limit, as the Go runtime does: every node has a listener, and every caller a
+/// connection.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
@@ -137,7 +143,7 @@ fn raise_file_limit() {
 async fn bind(listen: Listen) -> io::Result<TcpListener> {
     match listen.address {
         Some(address) => TcpListener::bind(SocketAddr::new(address, listen.port)).await,
-        // All interfaces, of both families where the system has both.
+        // All interfaces, IPv6 and IPv4 where the system has both.
         None => match TcpListener::bind(SocketAddr::from(([0_u16; 8], listen.port))).await {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind(SocketAddr::from(([0_u8; 4], listen.port))).await
@@ -151,7 +157,7 @@ fn shown(listen: Listen) -> String {
     crate::config::AdminAddr(Some(listen)).to_string()
 }
 
-/// What a node identity may not do is refused now, and not when it would be too late.
+/// Refuses a configuration that the rights of a node identity do not cover.
 fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure> {
     let Some(own) = identity.node() else { return Ok(()) };
     let mut problems: Vec<Problem> = config
@@ -174,25 +180,25 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
     if problems.is_empty() { Ok(()) } else { Err(Failure::Configuration(problems)) }
 }
 
-/// That the Nodes cannot be deleted in the end is better told now.
+/// Refuses `shutdown.node: delete` if the credentials may not delete Nodes.
 async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
     if config.shutdown.node != OnShutdown::Delete {
         return Ok(());
     }
-    // All of them, or else the first: whoever names nodes in a role names all of them.
+    // All nodes, or else the first one: a role that lists node names lists all of them.
     let first = config.nodes.first().map(|node| node.name.clone()).unwrap_or_default();
     for name in [String::new(), first] {
-        let deed = AccessCheck {
+        let check = AccessCheck {
             verb: "delete".to_owned(),
             resource: "nodes".to_owned(),
             name,
             ..AccessCheck::default()
         };
-        match deed.allowed(client).await {
+        match check.allowed(client).await {
             Ok(false) => {}
             Ok(true) => return Ok(()),
             Err(error) => {
-                warn!(%error, "cannot find out whether Nodes may be deleted");
+                warn!(%error, "cannot check whether Nodes may be deleted");
                 return Ok(());
             }
         }
@@ -210,7 +216,7 @@ impl Running {
         self.fleet.all_ready().await;
     }
 
-    /// Goes on until a signal or a failure, then stops everything in order.
+    /// Waits for a signal or a failure, then stops everything in order.
     pub(crate) async fn until(self, stop: &mut Stop) -> Result<(), Failure> {
         let ready = async {
             self.ready().await;
@@ -222,7 +228,7 @@ impl Running {
                 info!(signal, "stopping");
                 None
             }
-            failure = self.supervisor.failed() => Some(failure),
+            failure = self.process.failed() => Some(failure),
             never = ready => never,
         };
         self.stop(stop).await?;
@@ -232,19 +238,24 @@ impl Running {
         }
     }
 
-    /// Stops everything in order; at once when a signal comes.
+    /// Stops the nodes, then the backends; exits immediately on a signal.
     pub(crate) async fn stop(self, stop: &mut Stop) -> Result<(), Failure> {
+        let shut_down = async {
+            let deadline = Instant::now() + self.limit;
+            self.nodes.shut_down(self.limit).await;
+            self.process.shut_down(deadline.saturating_duration_since(Instant::now())).await;
+        };
         tokio::select! {
-            _ = self.supervisor.shut_down(self.limit) => Ok(()),
+            () = shut_down => Ok(()),
             signal = stop.signal() => {
-                warn!(signal, "a second signal: ending at once");
+                warn!(signal, "second signal: exiting immediately");
                 std::process::exit(INTERRUPTED);
             }
         }
     }
 }
 
-/// Tells of the signals that ask the process to stop.
+/// Receives the signals that stop the process.
 pub(crate) struct Stop {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -253,17 +264,68 @@ pub(crate) struct Stop {
 // === impl Stop ===
 
 impl Stop {
-    /// Signals are caught from now on.
+    /// Starts to catch signals.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let catch = |kind| signal(kind).context("cannot catch signals");
         Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
     }
 
-    /// The next one.
+    /// Waits for the next signal and returns its name.
     pub(crate) async fn signal(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vk_supervisor::task::Kind;
+
+    use super::*;
+
+    fn running(process: &Supervisor) -> Running {
+        Running {
+            process: process.clone(),
+            nodes: process.child(),
+            fleet: Fleet::default(),
+            limit: Duration::from_secs(5),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_unexpected_end_of_a_critical_task_of_a_backend_ends_the_process() {
+        let process = Supervisor::new();
+        // A backend gets a child in its context, and an engine makes a child of that.
+        let backend = process.child();
+        backend.child().spawn("relist", Kind::Critical, async { Err::<(), _>("the runtime is gone") });
+        let ended = running(&process).until(&mut Stop::listen().unwrap()).await;
+        let Err(Failure::Runtime(error)) = ended else { panic!("{ended:?}") };
+        assert_eq!(error.to_string(), "relist: the runtime is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn backends_stop_after_the_nodes() {
+        let process = Supervisor::new();
+        let running = running(&process);
+        let (backend, node) = (process.child(), running.nodes.clone());
+        let (sender, answers) = tokio::sync::oneshot::channel::<()>();
+        backend.spawn("backend", Kind::Critical, {
+            let backend = backend.clone();
+            async move {
+                backend.stopping().await;
+                drop(sender);
+            }
+        });
+        let (outcome, mut seen) = tokio::sync::oneshot::channel();
+        node.clone().spawn("node", Kind::Critical, async move {
+            node.stopping().await;
+            // A call under way, for as long as which the backend must not stop.
+            let stopped = tokio::time::timeout(Duration::from_secs(1), answers).await;
+            let _ = outcome.send(stopped.is_err());
+        });
+        running.stop(&mut Stop::listen().unwrap()).await.unwrap();
+        assert_eq!(seen.try_recv(), Ok(true), "the backend stopped before the node");
     }
 }

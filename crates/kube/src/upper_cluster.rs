@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use vk_supervisor::Supervisor;
-
 use crate::Client;
 
 /// Access to the upper cluster's API server for backends.
@@ -11,21 +9,15 @@ use crate::Client;
 pub struct UpperCluster {
     /// The process' own client. Not fenced: callers must make sure that the node is theirs.
     pub client: Client,
-    /// Owns the backends' tasks.
-    pub supervisor: Supervisor,
     readers: Arc<dyn Fn(&str) -> Client + Send + Sync>,
 }
 
 // === impl UpperCluster ===
 
 impl UpperCluster {
-    /// `readers` builds a node's client for reading what its pods refer to.
-    pub fn new(
-        client: Client,
-        supervisor: Supervisor,
-        readers: impl Fn(&str) -> Client + Send + Sync + 'static,
-    ) -> Self {
-        Self { client, supervisor, readers: Arc::new(readers) }
+    /// `readers` makes the client through which a node reads what its pods refer to.
+    pub fn new(client: Client, readers: impl Fn(&str) -> Client + Send + Sync + 'static) -> Self {
+        Self { client, readers: Arc::new(readers) }
     }
 
     /// The client for reading what a node's pods refer to. It impersonates the node if the process may.

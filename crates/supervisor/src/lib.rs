@@ -1,5 +1,5 @@
-//! What every long-running part needs and none should write again: tasks with an owner, an orderly end, a clock that
-//! tests can move, and one back-off.
+//! Building blocks of long-running components: supervised tasks with an orderly shutdown, a clock that tests control, and
+//! exponential back-off.
 
 pub mod backoff;
 pub mod clock;

@@ -1,23 +1,26 @@
-//! Tasks with an owner. Nothing runs that nobody waits for: when the supervisor stops, everything it started has ended,
-//! or was aborted because its time was up.
+//! Tasks with an owner. When [`Supervisor::shut_down`] returns, every task of the supervisor and of its children has
+//! ended, or was aborted because it took too long.
 
 use std::{any::Any, fmt, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinHandle};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 use tracing::{Instrument as _, error, info_span, warn};
 
 /// What the end of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The process cannot go on without it: when it ends before a stop was asked for, the supervisor stops everything
-    /// and reports a [`Failure`].
+    /// The process cannot go on without the task. If it ends before the supervisor is stopped, the whole tree of
+    /// supervisors reports a [`Failure`], and the process stops.
     Critical,
-    /// Work that ends when it is done. A panic in it is logged.
+    /// The task ends when its work is done. Errors and panics are logged.
     Work,
 }
 
-/// A critical task that ended too early.
+/// The unexpected end of a critical task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The task's name.
@@ -26,13 +29,28 @@ pub struct Failure {
     pub reason: String,
 }
 
-/// Owns tasks. Clones share them; [`Supervisor::child`] makes a part that can be stopped alone.
+/// Owns tasks. Clones share the tasks; [`Supervisor::child`] opens a scope that can be stopped on its own.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
-    token: CancellationToken,
-    tracker: TaskTracker,
-    aborts: CancellationToken,
+    stop: CancellationToken,
+    abort: CancellationToken,
+    tasks: TaskTracker,
+    /// The trackers of all supervisors above: they count our tasks too, so that a parent waits for its children.
+    ancestors: Arc<[TaskTracker]>,
     failure: Arc<watch::Sender<Option<Failure>>>,
+    /// Whose tasks end before ours begin.
+    predecessor: Option<Arc<Predecessor>>,
+}
+
+#[derive(Debug)]
+struct Predecessor {
+    supervisor: Supervisor,
+    limit: Duration,
+}
+
+/// Counts a future as a task of a supervisor and of its ancestors until it is dropped.
+struct Tracked {
+    _tokens: Vec<TaskTrackerToken>,
 }
 
 // === impl Supervisor ===
@@ -44,42 +62,60 @@ impl Default for Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor without tasks.
+    /// Creates a root supervisor without tasks.
     pub fn new() -> Self {
         Self {
-            token: CancellationToken::new(),
-            tracker: TaskTracker::new(),
-            aborts: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            ancestors: Arc::default(),
             failure: Arc::new(watch::Sender::new(None)),
+            predecessor: None,
         }
     }
 
-    /// A part of this one: stopping the parent stops it, stopping it leaves the parent alone. Failures reach the parent.
+    /// Creates a child. Stopping the parent stops the child, and shutting down the parent waits for the child's tasks;
+    /// stopping the child does not affect the parent. Failures are reported by all supervisors of the tree.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
-            token: self.token.child_token(),
-            tracker: TaskTracker::new(),
-            aborts: self.aborts.child_token(),
+            stop: self.stop.child_token(),
+            abort: self.abort.child_token(),
+            tasks: TaskTracker::new(),
+            ancestors: self.ancestors.iter().chain([&self.tasks]).cloned().collect(),
             failure: Arc::clone(&self.failure),
+            predecessor: None,
         }
     }
 
-    /// Starts a task. It should end soon after [`Supervisor::stopping`] resolves.
+    /// Creates a child that takes over from `earlier`: stops `earlier`, and starts no task before all tasks of `earlier`
+    /// have ended. Those that take longer than `limit` are aborted.
+    #[must_use]
+    pub fn child_after(&self, earlier: &Self, limit: Duration) -> Self {
+        earlier.stop();
+        // Without its own predecessor: a chain of all earlier ones would grow for ever.
+        let supervisor = Self { predecessor: None, ..earlier.clone() };
+        Self { predecessor: Some(Arc::new(Predecessor { supervisor, limit })), ..self.child() }
+    }
+
+    /// Starts a task. It must end soon after [`Supervisor::stopping`] resolves.
     pub fn spawn<F, T>(&self, name: impl Into<String>, kind: Kind, task: F)
     where
         F: Future<Output = T> + Send + 'static,
         T: Outcome,
     {
         let name = name.into();
-        // Boxed: each future around it would hold it twice.
+        // Boxed: otherwise each wrapping future would hold it twice.
         let task = Box::pin(task);
-        // No parent: a task outlives whatever happened to start it.
+        // No parent span: the task outlives the caller.
         let span = info_span!(parent: None, "task", task = %name);
         let this = self.clone();
         self.spawn_tracked(
             async move {
-                let caught = futures_catch(task).await;
+                if !this.predecessor_ended().await {
+                    return;
+                }
+                let caught = catch_panic(task).await;
                 let reason = match caught {
                     Ok(outcome) => outcome.failure(),
                     Err(panic) => Some(format!("panic: {panic}")),
@@ -92,8 +128,9 @@ impl Supervisor {
                         warn!(%reason, "task failed while stopping");
                     }
                     (Kind::Critical, reason) => {
-                        let reason = reason.unwrap_or_else(|| "it ended before it was asked to".to_owned());
-                        error!(%reason, "critical task ended: stopping");
+                        let reason =
+                            reason.unwrap_or_else(|| "it ended although nothing asked it to stop".to_owned());
+                        error!(%reason, "critical task ended: stopping the process");
                         this.fail(Failure { task: name, reason });
                     }
                 }
@@ -102,16 +139,34 @@ impl Supervisor {
         );
     }
 
+    /// Waits until the predecessor's tasks have ended. Returns false if this supervisor was stopped first.
+    async fn predecessor_ended(&self) -> bool {
+        let Some(Predecessor { supervisor, limit }) = self.predecessor.as_deref() else { return true };
+        supervisor.shut_down(*limit).await;
+        !self.is_stopping()
+    }
+
     #[expect(clippy::disallowed_methods, reason = "the one place where tasks are spawned")]
     fn spawn_tracked(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        let aborts = self.aborts.clone();
-        let task = async move {
+        let abort = self.abort.clone();
+        tokio::spawn(self.track(async move {
             tokio::select! {
                 () = task => {}
-                () = aborts.cancelled() => {}
+                () = abort.cancelled() => {}
             }
-        };
-        tokio::spawn(self.tracker.track_future(task))
+        }))
+    }
+
+    /// Makes a future count as a task of this supervisor until it is dropped: for tasks that are started and aborted by
+    /// other means, such as a `JoinSet`, whose aborted tasks end a little later.
+    pub fn track<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
+        let trackers = self.ancestors.iter().chain([&self.tasks]);
+        let tracked = Tracked { _tokens: trackers.map(TaskTracker::token).collect() };
+        async move {
+            // Moved into the future, and dropped after the task.
+            let _tracked = tracked;
+            task.await
+        }
     }
 
     fn fail(&self, failure: Failure) {
@@ -122,49 +177,49 @@ impl Supervisor {
         });
     }
 
-    /// Asks all tasks to end, and returns at once.
+    /// Asks all tasks to end, and returns immediately.
     pub fn stop(&self) {
-        self.token.cancel();
+        self.stop.cancel();
     }
 
-    /// Whether the end was asked for.
+    /// Whether [`Supervisor::stop`] was called, here or on a parent.
     pub fn is_stopping(&self) -> bool {
-        self.token.is_cancelled()
+        self.stop.is_cancelled()
     }
 
-    /// Resolves when the end is asked for.
+    /// Resolves when the supervisor is stopped.
     pub async fn stopping(&self) {
-        self.token.cancelled().await;
+        self.stop.cancelled().await;
     }
 
-    /// Resolves when a critical task ended too early.
+    /// Resolves when a critical task of any supervisor of the tree ended unexpectedly.
     pub async fn failed(&self) -> Failure {
         let mut failures = self.failure.subscribe();
-        // The sender lives in `self`, so this waits and cannot fail.
+        // The sender is in `self`, so the channel stays open.
         match failures.wait_for(Option::is_some).await.map(|failure| failure.clone()) {
             Ok(Some(failure)) => failure,
             _ => std::future::pending().await,
         }
     }
 
-    /// Asks all tasks to end and waits for them, but not longer than `limit`: then the rest are aborted. Tells whether
-    /// all ended by themselves.
+    /// Stops the supervisor and waits for its tasks and those of its children. After `limit` the remaining tasks are
+    /// aborted. Returns whether all ended without that.
     pub async fn shut_down(&self, limit: Duration) -> bool {
         self.stop();
-        self.tracker.close();
-        if tokio::time::timeout(limit, self.tracker.wait()).await.is_ok() {
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_ok() {
             return true;
         }
-        warn!(tasks = self.tracker.len(), ?limit, "tasks did not end in time: aborting them");
-        self.aborts.cancel();
-        self.tracker.wait().await;
+        warn!(tasks = self.tasks.len(), ?limit, "tasks did not end in time: aborting them");
+        self.abort.cancel();
+        self.tasks.wait().await;
         false
     }
 }
 
-/// What a task may return.
+/// A value that a task may return.
 pub trait Outcome: Send {
-    /// Why it failed, if it did.
+    /// The reason of the failure, if the task failed.
     fn failure(self) -> Option<String>;
 }
 
@@ -186,7 +241,7 @@ impl fmt::Display for Failure {
     }
 }
 
-async fn futures_catch<F: Future>(task: F) -> Result<F::Output, String> {
+async fn catch_panic<F: Future>(task: F) -> Result<F::Output, String> {
     use futures::FutureExt as _;
     AssertUnwindSafe(task).catch_unwind().await.map_err(|panic| panic_text(panic.as_ref()))
 }
@@ -202,7 +257,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn shutting_down_waits_for_tasks_that_end() {
+    async fn shut_down_waits_for_tasks_that_end() {
         let supervisor = Supervisor::new();
         let (sender, mut receiver) = watch::channel(0);
         let inner = supervisor.clone();
@@ -216,14 +271,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_does_not_end_is_aborted_when_its_time_is_up() {
+    async fn a_task_that_does_not_end_is_aborted_after_the_limit() {
         let supervisor = Supervisor::new();
         supervisor.spawn("stuck", Kind::Work, std::future::pending::<()>());
         assert!(!supervisor.shut_down(Duration::from_secs(5)).await);
     }
 
     #[tokio::test]
-    async fn the_early_end_of_a_critical_task_is_a_failure_with_its_reason() {
+    async fn the_unexpected_end_of_a_critical_task_is_reported_with_its_reason() {
         let supervisor = Supervisor::new();
         supervisor.child().spawn("watch", Kind::Critical, async { Err::<(), _>("no such resource") });
         assert_eq!(
@@ -233,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_in_a_critical_task_is_a_failure_and_not_silence() {
+    async fn a_panic_in_a_critical_task_is_reported() {
         let supervisor = Supervisor::new();
         supervisor.spawn("lease", Kind::Critical, async {
             assert!(std::env::args().count() == usize::MAX, "out of luck");
@@ -250,5 +305,82 @@ mod tests {
         let grandchild = supervisor.child().child();
         supervisor.stop();
         assert!(grandchild.is_stopping());
+    }
+
+    /// A task that ends this long after its supervisor is stopped, and then sets the flag.
+    fn linger(supervisor: &Supervisor, time: Duration) -> watch::Receiver<bool> {
+        let (ended, receiver) = watch::channel(false);
+        let stopping = supervisor.clone();
+        supervisor.spawn("lingering", Kind::Work, async move {
+            stopping.stopping().await;
+            tokio::time::sleep(time).await;
+            ended.send_replace(true);
+        });
+        receiver
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parent_waits_for_the_tasks_of_its_children_and_grandchildren() {
+        let supervisor = Supervisor::new();
+        let child = linger(&supervisor.child(), Duration::from_secs(2));
+        let grandchild = linger(&supervisor.child().child(), Duration::from_secs(4));
+        assert!(supervisor.shut_down(Duration::from_secs(5)).await);
+        assert!(*child.borrow() && *grandchild.borrow());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parent_aborts_the_tasks_of_its_children_after_the_limit() {
+        let supervisor = Supervisor::new();
+        supervisor.child().spawn("stuck", Kind::Work, std::future::pending::<()>());
+        assert!(!supervisor.shut_down(Duration::from_secs(5)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_does_not_wait_for_the_tasks_of_its_parent() {
+        let supervisor = Supervisor::new();
+        supervisor.spawn("stuck", Kind::Work, std::future::pending::<()>());
+        assert!(supervisor.child().shut_down(Duration::from_secs(1)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_aborted_task_of_a_join_set_is_waited_for_when_it_is_tracked() {
+        let supervisor = Supervisor::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        let (sender, ended) = watch::channel(());
+        tasks.spawn(supervisor.track(async move {
+            sender.closed().await;
+            std::future::pending::<()>().await;
+        }));
+        drop(tasks);
+        assert!(supervisor.shut_down(Duration::from_secs(1)).await);
+        assert!(ended.has_changed().is_err(), "the task was dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_successor_starts_no_task_before_those_of_its_predecessor_have_ended() {
+        let supervisor = Supervisor::new();
+        let first = supervisor.child();
+        let ended = linger(&first, Duration::from_secs(3));
+        let second = supervisor.child_after(&first, Duration::from_secs(5));
+        let (sender, mut begun) = watch::channel(None);
+        second.spawn("next", Kind::Work, async move {
+            sender.send_replace(Some(*ended.borrow()));
+        });
+        begun.wait_for(Option::is_some).await.unwrap();
+        assert_eq!(*begun.borrow(), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_predecessor_that_does_not_end_is_aborted() {
+        let supervisor = Supervisor::new();
+        let first = supervisor.child();
+        first.spawn("stuck", Kind::Work, std::future::pending::<()>());
+        let second = supervisor.child_after(&first, Duration::from_secs(5));
+        let (sender, mut begun) = watch::channel(false);
+        second.spawn("next", Kind::Work, async move {
+            sender.send_replace(true);
+        });
+        begun.wait_for(|begun| *begun).await.unwrap();
+        assert!(supervisor.shut_down(Duration::from_secs(1)).await);
     }
 }

@@ -11,7 +11,7 @@ use vk_kube::{Client, ClientOptions, Kind as ErrorKind, UpperCluster};
 use vk_provider::{
     Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
 };
-use vk_supervisor::Clock;
+use vk_supervisor::{Clock, Supervisor};
 
 use crate::{
     config::Settings,
@@ -68,13 +68,13 @@ impl Factory for ClusterFactory {
             None => id_of(&upper.client).await?,
         };
         // Last of what can fail and be tried again: it leaves somebody who looks after the file.
-        let client = connect(&settings, &upper).await?;
+        let client = connect(&settings, &upper, &context.supervisor).await?;
         let lower = Lower::start(lower::Setup {
             client,
             origin: origin.clone(),
             cluster: settings.cluster.clone(),
             namespaces: settings.namespaces.clone(),
-            supervisor: upper.supervisor.clone(),
+            supervisor: context.supervisor.clone(),
         });
         let nodes = settings.by_node(&context.node_name).into_iter().map(|(name, settings)| {
             let provider = ClusterProvider::new(Setup {
@@ -83,6 +83,7 @@ impl Factory for ClusterFactory {
                 owner: Owner { origin: origin.clone(), node: name.clone() },
                 settings,
                 clock: Clock::system(),
+                supervisor: context.supervisor.clone(),
             });
             (name, provider)
         });
@@ -134,7 +135,7 @@ async fn known(lower: &Lower) {
 }
 
 /// A client of the lower cluster. Nothing is asked of it yet.
-async fn connect(settings: &Settings, upper: &UpperCluster) -> Result<Client> {
+async fn connect(settings: &Settings, upper: &UpperCluster, supervisor: &Supervisor) -> Result<Client> {
     let Some(path) = settings.kubeconfig.clone() else {
         return Err(Error::invalid(
             "kubeconfig: say how the lower cluster is reached: --client-kubeconfig FILE, or `kubeconfig` in the provider's configuration",
@@ -142,7 +143,7 @@ async fn connect(settings: &Settings, upper: &UpperCluster) -> Result<Client> {
     };
     let source = ClientOptions { kubeconfig: Some(path), server: None };
     source
-        .connect(&upper.supervisor, upper.client.metrics().clone())
+        .connect(supervisor, upper.client.metrics().clone())
         .await
         .map_err(|error| Error::invalid(format!("the lower cluster: {error}")))
 }

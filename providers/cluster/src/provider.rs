@@ -22,7 +22,7 @@ use vk_provider::{
     Result,
     ability::{Attach, Exec, Logs, PortForward, Stats},
 };
-use vk_supervisor::Clock;
+use vk_supervisor::{Clock, Supervisor};
 
 use self::{memory::Memory, standing::NodeStanding, term::Term};
 use crate::{
@@ -57,6 +57,8 @@ pub struct Setup {
     pub settings: Settings,
     /// For the ages of things.
     pub clock: Clock,
+    /// Owns the tasks of the node.
+    pub supervisor: Supervisor,
 }
 
 struct VirtualNode {
@@ -69,6 +71,9 @@ struct VirtualNode {
     outbox: Arc<Outbox>,
     /// What is done as long as the node is ours.
     term: Mutex<Option<Arc<Term>>>,
+    /// Owns the tasks of the newest session, also after its end: the next session waits for them.
+    last_session: Mutex<Option<Supervisor>>,
+    supervisor: Supervisor,
     standing: NodeStanding,
     /// Whether the lower cluster is given up.
     abandoned: watch::Receiver<bool>,
@@ -81,8 +86,8 @@ struct VirtualNode {
 impl ClusterProvider {
     /// Begins to follow the lower cluster.
     pub fn new(setup: Setup) -> Self {
-        let Setup { upper, lower, owner, settings, clock } = setup;
-        let abandoned = abandon::watch(upper.client.clone(), owner.node.clone(), &upper.supervisor);
+        let Setup { upper, lower, owner, settings, clock, supervisor } = setup;
+        let abandoned = abandon::watch(upper.client.clone(), owner.node.clone(), &supervisor);
         let node = Arc::new(VirtualNode {
             abandoned,
             removed: watch::Sender::new(false),
@@ -90,6 +95,8 @@ impl ClusterProvider {
             memory: Mutex::default(),
             outbox: Arc::default(),
             term: Mutex::default(),
+            last_session: Mutex::default(),
+            supervisor,
             upper,
             lower,
             owner,

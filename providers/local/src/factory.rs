@@ -18,7 +18,7 @@ use vk_pod_engine::{
     settings,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
-use vk_supervisor::{Clock, Supervisor};
+use vk_supervisor::Clock;
 
 use self::describe::Described;
 use crate::{
@@ -158,7 +158,7 @@ impl Factory for LocalFactory {
             relist: RELIST,
             resync: RESYNC,
         };
-        let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &Supervisor::new())?
+        let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &context.supervisor)?
             .describing(move |node| described.describe(node));
         engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);

@@ -1,9 +1,12 @@
 //! `virtual-kubelet doctor`.
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
 use vk_provider::{Finding, finding::Level};
+use vk_supervisor::Supervisor;
 
 use super::{Failure, Flags, load, output::print};
 use crate::{
@@ -34,6 +37,7 @@ impl Doctor {
         let detected = address::internal_ip("");
         let (mut looked, mut wrong) = (0, 0);
         let mut seen = Vec::new();
+        let supervisor = Supervisor::new();
         for node in &config.nodes {
             // Nodes of a kind are alike.
             if seen.contains(&(&node.provider, &node.provider_config)) {
@@ -41,7 +45,7 @@ impl Doctor {
             }
             seen.push((&node.provider, &node.provider_config));
             let Some(factory) = registry.get(&node.provider) else { continue };
-            let context = context(node, detected, &config.state_dir);
+            let context = context(node, detected, &config.state_dir, supervisor.child());
             let mut findings = factory.examine(node.provider_config.clone(), context).await;
             if findings.is_empty() {
                 findings.push(Finding::ok("provider", format!("{} has nothing to look at", node.provider)));
@@ -52,6 +56,7 @@ impl Doctor {
             looked += findings.len();
             wrong += findings.iter().filter(|finding| finding.level == Level::Error).count();
         }
+        supervisor.shut_down(Duration::from_secs(1)).await;
         if wrong == 0 {
             return Ok(());
         }

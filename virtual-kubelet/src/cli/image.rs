@@ -15,6 +15,7 @@ use vk_provider_local::{
     config::Settings,
     image::{self, Store, Stored},
 };
+use vk_supervisor::Supervisor;
 
 use super::{
     Failure, Flags, load,
@@ -126,7 +127,8 @@ async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> 
         Failure::Configuration(vec![Problem::new("providerConfig", error.message().to_owned())])
     };
     let settings = Settings::read(&node.provider_config).map_err(wrong)?;
-    let directory = settings.images(&context(node, address::internal_ip(""), &config.state_dir));
+    let context = context(node, address::internal_ip(""), &config.state_dir, Supervisor::new());
+    let directory = settings.images(&context);
     let means = image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
     let shown = directory.display().to_string();
     let opened =

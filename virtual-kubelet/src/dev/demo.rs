@@ -11,6 +11,7 @@ use vk_provider_local::{
     demo::{NAME, archive, busybox},
     image::{self, Store},
 };
+use vk_supervisor::Supervisor;
 use vk_testing::kubectl;
 
 use super::{Stage, indented, private, say, seconds};
@@ -62,7 +63,8 @@ pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
     let node = config.nodes.iter().find(|node| node.provider == PROVIDER)?;
     // A configuration that is wrong is told by the node itself.
     let settings = Settings::read(&node.provider_config).ok()?;
-    let directory = settings.images(&context(node, address::internal_ip(""), &config.state_dir));
+    let context = context(node, address::internal_ip(""), &config.state_dir, Supervisor::new());
+    let directory = settings.images(&context);
     let imported = spawn_blocking(move || -> anyhow::Result<()> {
         let program = busybox()?;
         let bytes =

@@ -144,6 +144,7 @@ async fn sweep(node: &Node) -> anyhow::Result<()> {
         state_dir: node.state_dir.join(&node.name),
         shared_dir: node.state_dir.clone(),
         extensions: vk_provider::Extensions::default(),
+        supervisor: vk_provider::Supervisor::new(),
     };
     let config = vk_provider::Config::Inline(node.config.clone());
     Ok(Box::pin(vk_provider_local::factory::sweep(config, context)).await?)

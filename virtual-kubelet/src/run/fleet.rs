@@ -1,6 +1,6 @@
-//! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
+//! All nodes of the process: those of the configuration, and those that backends add and remove.
 
-mod opening;
+mod open_backend;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,12 +29,12 @@ use vk_node::{
 use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
 use vk_supervisor::{Clock, Supervisor, task};
 
-use self::opening::open;
+use self::open_backend::open_backend;
 use super::{
     address,
     kubelet::{Kubelets, Served},
+    leadership::Leadership,
     readers::Readers,
-    terms::Terms,
 };
 use crate::{
     Registry,
@@ -43,19 +43,21 @@ use crate::{
     version::kubelet_version_beside,
 };
 
-/// The label that our nodes carry, unless the user wants another value.
+/// The label of our nodes, unless the user sets another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
-/// Exec, attach and port-forward come as WebSockets all the way.
+/// The feature of nodes that accept exec, attach and port-forward as WebSockets.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
-/// The first version whose API server looks at it.
+/// The first version whose API server supports it.
 const WEB_SOCKETS_SINCE: ServerVersion = ServerVersion { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fleet {
     nodes: Arc<Mutex<BTreeMap<String, Member>>>,
-    /// Counts up whenever a node comes, goes or gets further.
+    /// Supervisors of nodes that their backend removed: a node that returns under such a name waits for its tasks.
+    removed: Arc<Mutex<BTreeMap<String, Supervisor>>>,
+    /// Counts up whenever a node comes, goes or makes progress.
     changes: watch::Sender<u64>,
 }
 
@@ -65,22 +67,22 @@ struct Member {
     progress: watch::Receiver<Progress>,
 }
 
-/// What a fleet is started with, beside its configuration.
+/// What a fleet needs beside its configuration.
 pub(super) struct Means {
     pub(super) client: Client,
-    /// As whom the client is known.
+    /// The identity of the client.
     pub(super) identity: Identity,
-    /// As whom nodes read what their pods refer to.
+    /// Clients with which nodes read what their pods refer to.
     pub(super) readers: Readers,
     pub(super) metrics: node::Metrics,
     pub(super) kubelets: Kubelets,
 }
 
-/// What every controller of this process is made of.
+/// What all controllers of this process have in common.
 #[derive(Clone)]
 struct Common {
     client: Client,
-    /// As whom nodes read what their pods refer to: see [`Common::reader`].
+    /// Clients with which nodes read what their pods refer to: see [`Common::reader`].
     readers: Readers,
     settings: Settings,
     restricted: bool,
@@ -89,12 +91,12 @@ struct Common {
     services: ServiceCache,
     metrics: node::Metrics,
     supervisor: Supervisor,
-    /// How much of the time for stopping the calls on pods may take.
+    /// How long calls on pods may take when the process stops.
     pods_limit: Duration,
     /// Policies about pods.
     policy: pods::Policy,
     kubelets: Kubelets,
-    /// What the nodes claim.
+    /// The kubelet version of the nodes.
     kubelet_version: String,
     declared_features: BTreeSet<String>,
 }
@@ -102,7 +104,7 @@ struct Common {
 // === impl Common ===
 
 impl Common {
-    /// The client through which a node reads what its pods refer to, and asks for their tokens.
+    /// The client with which a node reads what its pods refer to, and requests their tokens.
     fn reader(&self, node: &str) -> Client {
         self.readers.of(&self.client, node)
     }
@@ -111,16 +113,20 @@ impl Common {
 // === impl Fleet ===
 
 impl Fleet {
-    /// Opens the backends and starts their nodes: none before all are open, because one that is refused ends the process.
+    /// Opens all backends, then starts their nodes: a backend that cannot be opened ends the process before any node exists.
+    ///
+    /// Nodes run under `supervisor`. The tasks of backends run under children of `process`, which stops later: a node that
+    /// stops may still wait for its backend.
     pub(super) async fn start(
         config: Resolved,
         registry: &Registry,
         means: Means,
         supervisor: &Supervisor,
+        process: &Supervisor,
     ) -> Result<Self, Failure> {
         let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
-        // One watch for all of them, where there are several: a node identity has only one.
+        // One watch for all nodes if there are several. A node identity has only one node.
         let shared = (config.nodes.len() > 1).then(|| {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
             Shared::start(client.clone(), &labels, supervisor)
@@ -144,7 +150,7 @@ impl Fleet {
             client,
         };
         let detected = address::internal_ip(common.client.server());
-        let fleet = Self { nodes: Arc::default(), changes: watch::Sender::new(0) };
+        let fleet = Self::default();
         let upper = upper(&common);
         let mut opened = Vec::new();
         for node in config.nodes {
@@ -152,8 +158,9 @@ impl Fleet {
                 return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
             };
             let extensions = Extensions::new().with(upper.clone());
-            let context = Context { extensions, ..context(&node, detected, &config.state_dir) };
-            let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
+            let context = context(&node, detected, &config.state_dir, process.child());
+            let context = Context { extensions, ..context };
+            let backend = open_backend(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
         }
@@ -165,12 +172,12 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Keeps up with the nodes that a backend offers.
+    /// Follows the nodes of a backend.
     fn follow(&self, backend: &Arc<dyn Backend>, node: config::Node, context: Context, common: &Common) {
         let (fleet, common, backend) = (self.clone(), common.clone(), Arc::clone(backend));
         let supervisor = common.supervisor.clone();
         let mut offers = backend.nodes().fuse();
-        // Nodes that are there already are not waited for by anybody: they count from now on.
+        // Nodes that exist already count from now on.
         while let Some(Some(offer)) = offers.next().now_or_never() {
             self.take(offer, &node, &context, &common);
         }
@@ -182,7 +189,7 @@ impl Fleet {
                 };
                 match offer {
                     Some(offer) => fleet.take(offer, &node, &context, &common),
-                    // No more changes, or the end. The backend lives as long as its nodes do.
+                    // No more changes, or stopping. The backend lives as long as its nodes.
                     None => break supervisor.stopping().await,
                 }
             }
@@ -206,19 +213,15 @@ impl Fleet {
         common: &Common,
     ) {
         let (sender, progress) = watch::channel(Progress::default());
-        let supervisor = common.supervisor.child();
-        let terms = Terms {
+        let supervisor = self.supervisor_of(name, common);
+        let leadership = Leadership {
             progress: sender,
             supervisor: supervisor.clone(),
             pods_limit: common.pods_limit,
             elected: common.settings.lease.standby.is_some(),
         };
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
-        let earlier = self.nodes.lock().insert(name.to_owned(), member);
-        if let Some(earlier) = earlier {
-            error!(node = name, "a backend offers a node of this name twice: the earlier one is stopped");
-            earlier.supervisor.stop();
-        }
+        self.nodes.lock().insert(name.to_owned(), member);
         self.report(progress.clone(), &common.supervisor);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
         let kubelet_port = common.kubelets.serve(Served {
@@ -233,24 +236,33 @@ impl Fleet {
         let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
-        let begin = move |progress| {
-            // Nothing is written for the node but in the time that its lease gives; each term has its own.
-            let common = Common { client: base.client.fenced(Fence::default()), ..base.clone() };
+        let controllers = move |progress, session: &Supervisor| {
+            // Writes for the node are fenced by its lease; each session has a fence of its own.
+            let client = base.client.fenced(Fence::default());
+            let common = Common { client, supervisor: session.clone(), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
             let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
             (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
         };
-        let run = terms.serve(begin).instrument(span);
-        // It belongs to the whole process: the process waits for it when it stops.
-        common.supervisor.spawn(
-            format!("node {name}"),
-            task::Kind::Critical,
-            keep(run, common.supervisor.clone()),
-        );
+        let run = leadership.run(controllers).instrument(span);
+        supervisor.spawn(format!("node {name}"), task::Kind::Critical, run);
     }
 
-    /// Passes on a node's progress to whoever waits for the whole fleet.
+    /// A supervisor for a node. Its tasks wait for those of an earlier node of the same name.
+    fn supervisor_of(&self, name: &str, common: &Common) -> Supervisor {
+        let earlier = self.nodes.lock().remove(name).map(|member| member.supervisor);
+        if earlier.is_some() {
+            error!(node = name, "a backend offers two nodes of this name: stopping the first");
+        }
+        let removed = self.removed.lock().remove(name);
+        match earlier.or(removed) {
+            Some(earlier) => common.supervisor.child_after(&earlier, common.pods_limit * 2),
+            None => common.supervisor.child(),
+        }
+    }
+
+    /// Forwards a node's progress to the waiters for the whole fleet.
     fn report(&self, mut progress: watch::Receiver<Progress>, supervisor: &Supervisor) {
         let changes = self.changes.clone();
         supervisor.spawn("progress", task::Kind::Work, async move {
@@ -265,12 +277,13 @@ impl Fleet {
 
     fn remove(&self, name: &str) {
         let Some(member) = self.nodes.lock().remove(name) else { return };
-        info!(node = name, "the backend took the node back");
+        info!(node = name, "the backend removed the node");
         member.supervisor.stop();
+        self.removed.lock().insert(name.to_owned(), member.supervisor);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Names of the nodes that were not registered yet, and that no other replica leads.
+    /// Names of the nodes that are not registered yet and not led by another replica.
     pub(super) fn unregistered(&self) -> Vec<String> {
         let nodes = self.nodes.lock();
         nodes
@@ -283,7 +296,7 @@ impl Fleet {
             .collect()
     }
 
-    /// How many nodes another replica leads.
+    /// The number of nodes that another replica leads.
     pub(super) fn standing_by(&self) -> usize {
         self.nodes.lock().values().filter(|node| node.progress.borrow().standing_by).count()
     }
@@ -295,39 +308,29 @@ impl Fleet {
             let nodes = self.nodes.lock();
             !nodes.is_empty() && nodes.values().all(|node| node.progress.borrow().ready)
         };
-        // The sender lives in `self`: this cannot fail.
+        // The sender is in `self`, so this cannot fail.
         drop(changes.wait_for(ready).await);
     }
 }
 
-/// What backends may have of the cluster itself.
+/// The access to the cluster that backends may use.
 fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
-    UpperCluster::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
+    UpperCluster::new(common.client.clone(), move |node| readers.of(&client, node))
 }
 
-/// A node that the backend took back may end; the process goes on without it.
-pub(super) async fn keep<E>(
-    run: impl Future<Output = Result<(), E>>,
-    supervisor: Supervisor,
-) -> Result<(), E> {
-    run.await?;
-    supervisor.stopping().await;
-    Ok(())
-}
-
-/// Of which Kubernetes the API server is, if it tells.
+/// The version of the API server, if it reports one.
 async fn server_version(client: &Client) -> Option<ServerVersion> {
     match ServerVersion::fetch(client).await {
         Ok(version) => Some(version),
         Err(error) => {
-            warn!(%error, "the API server does not tell its version: the nodes declare no features");
+            warn!(%error, "cannot read the version of the API server: the nodes declare no features");
             None
         }
     }
 }
 
-/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+/// The features of our nodes that the API server supports. It would reject a field that it does not know.
 fn features(server: Option<ServerVersion>, web_sockets: bool) -> BTreeSet<String> {
     let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
     (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
@@ -352,9 +355,15 @@ fn settings(config: &Resolved) -> Settings {
     }
 }
 
-/// What a provider is told about its node.
-pub(crate) fn context(node: &config::Node, detected: IpAddr, state_dir: &std::path::Path) -> Context {
+/// The context in which the backend of a node is opened. `supervisor` owns the backend's tasks.
+pub(crate) fn context(
+    node: &config::Node,
+    detected: IpAddr,
+    state_dir: &std::path::Path,
+    supervisor: Supervisor,
+) -> Context {
     Context {
+        supervisor,
         node_name: node.name.clone(),
         internal_ip: node.internal_ip.or(node.address).filter(|ip| !ip.is_unspecified()).unwrap_or(detected),
         kubelet_port: node.port,

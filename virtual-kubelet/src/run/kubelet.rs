@@ -178,6 +178,7 @@ impl Kubelets {
         let mut streaming = vk_streaming::SessionLimits::default();
         streaming.idle = shared.config.streaming.idle_timeout;
         streaming.creation = shared.config.streaming.creation_timeout;
+        let supervisor = served.supervisor.clone();
         let api = Api {
             node: served.name.to_owned(),
             configuration: described::configuration(&shared.config, &served, port),
@@ -197,9 +198,8 @@ impl Kubelets {
             node_supervisor: served.supervisor,
             sessions: Arc::clone(&shared.sessions),
         };
-        let serve = vk_server::serve(listener, tls, Arc::new(api), ConnectionLimits::default());
-        let task = super::fleet::keep(serve, shared.supervisor.clone());
-        shared.supervisor.spawn(format!("kubelet API of {}", served.name), task::Kind::Critical, task);
+        let serve = vk_server::serve(listener, tls, Arc::new(api), Limits::default());
+        supervisor.spawn(format!("kubelet API of {}", served.name), task::Kind::Critical, serve);
         Ok(port)
     }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use vk_provider::{
-    Changes, Error, ObservedPod, PodChange, PodRef, Provider, Result,
+    Changes, Error, ObservedPod, PodChange, PodRef, Provider, Result, Supervisor,
     ability::{Attach, Exec, Logs, PortForward, Stats},
     error::{Kind, Reaction},
 };
@@ -31,13 +31,25 @@ pub(crate) struct Caller {
     /// How often it wants to be asked, where it does not push.
     period: Option<Duration>,
     _listener: JoinSet<()>,
+    /// Owns the provider's tasks.
+    supervisor: Supervisor,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+    }
 }
 
 // === impl Caller ===
 
 impl Caller {
     /// Asks for the changes, as the core does before it creates any pod, and keeps all that is told.
-    pub(super) fn new(provider: Arc<dyn Provider>, subject: Arc<dyn Subject>) -> Self {
+    pub(super) fn new(
+        provider: Arc<dyn Provider>,
+        subject: Arc<dyn Subject>,
+        supervisor: Supervisor,
+    ) -> Self {
         let told = Arc::<Mutex<Vec<PodChange>>>::default();
         let mut listener = JoinSet::new();
         let period = match provider.changes() {
@@ -53,7 +65,7 @@ impl Caller {
             Changes::Poll(period) => Some(period),
         };
         let limit = subject.limit();
-        Self { provider, subject, limit, told, period, _listener: listener }
+        Self { provider, subject, limit, told, period, _listener: listener, supervisor }
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use vk_provider::{Context, PodRef};
+use vk_provider::{Context, PodRef, Supervisor};
 
 use super::{
     caller::Caller,
@@ -52,7 +52,9 @@ impl Trial {
                 "make the folder for temporary files writable",
             ));
         };
+        let supervisor = Supervisor::new();
         let context = Context {
+            supervisor: supervisor.clone(),
             node_name: NODE.to_owned(),
             internal_ip: NODE_IP.into(),
             kubelet_port: 10250,
@@ -65,7 +67,7 @@ impl Trial {
         let advice =
             "make Subject::open answer within the limit, with a provider on a backend that can be used";
         match tokio::time::timeout(self.limit(), self.subject.open(context)).await {
-            Ok(Ok(provider)) => Ok(Caller::new(provider, Arc::clone(&self.subject))),
+            Ok(Ok(provider)) => Ok(Caller::new(provider, Arc::clone(&self.subject), supervisor)),
             Ok(Err(error)) => Err(Stop::broken(format!("opening answered: {}", error.report()), advice)),
             Err(_) => Err(Stop::broken(format!("opening took longer than {:?}", self.limit()), advice)),
         }

@@ -159,7 +159,7 @@ impl VirtualNode {
 
     /// Asks the lower cluster, however long that takes.
     fn ask(self: &Arc<Self>) {
-        let (node, supervisor) = (Arc::clone(self), self.upper.supervisor.clone());
+        let (node, supervisor) = (Arc::clone(self), self.supervisor.clone());
         let guard = supervisor.clone();
         supervisor.spawn("question to the lower cluster", task::Kind::Work, async move {
             let client = node.lower.client();
@@ -227,7 +227,7 @@ impl VirtualNode {
 
 /// Reckons again what the node has whenever something has changed below, from what is there then.
 pub(super) fn keep(node: &Arc<VirtualNode>) {
-    let (weak, supervisor) = (Arc::downgrade(node), node.upper.supervisor.clone());
+    let (weak, supervisor) = (Arc::downgrade(node), node.supervisor.clone());
     let guard = supervisor.clone();
     supervisor.spawn("sum of the lower nodes", task::Kind::Work, async move {
         tokio::select! {

@@ -31,9 +31,23 @@ struct Guard {
     term: Arc<Term>,
 }
 
+/// How long the tasks of a session may take to end before they are aborted.
+const SESSION_END: Duration = Duration::from_secs(10);
+
+/// The supervisor of the next session. Its tasks start only when all tasks of the session before have ended.
+fn next_supervisor(node: &VirtualNode) -> Supervisor {
+    let mut last = node.last_session.lock();
+    let next = match &*last {
+        Some(last) => node.supervisor.child_after(last, SESSION_END),
+        None => node.supervisor.child(),
+    };
+    *last = Some(next.clone());
+    next
+}
+
 /// Begins, in place of an earlier term.
 pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
-    let supervisor = node.upper.supervisor.child();
+    let supervisor = next_supervisor(node);
     let (events, told) = mpsc::channel(EVENTS);
     let settings = &node.settings;
     let reflector = Reflector::new(reflect::Setup {

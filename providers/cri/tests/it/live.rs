@@ -31,7 +31,7 @@ async fn containerd() -> Containerd {
 
 /// Where the runtime is, and where its files may be.
 #[derive(Clone, Debug)]
-struct Place {
+struct RuntimePaths {
     socket: PathBuf,
     /// Mounts in it are seen by the runtime too.
     shared: PathBuf,
@@ -39,7 +39,7 @@ struct Place {
     cgroup: String,
 }
 
-impl Place {
+impl RuntimePaths {
     fn on(containerd: &Containerd) -> Self {
         let machine = containerd.machine();
         Self {

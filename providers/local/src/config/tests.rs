@@ -17,6 +17,7 @@ fn context(node: &str) -> Context {
         state_dir: PathBuf::from("/state").join(node),
         shared_dir: PathBuf::from("/state"),
         extensions: vk_provider::Extensions::default(),
+        supervisor: vk_provider::Supervisor::new(),
     }
 }
 

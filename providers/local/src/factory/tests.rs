@@ -16,6 +16,7 @@ fn context(folder: &Path, node: &str) -> Context {
         state_dir: folder.join(node),
         shared_dir: folder.to_owned(),
         extensions: vk_provider::Extensions::default(),
+        supervisor: vk_provider::Supervisor::new(),
     }
 }
 

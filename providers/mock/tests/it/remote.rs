@@ -95,7 +95,7 @@ async fn changes_come_over_the_socket() {
 }
 
 #[tokio::test]
-async fn a_killed_backend_is_unavailable_until_it_is_back_and_then_every_pod_is_looked_at() {
+async fn a_killed_backend_is_unavailable_and_all_pods_are_refreshed_after_the_reconnect() {
     let (_folder, socket) = socket();
     let backend = Backend::start(&socket);
     let mock = connect("node", &socket).await;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use vk_provider::{Context, Provider, Result};
 use vk_testing::conformance::{Case, Subject, Verdict, cases};
 
-use super::{Place, containerd};
+use super::{RuntimePaths, containerd};
 
 /// How many cases run at a time, each on a runtime of its own: all of them are about the same node.
 const LANES: usize = 3;
@@ -24,12 +24,12 @@ const ONLY: &str = "VK_ONLY";
 
 /// A backend for one case.
 struct Live {
-    place: Place,
+    place: RuntimePaths,
     folder: String,
 }
 
 impl Live {
-    fn new(place: Place) -> Self {
+    fn new(place: RuntimePaths) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         Self { place, folder: format!("case-{}", COUNT.fetch_add(1, Ordering::Relaxed)) }
     }
@@ -63,7 +63,7 @@ async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        let verdict = case.run(Arc::new(Live::new(Place::on(&containerd)))).await;
+        let verdict = case.run(Arc::new(Live::new(RuntimePaths::on(&containerd)))).await;
         if let Verdict::Broken(breach) = verdict {
             broken.push(case.report(&breach));
         }
