@@ -2,36 +2,38 @@
 //!
 //! Three layers, the later wins: a YAML file, the environment, flags. Every setting has a key in the file, an environment
 //! variable that begins with `VK_`, and (lists aside) a flag; the variables and flags of the Go original keep working. The
-//! [table](table::SETTINGS) names them all. Layers are plain data and [`Layers::resolve`] is a pure function, which answers
-//! with a [`Resolved`] configuration or with everything that is wrong.
+//! [table](options::OPTIONS) names them all. LayerStack are plain data and [`LayerStack::resolve`] is a pure function, which answers
+//! with a [`EffectiveConfig`] configuration or with everything that is wrong.
 
+mod deprecated;
 mod duration;
+mod effective;
+mod file_schema;
+mod kubernetes_names;
 mod layer;
 mod lease;
 mod listen;
-mod names;
 mod nodes;
+pub mod options;
 mod ports;
-mod resolve;
-mod resolved;
-mod retired;
-mod settings;
-pub mod table;
-mod values;
+mod validation;
+mod value_types;
 
 pub use self::{
+    deprecated::{DEPRECATED_FLAGS, DEPRECATED_VARIABLES, DeprecatedFlag},
     duration::GoDuration,
-    layer::{Layer, Layers},
-    listen::{AdminAddr, Listen},
-    resolve::{Host, default_state_dir},
-    resolved::{Auth, Debug, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
-    retired::{RETIRED, RETIRED_VARIABLES, Retired},
-    settings::{
+    effective::{
+        Auth, DebugEndpoints, EffectiveConfig, Lease, Log, Node, Pods, Shutdown, Streaming, Timing, Tls,
+    },
+    file_schema::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
-    values::{
-        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+    layer::{Layer, LayerStack},
+    listen::{AdminAddr, Listen},
+    validation::{ValidationContext, default_state_dir},
+    value_types::{
+        Admission, DaemonSets, ImpersonateNodes, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
         RefusedPods, TaintEffect,
     },
 };

@@ -19,7 +19,7 @@ use self::guardian::Guardian;
 use crate::{
     Registry,
     cli::Failure,
-    config::{Resolved, Tls},
+    config::{EffectiveConfig, Tls},
     run::{self, INTERRUPTED, Running, Stop},
 };
 
@@ -62,7 +62,7 @@ struct Stage<'a> {
 pub async fn run(
     options: Options,
     state: State,
-    config: Resolved,
+    config: EffectiveConfig,
     registry: Registry,
 ) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
@@ -92,7 +92,7 @@ pub async fn run(
 
 async fn play(
     options: Options,
-    mut config: Resolved,
+    mut config: EffectiveConfig,
     registry: Registry,
     stop: &mut Stop,
 ) -> Result<(), Failure> {
@@ -233,7 +233,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// A serving certificate for all nodes, of the authority by which the API server knows kubelets. Nobody has to approve it.
-fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
+fn certified(cluster: &ControlPlane, config: &EffectiveConfig) -> anyhow::Result<Tls> {
     let detected = run::address::internal_ip(cluster.url());
     let mut names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
     let ips = config.nodes.iter().flat_map(|node| [node.internal_ip, node.address]).flatten();

@@ -37,7 +37,7 @@ use self::{
 use crate::{
     Registry,
     cli::Failure,
-    config::{Listen, OnShutdown, Problem, Resolved},
+    config::{EffectiveConfig, Listen, OnShutdown, Problem},
 };
 
 /// How a shell shows that a second signal ended the process.
@@ -53,7 +53,7 @@ pub(crate) struct Running {
 }
 
 /// Runs the nodes of the configuration until the process is told to stop.
-pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
+pub async fn run(config: EffectiveConfig, registry: Registry) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     let running = tokio::select! {
         started = Box::pin(start(config, registry)) => started?,
@@ -67,7 +67,7 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
 
 /// Starts the nodes of the configuration. What can be refused is refused here, before the cluster is touched; until then
 /// this may be dropped.
-pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result<Running, Failure> {
     raise_file_limit();
     let supervisor = Supervisor::new();
     let mut counters = Counters::with_prefix("virtual_kubelet");
@@ -123,13 +123,14 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     Ok(Running { supervisor, fleet, limit })
 }
 
-/// Every node has a listener, and callers come beside: as many files as the system lets us have, as the runtime of Go does it.
+/// Raises the limit of open files to the hard limit, like the Go runtime: every node has a listener and every caller a
+/// connection.
 fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
-        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
-    });
-    if let Err(error) = raised {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
         warn!(%error, "cannot raise the limit of open files");
     }
 }
@@ -152,7 +153,7 @@ fn shown(listen: Listen) -> String {
 }
 
 /// What a node identity may not do is refused now, and not when it would be too late.
-fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+fn check_identity(identity: &Identity, config: &EffectiveConfig) -> Result<(), Failure> {
     let Some(own) = identity.node() else { return Ok(()) };
     let mut problems: Vec<Problem> = config
         .nodes
@@ -175,7 +176,11 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
 }
 
 /// That the Nodes cannot be deleted in the end is better told now.
-async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+async fn check_deletion(
+    client: &Client,
+    identity: &Identity,
+    config: &EffectiveConfig,
+) -> Result<(), Failure> {
     if config.shutdown.node != OnShutdown::Delete {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Layers: what one source says, checked by itself so that a mistake is told with the place where it was made.
+//! LayerStack: what one source says, checked by itself so that a mistake is told with the place where it was made.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,7 +8,7 @@ use vk_provider::config::{explain, nearest};
 
 use super::{
     Problem, Settings,
-    table::{Kind, SETTINGS, Setting},
+    options::{ConfigOption, Kind, OPTIONS},
 };
 
 /// What one source says, in the shape of the file. Holds only what [`Settings`] accepts.
@@ -20,7 +20,7 @@ const NODE_LABEL: &str = "VKUBELET_NODE_LABEL";
 
 /// What all sources say; the later ones win.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layers {
+pub struct LayerStack {
     /// What the command itself presumes, such as the provider of `dev`.
     pub base: Layer,
     /// The configuration file.
@@ -58,7 +58,7 @@ impl Layer {
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<Problem>) {
         let mut layer = Self::default();
         let mut problems = Vec::new();
-        for setting in SETTINGS {
+        for setting in OPTIONS {
             let found = [setting.variable].iter().chain(setting.old_variables).find_map(|variable| {
                 let text =
                     lookup(variable).filter(|text| !text.is_empty() && !is_service_link(setting, text))?;
@@ -75,7 +75,7 @@ impl Layer {
 
     /// Reads flags: each with the values that it was given.
     pub fn from_flags<'a>(
-        flags: impl IntoIterator<Item = (&'a Setting, &'a [String])>,
+        flags: impl IntoIterator<Item = (&'a ConfigOption, &'a [String])>,
     ) -> (Self, Vec<Problem>) {
         let mut layer = Self::default();
         let mut problems = Vec::new();
@@ -97,7 +97,7 @@ impl Layer {
 
     /// This layer with another on top.
     #[must_use]
-    pub fn under(mut self, later: Self) -> Self {
+    pub fn overlaid_with(mut self, later: Self) -> Self {
         merge(&mut self.0, later.0);
         self
     }
@@ -107,7 +107,7 @@ impl Layer {
     }
 
     /// Adds one setting, unless its text is wrong.
-    fn add(&mut self, setting: &Setting, texts: &[String], source: &str) -> Option<Problem> {
+    fn add(&mut self, setting: &ConfigOption, texts: &[String], source: &str) -> Option<Problem> {
         let fail = |message: String| Some(Problem::new(setting.key, message).from_source(source));
         let value = match typed(setting.kind, texts) {
             Ok(value) => value,
@@ -168,9 +168,9 @@ impl fmt::Debug for Layer {
     }
 }
 
-// === impl Layers ===
+// === impl LayerStack ===
 
-impl Layers {
+impl LayerStack {
     /// All layers as one.
     pub(super) fn merged(&self) -> Result<Settings, Problem> {
         let mut all = Map::new();
@@ -239,7 +239,7 @@ fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
 fn typed(kind: Kind, texts: &[String]) -> Result<Value, String> {
     let last = texts.last().map_or("", String::as_str);
     match kind {
-        Kind::Text => Ok(last.into()),
+        Kind::Text | Kind::Path | Kind::Duration => Ok(last.into()),
         Kind::Number => last.parse::<i64>().map(Value::from).map_err(|_| format!("`{last}` is not a number")),
         Kind::Switch => match last.to_ascii_lowercase().as_str() {
             "true" | "1" | "t" | "yes" | "on" => Ok(true.into()),
@@ -264,7 +264,7 @@ fn typed(kind: Kind, texts: &[String]) -> Result<Value, String> {
 
 /// Whether a variable is one that Kubernetes itself sets for a Service whose name happens to fit: a service `vk` gives
 /// every pod of its namespace `VK_PORT=tcp://10.0.0.1:443`.
-fn is_service_link(setting: &Setting, text: &str) -> bool {
+fn is_service_link(setting: &ConfigOption, text: &str) -> bool {
     setting.key == "port" && ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme))
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     GoDuration, Lease, OnShutdown, Problem, Settings,
-    resolve::{or, positive},
+    validation::{or, positive},
 };
 
 /// As the kubelet. The controller manager calls a node lost after 50 seconds without renewal.

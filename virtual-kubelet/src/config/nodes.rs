@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value};
 
 use super::{
-    Host, Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
-    names::{check_key, check_subdomain, check_value},
-    ports::{Draft, assign},
-    resolve::path,
-    resolved::Node,
+    Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
+    ValidationContext,
+    effective::Node,
+    kubernetes_names::{check_key, check_subdomain, check_value},
+    ports::{NodeDraft, assign},
+    validation::path,
 };
-use crate::registry::unknown;
+use crate::registry::unknown_provider_message;
 
 /// As in the Go original.
 const NODE_NAME: &str = "virtual-kubelet";
@@ -28,7 +29,7 @@ const COUNT_MAX: i64 = 65_535;
 pub(super) fn expand(
     settings: &Settings,
     admin: Option<Listen>,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Node> {
     check_common(settings, host, problems);
@@ -40,7 +41,7 @@ pub(super) fn expand(
         let key = if settings.nodes.is_empty() { String::new() } else { format!("nodes[{index}].") };
         let node = template(settings, entry, &key, &inherited, host, problems);
         for (name, port) in names(settings, entry, &key, problems) {
-            drafts.push(Draft { node: Node { name, ..node.clone() }, port, key: key.clone() });
+            drafts.push(NodeDraft { node: Node { name, ..node.clone() }, port, key: key.clone() });
         }
     }
     unique_names(&drafts, problems);
@@ -48,11 +49,11 @@ pub(super) fn expand(
     assign(drafts, settings.port.map_or(PORT, |port| port.0), admin, problems)
 }
 
-fn check_common(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) {
+fn check_common(settings: &Settings, host: &ValidationContext<'_>, problems: &mut Vec<Problem>) {
     if let Some(provider) = &settings.provider
         && !host.providers.contains(&known_as(provider, host))
     {
-        problems.push(Problem::new("provider", unknown(provider, host.providers)));
+        problems.push(Problem::new("provider", unknown_provider_message(provider, host.providers)));
     }
     if let Some(domain) = &settings.cluster_domain {
         check_domain("clusterDomain", domain, problems);
@@ -67,7 +68,7 @@ fn template(
     entry: &NodeSettings,
     key: &str,
     inherited: &vk_provider::Config,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> Node {
     if let Some(domain) = &entry.cluster_domain {
@@ -78,7 +79,8 @@ fn template(
     if let Some(provider) = &entry.provider
         && !host.providers.contains(&known_as(provider, host))
     {
-        problems.push(Problem::new(format!("{key}provider"), unknown(provider, host.providers)));
+        problems
+            .push(Problem::new(format!("{key}provider"), unknown_provider_message(provider, host.providers)));
     }
     let own = read_config(&format!("{key}providerConfig"), entry.provider_config.as_ref(), host, problems);
     let common = settings.provider.as_deref().map(|provider| known_as(provider, host));
@@ -123,7 +125,7 @@ fn template(
 }
 
 /// The name of a provider, by the one that tensile-kube has for it, too.
-fn known_as<'a>(provider: &'a str, host: &Host<'_>) -> &'a str {
+fn known_as<'a>(provider: &'a str, host: &ValidationContext<'_>) -> &'a str {
     let (name, other) = CLUSTER;
     if provider == other && !host.providers.contains(&other) { name } else { provider }
 }
@@ -136,7 +138,7 @@ fn lower(settings: &Settings) -> Map<String, Value> {
     kubeconfig.into_iter().chain(labels).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn check_lower(settings: &Settings, drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn check_lower(settings: &Settings, drafts: &[NodeDraft], problems: &mut Vec<Problem>) {
     let other = drafts.iter().map(|draft| draft.node.provider.as_str()).find(|name| !name.is_empty());
     let Some(other) = other.filter(|_| drafts.iter().all(|draft| draft.node.provider != CLUSTER.0)) else {
         return;
@@ -223,7 +225,7 @@ fn names(
     names
 }
 
-fn unique_names(drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn unique_names(drafts: &[NodeDraft], problems: &mut Vec<Problem>) {
     let mut seen = BTreeMap::new();
     for draft in drafts {
         if let Some(first) = seen.insert(&draft.node.name, &draft.key) {
@@ -260,7 +262,7 @@ fn taints(settings: &Settings, entry: &NodeSettings, provider: &str) -> Vec<Tain
 fn read_config(
     key: &str,
     given: Option<&ProviderConfig>,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> vk_provider::Config {
     match given {

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::{Listen, Problem, resolved::Node};
+use super::{Listen, Problem, effective::Node};
 
 /// A node that may still want a port, and the key to blame for it.
-pub(super) struct Draft {
+pub(super) struct NodeDraft {
     pub(super) node: Node,
     pub(super) port: Option<u16>,
     pub(super) key: String,
@@ -13,7 +13,7 @@ pub(super) struct Draft {
 
 /// Gives every node a port: those that were chosen first, then free ones from the base on.
 pub(super) fn assign(
-    drafts: Vec<Draft>,
+    drafts: Vec<NodeDraft>,
     base: u16,
     admin: Option<Listen>,
     problems: &mut Vec<Problem>,
@@ -40,7 +40,7 @@ pub(super) fn assign(
     }
     let mut next: BTreeMap<Option<IpAddr>, u32> = BTreeMap::new();
     let mut nodes = Vec::new();
-    for Draft { node, port, .. } in drafts {
+    for NodeDraft { node, port, .. } in drafts {
         let port = port.or_else(|| alone.then_some(base)).or_else(|| {
             let from = next.entry(node.address).or_insert_with(|| u32::from(base));
             loop {

@@ -15,7 +15,7 @@ use vk_testing::kubectl;
 
 use super::{Stage, indented, private, say, seconds};
 use crate::{
-    config::Resolved,
+    config::EffectiveConfig,
     run::{address, context},
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Shape {
 }
 
 /// A disk that is fuller than a kubelet likes is no reason to show nothing: the pods need hardly any of it.
-pub(super) fn modest(mut config: Resolved) -> Resolved {
+pub(super) fn modest(mut config: EffectiveConfig) -> EffectiveConfig {
     for node in config.nodes.iter_mut().filter(|node| node.provider == PROVIDER) {
         // One that is wrong stays as it is, and is told with the place where it was written.
         if Settings::read(&node.provider_config).is_ok_and(|settings| settings.min_free_disk.is_none()) {
@@ -58,7 +58,7 @@ pub(super) fn modest(mut config: Resolved) -> Resolved {
 }
 
 /// Makes the image, where there are nodes for it. What goes wrong is told later: the nodes come up without it.
-pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
+pub(super) async fn prepare(config: &EffectiveConfig) -> Option<Demo> {
     let node = config.nodes.iter().find(|node| node.provider == PROVIDER)?;
     // A configuration that is wrong is told by the node itself.
     let settings = Settings::read(&node.provider_config).ok()?;

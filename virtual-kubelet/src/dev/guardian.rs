@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::State;
-use crate::config::Resolved;
+use crate::config::EffectiveConfig;
 
 /// What remains to be done after the end.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub(super) struct Guardian {
 // === impl Guardian ===
 
 impl Guardian {
-    pub(super) fn start(state: State, config: &Resolved) -> anyhow::Result<Self> {
+    pub(super) fn start(state: State, config: &EffectiveConfig) -> anyhow::Result<Self> {
         let mut will = Will { nodes: nodes(config), folder: None };
         let mut process = Command::new("/proc/self/exe")
             .arg("dev-guardian")
@@ -83,7 +83,7 @@ impl Guardian {
 
 /// The nodes of the configuration that have containers on this machine.
 #[cfg(feature = "local")]
-fn nodes(config: &Resolved) -> Vec<Node> {
+fn nodes(config: &EffectiveConfig) -> Vec<Node> {
     let ours = config.nodes.iter().filter(|node| node.provider == "local");
     ours.map(|node| Node {
         name: node.name.clone(),
@@ -95,7 +95,7 @@ fn nodes(config: &Resolved) -> Vec<Node> {
 }
 
 #[cfg(not(feature = "local"))]
-fn nodes(_: &Resolved) -> Vec<Node> {
+fn nodes(_: &EffectiveConfig) -> Vec<Node> {
     Vec::new()
 }
 

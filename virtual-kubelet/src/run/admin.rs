@@ -42,13 +42,13 @@ fn ready(fleet: Option<&Fleet>) -> impl IntoResponse + use<> {
     };
     let missing = fleet.unregistered();
     if missing.is_empty() {
-        (StatusCode::OK, format!("ok{}\n", standing_by(fleet.standing_by())))
+        (StatusCode::OK, format!("ok{}\n", standby_note(fleet.on_standby())))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, format!("not registered yet: {}\n", missing.join(", ")))
     }
 }
 
-fn standing_by(nodes: usize) -> String {
+fn standby_note(nodes: usize) -> String {
     if nodes == 0 { String::new() } else { format!(", standing by for {nodes} of the nodes") }
 }
 

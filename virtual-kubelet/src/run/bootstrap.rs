@@ -19,7 +19,7 @@ use vk_supervisor::{Backoff, Clock, Supervisor, task};
 use super::contact;
 use crate::{
     cli::Failure,
-    config::{Problem, Resolved},
+    config::{EffectiveConfig, Problem},
 };
 
 /// What a node that bootstraps keeps, and where.
@@ -38,7 +38,7 @@ pub(super) struct Bootstrap {
 
 impl Bootstrap {
     /// If the configuration wants it.
-    pub(super) fn new(config: &Resolved, clock: Clock) -> Result<Option<Self>, Failure> {
+    pub(super) fn new(config: &EffectiveConfig, clock: Clock) -> Result<Option<Self>, Failure> {
         let (Some(token), [node]) = (&config.bootstrap_kubeconfig, config.nodes.as_slice()) else {
             return Ok(None);
         };

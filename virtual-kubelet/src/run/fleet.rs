@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Fence, Identity, UpperCluster, Version};
 use vk_node::{
-    node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
+    node::{self, Controller, Instance, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::{
         self,
         admission::{Checks, Refused},
@@ -39,7 +39,7 @@ use super::{
 use crate::{
     Registry,
     cli::Failure,
-    config::{self, Admission, DaemonSets, OnShutdown, RefusedPods, Resolved},
+    config::{self, Admission, DaemonSets, EffectiveConfig, OnShutdown, RefusedPods},
     version::kubelet_version_beside,
 };
 
@@ -84,7 +84,7 @@ struct Common {
     readers: Readers,
     settings: Settings,
     restricted: bool,
-    shared: Option<Shared>,
+    shared: Option<SharedNodeWatch>,
     watches: Watches,
     services: ServiceCache,
     metrics: node::Metrics,
@@ -113,7 +113,7 @@ impl Common {
 impl Fleet {
     /// Opens the backends and starts their nodes: none before all are open, because one that is refused ends the process.
     pub(super) async fn start(
-        config: Resolved,
+        config: EffectiveConfig,
         registry: &Registry,
         means: Means,
         supervisor: &Supervisor,
@@ -123,7 +123,7 @@ impl Fleet {
         // One watch for all of them, where there are several: a node identity has only one.
         let shared = (config.nodes.len() > 1).then(|| {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
-            Shared::start(client.clone(), &labels, supervisor)
+            SharedNodeWatch::start(client.clone(), &labels, supervisor)
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let server = server_version(&client).await;
@@ -277,15 +277,15 @@ impl Fleet {
             .iter()
             .filter(|(_, node)| {
                 let progress = node.progress.borrow();
-                !progress.registered && !progress.standing_by
+                !progress.registered && !progress.on_standby
             })
             .map(|(name, _)| name.clone())
             .collect()
     }
 
     /// How many nodes another replica leads.
-    pub(super) fn standing_by(&self) -> usize {
-        self.nodes.lock().values().filter(|node| node.progress.borrow().standing_by).count()
+    pub(super) fn on_standby(&self) -> usize {
+        self.nodes.lock().values().filter(|node| node.progress.borrow().on_standby).count()
     }
 
     /// Resolves when there is a node and all nodes are Ready.
@@ -333,13 +333,13 @@ fn features(server: Option<Version>, web_sockets: bool) -> BTreeSet<String> {
     (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
 }
 
-fn settings(config: &Resolved) -> Settings {
+fn settings(config: &EffectiveConfig) -> Settings {
     let lease = config.timing.lease;
     Settings {
         ping_interval: config.timing.ping_interval,
         ping_timeout: config.timing.ping_timeout,
         status_interval: config.timing.status_interval,
-        lease: node::Terms {
+        lease: node::LeaseTimes {
             duration: lease.duration,
             renew_deadline: lease.renew_deadline,
             standby: lease.leader_elect.then_some(lease.retry_period),
@@ -375,7 +375,7 @@ fn controller(
     progress: watch::Sender<Progress>,
     facts: watch::Sender<Option<Arc<Node>>>,
 ) -> Controller {
-    let base = Base {
+    let config = NodeConfig {
         name: name.to_owned(),
         internal_ip: context.internal_ip,
         external_ip: node.external_ip,
@@ -388,23 +388,23 @@ fn controller(
         declared_features: common.declared_features.clone(),
     };
     // A node without our label is not in the shared watch.
-    let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
-    let sights = match common.shared.as_ref().filter(|_| labelled) {
-        Some(shared) => shared.of(&base.name),
-        None => node::watch::one(common.client.clone(), &base.name),
+    let labelled = config.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
+    let observations = match common.shared.as_ref().filter(|_| labelled) {
+        Some(shared) => shared.subscribe(&config.name),
+        None => node::watch::watch_one(common.client.clone(), &config.name),
     };
     Controller {
-        base,
+        config,
         provider,
         settings: common.settings.clone(),
         client: common.client.clone(),
         restricted: common.restricted,
-        sights,
+        observations,
         clock: Clock::system(),
         metrics: common.metrics.clone(),
-        instance: Instance::this(),
+        instance: Instance::current(),
         progress,
-        facts,
+        observed_node: facts,
     }
 }
 
@@ -448,7 +448,7 @@ fn pods(
         services: common.services.clone(),
         node: name.to_owned(),
         ips: vec![context.internal_ip],
-        facts: facts.clone(),
+        observed_node: facts.clone(),
         clock: Clock::system(),
         limits: Limits::default(),
         watches: common.metrics.object_watches.clone(),

@@ -31,7 +31,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 use super::{admin, bind, shown};
 use crate::{
     cli::Failure,
-    config::{self, Listen, Problem, Resolved},
+    config::{self, EffectiveConfig, Listen, Problem},
 };
 
 /// What must be there before the cluster is touched: ports that are free, and files that can be read.
@@ -51,7 +51,7 @@ struct Shared {
     serving: Option<Serving>,
     gate: Arc<Gate>,
     client: Client,
-    config: Resolved,
+    config: EffectiveConfig,
     counters: Arc<Counters>,
     metrics: Metrics,
     sessions: Arc<Semaphore>,
@@ -78,7 +78,7 @@ struct Known(PodStore);
 
 impl Doors {
     /// Opens them. A clash, and a file that cannot be used, is better told now.
-    pub(super) async fn open(config: &Resolved) -> Result<Self, Failure> {
+    pub(super) async fn open(config: &EffectiveConfig) -> Result<Self, Failure> {
         let mut listeners = HashMap::new();
         for node in &config.nodes {
             let listen = Listen { address: node.address, port: node.port };
@@ -102,7 +102,7 @@ impl Doors {
     }
 }
 
-fn files(config: &Resolved) -> Option<Files> {
+fn files(config: &EffectiveConfig) -> Option<Files> {
     config.tls.serving.clone().map(|(cert, key)| Files { cert, key })
 }
 
@@ -112,7 +112,7 @@ impl Kubelets {
     /// What all nodes have in common: from now on files and authorities are followed.
     pub(super) fn new(
         doors: Doors,
-        config: &Resolved,
+        config: &EffectiveConfig,
         client: &Client,
         counters: Arc<Counters>,
         metrics: Metrics,

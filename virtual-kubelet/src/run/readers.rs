@@ -17,7 +17,7 @@ use vk_supervisor::Backoff;
 
 use crate::{
     cli::Failure,
-    config::{Impersonation, Problem, Resolved},
+    config::{EffectiveConfig, ImpersonateNodes, Problem},
 };
 
 /// How many nodes are asked about at a time.
@@ -39,16 +39,16 @@ pub(super) enum Readers {
 impl Readers {
     /// Decides by the configuration, and by what the API server allows.
     pub(super) async fn choose(
-        config: &Resolved,
+        config: &EffectiveConfig,
         client: &Client,
         identity: &Identity,
     ) -> Result<Self, Failure> {
         let nodes: BTreeSet<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
-        if config.impersonate_nodes == Impersonation::Off {
+        if config.impersonate_nodes == ImpersonateNodes::Off {
             return Ok(Self::Process);
         }
         if let Some(own) = identity.node() {
-            if config.impersonate_nodes == Impersonation::On {
+            if config.impersonate_nodes == ImpersonateNodes::On {
                 let message = format!("the credentials are those of node {own} already: use `auto` or `off`");
                 return Err(Failure::Configuration(vec![Problem::new("impersonateNodes", message)]));
             }
@@ -56,7 +56,7 @@ impl Readers {
         }
         let allowed = ask(client, &nodes, config.startup_timeout).await?;
         match (&allowed, config.impersonate_nodes) {
-            (Self::Some(some), Impersonation::On) if some.len() < nodes.len() => {
+            (Self::Some(some), ImpersonateNodes::On) if some.len() < nodes.len() => {
                 let missing = nodes.difference(some).next().cloned().unwrap_or_default();
                 let message = format!(
                     "{} may not impersonate node {missing}: see deploy/rbac-impersonate.yaml, or use `auto`",

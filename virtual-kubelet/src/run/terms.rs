@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
 use vk_node::{
-    node::{Controller, Progress, Taken},
+    node::{Controller, LeaseConflict, Progress},
     pods,
 };
 use vk_supervisor::Supervisor;
@@ -29,7 +29,7 @@ impl Terms {
     pub(super) async fn serve(
         self,
         begin: impl Fn(watch::Sender<Progress>) -> (Controller, pods::Controller),
-    ) -> Result<(), Taken> {
+    ) -> Result<(), LeaseConflict> {
         loop {
             self.progress.send_replace(Progress::default());
             let (node, pods) = begin(self.progress.clone());
@@ -44,7 +44,7 @@ impl Terms {
 
     /// Runs the controllers of one node. Pods are not touched before the node is ours and registered; and when the end comes,
     /// calls on pods end first, because the node's last word is to give its lease back.
-    async fn together(&self, node: Controller, pods: pods::Controller) -> Result<(), Taken> {
+    async fn together(&self, node: Controller, pods: pods::Controller) -> Result<(), LeaseConflict> {
         let (supervisor, limit) = (&self.supervisor, self.pods_limit);
         let mut progress = self.progress.subscribe();
         let node_supervisor = Supervisor::new();

@@ -28,8 +28,8 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use vk_kube::Client;
 use vk_node::node::{
-    self, Base, Controller, Instance, Metrics, OnStop, Progress, Settings, Shared, Taken, Terms,
-    lease::INSTANCE_ANNOTATION,
+    self, Controller, Instance, LeaseConflict, LeaseTimes, Metrics, NodeConfig, OnStop, Progress, Settings,
+    SharedNodeWatch, lease::INSTANCE_ANNOTATION,
 };
 use vk_provider_mock::Mock;
 use vk_supervisor::{Clock, Supervisor, task};
@@ -65,7 +65,7 @@ pub(crate) struct Setup {
     pub(crate) settings: Settings,
     pub(crate) instance: Instance,
     /// A watch for several nodes, in place of one of its own.
-    pub(crate) watch: Option<Shared>,
+    pub(crate) watch: Option<SharedNodeWatch>,
 }
 
 /// A running controller.
@@ -75,7 +75,7 @@ pub(crate) struct Agent {
     pub(crate) progress: watch::Receiver<Progress>,
     supervisor: Supervisor,
     kill: oneshot::Sender<()>,
-    end: watch::Receiver<Option<Result<(), Taken>>>,
+    end: watch::Receiver<Option<Result<(), LeaseConflict>>>,
     requests: Registry,
 }
 
@@ -126,14 +126,14 @@ impl Default for Setup {
                 ping_interval: Duration::from_millis(200),
                 ping_timeout: Duration::from_secs(1),
                 status_interval: Duration::from_mins(5),
-                lease: Terms {
+                lease: LeaseTimes {
                     duration: Duration::from_secs(40),
                     renew_deadline: Duration::from_secs(27),
                     standby: None,
                 },
                 on_stop: OnStop::Leave,
             },
-            instance: Instance::this(),
+            instance: Instance::current(),
             watch: None,
         }
     }
@@ -206,7 +206,7 @@ impl<'a> Bed<'a> {
         let client = Client::fixed(api, vk_kube::Metrics::register(&mut requests));
         let (sender, progress) = watch::channel(Progress::default());
         let controller = Controller {
-            base: Base {
+            config: NodeConfig {
                 name: self.name.clone(),
                 internal_ip: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
                 external_ip: None,
@@ -220,9 +220,9 @@ impl<'a> Bed<'a> {
             },
             provider: provider.clone(),
             settings: setup.settings,
-            sights: match setup.watch {
-                Some(shared) => shared.of(&self.name),
-                None => node::watch::one(client.clone(), &self.name),
+            observations: match setup.watch {
+                Some(shared) => shared.subscribe(&self.name),
+                None => node::watch::watch_one(client.clone(), &self.name),
             },
             client,
             restricted: self.who == Who::Node,
@@ -230,7 +230,7 @@ impl<'a> Bed<'a> {
             metrics: Metrics::default(),
             instance: setup.instance,
             progress: sender,
-            facts: watch::Sender::new(None),
+            observed_node: watch::Sender::new(None),
         };
         let supervisor = Supervisor::new();
         let (kill, killed) = oneshot::channel();
@@ -341,7 +341,7 @@ where
 
 impl Agent {
     /// Ends it as a signal would.
-    pub(crate) async fn stop(mut self) -> Result<(), Taken> {
+    pub(crate) async fn stop(mut self) -> Result<(), LeaseConflict> {
         self.supervisor.stop();
         self.end().await
     }
@@ -353,7 +353,7 @@ impl Agent {
     }
 
     /// Waits for its end.
-    pub(crate) async fn end(&mut self) -> Result<(), Taken> {
+    pub(crate) async fn end(&mut self) -> Result<(), LeaseConflict> {
         let end = tokio::time::timeout(SOON, self.end.wait_for(Option::is_some)).await;
         end.expect("an end in time").unwrap().clone().unwrap()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::Instant;
-use vk_node::node::{Instance, Taken, lease::INSTANCE_ANNOTATION};
+use vk_node::node::{Instance, LeaseConflict, lease::INSTANCE_ANNOTATION};
 
 use crate::harness::{
     Bed, Setup, Who, holder, is_ready, label, renewed, taints, uid, under_both_identities,
@@ -45,7 +45,7 @@ async fn a_killed_process_is_succeeded_on_the_same_node(who: Who) {
 async fn a_process_that_is_known_to_be_dead_is_succeeded_at_once(who: Who) {
     let bed = Bed::shared(who, "dead").await;
     // A process of this machine with our PID and another start: one that is gone.
-    let this = Instance::this().to_string();
+    let this = Instance::current().to_string();
     let (rest, start) = this.rsplit_once('/').unwrap();
     let gone: Instance = format!("{rest}/{}", start.parse::<u64>().unwrap() + 1).parse().unwrap();
     let agent = bed.start_ready(Setup { instance: gone.clone(), ..Setup::default() }).await;
@@ -66,7 +66,7 @@ async fn a_second_process_gives_up_and_does_not_disturb_the_first(who: Who) {
     let (node, lease) = (bed.node().await, bed.lease().await);
     let mut second = bed.start(Setup::default().label("example.com/second", "x").short_lease().elsewhere());
     let refused = second.end().await.unwrap_err();
-    let Taken::InUse { node: named, .. } = &refused else { panic!("{refused}") };
+    let LeaseConflict::InUse { node: named, .. } = &refused else { panic!("{refused}") };
     assert_eq!(*named, bed.name);
     let text = refused.to_string();
     assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
@@ -92,7 +92,7 @@ async fn a_stale_lease_is_taken_over_after_its_duration(who: Who) {
 
     let _second = bed.start_ready(Setup::default().label("example.com/ours", "b")).await;
     let taken = bed.lease().await;
-    assert_eq!(holder(&taken), Some(Instance::this().to_string().as_str()));
+    assert_eq!(holder(&taken), Some(Instance::current().to_string().as_str()));
     let waited = renewed(&taken).duration_since(renewed(&lease)).as_secs_f64();
     assert!((3.9..9.0).contains(&waited), "{waited}");
     let now = bed.node().await;
@@ -108,7 +108,7 @@ async fn a_process_that_lost_its_lease_gives_up(who: Who) {
     let body = json!({"metadata": {"annotations": {INSTANCE_ANNOTATION: thief}}});
     bed.leases.patch(&bed.name, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
     let lost = agent.end().await.unwrap_err();
-    assert!(matches!(&lost, Taken::Lost { holder, .. } if holder.contains("elsewhere")), "{lost}");
+    assert!(matches!(&lost, LeaseConflict::Lost { holder, .. } if holder.contains("elsewhere")), "{lost}");
     assert_eq!(holder(&bed.lease().await), Some(thief), "it is not ours to give back");
     assert!(is_ready(&bed.node().await), "nor is the Node ours to change");
 }

@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::time::Instant;
 use vk_kube::Client;
-use vk_node::node::Shared;
+use vk_node::node::SharedNodeWatch;
 use vk_supervisor::Supervisor;
 use vk_testing::ControlPlane;
 
@@ -63,7 +63,7 @@ async fn nodes_that_share_a_watch_notice_what_happens_to_each() {
     let cluster = ControlPlane::shared().await;
     let supervisor = Supervisor::new();
     let client = Client::fixed(cluster.admin().unwrap(), vk_kube::Metrics::default());
-    let shared = Shared::start(client, "type=virtual-kubelet", &supervisor);
+    let shared = SharedNodeWatch::start(client, "type=virtual-kubelet", &supervisor);
     let setup = || Setup { watch: Some(shared.clone()), ..Setup::default() };
     let beds = ["shared-a", "shared-b"].map(|name| Bed::on(cluster, Who::Admin, name));
     let _agents = [beds[0].start_ready(setup()).await, beds[1].start_ready(setup()).await];

@@ -128,7 +128,7 @@ fn the_variables_of_tensile_kube_are_read() {
 #[test]
 fn layers_are_merged_key_by_key_but_not_within_a_providers_section() {
     let layer = |text: &str| Layer::from_yaml(text, "x").0;
-    let layers = Layers {
+    let layers = LayerStack {
         base: layer("provider: mock"),
         file: layer("provider: a\nlabels: {a: '1', b: '1'}\nproviderConfig: {x: 1}\n"),
         env: layer("labels: {b: '2', c: '2'}\nproviderConfig: {y: 2}\n"),

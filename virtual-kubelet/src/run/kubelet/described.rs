@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Served;
-use crate::config::{GoDuration, Resolved};
+use crate::config::{EffectiveConfig, GoDuration};
 
 /// What of a kubelet's configuration has a meaning here, with the values that hold.
-pub(super) fn configuration(config: &Resolved, served: &Served<'_>, port: u16) -> Value {
+pub(super) fn configuration(config: &EffectiveConfig, served: &Served<'_>, port: u16) -> Value {
     let go = |duration: Duration| GoDuration(duration).to_string();
     let files = config.tls.serving.as_ref();
     json!({

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Value, json};
 use vk_provider::error::Kind;
 
-use super::{super::objects::Need, *};
+use super::{super::fetched_objects::Requirement, *};
 
-fn objects() -> Objects {
+fn objects() -> FetchedObjects {
     let map: ConfigMap = serde_json::from_value(json!({
         "data": {"one": "1", "two": "2", "both": "text"},
         "binaryData": {"bytes": "//4=", "both": "AAA="},
@@ -18,14 +18,14 @@ fn objects() -> Objects {
     let odd: ConfigMap =
         serde_json::from_value(json!({"data": {"..up": "", "ok": ""}})).expect("a ConfigMap");
     let (odd, secret) = (Some(Arc::new(odd)), Some(Arc::new(secret)));
-    Objects {
+    FetchedObjects {
         config_maps: BTreeMap::from([
             ("settings".to_owned(), Some(Arc::new(map))),
             ("odd".to_owned(), odd),
             ("gone".to_owned(), None),
         ]),
         secrets: BTreeMap::from([("login".to_owned(), secret), ("gone".to_owned(), None)]),
-        ..Objects::default()
+        ..FetchedObjects::default()
     }
 }
 
@@ -46,13 +46,13 @@ fn node() -> NodeFacts {
     NodeFacts { allocatable: BTreeMap::from([("memory".to_owned(), memory)]), ..NodeFacts::default() }
 }
 
-fn made(volume: Value) -> Result<(FileSet, Vec<Remark>)> {
+fn made(volume: Value) -> Result<(FileSet, Vec<ResolveWarning>)> {
     super::volume(&pod(volume), "v", &node(), &objects())
 }
 
 fn files(volume: Value) -> Vec<(String, File)> {
-    let (set, remarks) = made(volume).expect("files");
-    assert_eq!(remarks, []);
+    let (set, warnings) = made(volume).expect("files");
+    assert_eq!(warnings, []);
     set.files.into_iter().collect()
 }
 
@@ -132,9 +132,9 @@ fn a_missing_object_is_awaited_or_leaves_the_volume_empty() {
         json!({"configMap": {"name": "gone", "optional": true}}),
         json!({"configMap": {"name": "gone", "optional": true, "items": items}}),
     ] {
-        let (set, remarks) = made(volume).expect("an empty volume");
+        let (set, warnings) = made(volume).expect("an empty volume");
         assert_eq!(set, FileSet::default());
-        assert_eq!(remarks, [Remark::Missing(map_reference("gone"))]);
+        assert_eq!(warnings, [ResolveWarning::MissingOptional(map_reference("gone"))]);
     }
 }
 
@@ -151,10 +151,10 @@ fn a_missing_key_is_awaited_or_left_out() {
         &Kind::Unresolved(secret_reference("login").key("none")),
         "references non-existent secret key: none",
     );
-    let (set, remarks) =
+    let (set, warnings) =
         made(json!({"secret": {"secretName": "login", "items": items, "optional": true}})).expect("files");
     assert_eq!(set.files.into_keys().collect::<Vec<_>>(), ["q"]);
-    assert_eq!(remarks, [Remark::Missing(secret_reference("login").key("none"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(secret_reference("login").key("none"))]);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn all_that_is_wrong_with_the_fields_is_said_at_once() {
 fn other_volumes_are_not_ours() {
     for volume in [json!({"emptyDir": {}}), json!({"hostPath": {"path": "/"}})] {
         assert_eq!(made(volume.clone()).expect_err("not ours").kind(), &Kind::Unsupported);
-        assert_eq!(needs(&pod(volume), "v").expect_err("not ours").kind(), &Kind::Unsupported);
+        assert_eq!(required_objects(&pod(volume), "v").expect_err("not ours").kind(), &Kind::Unsupported);
     }
     let error =
         super::volume(&pod(json!({"emptyDir": {}})), "w", &node(), &objects()).expect_err("no volume");
@@ -240,11 +240,14 @@ fn large_objects_are_files_like_others() {
 #[test]
 fn nothing_is_read_but_what_the_volume_names() {
     let volume = json!({"configMap": {"name": "settings", "optional": true}});
-    let wanted = BTreeMap::from([("settings".to_owned(), Need { optional: true })]);
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs { config_maps: wanted, ..Needs::default() });
+    let wanted = BTreeMap::from([("settings".to_owned(), Requirement { optional: true })]);
+    assert_eq!(
+        required_objects(&pod(volume), "v").expect("needs"),
+        RequiredObjects { config_maps: wanted, ..RequiredObjects::default() }
+    );
     let volume = json!({"downwardAPI": {"items": []}});
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs::default());
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), RequiredObjects::default());
     let volume = json!({"secret": {}});
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs::default());
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), RequiredObjects::default());
     fails(json!({"secret": {}}), &Kind::Unresolved(secret_reference("")), "secret \"\" not found");
 }

@@ -65,7 +65,7 @@ fn an_image_without_a_host_is_pulled_from_docker() {
     let secret =
         new_format(json!({"https://index.docker.io/v1/": user("hub"), "example.com": user("other")}));
     let secrets = [secret];
-    for image in ["nginx", "library/nginx:1", "docker.io/nginx", "index.docker.io/library/nginx"] {
+    for image in ["nginx", "factory/nginx:1", "docker.io/nginx", "index.docker.io/library/nginx"] {
         assert_eq!(found(image, &secrets), ["hub:p"], "{image}");
     }
     for image in ["other.example.com/nginx", "example.com:5000/nginx"] {
@@ -73,8 +73,8 @@ fn an_image_without_a_host_is_pulled_from_docker() {
     }
     // What is written for the image's own place comes before the default.
     let named =
-        new_format(json!({"https://index.docker.io/v1/": user("hub"), "docker.io/library": user("library")}));
-    assert_eq!(found("nginx", &[named]), ["library:p"]);
+        new_format(json!({"https://index.docker.io/v1/": user("hub"), "docker.io/library": user("factory")}));
+    assert_eq!(found("nginx", &[named]), ["factory:p"]);
 }
 
 #[test]

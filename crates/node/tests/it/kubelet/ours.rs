@@ -36,7 +36,7 @@ const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 /// A node of ours with the facts of the kubelet's node.
 pub(super) struct Ours {
-    library: ResolverFactory,
+    factory: ResolverFactory,
     node: Node,
     /// What people heard, of all pods.
     events: Mutex<(mpsc::Receiver<PodEvent>, Vec<PodEvent>)>,
@@ -67,14 +67,14 @@ impl Ours {
             client,
             node: NODE.to_owned(),
             ips: node.addresses.clone(),
-            facts: watch::Sender::new(Some(Arc::new(object))).subscribe(),
+            observed_node: watch::Sender::new(Some(Arc::new(object))).subscribe(),
             clock: Clock::system(),
             limits: Limits::default(),
             watches: Gauge::default(),
         };
-        let library = ResolverFactory::new(sources, &supervisor);
-        let events = Mutex::new((library.notes().unwrap(), Vec::new()));
-        Self { library, node, events, supervisor }
+        let factory = ResolverFactory::new(sources, &supervisor);
+        let events = Mutex::new((factory.take_events().unwrap(), Vec::new()));
+        Self { factory, node, events, supervisor }
     }
 
     /// Where ours differs from what was recorded of this pod.
@@ -107,7 +107,7 @@ impl Ours {
             })
             .collect();
         let facts = Facts { pod_ips, host_ips: self.node.addresses.clone(), volumes: empty };
-        let answers = self.library.pod(&pod);
+        let answers = self.factory.pod(&pod);
         let asked = Asked { pod: &pod, answers: &answers, facts, words };
         let mut found = asked.differences(recorded).await;
         let told = self.told(pod.metadata.uid.as_deref().unwrap());

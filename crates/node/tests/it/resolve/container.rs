@@ -88,7 +88,7 @@ async fn after_the_end_of_a_pod_questions_are_answered_with_not_found_and_nothin
     desk.see_watching(1).await;
     answers.close();
     desk.see_watching(0).await;
-    assert_eq!(desk.library.held(), 0);
+    assert_eq!(desk.factory.held_objects(), 0);
     let error = answers.container("main", &Facts::default()).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::NotFound);
 }

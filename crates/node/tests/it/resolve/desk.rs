@@ -1,4 +1,4 @@
-//! The words of these tests: a namespace, a node, a library that reads as that node, and pods that ask.
+//! The words of these tests: a namespace, a node, a factory that reads as that node, and pods that ask.
 
 use std::{
     sync::{
@@ -32,16 +32,16 @@ use crate::harness::SOON;
 /// The address of the node.
 pub(super) const HOST_IP: &str = "192.0.2.7";
 
-/// A node with its library, and a namespace for its pods.
+/// A node with its factory, and a namespace for its pods.
 pub(super) struct Desk {
     pub(super) cluster: &'static ControlPlane,
     pub(super) namespace: String,
     pub(super) node: String,
-    pub(super) library: ResolverFactory,
+    pub(super) factory: ResolverFactory,
     supervisor: Supervisor,
 }
 
-/// What a library is made with.
+/// What a factory is made with.
 pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) clock: Clock,
@@ -75,13 +75,13 @@ impl Desk {
             client,
             node: node.clone(),
             ips: vec![HOST_IP.parse().unwrap()],
-            facts: watch::Sender::new(Some(Arc::new(object))).subscribe(),
+            observed_node: watch::Sender::new(Some(Arc::new(object))).subscribe(),
             clock: setup.clock,
             limits: setup.limits,
             watches: Gauge::default(),
         };
-        let library = ResolverFactory::new(sources, &supervisor);
-        Self { cluster, namespace, node, library, supervisor }
+        let factory = ResolverFactory::new(sources, &supervisor);
+        Self { cluster, namespace, node, factory, supervisor }
     }
 
     fn api<K>(&self) -> Api<K>
@@ -136,14 +136,14 @@ impl Desk {
         let pod: Pod =
             self.put(json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": whole})).await;
         let pod = Arc::new(pod);
-        let answers = self.library.pod(&pod);
+        let answers = self.factory.pod(&pod);
         (pod, answers)
     }
 
     /// Waits until so many objects are watched.
     pub(super) async fn see_watching(&self, count: usize) {
         eventually("the watches of objects", SOON, || async {
-            let now = self.library.watching();
+            let now = self.factory.watched_objects();
             if now == count { Ok(()) } else { Err(format!("{now} are open")) }
         })
         .await;

@@ -23,9 +23,9 @@ async fn pods_that_need_the_same_object_share_one_watch() {
         all.push((answers, files));
     }
     desk.see_watching(1).await;
-    assert_eq!(desk.library.held(), 1);
+    assert_eq!(desk.factory.held_objects(), 1);
     while let Some(last) = all.pop() {
-        assert_eq!(desk.library.watching(), 1, "with {} pods", all.len() + 1);
+        assert_eq!(desk.factory.watched_objects(), 1, "with {} pods", all.len() + 1);
         drop(last);
     }
     desk.see_watching(0).await;
@@ -50,7 +50,7 @@ async fn beyond_the_limit_objects_are_read_again_now_and_then() {
         desk.config_map(name, json!({"value": "2"})).await;
         assert_eq!(texts(&next(files).await.unwrap()), [("value", "2")], "{name}");
     }
-    assert_eq!(desk.library.watching(), 1);
+    assert_eq!(desk.factory.watched_objects(), 1);
 }
 
 #[tokio::test]

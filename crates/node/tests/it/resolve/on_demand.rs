@@ -42,7 +42,7 @@ async fn credentials_for_an_image_come_from_the_pods_pull_secrets_and_a_missing_
         "stringData": {".dockerconfigjson": auths.to_string()},
     }))
     .await;
-    let mut notes = desk.library.notes().unwrap();
+    let mut notes = desk.factory.take_events().unwrap();
     let spec = json!({"imagePullSecrets": [{"name": "registry"}, {"name": "nowhere"}]});
     let (_, answers) = desk.pod("web", spec).await;
     let found = answers.pull_credentials("registry.example.com/team/app:1").await.unwrap();

@@ -70,7 +70,7 @@ async fn an_immutable_object_is_not_watched() {
     let mut files = answers.volume("files");
     next(&mut files).await.unwrap();
     no_more(&mut files).await;
-    assert_eq!((desk.library.held(), desk.library.watching()), (1, 0));
+    assert_eq!((desk.factory.held_objects(), desk.factory.watched_objects()), (1, 0));
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_stream_that_is_dropped_reads_no_more_and_one_of_a_pod_that_goes_ends(
     desk.see_watching(1).await;
     drop(files);
     desk.see_watching(0).await;
-    assert_eq!(desk.library.held(), 0);
+    assert_eq!(desk.factory.held_objects(), 0);
 
     let mut files = answers.volume("files");
     next(&mut files).await.unwrap();

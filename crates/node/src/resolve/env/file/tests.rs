@@ -62,11 +62,8 @@ fn values_are_found_as_by_a_kubelet() {
 #[test]
 fn a_line_may_be_as_long_as_a_kubelet_reads() {
     let line = |length: usize| format!("K='{}'", "x".repeat(length - 4));
-    assert_eq!(find(line(LONGEST_LINE).as_bytes(), "K").expect("a value").len(), LONGEST_LINE - 4);
-    assert_eq!(
-        find(line(LONGEST_LINE + 1).as_bytes(), "K"),
-        Err("line 1 is longer than 65535 bytes".to_owned())
-    );
+    assert_eq!(find(line(MAX_LINE).as_bytes(), "K").expect("a value").len(), MAX_LINE - 4);
+    assert_eq!(find(line(MAX_LINE + 1).as_bytes(), "K"), Err("line 1 is longer than 65535 bytes".to_owned()));
 }
 
 #[test]
@@ -95,16 +92,16 @@ fn a_key_is_read_from_the_volume_and_may_be_missing_where_it_is_optional() {
     std::fs::write(place.path().join("sub/env"), "K='v'\nEMPTY=''\n").expect("a file");
     let volumes = BTreeMap::from([("work".to_owned(), place.path().to_owned())]);
     let facts = Facts { volumes, ..Facts::default() };
-    let mut remarks = Vec::new();
-    let found = value(&field("sub/env", "K", false), &pod(), &facts, &mut remarks).expect("a value");
-    assert_eq!((found.as_deref(), remarks.len()), (Some("v"), 0));
+    let mut warnings = Vec::new();
+    let found = value(&field("sub/env", "K", false), &pod(), &facts, &mut warnings).expect("a value");
+    assert_eq!((found.as_deref(), warnings.len()), (Some("v"), 0));
     let missing = Reference::new(ReferenceKind::File, "shop", "work/sub/env");
     for key in ["NONE", "EMPTY"] {
-        let found = value(&field("sub/env", key, true), &pod(), &facts, &mut remarks).expect("an answer");
+        let found = value(&field("sub/env", key, true), &pod(), &facts, &mut warnings).expect("an answer");
         assert_eq!(found, None);
-        assert_eq!(remarks.pop(), Some(Remark::Missing(missing.clone().key(key))));
+        assert_eq!(warnings.pop(), Some(ResolveWarning::MissingOptional(missing.clone().key(key))));
         let error =
-            value(&field("sub/env", key, false), &pod(), &facts, &mut remarks).expect_err("no such key");
+            value(&field("sub/env", key, false), &pod(), &facts, &mut warnings).expect_err("no such key");
         assert_eq!(error.kind(), &Kind::Unresolved(missing.clone().key(key)));
         let wanted = format!(
             "environment variable key {key:?} not found in file \"{}\"",

@@ -5,13 +5,13 @@ use secrecy::SecretString;
 use vk_provider::resolve::Token;
 
 use super::*;
-use crate::resolve::objects::TrustKey;
+use crate::resolve::fetched_objects::TrustBundleKey;
 
 fn token(text: &str) -> Token {
     Token { token: SecretString::from(text), expires: Timestamp::MAX }
 }
 
-fn with_tokens() -> Objects {
+fn with_tokens() -> FetchedObjects {
     let mut objects = objects();
     let key = |audience: Option<&str>, expiration_seconds| TokenKey {
         audience: audience.map(str::to_owned),
@@ -33,12 +33,12 @@ fn automatic() -> Value {
 
 #[test]
 fn the_automatic_volume_is_token_certificate_and_namespace() {
-    let (set, remarks) =
+    let (set, warnings) =
         super::super::volume(&pod(automatic()), "v", &node(), &with_tokens()).expect("files");
     let wanted =
         [file("ca.crt", "1", 0o644), file("namespace", "shop", 0o644), file("token", "for-the-api", 0o644)];
     assert_eq!(set.files.into_iter().collect::<Vec<_>>(), wanted);
-    assert_eq!(remarks, []);
+    assert_eq!(warnings, []);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn all_sources_that_are_missing_are_told_at_once() {
         {"secret": {"name": "gone", "optional": true}},
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "one"}]}},
     ]}});
-    let (set, remarks) = made(optional).expect("files");
+    let (set, warnings) = made(optional).expect("files");
     assert_eq!(set.files.len(), 1);
-    assert_eq!(remarks, [Remark::Missing(secret_reference("gone"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(secret_reference("gone"))]);
 }
 
 #[test]
@@ -145,24 +145,24 @@ fn every_source_says_what_it_needs() {
         {"clusterTrustBundle": {"path": "e", "signerName": "s", "labelSelector": {"matchLabels": {"a": "b"}}, "optional": true}},
         {"clusterTrustBundle": {"path": "f", "signerName": "s", "optional": true}},
     ]}});
-    let wanted = Needs {
-        config_maps: BTreeMap::from([("settings".to_owned(), Need { optional: true })]),
-        secrets: BTreeMap::from([("login".to_owned(), Need { optional: false })]),
+    let wanted = RequiredObjects {
+        config_maps: BTreeMap::from([("settings".to_owned(), Requirement { optional: true })]),
+        secrets: BTreeMap::from([("login".to_owned(), Requirement { optional: false })]),
         tokens: [
             TokenKey { audience: Some("vault".to_owned()), expiration_seconds: Some(600) },
             TokenKey { audience: None, expiration_seconds: None },
         ]
         .into(),
         trust_bundles: BTreeMap::from([
-            (TrustKey::Name("roots".to_owned()), Need { optional: false }),
+            (TrustBundleKey::Name("roots".to_owned()), Requirement { optional: false }),
             (
-                TrustKey::Signer { signer: "s".to_owned(), selector: Some("a=b".to_owned()) },
-                Need { optional: true },
+                TrustBundleKey::Signer { signer: "s".to_owned(), selector: Some("a=b".to_owned()) },
+                Requirement { optional: true },
             ),
         ]),
-        ..Needs::default()
+        ..RequiredObjects::default()
     };
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), wanted);
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), wanted);
 }
 
 #[test]
@@ -190,6 +190,9 @@ fn certificates_for_pods_are_not_made() {
     let volume = json!({"projected": {"sources": [
         {"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "k"}},
     ]}});
-    assert_eq!(needs(&pod(volume.clone()), "v").expect_err("unsupported").kind(), &Kind::Unsupported);
+    assert_eq!(
+        required_objects(&pod(volume.clone()), "v").expect_err("unsupported").kind(),
+        &Kind::Unsupported
+    );
     assert_eq!(made(volume).expect_err("unsupported").kind(), &Kind::Unsupported);
 }
