@@ -101,7 +101,7 @@ impl Cli {
             #[cfg(feature = "dev")]
             Some(CliCommand::Dev(command)) => command.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
-            Some(CliCommand::DevGuardian) => Ok(crate::dev::guard().await?),
+            Some(CliCommand::DevGuardian) => Ok(crate::dev::run_cleanup().await?),
             #[cfg(feature = "cluster")]
             Some(CliCommand::Detach(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Doctor(command)) => command.execute(self.flags, &registry).await,

@@ -3,10 +3,10 @@
 pub(crate) mod address;
 mod admin;
 mod bootstrap;
-mod contact;
+mod connection_check;
 mod fleet;
 mod kubelet;
-mod readers;
+mod node_impersonation;
 mod terms;
 
 use std::{
@@ -31,8 +31,8 @@ pub(crate) use self::fleet::context;
 use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
-    kubelet::{Doors, Kubelets},
-    readers::Readers,
+    kubelet::{KubeletResources, Kubelets},
+    node_impersonation::NodeImpersonation,
 };
 use crate::{
     Registry,
@@ -82,7 +82,7 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
         }
         None => None,
     };
-    let doors = Doors::open(&config).await?;
+    let resources = KubeletResources::open(&config).await?;
 
     // Before the API server is asked: it may take its time, and a probe of this process must not hang on that.
     let running_fleet = Arc::new(OnceLock::new());
@@ -106,7 +106,8 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
         .connect(&supervisor, api_metrics.clone())
         .await
         .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
-    let identity = contact::first(&client, config.startup_timeout, &hint, &clock).await?;
+    let identity =
+        connection_check::wait_for_api_server(&client, config.startup_timeout, &hint, &clock).await?;
     if let Some(bootstrap) = bootstrap {
         bootstrap.keep(client.clone(), &supervisor, api_metrics).await;
     }
@@ -115,8 +116,8 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
     check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
-    let readers = Readers::choose(&config, &client, &identity).await?;
-    let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
+    let readers = NodeImpersonation::choose(&config, &client, &identity).await?;
+    let kubelets = Kubelets::new(resources, &config, &client, counters, server_metrics, &supervisor);
     let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
     let fleet = Fleet::start(config, &registry, means, &supervisor).await?;
     drop(running_fleet.set(fleet.clone()));

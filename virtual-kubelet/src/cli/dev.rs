@@ -49,7 +49,7 @@ impl Dev {
         let nodes = self.nodes.filter(|nodes| *nodes > 1);
         let default_provider =
             if nodes.is_none() && registry.get(PROVIDER).is_some() { PROVIDER } else { PROVIDER_FOR_MANY };
-        let state = dev::State::below(self.data_dir.as_deref())?;
+        let state = dev::StateDir::new(self.data_dir.as_deref())?;
         let (base, _) = Layer::from_value(json!({
             "provider": default_provider,
             "disableTaint": true,

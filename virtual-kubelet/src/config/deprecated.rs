@@ -1,13 +1,14 @@
-//! Flags and variables of the Go original, and of tensile-kube, that are accepted so that old command lines still start, and do nothing.
+//! Deprecated flags and variables of the Go original and of tensile-kube. They are accepted, so that old command lines still
+//! work, and have no effect.
 
-/// A flag that does nothing any more.
+/// A flag without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeprecatedFlag {
-    /// Its name, without the dashes.
+    /// Name, without the dashes.
     pub flag: &'static str,
-    /// Whether it can stand without a value.
+    /// Whether the value is optional.
     pub switch: bool,
-    /// Why it does nothing, and what replaces it.
+    /// Why it has no effect, and what replaces it.
     pub instead: &'static str,
 }
 
@@ -28,7 +29,7 @@ const fn switch(flag: &'static str, instead: &'static str) -> DeprecatedFlag {
     DeprecatedFlag { flag, switch: true, instead }
 }
 
-/// All such flags.
+/// All deprecated flags.
 pub const DEPRECATED_FLAGS: &[DeprecatedFlag] = &[
     value(
         "namespace",
@@ -66,7 +67,7 @@ pub const DEPRECATED_FLAGS: &[DeprecatedFlag] = &[
     value("klog.vmodule", KLOG),
 ];
 
-/// All such variables.
+/// All deprecated variables with the reason.
 pub const DEPRECATED_VARIABLES: &[(&str, &str)] = &[
     ("ZPAGES_PORT", TRACES),
     ("ZPAGES_ADDR", TRACES),

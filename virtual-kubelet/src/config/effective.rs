@@ -1,4 +1,4 @@
-//! The configuration that the process runs by: complete and checked.
+//! The effective configuration: complete and validated.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -16,27 +16,27 @@ use super::{
     },
 };
 
-/// What stands in a dump where a secret may be.
+/// Replaces secrets in a dump.
 const HIDDEN: &str = "(hidden)";
-/// Parts of names under which secrets are kept.
-const SECRETIVE: [&str; 7] =
+/// Parts of key names that indicate a secret.
+const SECRET_NAMES: [&str; 7] =
     ["password", "passwd", "secret", "token", "credential", "privatekey", "accesskey"];
 
-/// Everything that was decided before the first node starts.
+/// The configuration of the process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EffectiveConfig {
-    /// The kubeconfig that the user named; from `KUBECONFIG` it may be several, with colons between them. `None`:
-    /// The pod's service account, else `~/.kube/config`.
+    /// The configured kubeconfig; from `KUBECONFIG` possibly several, separated by colons. `None`: the pod's service account,
+    /// else `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
-    /// The kubeconfig by which the node asks for its identity. Then there is one node, and `kubeconfig` is written.
+    /// The kubeconfig for bootstrapping. Then there is one node, and `kubeconfig` is written.
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// Whether what pods refer to is read as the node that they are bound to.
+    /// Whether ConfigMaps and Secrets are read by impersonating the pod's node.
     pub impersonate_nodes: ImpersonateNodes,
-    /// URL of the API server, instead of the kubeconfig's.
+    /// URL of the API server; overrides the kubeconfig.
     pub api_server: Option<String>,
-    /// The kubeconfig of the lower cluster, which nodes of the provider `cluster` have in their configuration already.
+    /// The kubeconfig of the lower cluster; already merged into the configuration of nodes of the provider `cluster`.
     pub client_kubeconfig: Option<PathBuf>,
-    /// Labels that the lower cluster does not get, likewise.
+    /// Labels that are not copied to the lower cluster; likewise merged.
     pub ignore_labels: Option<Vec<String>>,
     /// The nodes, at least one. Names and ports are unique.
     pub nodes: Vec<Node>,
@@ -46,21 +46,21 @@ pub struct EffectiveConfig {
     pub pods: Pods,
     /// What happens when the process stops.
     pub shutdown: Shutdown,
-    /// Where health and metrics are served. `None`: nowhere.
+    /// Listen address of health and metrics. `None`: disabled.
     pub metrics_addr: Option<Listen>,
     /// Logs.
     pub log: Log,
-    /// How long the start may take. `None`: as long as it takes.
+    /// Time limit of the startup. `None`: no limit.
     pub startup_timeout: Option<Duration>,
     /// Timeouts of exec, attach and port-forward.
     pub streaming: Streaming,
-    /// What the kubelet API shows beside the usual.
+    /// Optional debug endpoints of the kubelet API.
     pub debug: DebugEndpoints,
-    /// Where providers keep what must survive a restart. Each node gets a folder in it.
+    /// State directory of the providers. Each node gets a subdirectory.
     pub state_dir: PathBuf,
-    /// Files for the kubelet API's TLS.
+    /// TLS of the kubelet API.
     pub tls: Tls,
-    /// How long answers of the API server about callers are remembered.
+    /// Cache lifetimes of authentication and authorization.
     pub auth: Auth,
 }
 
@@ -69,19 +69,19 @@ pub struct EffectiveConfig {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// The name of its provider, which the registry has.
+    /// The name of its provider in the registry.
     pub provider: String,
-    /// The provider's own configuration; a file has been read.
+    /// The provider's configuration; files have been read.
     pub provider_config: vk_provider::Config,
-    /// What its pods run on.
+    /// Operating system of its pods.
     pub os: Os,
     /// The DNS domain of the cluster.
     pub cluster_domain: String,
-    /// The address that its kubelet API listens on. `None`: all interfaces.
+    /// Listen address of its kubelet API. `None`: all interfaces.
     pub address: Option<IpAddr>,
-    /// The address that it tells the cluster. `None`: to be found out.
+    /// Its InternalIP. `None`: detected.
     pub internal_ip: Option<IpAddr>,
-    /// Another address of it, for those outside.
+    /// Its ExternalIP.
     pub external_ip: Option<IpAddr>,
     /// The port of its kubelet API.
     pub port: u16,
@@ -96,11 +96,11 @@ pub struct Node {
 /// Intervals of the node controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How often the provider is pinged.
+    /// Interval between pings of the provider.
     pub ping_interval: Duration,
-    /// How long a ping may take.
+    /// Timeout of a ping.
     pub ping_timeout: Duration,
-    /// How often the status is written even when nothing changed.
+    /// Interval between status updates when nothing changes.
     pub status_interval: Duration,
     /// The node's lease.
     pub lease: Lease,
@@ -111,94 +111,94 @@ pub struct Timing {
 pub struct Lease {
     /// Whether several processes may run the same nodes.
     pub leader_elect: bool,
-    /// How long the lease holds. A whole number of seconds, at least 4.
+    /// Lease duration in whole seconds, at least 4.
     pub duration: Duration,
-    /// How long after it was renewed writes may begin. Shorter than the duration.
+    /// How long after a renewal writes may start. Shorter than the duration.
     pub renew_deadline: Duration,
-    /// How often a process that stands by looks at it.
+    /// How often a standby replica reads the lease.
     pub retry_period: Duration,
 }
 
 /// Policies about pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pods {
-    /// What a node checks before it takes one.
+    /// Admission checks of a node.
     pub admission: Admission,
-    /// What becomes of those of DaemonSets.
+    /// What happens to DaemonSet pods.
     pub daemon_sets: DaemonSets,
-    /// What becomes of those that the provider refuses.
+    /// What happens to pods that the provider rejects.
     pub refused: RefusedPods,
-    /// When one that does not stop leaves the API server all the same. `None`: never.
+    /// When a pod that does not stop is deleted from the API server anyway. `None`: never.
     pub force_delete_after: Option<Duration>,
-    /// How many events a node writes in a second, at least 1.
+    /// Events per second and node, at least 1.
     pub events_per_second: u32,
 }
 
 /// What happens when the process stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// How long the process may take to end its work.
+    /// Time limit of a graceful shutdown.
     pub timeout: Duration,
-    /// What becomes of the Node objects.
+    /// What happens to the Node objects.
     pub node: OnShutdown,
 }
 
 /// Logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// How much is logged.
+    /// Log level.
     pub level: LogLevel,
-    /// How lines look.
+    /// Format of log lines.
     pub format: LogFormat,
 }
 
 /// Timeouts of exec, attach and port-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streaming {
-    /// How long a session may be silent.
+    /// Idle timeout of a session.
     pub idle_timeout: Duration,
     /// How long a client may take to open its streams.
     pub creation_timeout: Duration,
-    /// Whether the API server may pass WebSockets on.
+    /// Whether the API server may forward WebSockets.
     pub web_sockets: bool,
 }
 
-/// What the kubelet API shows beside the usual.
+/// Optional debug endpoints of the kubelet API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DebugEndpoints {
-    /// The folder under `/logs/`. `None`: there is none.
+    /// Directory served under `/logs/`. `None`: disabled.
     pub system_logs: Option<PathBuf>,
-    /// Whether there is `/debug/pprof/`.
+    /// Whether `/debug/pprof/` is served.
     pub profiling: bool,
 }
 
-/// Files for the kubelet API's TLS, in PEM.
+/// TLS of the kubelet API. Files are PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The serving certificate and its key. `None`: a certificate is asked for from the cluster.
+    /// The serving certificate and its key. `None`: requested from the cluster.
     pub serving: Option<(PathBuf, PathBuf)>,
-    /// The authorities whose client certificates are accepted. `None`: those that the cluster publishes.
+    /// The client CA. `None`: the CA that the cluster publishes.
     pub client_ca: Option<PathBuf>,
-    /// Whether to ask the cluster for a serving certificate where there are no files.
+    /// Whether to request a serving certificate from the cluster if there are no files.
     pub request: bool,
 }
 
-/// How long answers of the API server about callers are remembered.
+/// Cache lifetimes of authentication and authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auth {
-    /// Who a token belongs to.
+    /// Token reviews.
     pub token_ttl: Duration,
-    /// That a caller may do something.
+    /// Positive access reviews.
     pub authorized_ttl: Duration,
-    /// That a caller may not do something.
+    /// Negative access reviews.
     pub unauthorized_ttl: Duration,
 }
 
 // === impl EffectiveConfig ===
 
 impl EffectiveConfig {
-    /// The same as a configuration file, with every default written out. Values in a provider's section that look like
-    /// secrets are left out.
+    /// Converts to the structure of the configuration file, with all defaults. Values in a provider's section that look like
+    /// secrets are hidden.
     pub fn to_settings(&self) -> Settings {
         let go = |duration| Some(GoDuration(duration));
         let serving = self.tls.serving.clone();
@@ -256,7 +256,7 @@ impl Node {
     fn to_settings(&self) -> NodeSettings {
         let provider_config = match &self.provider_config {
             vk_provider::Config::Default => None,
-            // What was given beside the file stands at the top.
+            // Options given besides the file are at the top level.
             vk_provider::Config::File { path, .. } | vk_provider::Config::FileWith { path, .. } => {
                 Some(ProviderConfig::Path(path.clone()))
             }
@@ -280,7 +280,7 @@ impl Node {
             internal_ip: self.internal_ip,
             external_ip: self.external_ip,
             port: Some(Port(self.port)),
-            // All taints stand in the list, the usual one among them.
+            // The list has all taints, including the default one.
             disable_taint: Some(true),
             taints: self.taints.iter().map(taint).collect(),
             labels: self.labels.clone(),
@@ -291,20 +291,20 @@ impl Node {
 }
 
 impl fmt::Debug for Node {
-    /// As settings, which keep the provider's section to themselves.
+    /// Formats as settings, which hide the provider's section.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_settings().fmt(f)
     }
 }
 
-/// A copy in which values under secretive names are hidden.
+/// Hides values with secret names.
 fn without_secrets(value: &Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(
             map.iter()
                 .map(|(key, value)| {
                     let plain = key.to_lowercase().replace(['-', '_'], "");
-                    let secret = SECRETIVE.iter().any(|name| plain.contains(name));
+                    let secret = SECRET_NAMES.iter().any(|name| plain.contains(name));
                     let value = if secret { HIDDEN.into() } else { without_secrets(value) };
                     (key.clone(), value)
                 })

@@ -1,4 +1,4 @@
-//! The nodes: from the list in the file to one entry per node, each with a name and port of its own.
+//! Expands the list of nodes in the file to one entry per node, with unique names and ports.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::registry::unknown_provider_message;
 
-/// As in the Go original.
+/// Defaults of the Go original.
 const NODE_NAME: &str = "virtual-kubelet";
 const CLUSTER_DOMAIN: &str = "cluster.local";
 const TAINT_KEY: &str = "virtual-kubelet.io/provider";
 const PORT: u16 = 10_250;
-/// The provider whose pods run in another cluster, and how tensile-kube calls it.
+/// The provider whose pods run in another cluster, and tensile-kube's name for it.
 const CLUSTER: (&str, &str) = ("cluster", "k8s");
 /// Nodes on one address need a port each.
 const COUNT_MAX: i64 = 65_535;
@@ -51,7 +51,7 @@ pub(super) fn expand(
 
 fn check_common(settings: &Settings, host: &ValidationContext<'_>, problems: &mut Vec<Problem>) {
     if let Some(provider) = &settings.provider
-        && !host.providers.contains(&known_as(provider, host))
+        && !host.providers.contains(&canonical_provider(provider, host))
     {
         problems.push(Problem::new("provider", unknown_provider_message(provider, host.providers)));
     }
@@ -62,7 +62,7 @@ fn check_common(settings: &Settings, host: &ValidationContext<'_>, problems: &mu
     check_taints("", settings.taint.as_ref(), &settings.taints, problems);
 }
 
-/// What all nodes of an entry have in common.
+/// The common part of all nodes of an entry.
 fn template(
     settings: &Settings,
     entry: &NodeSettings,
@@ -77,15 +77,19 @@ fn template(
     check_maps(key, &entry.labels, &entry.annotations, problems);
     check_taints(key, entry.taint.as_ref(), &entry.taints, problems);
     if let Some(provider) = &entry.provider
-        && !host.providers.contains(&known_as(provider, host))
+        && !host.providers.contains(&canonical_provider(provider, host))
     {
         problems
             .push(Problem::new(format!("{key}provider"), unknown_provider_message(provider, host.providers)));
     }
     let own = read_config(&format!("{key}providerConfig"), entry.provider_config.as_ref(), host, problems);
-    let common = settings.provider.as_deref().map(|provider| known_as(provider, host));
-    let provider =
-        entry.provider.as_deref().map(|provider| known_as(provider, host)).or(common).unwrap_or_default();
+    let common = settings.provider.as_deref().map(|provider| canonical_provider(provider, host));
+    let provider = entry
+        .provider
+        .as_deref()
+        .map(|provider| canonical_provider(provider, host))
+        .or(common)
+        .unwrap_or_default();
     if entry.provider.is_none() && settings.provider.is_none() {
         let known = if host.providers.is_empty() { "none".to_owned() } else { host.providers.join(", ") };
         let message = format!("is not given: write one, or use --provider or VK_PROVIDER; known: {known}");
@@ -93,14 +97,17 @@ fn template(
     }
     let taints = taints(settings, entry, provider);
     check_repeated(key, &taints, problems);
-    // What is written for one provider means nothing to another.
+    // A configuration for one provider does not apply to another.
     let same_provider = common.is_none_or(|common| common == provider);
     let provider_config = match own {
         vk_provider::Config::Default if same_provider => inherited.clone(),
         own => own,
     };
-    let provider_config =
-        if provider == CLUSTER.0 { provider_config.with(lower(settings)) } else { provider_config };
+    let provider_config = if provider == CLUSTER.0 {
+        provider_config.with(lower_cluster_options(settings))
+    } else {
+        provider_config
+    };
     let merged = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
         common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
@@ -124,14 +131,14 @@ fn template(
     }
 }
 
-/// The name of a provider, by the one that tensile-kube has for it, too.
-fn known_as<'a>(provider: &'a str, host: &ValidationContext<'_>) -> &'a str {
+/// Maps tensile-kube's name of a provider to ours.
+fn canonical_provider<'a>(provider: &'a str, host: &ValidationContext<'_>) -> &'a str {
     let (name, other) = CLUSTER;
     if provider == other && !host.providers.contains(&other) { name } else { provider }
 }
 
-/// What of a lower cluster's configuration is said at the top, where tensile-kube has its flags.
-fn lower(settings: &Settings) -> Map<String, Value> {
+/// Top-level options of the provider `cluster`, for tensile-kube's flags.
+fn lower_cluster_options(settings: &Settings) -> Map<String, Value> {
     let kubeconfig = path(settings.client_kubeconfig.as_ref());
     let kubeconfig = kubeconfig.map(|path| ("kubeconfig", path.to_string_lossy().into_owned().into()));
     let labels = settings.ignore_labels.clone().map(|labels| ("ignoreLabels", labels.into()));
@@ -149,13 +156,13 @@ fn check_lower(settings: &Settings, drafts: &[NodeDraft], problems: &mut Vec<Pro
     ] {
         if given {
             let message =
-                format!("is for the provider `{}`, and the nodes have `{other}`: leave it out", CLUSTER.0);
+                format!("is for the provider `{}`, but the nodes have `{other}`: remove it", CLUSTER.0);
             problems.push(Problem::new(key, message));
         }
     }
 }
 
-/// The names of an entry's nodes, with the ports that the user chose for them.
+/// The node names of an entry, with their configured ports.
 fn names(
     settings: &Settings,
     entry: &NodeSettings,
@@ -173,14 +180,14 @@ fn names(
             (entry.port_base.is_some(), "portBase"),
         ] {
             if given {
-                wrong(field, "has no meaning without count: write count, or name and port".into());
+                wrong(field, "has no effect without count: write count, or name and port".into());
             }
         }
         let name = entry.name.as_ref().map_or(common, NodeName::as_str);
         return vec![(name.to_owned(), entry.port.map(|port| port.0))];
     };
     if entry.name.is_some() {
-        wrong("name", "cannot stand beside count: write namePattern, such as `vk-{}`".into());
+        wrong("name", "cannot be combined with count: write namePattern, such as `vk-{}`".into());
     }
     if !(1..=COUNT_MAX).contains(&count) {
         wrong("count", format!("{count} is not a number of nodes: write 1 to {COUNT_MAX}"));
@@ -193,7 +200,7 @@ fn names(
     if count > 1 && !pattern.contains("{}") {
         wrong(
             "namePattern",
-            format!("`{pattern}` gives {count} nodes one name: write `{{}}` where the number shall be"),
+            format!("`{pattern}` gives {count} nodes the same name: write `{{}}` for the number"),
         );
     }
     if count > 1 && entry.port.is_some() {
@@ -229,17 +236,14 @@ fn unique_names(drafts: &[NodeDraft], problems: &mut Vec<Problem>) {
     let mut seen = BTreeMap::new();
     for draft in drafts {
         if let Some(first) = seen.insert(&draft.node.name, &draft.key) {
-            let message = format!(
-                "node name `{}` is taken by {} already",
-                draft.node.name,
-                first.trim_end_matches('.')
-            );
+            let message =
+                format!("node name `{}` is already used by {}", draft.node.name, first.trim_end_matches('.'));
             problems.push(Problem::new(format!("{}name", draft.key), message).consequential());
         }
     }
 }
 
-/// The usual taint unless it is switched off, and the further ones.
+/// The default taint unless it is disabled, and the additional taints.
 fn taints(settings: &Settings, entry: &NodeSettings, provider: &str) -> Vec<Taint> {
     let build = |own: &TaintSettings, common: &TaintSettings| Taint {
         key: own.key.as_ref().or(common.key.as_ref()).map_or_else(|| TAINT_KEY.to_owned(), Clone::clone),
@@ -268,7 +272,7 @@ fn read_config(
     match given {
         None => vk_provider::Config::Default,
         Some(ProviderConfig::Inline(section)) => vk_provider::Config::Inline(section.clone().into()),
-        // An empty path is how the Go original says none.
+        // In the Go original an empty path means none.
         Some(ProviderConfig::Path(path)) if path.as_os_str().is_empty() => vk_provider::Config::Default,
         Some(ProviderConfig::Path(path)) => match (host.read)(path) {
             Ok(text) => vk_provider::Config::File { path: path.clone(), text },
@@ -295,7 +299,7 @@ fn check_maps(
     let labels = labels
         .iter()
         .map(|(name, value)| ("labels", name, check_key(name).and_then(|()| check_value(value))));
-    // The API server compares keys of annotations in lower case.
+    // The API server validates annotation keys in lower case.
     let annotations = annotations.keys().map(|name| ("annotations", name, check_key(&name.to_lowercase())));
     for (map, name, result) in labels.chain(annotations) {
         if let Err(wrong) = result {
@@ -304,11 +308,11 @@ fn check_maps(
     }
 }
 
-/// The API server refuses a node with one taint twice.
+/// The API server rejects a node with duplicate taints.
 fn check_repeated(key: &str, taints: &[Taint], problems: &mut Vec<Problem>) {
     for (index, taint) in taints.iter().enumerate() {
         if taints[..index].iter().any(|other| (&other.key, &other.effect) == (&taint.key, &taint.effect)) {
-            let message = format!("`{}` with effect {} stands twice: leave one out", taint.key, taint.effect);
+            let message = format!("`{}` with effect {} is a duplicate: remove one", taint.key, taint.effect);
             problems.push(Problem::new(format!("{key}taints"), message));
         }
     }

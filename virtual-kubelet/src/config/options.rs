@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_has_a_row_for_every_setting() {
+    fn the_reference_has_a_row_for_every_option() {
         let missing: Vec<String> =
             OPTIONS.iter().map(row).filter(|row| !PAGE.contains(row.as_str())).collect();
         assert!(
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_has_a_row_for_every_retired_flag_and_variable() {
+    fn the_reference_has_a_row_for_every_deprecated_flag_and_variable() {
         let mut missing = String::new();
         for (name, instead) in DEPRECATED_FLAGS
             .iter()
@@ -304,7 +304,7 @@ mod tests {
                     expected.push(letter.to_ascii_uppercase());
                 }
             }
-            // `clientCAFile` is the one key in which an abbreviation stands before another word.
+            // `clientCAFile` is the only key with an abbreviation before another word.
             assert_eq!(option.variable.replace("CA_FILE", "CAFILE"), expected, "{}", option.key);
         }
     }

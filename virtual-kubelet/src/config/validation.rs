@@ -1,4 +1,4 @@
-//! From layers to a configuration: defaults, and the checks that look at more than one value.
+//! Turns layers into the effective configuration: defaults, and checks that involve several values.
 
 use std::{
     io,
@@ -12,26 +12,26 @@ use super::{
     Timing, Tls, lease, listen::Listen, nodes, value_types::LogLevel,
 };
 
-/// What the Go original serves metrics on, and the kubelet its read-only port.
+/// The Go original's metrics port, and the kubelet's read-only port.
 const METRICS_PORT: u16 = 10_255;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// As the kubelet: the lease carries the heartbeat, the status is seldom needed.
+/// Like the kubelet: the lease is the heartbeat, so the status is rarely needed.
 const STATUS_INTERVAL: Duration = Duration::from_mins(5);
-/// Long enough for an API server that is being restarted, short enough to tell a wrong address.
+/// Long enough for a restart of the API server, short enough to notice a wrong address.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// As the kubelet and node-cli; the 30 seconds of the Go original's own command cut quiet shells off.
+/// Like the kubelet and node-cli. The 30 seconds of the Go original's command disconnect idle shells.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_hours(4);
 const STREAM_CREATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// As the kubelet.
+/// Like the kubelet.
 const EVENTS_PER_SECOND: u32 = 50;
-/// The three as the kubelet has them.
+/// The kubelet's defaults.
 const TOKEN_TTL: Duration = Duration::from_mins(2);
 const AUTHORIZED_TTL: Duration = Duration::from_mins(5);
 const UNAUTHORIZED_TTL: Duration = Duration::from_secs(30);
 
-/// What the configuration depends on beside the layers.
+/// What the validation depends on besides the layers.
 pub struct ValidationContext<'a> {
     /// The names of the known providers.
     pub providers: &'a [&'a str],
@@ -41,13 +41,13 @@ pub struct ValidationContext<'a> {
     pub read: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
-/// Where state is kept when the user does not say: `/var/lib` for root, the user's own state folder otherwise.
+/// The default state directory: in `/var/lib` for root, otherwise in the user's state directory.
 pub fn default_state_dir(root: bool, lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
     let folder = |variable: &str| lookup(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     if root {
         return "/var/lib/virtual-kubelet".into();
     }
-    // A user without a home has at least a folder that is not shared with root.
+    // A user without a home directory gets a directory that is not shared with root.
     folder("XDG_STATE_HOME")
         .or_else(|| folder("HOME").map(|home| home.join(".local/state")))
         .unwrap_or_else(|| "/var/tmp".into())
@@ -57,12 +57,12 @@ pub fn default_state_dir(root: bool, lookup: impl Fn(&str) -> Option<String>) ->
 // === impl LayerStack ===
 
 impl LayerStack {
-    /// The configuration that the layers give, or everything that is wrong with them.
+    /// The effective configuration, or all problems.
     pub fn resolve(&self, host: &ValidationContext<'_>) -> Result<EffectiveConfig, Vec<Problem>> {
         let settings = self.merged().map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         let resolved = resolve(&settings, host, &mut problems);
-        // The environment only gives the default name; a file and a flag mean what they say.
+        // A name from the environment is only a default; a name from the file or a flag must be used.
         let meant = self.file.has("nodeName") || self.flags.has("nodeName");
         let used = settings.nodes.is_empty()
             || settings.nodes.iter().any(|node| node.name.is_none() && node.name_pattern.is_none());
@@ -139,7 +139,7 @@ fn resolve(
     }
 }
 
-/// Who bootstraps gets the identity of a node: of one, and with its rights.
+/// Bootstrapping yields the identity of exactly one node, with a node's permissions.
 fn bootstrap(
     settings: &Settings,
     nodes: usize,
@@ -149,16 +149,16 @@ fn bootstrap(
     let given = path(settings.bootstrap_kubeconfig.as_ref())?;
     if nodes > 1 {
         let message = format!(
-            "gives the identity of one node, and there are {nodes}: leave it out and use a ServiceAccount"
+            "yields the identity of one node, but there are {nodes}: remove it and use a ServiceAccount"
         );
         problems.push(Problem::new("bootstrapKubeconfig", message));
     }
     if on_shutdown == OnShutdown::Delete {
-        let message = "a node that bootstraps may not delete its Node: use `leave`";
+        let message = "a bootstrapped node may not delete its Node: use `leave`";
         problems.push(Problem::new("shutdown.node", message));
     }
     if settings.impersonate_nodes == Some(ImpersonateNodes::On) {
-        let message = "a node that bootstraps is that node already: use `auto` or `off`";
+        let message = "a bootstrapped node already has the node's identity: use `auto` or `off`";
         problems.push(Problem::new("impersonateNodes", message));
     }
     Some(given)
@@ -197,17 +197,11 @@ fn tls(settings: &Settings, problems: &mut Vec<Problem>) -> Tls {
     let serving = match (path(settings.tls.cert_file.as_ref()), path(settings.tls.key_file.as_ref())) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (Some(_), None) => {
-            problems.push(Problem::new(
-                "tls.keyFile",
-                "is missing: tls.certFile is given, and one needs the other",
-            ));
+            problems.push(Problem::new("tls.keyFile", "is missing: tls.certFile requires it"));
             None
         }
         (None, Some(_)) => {
-            problems.push(Problem::new(
-                "tls.certFile",
-                "is missing: tls.keyFile is given, and one needs the other",
-            ));
+            problems.push(Problem::new("tls.certFile", "is missing: tls.keyFile requires it"));
             None
         }
         (None, None) => None,
@@ -227,7 +221,7 @@ fn check_url(url: &str) -> Option<Problem> {
                 .authority()
                 .is_some_and(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'))
     });
-    // The text is not repeated: someone may have put a password into it.
+    // Do not repeat the value: it may contain a password.
     (!good).then(|| {
         Problem::new(
             "apiServer",
@@ -236,7 +230,7 @@ fn check_url(url: &str) -> Option<Problem> {
     })
 }
 
-/// An empty path is how the Go original says none.
+/// In the Go original an empty path means none.
 pub(super) fn path(given: Option<&PathBuf>) -> Option<PathBuf> {
     given.filter(|path| !path.as_os_str().is_empty()).cloned()
 }
@@ -245,7 +239,7 @@ pub(super) fn or(given: Option<GoDuration>, default: Duration) -> Duration {
     given.map_or(default, |duration| duration.0)
 }
 
-/// Zero stands for the default, as in node-cli.
+/// Zero means the default, as in node-cli.
 fn or_default(given: Option<GoDuration>, default: Duration) -> Duration {
     given.map(|duration| duration.0).filter(|duration| !duration.is_zero()).unwrap_or(default)
 }

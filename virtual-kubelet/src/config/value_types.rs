@@ -1,4 +1,4 @@
-//! Values that check themselves when they are read, so that the message names the place and says what to write.
+//! Value types that validate themselves when they are parsed, so that errors name the key and say what to write.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::kubernetes_names::check_subdomain;
 
-/// Reading and writing as text, through `FromStr` and `Display`.
+/// Implements serde through `FromStr` and `Display`.
 macro_rules! text_serde {
     ($name:ident) => {
         impl Serialize for $name {
@@ -27,7 +27,7 @@ macro_rules! text_serde {
 
 pub(super) use text_serde;
 
-/// An enumeration that is written as text: the first spelling of each is ours, the others are understood.
+/// Defines an enum with text values. The first spelling of each variant is canonical; the others are accepted.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal $(| $other:literal)*),+ $(,)? }) => {
         $(#[$meta])*
@@ -35,7 +35,7 @@ macro_rules! choice {
         pub enum $name { $($(#[$doc])* $variant),+ }
 
         impl $name {
-            /// As it is written.
+            /// The canonical text.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
@@ -73,7 +73,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// What the pods of a node run on.
+    /// Operating system of a node's pods.
     Os {
         /// Linux.
         Linux = "linux" | "Linux",
@@ -83,11 +83,11 @@ choice! {
 }
 
 choice! {
-    /// What a taint does to pods that do not tolerate it.
+    /// Effect of a taint on pods that do not tolerate it.
     TaintEffect {
         /// They are not scheduled.
         NoSchedule = "NoSchedule",
-        /// They are scheduled only if no other node will do.
+        /// They are scheduled only if no other node fits.
         PreferNoSchedule = "PreferNoSchedule",
         /// They are evicted.
         NoExecute = "NoExecute",
@@ -95,9 +95,9 @@ choice! {
 }
 
 choice! {
-    /// What becomes of the Node object when the process stops.
+    /// What happens to the Node object when the process stops.
     OnShutdown {
-        /// It is marked NotReady and stays, with its pods.
+        /// It is kept with its pods and marked NotReady.
         Leave = "leave",
         /// It is deleted.
         Delete = "delete",
@@ -105,13 +105,13 @@ choice! {
 }
 
 choice! {
-    /// What a node checks before it takes a pod.
+    /// Admission checks of a node.
     Admission {
-        /// What suits the provider: `placement` for one with elastic capacity, else `full`.
+        /// `placement` for providers with elastic capacity, otherwise `full`.
         Auto = "auto",
-        /// All that a kubelet checks.
+        /// All checks of a kubelet.
         Full = "full",
-        /// Only where the pod wants to be: operating system, affinity, taints.
+        /// Only operating system, affinity and taints.
         Placement = "placement",
         /// Nothing.
         Off = "off",
@@ -119,9 +119,9 @@ choice! {
 }
 
 choice! {
-    /// What becomes of pods of DaemonSets.
+    /// What happens to DaemonSet pods.
     DaemonSets {
-        /// They run like all others.
+        /// They run like other pods.
         Run = "run",
         /// They fail, with a reason.
         Fail = "fail",
@@ -141,9 +141,9 @@ choice! {
 }
 
 choice! {
-    /// Whether a process reads what pods refer to as the node that they are bound to.
+    /// Whether ConfigMaps and Secrets are read by impersonating the pod's node.
     ImpersonateNodes {
-        /// Where it may, and is no node itself.
+        /// If permitted, and the process does not have a node identity.
         Auto = "auto",
         /// Always.
         On = "on",
@@ -208,7 +208,7 @@ impl JsonSchema for NodeName {
     }
 }
 
-/// A TCP port that can be told to others: 1 to 65535.
+/// A TCP port: 1 to 65535.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Port(pub u16);
 
@@ -233,7 +233,7 @@ impl JsonSchema for Port {
     }
 }
 
-/// How much is logged: the name of a level, or filter directives such as `info,vk_node=debug`.
+/// Log level, or filter directives such as `info,vk_node=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevel {
     text: String,
@@ -248,7 +248,7 @@ impl LogLevel {
         Self { text: "info".into(), directives: "info".into() }
     }
 
-    /// In the notation of `tracing_subscriber::EnvFilter`.
+    /// Directives for `tracing_subscriber::EnvFilter`.
     pub fn directives(&self) -> &str {
         &self.directives
     }
@@ -258,12 +258,12 @@ impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The names of logrus. It has two levels above error, at which a process ends; ours logs an error then.
+        // The level names of logrus. Its two levels above error end the process; we log an error instead.
         let directives = match text.to_ascii_lowercase().as_str() {
             "fatal" | "panic" => "error".to_owned(),
             "warning" => "warn".to_owned(),
             name @ ("trace" | "debug" | "info" | "warn" | "error" | "off") => name.to_owned(),
-            // A single unknown word would be taken for the name of a module, and hide a mistyped level.
+            // An unknown word alone would be parsed as a module name and hide a typo.
             _ if text.contains(['=', ',', '[']) && EnvFilter::builder().parse(text).is_ok() => {
                 text.to_owned()
             }
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_spellings_of_an_operating_system_are_understood() {
+    fn both_spellings_of_an_operating_system_are_accepted() {
         assert_eq!("Linux".parse(), Ok(Os::Linux));
         assert_eq!("windows".parse(), Ok(Os::Windows));
         assert!("plan9".parse::<Os>().unwrap_err().contains("linux, windows"));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_say_their_range() {
+    fn invalid_ports_name_the_range() {
         assert_eq!(serde_json::from_str::<Port>("65535").unwrap(), Port(65535));
         for bad in ["0", "65536", "-1", "\"x\"", "1.5"] {
             assert!(

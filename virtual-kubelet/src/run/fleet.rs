@@ -1,6 +1,6 @@
 //! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
 
-mod opening;
+mod backend_startup;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,11 +29,11 @@ use vk_node::{
 use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
 use vk_supervisor::{Clock, Supervisor, task};
 
-use self::opening::open;
+use self::backend_startup::open_backend;
 use super::{
     address,
-    kubelet::{Kubelets, Served},
-    readers::Readers,
+    kubelet::{Kubelets, ServedNode},
+    node_impersonation::NodeImpersonation,
     terms::Terms,
 };
 use crate::{
@@ -71,7 +71,7 @@ pub(super) struct Means {
     /// As whom the client is known.
     pub(super) identity: Identity,
     /// As whom nodes read what their pods refer to.
-    pub(super) readers: Readers,
+    pub(super) readers: NodeImpersonation,
     pub(super) metrics: node::Metrics,
     pub(super) kubelets: Kubelets,
 }
@@ -81,7 +81,7 @@ pub(super) struct Means {
 struct Common {
     client: Client,
     /// As whom nodes read what their pods refer to: see [`Common::reader`].
-    readers: Readers,
+    readers: NodeImpersonation,
     settings: Settings,
     restricted: bool,
     shared: Option<SharedNodeWatch>,
@@ -104,7 +104,7 @@ struct Common {
 impl Common {
     /// The client through which a node reads what its pods refer to, and asks for their tokens.
     fn reader(&self, node: &str) -> Client {
-        self.readers.of(&self.client, node)
+        self.readers.client_for(&self.client, node)
     }
 }
 
@@ -153,7 +153,7 @@ impl Fleet {
             };
             let extensions = Extensions::new().with(upper.clone());
             let context = Context { extensions, ..context(&node, detected, &config.state_dir) };
-            let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
+            let backend = open_backend(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
         }
@@ -221,13 +221,13 @@ impl Fleet {
         }
         self.report(progress.clone(), &common.supervisor);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
-        let kubelet_port = common.kubelets.serve(Served {
+        let kubelet_port = common.kubelets.serve(ServedNode {
             name,
             node,
             context,
             provider: Arc::clone(&provider),
-            roll: roll.clone(),
-            seen: seen.subscribe(),
+            pods: roll.clone(),
+            observed_node: seen.subscribe(),
             supervisor: supervisor.clone(),
         });
         let context = &Context { kubelet_port, ..context.clone() };
@@ -303,7 +303,9 @@ impl Fleet {
 /// What backends may have of the cluster itself.
 fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
-    UpperCluster::new(common.client.clone(), common.supervisor.clone(), move |node| readers.of(&client, node))
+    UpperCluster::new(common.client.clone(), common.supervisor.clone(), move |node| {
+        readers.client_for(&client, node)
+    })
 }
 
 /// A node that the backend took back may end; the process goes on without it.

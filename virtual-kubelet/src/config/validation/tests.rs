@@ -57,7 +57,7 @@ fn the_defaults_are_those_of_the_go_original_and_the_kubelet() {
 }
 
 #[test]
-fn what_is_dumped_is_read_back_the_same() {
+fn a_dump_can_be_read_back() {
     let config = good(
         "port: 20000\nlabels: {a: b}\nproviderConfig: {x: 1}\nmetricsAddr: 'off'\nstartupTimeout: 1m\n\
          tls: {certFile: c, keyFile: k, clientCAFile: ca}\n\
@@ -69,7 +69,7 @@ fn what_is_dumped_is_read_back_the_same() {
 }
 
 #[test]
-fn a_node_inherits_what_it_does_not_say() {
+fn a_node_inherits_unset_values() {
     let config = good(
         "os: windows\nlabels: {a: '1', b: '1'}\ntaint: {key: k, effect: NoExecute}\nproviderConfig: mock.yaml\n\
          internalIP: 10.0.0.1\nnodes:\n- {name: a, labels: {b: '2'}, taint: {value: v}}\n- {name: b, provider: cri, os: Linux}\n",
@@ -86,7 +86,7 @@ fn a_node_inherits_what_it_does_not_say() {
 }
 
 #[test]
-fn ports_count_up_around_those_that_are_taken() {
+fn automatic_ports_skip_taken_ones() {
     let config = good("nodes:\n- {count: 6}\n- {name: fixed, port: 10251}\n- {name: last}\n");
     let ports: Vec<(&str, u16)> = config.nodes.iter().map(|node| (node.name.as_str(), node.port)).collect();
     // 10255 serves the metrics.
@@ -156,7 +156,7 @@ fn timing_is_checked() {
 }
 
 #[test]
-fn names_labels_and_taints_are_checked_where_they_stand() {
+fn names_labels_and_taints_are_validated() {
     assert_problem("labels: {'a b': x}", "labels.a b", &["not a key"]);
     assert_problem("nodes: [{name: a, labels: {x: 'a b'}}]", "nodes[0].labels.x", &["not a value"]);
     assert_problem("annotations: {'/x': y}", "annotations./x", &["prefix"]);
@@ -189,7 +189,7 @@ fn providers_must_be_known_and_their_files_readable() {
 }
 
 #[test]
-fn bootstrapping_gives_the_identity_of_one_node_with_its_rights() {
+fn bootstrapping_is_for_one_node_with_node_permissions() {
     let text = "bootstrapKubeconfig: b\n";
     assert_eq!(good(text).bootstrap_kubeconfig.as_deref(), Some(Path::new("b")));
     assert_problem(&format!("{text}nodes: [{{count: 2}}]"), "bootstrapKubeconfig", &["one node", "2"]);
@@ -198,7 +198,7 @@ fn bootstrapping_gives_the_identity_of_one_node_with_its_rights() {
 }
 
 #[test]
-fn nodes_are_impersonated_as_the_words_say() {
+fn impersonate_nodes_accepts_on_off_and_auto() {
     for (text, expected) in [
         ("", ImpersonateNodes::Auto),
         ("impersonateNodes: auto", ImpersonateNodes::Auto),
@@ -210,7 +210,7 @@ fn nodes_are_impersonated_as_the_words_say() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let found = problems(
         "pingTimeout: 0s\nleaseDuration: 1s\nlabels: {'!': x}\nnodes: [{count: 0}, {name: a, provider: x}]",
     );
@@ -218,7 +218,7 @@ fn all_problems_are_told_at_once() {
 }
 
 #[test]
-fn the_state_folder_depends_on_who_runs() {
+fn the_default_state_directory_depends_on_the_user() {
     let lookup = |pairs: &'static [(&str, &str)]| {
         move |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
@@ -249,7 +249,7 @@ fn no_secret_is_shown_by_debug() {
 }
 
 #[test]
-fn the_lower_cluster_is_named_at_the_top_for_every_node_that_has_one() {
+fn top_level_lower_cluster_options_apply_to_every_cluster_node() {
     let config = good(
         "clientKubeconfig: lower\nignoreLabels: [a, b]\nexternalIP: 203.0.113.7\nnodes:\n- {name: m}\n- {name: c, provider: cluster}\n\
          - {name: f, provider: k8s, providerConfig: cluster.yaml}\n\
@@ -276,7 +276,7 @@ fn the_lower_cluster_is_named_at_the_top_for_every_node_that_has_one() {
 }
 
 #[test]
-fn a_lower_cluster_for_nodes_that_have_none_is_refused() {
+fn lower_cluster_options_for_other_providers_are_rejected() {
     assert_problem("clientKubeconfig: lower", "clientKubeconfig", &["provider `cluster`", "`mock`"]);
     assert_problem("ignoreLabels: [a]", "ignoreLabels", &["provider `cluster`", "`mock`"]);
     good("clientKubeconfig: ''");

@@ -73,7 +73,7 @@ fn ids(taints: &[Taint]) -> Vec<String> {
 type Case = (&'static str, Vec<Taint>, &'static str, Vec<Taint>, Option<Vec<&'static str>>);
 
 #[test]
-fn taints_of_ours_follow_and_those_of_others_stay() {
+fn our_taints_are_updated_and_those_of_others_are_kept() {
     let (no, run) = ("NoSchedule", "NoExecute");
     let a = || taint("a", "1", no);
     let cases: [Case; 10] = [
@@ -114,7 +114,7 @@ fn an_empty_value_is_no_value() {
 }
 
 #[test]
-fn a_restricted_identity_never_sends_taints_and_knows_when_they_differ() {
+fn a_restricted_identity_never_sends_taints_but_detects_differences() {
     let wanted = |template: &mut NodeTemplate| template.taints = vec![taint("a", "", "NoSchedule")];
     let desired = restricted(true, wanted);
     assert_eq!(desired.spec_patch(&tainted(&[], "")), None);
@@ -124,7 +124,7 @@ fn a_restricted_identity_never_sends_taints_and_knows_when_they_differ() {
 }
 
 #[test]
-fn unwanted_taints_are_remembered_until_they_are_gone() {
+fn stale_taints_stay_recorded_until_they_are_removed() {
     let desired = desired(|template| template.taints = vec![taint("new", "", "NoSchedule")]);
     let remembered = |node: &Node| {
         desired.metadata(node)["metadata"]["annotations"][TAINTS_ANNOTATION].as_str().unwrap().to_owned()
@@ -171,7 +171,7 @@ fn the_transition_time_moves_only_with_the_status() {
 }
 
 #[test]
-fn a_restricted_identity_leaves_out_labels_that_it_may_not_set() {
+fn a_restricted_identity_skips_labels_that_it_may_not_set() {
     let edit = |template: &mut NodeTemplate| {
         template.labels.insert("kubernetes.io/role".to_owned(), "agent".to_owned());
         template.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
@@ -189,7 +189,7 @@ fn a_restricted_identity_leaves_out_labels_that_it_may_not_set() {
 }
 
 #[test]
-fn a_restricted_identity_keeps_labels_of_ours_that_it_may_not_take_away() {
+fn a_restricted_identity_keeps_our_labels_that_it_may_not_remove() {
     let labels =
         json!({"kubernetes.io/role": "agent", "x.k8s.io/ours": "1", "x.k8s.io/theirs": "2", "old": "3"});
     let fields =
@@ -226,7 +226,7 @@ fn addresses_replace_the_list_and_are_compared_in_order() {
 }
 
 #[test]
-fn only_our_part_of_the_node_counts() {
+fn only_our_fields_are_compared() {
     let desired = desired(|template| {
         template.annotations.insert("note".to_owned(), "x".to_owned());
     });
@@ -264,7 +264,7 @@ fn only_our_part_of_the_node_counts() {
 }
 
 #[test]
-fn ready_is_the_cores_whatever_the_provider_says() {
+fn the_provider_cannot_set_the_ready_condition() {
     let desired = desired(|template| template.conditions.push(condition("Ready", ConditionStatus::True)));
     let ready = condition("Ready", ConditionStatus::False);
     let body = desired.status(&node(json!({"metadata": {}})), &ready, NOW.parse().unwrap());
@@ -278,7 +278,7 @@ fn ready_is_the_cores_whatever_the_provider_says() {
 }
 
 #[test]
-fn what_makes_a_write_necessary_has_no_times_in_it() {
+fn the_compared_status_has_no_timestamps() {
     let (first, second) = (desired(|_| {}), desired(|_| {}));
     let ready = condition("Ready", ConditionStatus::True);
     assert_eq!(first.wanted_status(&ready), second.wanted_status(&ready));
@@ -293,7 +293,7 @@ fn what_makes_a_write_necessary_has_no_times_in_it() {
 }
 
 #[test]
-fn a_node_claims_our_version_unless_its_provider_knows_another() {
+fn the_provider_can_override_the_kubelet_version() {
     let claimed = |version: Option<&str>| {
         let desired = desired(|template| template.kubelet_version = version.map(str::to_owned));
         desired.status["nodeInfo"]["kubeletVersion"].clone()

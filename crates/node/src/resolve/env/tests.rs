@@ -181,28 +181,28 @@ const ALL: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_sort_of_container_takes_variables_from_keys() {
+fn every_type_of_container_supports_variables_from_keys() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_keys()), KEYS);
     }
 }
 
 #[test]
-fn every_sort_of_container_takes_variables_from_fields() {
+fn every_type_of_container_supports_variables_from_fields() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_fields()), FIELDS);
     }
 }
 
 #[test]
-fn every_sort_of_container_takes_whole_objects() {
+fn every_type_of_container_supports_env_from() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_all()), ALL);
     }
 }
 
 #[test]
-fn a_later_source_wins_over_an_earlier_one_and_keeps_its_place() {
+fn a_later_source_overrides_an_earlier_one_at_its_position() {
     let sources = json!({"envFrom": [
         {"configMapRef": {"name": "one"}},
         {"configMapRef": {"name": "two"}},
@@ -220,13 +220,13 @@ fn a_later_source_wins_over_an_earlier_one_and_keeps_its_place() {
 
 /// The Go original left such keys out; the kubelet of 1.36 passes every key on, and so do we.
 #[test]
-fn keys_that_no_shell_would_take_are_passed_on() {
+fn keys_that_are_invalid_in_a_shell_are_kept() {
     let wanted = [(".dot", "dot"), ("1-st.key", "dash"), ("FOO", "odd-foo"), ("a-b", "ab")];
     is(&pod(json!({"envFrom": [{"configMapRef": {"name": "odd"}}]})), &wanted);
 }
 
 #[test]
-fn names_and_values_that_no_system_takes_are_left_out_and_told() {
+fn names_and_values_that_no_system_accepts_are_skipped_with_a_warning() {
     let prefixed = json!({"envFrom": [
         {"prefix": "A=", "configMapRef": {"name": "one"}},
         {"secretRef": {"name": "binary"}},
@@ -245,7 +245,7 @@ fn names_and_values_that_no_system_takes_are_left_out_and_told() {
 }
 
 #[test]
-fn a_secret_that_is_no_text_is_refused_as_a_variable() {
+fn a_binary_secret_is_rejected_as_a_variable() {
     for (key, fault) in [("BYTES", "is not UTF-8"), ("ZERO", "contains a NUL byte")] {
         let reference = secret_reference("binary").key(key);
         let message = format!(
@@ -258,7 +258,7 @@ fn a_secret_that_is_no_text_is_refused_as_a_variable() {
 }
 
 #[test]
-fn a_pod_with_a_byte_0_in_it_is_refused() {
+fn nul_bytes_are_rejected() {
     let message = "variable A contains a NUL byte, so the container cannot be started";
     fails(&pod(json!({"env": [{"name": "A", "value": "a\0b"}]})), &Kind::Invalid, message);
     let message = "the command line contains a NUL byte, so the container cannot be started";
@@ -275,7 +275,7 @@ fn env_wins_over_env_from() {
 }
 
 #[test]
-fn a_missing_optional_config_map_is_told_and_a_mandatory_one_awaited() {
+fn a_missing_config_map_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from = |optional: Value| {
         pod(
             json!({"envFrom": [{"configMapRef": {"name": "gone", "optional": optional}}], "env": [{"name": "A", "value": "a"}]}),
@@ -290,7 +290,7 @@ fn a_missing_optional_config_map_is_told_and_a_mandatory_one_awaited() {
 }
 
 #[test]
-fn a_missing_optional_secret_is_told_and_a_mandatory_one_awaited() {
+fn a_missing_secret_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from =
         |optional: Value| pod(json!({"envFrom": [{"secretRef": {"name": "gone", "optional": optional}}]}));
     let (env, warnings) = environment(&from(json!(true)));
@@ -302,7 +302,7 @@ fn a_missing_optional_secret_is_told_and_a_mandatory_one_awaited() {
 }
 
 #[test]
-fn a_missing_key_of_a_config_map_leaves_what_env_from_gave() {
+fn a_missing_optional_key_keeps_the_value_from_env_from() {
     let from = |optional: Value| {
         pod(json!({
             "envFrom": [{"configMapRef": {"name": "two"}}],
@@ -330,7 +330,7 @@ fn a_missing_key_of_a_config_map_leaves_what_env_from_gave() {
 }
 
 #[test]
-fn a_missing_key_of_a_secret_is_told_or_awaited() {
+fn a_missing_key_of_a_secret_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from = |optional: Value| {
         let source = json!({"secretKeyRef": {"name": "password", "key": "NONE", "optional": optional}});
         pod(json!({"env": [{"name": "A", "valueFrom": source}, {"name": "B", "value": "b"}]}))
@@ -346,7 +346,7 @@ fn a_missing_key_of_a_secret_is_told_or_awaited() {
 }
 
 #[test]
-fn services_are_linked_unless_the_pod_says_no_and_the_api_server_always_is() {
+fn service_links_can_be_disabled_except_for_the_api_server() {
     let names = |links: Option<bool>| {
         let mut pod = pod(json!({}));
         pod.spec.as_mut().expect("a spec").enable_service_links = links;
@@ -364,7 +364,7 @@ fn services_are_linked_unless_the_pod_says_no_and_the_api_server_always_is() {
 }
 
 #[test]
-fn a_value_is_composed_of_what_comes_before_it_and_of_services() {
+fn values_are_expanded_from_earlier_variables_and_services() {
     let container = json!({
         "envFrom": [{"configMapRef": {"name": "one"}}],
         "env": [
@@ -395,7 +395,7 @@ fn an_empty_value_is_a_variable() {
 }
 
 #[test]
-fn a_value_that_is_written_out_wins_over_a_source() {
+fn a_literal_value_takes_precedence_over_a_source() {
     let source = json!({"configMapKeyRef": {"name": "gone", "key": "A"}});
     let pod = pod(json!({"env": [{"name": "A", "value": "a", "valueFrom": source}]}));
     is(&pod, &[("A", "a")]);
@@ -403,7 +403,7 @@ fn a_value_that_is_written_out_wins_over_a_source() {
 }
 
 #[test]
-fn what_refers_to_each_other_in_a_circle_ends() {
+fn circular_references_are_not_expanded() {
     let circle = json!({"env": [
         {"name": "A", "value": "$(B)"},
         {"name": "B", "value": "$(A)$(B)"},
@@ -427,7 +427,7 @@ fn command_and_arguments_are_expanded_with_the_whole_environment() {
 }
 
 #[test]
-fn nothing_is_read_but_what_the_container_names() {
+fn only_objects_that_the_container_references_are_required() {
     let container = json!({
         "envFrom": [
             {"configMapRef": {"name": "one", "optional": true}},
@@ -455,7 +455,7 @@ fn nothing_is_read_but_what_the_container_names() {
 }
 
 #[test]
-fn what_no_kubelet_gives_is_invalid_and_says_so_in_its_words() {
+fn specs_that_a_kubelet_rejects_are_invalid_with_its_message() {
     let field =
         |path: &str, version: Option<&str>| json!({"fieldRef": {"fieldPath": path, "apiVersion": version}});
     let amount = |resource: &str, container: Option<&str>| json!({"resourceFieldRef": {"resource": resource, "containerName": container}});

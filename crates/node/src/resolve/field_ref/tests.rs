@@ -37,7 +37,7 @@ fn field(path: &str) -> ObjectFieldSelector {
 }
 
 #[test]
-fn every_path_that_a_variable_may_name_has_its_value() {
+fn every_supported_path_of_a_variable_has_a_value() {
     let annotations = "Example.com/Mixed=\"x\"\nnote=\"a \\\"b\\\"\\n\\tc\\\\\"";
     let table = [
         ("metadata.name", "web"),
@@ -65,7 +65,7 @@ fn every_path_that_a_variable_may_name_has_its_value() {
 }
 
 #[test]
-fn a_volume_may_name_metadata_only() {
+fn volumes_only_support_metadata() {
     let table = [
         ("metadata.name", Some("web")),
         ("metadata.namespace", Some("shop")),
@@ -92,7 +92,7 @@ fn a_volume_may_name_metadata_only() {
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_refused_in_the_kubelets_words() {
+fn invalid_paths_are_rejected_with_the_kubelets_message() {
     let name = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                 alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
                 '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -130,7 +130,7 @@ fn paths_that_lead_nowhere_are_refused_in_the_kubelets_words() {
 }
 
 #[test]
-fn addresses_follow_the_family_of_the_node_one_of_each() {
+fn one_address_per_family_with_the_nodes_family_first() {
     let podips = |node_ips: &[&str], pod_ips: &[&str]| {
         let facts = Facts { pod_ips: ips(pod_ips), ..Facts::default() };
         variable(&field("status.podIPs"), &pod(), &facts, &node(node_ips)).expect("addresses")
@@ -145,7 +145,7 @@ fn addresses_follow_the_family_of_the_node_one_of_each() {
 }
 
 #[test]
-fn the_hosts_addresses_are_the_nodes_where_the_provider_names_none() {
+fn host_addresses_default_to_the_nodes() {
     let hostips =
         |node_ips: &[&str]| variable(&field("status.hostIPs"), &pod(), &Facts::default(), &node(node_ips));
     assert_eq!(hostips(&["2001:db8::1", "192.0.2.1"]).expect("addresses"), "2001:db8::1,192.0.2.1");
@@ -155,7 +155,7 @@ fn the_hosts_addresses_are_the_nodes_where_the_provider_names_none() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_network_has_its_addresses() {
+fn a_host_network_pod_has_the_hosts_addresses() {
     let mut pod = pod();
     pod.spec.as_mut().expect("a spec").host_network = Some(true);
     let found = variable(&field("status.podIP"), &pod, &Facts::default(), &node(&["192.0.2.1"]));
@@ -163,7 +163,7 @@ fn a_pod_on_the_hosts_network_has_its_addresses() {
 }
 
 #[test]
-fn values_are_quoted_as_go_quotes() {
+fn values_are_quoted_like_in_go() {
     let quoted = |text: &str| {
         let mut quoted = String::new();
         quote(&mut quoted, text);

@@ -77,7 +77,7 @@ fn secret_reference(name: &str) -> Reference {
 }
 
 #[test]
-fn every_key_of_a_config_map_is_a_file_bytes_included() {
+fn every_key_of_a_config_map_is_a_file_including_binary_data() {
     let wanted = [
         file("both", b"\0\0", 0o400),
         file("bytes", b"\xff\xfe", 0o400),
@@ -88,7 +88,7 @@ fn every_key_of_a_config_map_is_a_file_bytes_included() {
 }
 
 #[test]
-fn listed_keys_stand_under_their_paths_with_their_modes() {
+fn listed_items_have_their_paths_and_modes() {
     let items = json!([
         {"key": "one", "path": "sub/./one.txt"},
         {"key": "one", "path": "again", "mode": 0o600},
@@ -116,7 +116,7 @@ fn a_secret_is_files_too() {
 }
 
 #[test]
-fn a_missing_object_is_awaited_or_leaves_the_volume_empty() {
+fn a_missing_object_is_unresolved_or_an_empty_volume_if_optional() {
     fails(
         json!({"configMap": {"name": "gone"}}),
         &Kind::Unresolved(map_reference("gone")),
@@ -139,7 +139,7 @@ fn a_missing_object_is_awaited_or_leaves_the_volume_empty() {
 }
 
 #[test]
-fn a_missing_key_is_awaited_or_left_out() {
+fn a_missing_key_is_unresolved_or_skipped_if_optional() {
     let items = json!([{"key": "none", "path": "p"}, {"key": "one", "path": "q"}]);
     fails(
         json!({"configMap": {"name": "settings", "items": items}}),
@@ -158,7 +158,7 @@ fn a_missing_key_is_awaited_or_left_out() {
 }
 
 #[test]
-fn paths_that_leave_the_volume_are_refused() {
+fn paths_outside_the_volume_are_rejected() {
     for (path, message) in [
         ("../out", "invalid path: must not contain '..': ../out"),
         ("a/../../out", "invalid path: must not contain '..': a/../../out"),
@@ -176,7 +176,7 @@ fn paths_that_leave_the_volume_are_refused() {
 
 /// The object can be put right, so it is waited for and the pod does not fail.
 #[test]
-fn a_key_that_is_no_file_name_is_awaited() {
+fn a_key_that_is_not_a_valid_file_name_is_unresolved() {
     fails(
         json!({"configMap": {"name": "odd"}}),
         &Kind::Unresolved(map_reference("odd").key("..up")),
@@ -204,7 +204,7 @@ fn fields_of_the_pod_are_files() {
 }
 
 #[test]
-fn all_that_is_wrong_with_the_fields_is_said_at_once() {
+fn all_invalid_fields_are_reported_at_once() {
     let items = json!([
         {"path": "a", "fieldRef": {"fieldPath": "status.podIP"}},
         {"path": "b", "resourceFieldRef": {"containerName": "none", "resource": "limits.cpu"}},
@@ -215,7 +215,7 @@ fn all_that_is_wrong_with_the_fields_is_said_at_once() {
 }
 
 #[test]
-fn other_volumes_are_not_ours() {
+fn other_volume_types_are_unsupported() {
     for volume in [json!({"emptyDir": {}}), json!({"hostPath": {"path": "/"}})] {
         assert_eq!(made(volume.clone()).expect_err("not ours").kind(), &Kind::Unsupported);
         assert_eq!(required_objects(&pod(volume), "v").expect_err("not ours").kind(), &Kind::Unsupported);
@@ -238,7 +238,7 @@ fn large_objects_are_files_like_others() {
 }
 
 #[test]
-fn nothing_is_read_but_what_the_volume_names() {
+fn only_objects_that_the_volume_references_are_required() {
     let volume = json!({"configMap": {"name": "settings", "optional": true}});
     let wanted = BTreeMap::from([("settings".to_owned(), Requirement { optional: true })]);
     assert_eq!(

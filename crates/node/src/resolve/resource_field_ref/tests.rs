@@ -34,7 +34,7 @@ fn divided_by(resource: &str, amount: &str, divisor: Option<&str>) -> String {
 
 /// Answers of `ExtractContainerResourceValue` of Kubernetes 1.36.4.
 #[test]
-fn amounts_are_counted_in_the_divisor_and_rounded_up() {
+fn amounts_are_divided_and_rounded_up() {
     let table = [
         ("cpu", "100m", None, "1"),
         ("cpu", "1500m", None, "2"),
@@ -71,7 +71,7 @@ fn the_largest_amount_does_not_overflow() {
 }
 
 #[test]
-fn a_limit_that_is_not_set_is_what_the_node_has_and_a_request_is_nothing() {
+fn an_unset_limit_is_the_nodes_amount_and_an_unset_request_is_zero() {
     let pod = pod(json!({"containers": []}));
     let of = |own: Value, resource: &str| {
         variable(&selector(resource, None, None), &pod, Some(&requirements(own)), &node()).expect("an amount")
@@ -90,7 +90,7 @@ fn a_limit_that_is_not_set_is_what_the_node_has_and_a_request_is_nothing() {
 }
 
 #[test]
-fn a_limit_of_the_whole_pod_comes_before_the_nodes_for_variables_only() {
+fn the_pod_level_limit_takes_precedence_over_the_nodes_for_variables_only() {
     let pod = pod(json!({
         "containers": [{"name": "c"}],
         "resources": {"limits": {"cpu": "2", "memory": "0", "ephemeral-storage": "1G"}},
@@ -130,7 +130,7 @@ fn another_container_may_be_named() {
 }
 
 #[test]
-fn resources_that_cannot_be_asked_for_are_refused() {
+fn unsupported_resources_are_rejected() {
     for resource in
         ["limits.pods", "limits.example.com/gpu", "cpu", "", "limits.", "status.cpu", "limits.cpu.x"]
     {

@@ -19,7 +19,7 @@ fn pairs(wanted: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_service_is_told_with_host_ports_and_links() {
+fn a_service_has_host_port_and_link_variables() {
     let spec = json!({"clusterIP": "10.0.0.7", "ports": [
         {"name": "http", "port": 80},
         {"name": "dns-udp", "port": 53, "protocol": "UDP"},
@@ -58,7 +58,7 @@ fn an_address_of_ipv6_stands_in_brackets_in_urls_only() {
 }
 
 #[test]
-fn headless_services_and_those_without_an_address_are_not_told() {
+fn services_without_a_cluster_ip_have_no_variables() {
     let ports = json!([{"port": 80}]);
     let services = [
         service("shop", "headless", json!({"clusterIP": "None", "ports": ports})),
@@ -69,14 +69,14 @@ fn headless_services_and_those_without_an_address_are_not_told() {
 }
 
 #[test]
-fn a_service_without_ports_is_told_by_its_host() {
+fn a_service_without_ports_only_has_a_host_variable() {
     let spec = json!({"clusterIP": "10.0.0.7"});
     let wanted = pairs(&[("S_SERVICE_HOST", "10.0.0.7")]);
     assert_eq!(named(&[service("shop", "s", spec)], "shop", true), wanted);
 }
 
 #[test]
-fn kubernetes_is_always_told_and_one_of_the_pods_namespace_wins() {
+fn the_kubernetes_service_always_has_variables_and_the_pods_namespace_wins() {
     let spec = |ip: &str| json!({"clusterIP": ip, "ports": [{"port": 443}]});
     let host = |services: &[Arc<Service>], links| {
         variables(services, "shop", links).get("KUBERNETES_SERVICE_HOST").cloned()
@@ -94,7 +94,7 @@ fn kubernetes_is_always_told_and_one_of_the_pods_namespace_wins() {
 }
 
 #[test]
-fn a_variable_that_two_services_claim_does_not_depend_on_the_order_of_reading() {
+fn conflicting_services_are_resolved_independent_of_order() {
     let spec = |ip: &str| json!({"clusterIP": ip, "ports": [{"port": 80}]});
     let services = [service("shop", "a", spec("10.0.0.1")), service("shop", "a-service", spec("10.0.0.2"))];
     let backwards: Vec<_> = services.iter().rev().cloned().collect();

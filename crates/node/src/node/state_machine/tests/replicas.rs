@@ -153,7 +153,7 @@ impl ReplicaSimulation {
             Scheduled::Fault(one) => self.fault(one),
             Scheduled::Start(one) => {
                 self.instances += 1;
-                // A host without a known boot: nobody can see whether it is dead.
+                // Without a boot ID nobody can know that it is dead.
                 self.all[one].instance = format!("host///{}/0", self.instances).parse().expect("an instance");
                 self.begin(one);
             }

@@ -6,7 +6,7 @@ use vk_provider::error::Kind;
 use super::*;
 
 #[test]
-fn values_are_found_as_by_a_kubelet() {
+fn values_are_parsed_like_in_a_kubelet() {
     let table = [
         ("K='v'", Ok("v")),
         ("  \tK='v'", Ok("v")),
@@ -23,7 +23,7 @@ fn values_are_found_as_by_a_kubelet() {
         ("A= junk\nK='v'", Ok("v")),
         ("A='a'", Ok("")),
         ("", Ok("")),
-        // What comes behind the key is not looked at.
+        // The rest after the key is not parsed.
         ("K='v'\nbroken", Ok("v")),
         ("broken", Err("invalid environment variable format at line 1: missing '='")),
         ("\n='v'", Err("invalid environment variable format at line 2: empty variable name")),
@@ -60,14 +60,14 @@ fn values_are_found_as_by_a_kubelet() {
 }
 
 #[test]
-fn a_line_may_be_as_long_as_a_kubelet_reads() {
+fn the_maximum_line_length_is_the_kubelets() {
     let line = |length: usize| format!("K='{}'", "x".repeat(length - 4));
     assert_eq!(find(line(MAX_LINE).as_bytes(), "K").expect("a value").len(), MAX_LINE - 4);
     assert_eq!(find(line(MAX_LINE + 1).as_bytes(), "K"), Err("line 1 is longer than 65535 bytes".to_owned()));
 }
 
 #[test]
-fn a_value_that_is_no_text_is_refused() {
+fn a_binary_value_is_rejected() {
     assert!(find(b"K='\xff'", "K").expect_err("no text").ends_with("value is not UTF-8"));
     assert_eq!(find(b"A='\xff'\nK='v'", "K").as_deref(), Ok("v"));
 }
@@ -133,7 +133,7 @@ fn no_file_is_read_outside_of_the_volume() {
 }
 
 #[test]
-fn a_provider_without_the_volume_says_that_it_cannot() {
+fn a_provider_without_the_volume_is_unsupported() {
     let error = value(&field("env", "K", true), &pod(), &Facts::default(), &mut Vec::new());
     let error = error.expect_err("nothing to read");
     assert_eq!(error.kind(), &Kind::Unsupported);

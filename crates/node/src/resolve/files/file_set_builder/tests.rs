@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn paths_are_cleaned_or_refused_in_the_kubelets_words() {
+fn paths_are_normalised_or_rejected_with_the_kubelets_message() {
     let (long, longest) = ("x".repeat(256), "x/".repeat(2049));
     let table = [
         ("a", Ok("a")),
@@ -35,7 +35,7 @@ fn paths_are_cleaned_or_refused_in_the_kubelets_words() {
 }
 
 #[test]
-fn nothing_is_a_file_and_a_directory_at_once() {
+fn a_path_cannot_be_a_file_and_a_directory() {
     let files = |paths: &[&str]| {
         let mut files = FileSetBuilder::default();
         for path in paths {
@@ -51,7 +51,7 @@ fn nothing_is_a_file_and_a_directory_at_once() {
 }
 
 #[test]
-fn only_permission_bits_are_taken() {
+fn only_permission_bits_are_kept() {
     let mut files = FileSetBuilder::default();
     files.add("a", file("", 0o7755)).expect("a path");
     files.add("b", file("", -1)).expect("a path");
@@ -61,7 +61,7 @@ fn only_permission_bits_are_taken() {
 
 proptest! {
     #[test]
-    fn no_path_leads_out_of_the_volume(path in "[./a\\x00\\\\ä-]{0,12}") {
+    fn no_normalised_path_leads_out_of_the_volume(path in "[./a\\x00\\\\ä-]{0,12}") {
         if let Ok(clean) = normalise(&path) {
             prop_assert!(!clean.is_empty() && !clean.starts_with('/') && !clean.ends_with('/'));
             prop_assert!(!clean.starts_with("..") && !clean.contains('\0'));

@@ -32,7 +32,7 @@ fn automatic() -> Value {
 }
 
 #[test]
-fn the_automatic_volume_is_token_certificate_and_namespace() {
+fn the_automatic_volume_has_token_ca_and_namespace() {
     let (set, warnings) =
         super::super::volume(&pod(automatic()), "v", &node(), &with_tokens()).expect("files");
     let wanted =
@@ -42,7 +42,7 @@ fn the_automatic_volume_is_token_certificate_and_namespace() {
 }
 
 #[test]
-fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
+fn a_token_file_belongs_to_the_pods_common_user() {
     let owned = |change: &dyn Fn(&mut Value)| {
         let mut pod = serde_json::to_value(pod(automatic())).expect("a pod");
         change(&mut pod["spec"]);
@@ -58,7 +58,7 @@ fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
         owned(&|spec| spec["containers"][0]["securityContext"] = pod_user.clone()),
         (0o600, Some(1000))
     );
-    // One who is another, or does not say: nobody is given the file.
+    // Different or unset users: the file has no owner.
     let other = json!([{"name": "init", "securityContext": {"runAsUser": 1001}}]);
     assert_eq!(
         owned(&|spec| {
@@ -82,7 +82,7 @@ fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
 }
 
 #[test]
-fn of_two_files_with_one_path_the_later_one_stays() {
+fn the_later_of_two_files_with_one_path_wins() {
     let volume = json!({"projected": {"sources": [
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "sub/same", "mode": 0o600}]}},
         {"secret": {"name": "login", "items": [{"key": "user", "path": "sub//same"}]}},
@@ -101,7 +101,7 @@ fn of_two_files_with_one_path_the_later_one_stays() {
 }
 
 #[test]
-fn a_file_where_another_source_needs_a_directory_is_refused() {
+fn a_file_that_conflicts_with_a_directory_is_rejected() {
     let volume = json!({"projected": {"sources": [
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "a"}]}},
         {"secret": {"name": "login", "items": [{"key": "user", "path": "a/b"}]}},
@@ -111,7 +111,7 @@ fn a_file_where_another_source_needs_a_directory_is_refused() {
 }
 
 #[test]
-fn all_sources_that_are_missing_are_told_at_once() {
+fn all_missing_sources_are_reported_at_once() {
     let volume = json!({"projected": {"sources": [
         {"secret": {"name": "gone"}},
         {"configMap": {"name": "gone"}},
@@ -133,7 +133,7 @@ fn all_sources_that_are_missing_are_told_at_once() {
 }
 
 #[test]
-fn every_source_says_what_it_needs() {
+fn every_source_lists_its_required_objects() {
     let volume = json!({"projected": {"sources": [
         {"secret": {"name": "login", "optional": true}},
         {"secret": {"name": "login"}},
@@ -166,7 +166,7 @@ fn every_source_says_what_it_needs() {
 }
 
 #[test]
-fn tokens_are_told_apart_by_audience_and_life() {
+fn tokens_differ_by_audience_and_lifetime() {
     let volume = json!({"projected": {"sources": [
         {"serviceAccountToken": {"path": "api", "expirationSeconds": 3607}},
         {"serviceAccountToken": {"path": "vault", "expirationSeconds": 600, "audience": "vault"}},
@@ -177,7 +177,7 @@ fn tokens_are_told_apart_by_audience_and_life() {
 }
 
 #[test]
-fn a_token_under_a_path_that_leaves_the_volume_is_refused() {
+fn a_token_path_outside_the_volume_is_rejected() {
     let volume = json!({"projected": {"sources": [
         {"serviceAccountToken": {"path": "../token", "expirationSeconds": 3607}},
     ]}});
@@ -186,7 +186,7 @@ fn a_token_under_a_path_that_leaves_the_volume_is_refused() {
 }
 
 #[test]
-fn certificates_for_pods_are_not_made() {
+fn pod_certificates_are_unsupported() {
     let volume = json!({"projected": {"sources": [
         {"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "k"}},
     ]}});

@@ -14,7 +14,7 @@ fn bundles(key: TrustBundleKey, texts: &[String]) -> FetchedObjects {
 }
 
 #[test]
-fn certificates_are_told_once_and_sorted_whatever_stands_around_them() {
+fn certificates_are_deduplicated_and_sorted() {
     let (one, two) = (pem(&[1; 100]), pem(&[2; 3]));
     let texts = [
         format!("comment\r\n{two}\n{one}").replace('\n', "\r\n"),
@@ -35,7 +35,7 @@ fn certificates_are_told_once_and_sorted_whatever_stands_around_them() {
 }
 
 #[test]
-fn a_missing_bundle_is_awaited_or_an_empty_file() {
+fn a_missing_bundle_is_unresolved_or_an_empty_file_if_optional() {
     let reference = |name: &str| Reference::new(ReferenceKind::ClusterTrustBundle, "", name);
     let signer = TrustBundleKey::Signer { signer: "example.com/s".to_owned(), selector: Some(String::new()) };
     let table = [
@@ -65,7 +65,7 @@ fn a_missing_bundle_is_awaited_or_an_empty_file() {
 }
 
 #[test]
-fn no_selector_fits_nothing_and_needs_no_reading() {
+fn a_missing_selector_matches_nothing_and_is_not_fetched() {
     let projection = projection(json!({"signerName": "example.com/s", "path": "p", "optional": true}));
     assert_eq!(
         anchors(&projection, &FetchedObjects::default(), &mut Vec::new()).expect("an empty file"),
@@ -74,7 +74,7 @@ fn no_selector_fits_nothing_and_needs_no_reading() {
 }
 
 #[test]
-fn selectors_are_written_as_the_api_server_reads_them() {
+fn selectors_use_the_api_servers_syntax() {
     let table = [
         (json!({}), Ok("")),
         (json!({"matchLabels": {"b": "2", "a": "1"}}), Ok("a=1,b=2")),

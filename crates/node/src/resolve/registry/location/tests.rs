@@ -4,7 +4,7 @@ use super::*;
 
 /// Answers of `URLsMatchStr` of Kubernetes 1.36.4.
 #[test]
-fn places_fit_as_in_a_kubelet() {
+fn locations_match_like_in_a_kubelet() {
     let table = [
         ("*.example.com", "prefix.example.com", true),
         ("prefix.*.com", "prefix.example.com", true),
@@ -99,7 +99,7 @@ fn images_have_full_names() {
 
 proptest! {
     #[test]
-    fn a_place_fits_itself_and_what_is_below_it(host in "[a-z]{1,4}(\\.[a-z]{1,4}){0,3}(:[0-9]{1,4})?", path in "(/[a-z]{1,4}){0,3}") {
+    fn a_location_matches_itself_and_its_subpaths(host in "[a-z]{1,4}(\\.[a-z]{1,4}){0,3}(:[0-9]{1,4})?", path in "(/[a-z]{1,4}){0,3}") {
         let place = format!("{host}{path}");
         let own = Location::parse(&place).expect("a place");
         prop_assert!(own.matches(&own));
