@@ -1,7 +1,7 @@
-//! A whole provider, and a command of one's own that has it: `cargo run --example memory -- run --provider memory`.
+//! A complete provider and a command with it: `cargo run --example memory -- run --provider memory`.
 //!
-//! The pods are only remembered. `docs/guide/write-a-provider.md` walks through it. That it keeps the contract is proved at
-//! the end: `cargo test --example memory`.
+//! Pods are only kept in memory. `docs/guide/write-a-provider.md` walks through it. The conformance test is at the end:
+//! `cargo test --example memory`.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ impl Memory {
     }
 }
 
-/// Whatever is remembered runs, since it was created.
+/// Every stored pod is running since its creation.
 fn running(pod: &Pod) -> PodStatus {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let since = ContainerStateRunning { started_at: pod.metadata.creation_timestamp.clone() };
@@ -58,7 +58,7 @@ fn running(pod: &Pod) -> PodStatus {
     }
 }
 
-/// Refuses what would otherwise be remembered in part.
+/// Rejects pods that could only be run in part.
 fn check(pod: &PodRef, spec: Option<&PodSpec>) -> Result<()> {
     if spec.is_none_or(|spec| spec.containers.is_empty()) {
         return Err(Error::invalid(format!("remember pod {pod}: it has no containers")));

@@ -21,62 +21,66 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     Registry,
-    config::{Layer, Problem, Resolved},
+    config::{EffectiveConfig, Layer, Problem},
 };
 
 pub use self::flags::Flags;
 
-/// Something went wrong while the command ran.
+/// Exit code of a command that failed.
 const FAILED: u8 = 1;
-/// The command line or the configuration is wrong. The code that clap uses too.
-const MISUSED: u8 = 2;
+/// Exit code for an invalid command line or configuration, like clap's.
+const USAGE_ERROR: u8 = 2;
 
-/// A kubelet look-alike: registers virtual nodes and runs their pods on any backend.
+/// The end of the top-level help.
+const AFTER_HELP: &str =
+    "`virtual-kubelet run --help` shows all options. Without a command, `run` is assumed.";
+
+/// Registers virtual nodes and runs their pods on any backend.
 #[derive(Debug, Parser)]
 #[command(name = "virtual-kubelet", bin_name = "virtual-kubelet", version, about)]
-#[command(after_help = "Without a command: run.")]
+#[command(after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(flatten)]
     flags: Flags,
     #[command(subcommand)]
-    verb: Option<Verb>,
+    subcommand: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Run virtual nodes (the default)
+enum CliCommand {
+    /// Run virtual nodes (default command)
     Run(run::Run),
-    /// Start a control plane on this machine with virtual nodes in it
+    /// Start a local control plane with virtual nodes, for development
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
-    /// Waits for the end of `dev`, and removes what it has left
+    /// Wait for `dev` to exit, then clean up
     #[cfg(feature = "dev")]
     #[command(hide = true)]
     DevGuardian,
-    /// List the providers, or show one
+    /// List the providers
     Providers(providers::Providers),
-    /// Show, describe or check the configuration
+    /// Print or check the configuration
     Config(config::Config),
-    /// Look whether pods could run here, and say what to do where they could not
+    /// Check whether pods can run on this machine
     Doctor(doctor::Doctor),
-    /// Take virtual nodes of the provider cluster out of their lower cluster
+    /// Remove everything that nodes of the provider `cluster` created in their lower cluster
     #[cfg(feature = "cluster")]
     Detach(detach::Detach),
-    /// Import, list, pull or remove images of the provider local
+    /// Import, list, pull or remove images of the provider `local`
     #[cfg(feature = "local")]
     Image(image::Image),
-    /// Show which version this is
+    /// Print the version
     Version(version::Version),
-    /// Print a script that completes this command in a shell
+    /// Print a shell completion script
     Completions(completions::Completions),
 }
 
-/// Why a command did not do what it should.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The configuration is wrong; everything that is.
+    /// Invalid configuration, with all problems.
     Configuration(Vec<Problem>),
-    /// Something went wrong on the way.
+    /// A runtime error.
     Runtime(anyhow::Error),
 }
 
@@ -89,69 +93,74 @@ impl From<anyhow::Error> for Failure {
 // === impl Cli ===
 
 impl Cli {
-    /// Does what the command line asks, with these providers to choose from.
+    /// Runs the command with the given providers.
     pub async fn run(self, registry: Registry) -> Result<(), Failure> {
-        match self.verb {
+        match self.subcommand {
             None => run::Run::new(self.flags).execute(Flags::default(), registry).await,
-            Some(Verb::Run(verb)) => verb.execute(self.flags, registry).await,
+            Some(CliCommand::Run(command)) => command.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
-            Some(Verb::Dev(verb)) => verb.execute(self.flags, registry).await,
+            Some(CliCommand::Dev(command)) => command.execute(self.flags, registry).await,
             #[cfg(feature = "dev")]
-            Some(Verb::DevGuardian) => Ok(crate::dev::guard().await?),
+            Some(CliCommand::DevGuardian) => Ok(crate::dev::run_cleanup().await?),
             #[cfg(feature = "cluster")]
-            Some(Verb::Detach(verb)) => verb.execute(self.flags, &registry).await,
-            Some(Verb::Doctor(verb)) => verb.execute(self.flags, &registry).await,
+            Some(CliCommand::Detach(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Doctor(command)) => command.execute(self.flags, &registry).await,
             #[cfg(feature = "local")]
-            Some(Verb::Image(verb)) => verb.execute(self.flags, &registry).await,
-            Some(Verb::Config(verb)) => verb.execute(self.flags, &registry),
-            Some(Verb::Providers(verb)) => Ok(verb.execute(&registry)?),
-            Some(Verb::Version(verb)) => Ok(verb.execute()?),
-            Some(Verb::Completions(verb)) => Ok(verb.execute()?),
+            Some(CliCommand::Image(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Config(command)) => command.execute(self.flags, &registry),
+            Some(CliCommand::Providers(verb)) => Ok(verb.execute(&registry)?),
+            Some(CliCommand::Version(verb)) => Ok(verb.execute()?),
+            Some(CliCommand::Completions(verb)) => Ok(verb.execute()?),
         }
     }
 }
 
-/// Tells how a command ended, and the exit code for it.
+/// Prints the errors of a command and returns its exit code.
 pub(crate) fn report(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Runtime(error)) => {
-            output::complain("error", &format!("{error:#}"));
+            output::print_diagnostic("error", &format!("{error:#}"));
             ExitCode::from(FAILED)
         }
         Err(Failure::Configuration(problems)) => {
             for problem in problems {
-                output::complain("error", &problem.to_string());
+                output::print_diagnostic("error", &problem.to_string());
             }
-            ExitCode::from(MISUSED)
+            ExitCode::from(USAGE_ERROR)
         }
     }
 }
 
-/// Tells what is wrong with the command line in one line; or shows the help that was asked for.
-pub(crate) fn misuse(error: &clap::Error) -> ExitCode {
+/// Prints a command line error as one line, or the requested help.
+pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if !error.use_stderr() {
         return report(output::print(&text).map_err(Failure::from));
     }
-    // The rest is a summary of the usage, which `--help` gives in full.
-    let said = text.split("\n\nUsage:").next().unwrap_or_default();
-    let said = said.split("\n\nFor more information").next().unwrap_or_default();
-    let said = said.trim_start_matches("error: ").trim().replace("\n\n  tip: ", "; ");
-    output::complain("error", &format!("{said} (see --help)"));
-    ExitCode::from(MISUSED)
+    // Drop clap's usage summary; `--help` has it in full.
+    let message = text.split("\n\nUsage:").next().unwrap_or_default();
+    let message = message.split("\n\nFor more information").next().unwrap_or_default();
+    let message = message.trim_start_matches("error: ").trim().replace("\n\n  tip: ", "; ");
+    output::print_diagnostic("error", &format!("{message} (see --help)"));
+    ExitCode::from(USAGE_ERROR)
 }
 
-/// Loads the configuration and tells of what does nothing.
-fn load(flags: &Flags, base: Layer, extra: Option<Layer>, registry: &Registry) -> Result<Resolved, Failure> {
-    let around = flags::Surroundings {
+/// Loads the configuration and prints warnings about deprecated flags.
+fn load(
+    flags: &Flags,
+    base: Layer,
+    extra: Option<Layer>,
+    registry: &Registry,
+) -> Result<EffectiveConfig, Failure> {
+    let environment = flags::Environment {
         providers: &registry.names(),
         lookup: &|name| std::env::var(name).ok(),
-        root: nix::unistd::geteuid().is_root(),
+        root: rustix::process::geteuid().is_root(),
     };
-    let loaded = flags.load(base, extra, &around);
+    let loaded = flags.load(base, extra, &environment);
     for warning in &loaded.warnings {
-        output::complain("warning", warning);
+        output::print_diagnostic("warning", warning);
     }
     loaded.outcome.map_err(Failure::Configuration)
 }
@@ -161,18 +170,75 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::config::options::{Group, OPTIONS};
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
+    /// Long options that the help of a command shows, with their headings; without `--help` and `--version`.
+    fn shown_options(command: &clap::Command) -> Vec<(String, Option<String>)> {
+        command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set())
+            .filter_map(|argument| {
+                let long = argument.get_long()?.to_owned();
+                Some((long, argument.get_help_heading().map(ToOwned::to_owned)))
+            })
+            .collect()
+    }
+
     #[test]
-    fn flags_may_stand_before_and_after_the_verb() {
+    fn the_short_help_shows_the_commands_and_at_most_ten_options() {
+        let mut command = Cli::command();
+        let options = shown_options(&command);
+        assert!((1..=10).contains(&options.len()), "{options:?}");
+        let help = command.render_long_help().to_string();
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            assert!(
+                help.contains(&format!("  {} ", subcommand.get_name())),
+                "{}: {help}",
+                subcommand.get_name()
+            );
+        }
+        let shown = help.lines().filter(|line| line.trim_start().starts_with("--")).count();
+        assert!(shown <= options.len(), "{help}");
+        assert!(help.contains("run --help"), "{help}");
+    }
+
+    #[test]
+    fn every_option_of_run_is_in_a_group_and_has_one_line() {
+        let mut command = Cli::command();
+        command.build();
+        let run = command.find_subcommand_mut("run").unwrap();
+        let options = shown_options(run);
+        let headings = Group::ALL.map(Group::heading);
+        for (option, heading) in &options {
+            let grouped = heading.as_deref().is_some_and(|heading| headings.contains(&heading));
+            assert!(grouped || option == "config", "--{option} is in group {heading:?}");
+        }
+        for option in OPTIONS {
+            assert!(options.iter().any(|(shown, _)| shown == option.flag), "--{} is not shown", option.flag);
+        }
+        let help = run.render_long_help().to_string();
+        for heading in headings {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{heading}: {help}");
+        }
+        for option in OPTIONS {
+            let flag = format!("--{}", option.flag);
+            let line =
+                help.lines().find(|line| line.split_whitespace().next() == Some(&flag)).unwrap_or_default();
+            assert!(line.contains(option.variable), "{flag} is not on one line: {help}");
+        }
+    }
+
+    #[test]
+    fn flags_may_be_given_before_and_after_the_subcommand() {
         let before =
             Cli::try_parse_from(["vk", "--nodename", "a", "--os", "linux", "run", "--nodename=b"]).unwrap();
-        let Some(Verb::Run(run)) = before.verb else { panic!("not run") };
-        let flags = before.flags.under(run.into_flags());
+        let Some(CliCommand::Run(run)) = before.subcommand else { panic!("not run") };
+        let flags = before.flags.overlaid_with(run.into_flags());
         let expected = Cli::try_parse_from(["vk", "--nodename", "b", "--os", "linux"]).unwrap().flags;
         assert_eq!(flags, expected);
     }

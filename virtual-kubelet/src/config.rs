@@ -1,72 +1,74 @@
-//! The configuration: what the user may write, and what comes of it.
+//! The configuration: parsing, defaults and validation.
 //!
-//! Three layers, the later wins: a YAML file, the environment, flags. Every setting has a key in the file, an environment
-//! variable that begins with `VK_`, and (lists aside) a flag; the variables and flags of the Go original keep working. The
-//! [table](table::SETTINGS) names them all. Layers are plain data and [`Layers::resolve`] is a pure function, which answers
-//! with a [`Resolved`] configuration or with everything that is wrong.
+//! There are three layers, and later ones win: a YAML file, the environment, flags. Every option has a key in the file, an
+//! environment variable `VK_...` and, except for lists, a flag; the variables and flags of the Go original keep working. The
+//! [table](options::OPTIONS) has all options. Layers are plain data, and [`LayerStack::resolve`] is a pure function that
+//! returns an [`EffectiveConfig`] or all problems.
 
+mod deprecated;
 mod duration;
+mod effective;
+mod file_schema;
+mod kubernetes_names;
 mod layer;
 mod lease;
 mod listen;
-mod names;
 mod nodes;
+pub mod options;
 mod ports;
-mod resolve;
-mod resolved;
-mod retired;
-mod settings;
-pub mod table;
-mod values;
+mod validation;
+mod value_types;
 
 pub use self::{
+    deprecated::{DEPRECATED_FLAGS, DEPRECATED_VARIABLES, DeprecatedFlag},
     duration::GoDuration,
-    layer::{Layer, Layers},
-    listen::{AdminAddr, Listen},
-    resolve::{Host, default_state_dir},
-    resolved::{Auth, Debug, Lease, Log, Node, Pods, Resolved, Shutdown, Streaming, Timing, Tls},
-    retired::{RETIRED, RETIRED_VARIABLES, Retired},
-    settings::{
+    effective::{
+        Auth, DebugEndpoints, EffectiveConfig, Lease, Log, Node, Pods, Shutdown, Streaming, Timing, Tls,
+    },
+    file_schema::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
-    values::{
-        Admission, DaemonSets, Impersonation, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+    layer::{Layer, LayerStack},
+    listen::{AdminAddr, Listen},
+    validation::{ValidationContext, default_state_dir},
+    value_types::{
+        Admission, DaemonSets, ImpersonateNodes, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
         RefusedPods, TaintEffect,
     },
 };
 
 use std::fmt;
 
-/// One mistake in the configuration.
+/// A problem in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The key that is wrong, as a path: `nodes[1].taint.effect`.
+    /// The key as a path: `nodes[1].taint.effect`.
     pub key: String,
-    /// What is wrong with it and what to write.
+    /// What is wrong and what to write instead.
     pub message: String,
-    /// Where the value came from, if not from several places: `--port`, `environment KUBELET_PORT`, a file.
+    /// Source of the value if it has only one: `--port`, `environment KUBELET_PORT`, a file.
     pub source: Option<String>,
-    /// Whether another problem may be what caused it, such as a missing value whose key was mistyped.
+    /// Whether another problem may be the cause, such as a mistyped key for a missing value.
     pub(crate) consequence: bool,
 }
 
 // === impl Problem ===
 
 impl Problem {
-    /// A mistake at a key.
+    /// A problem with a key.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into(), source: None, consequence: false }
     }
 
-    /// The same, with the place where the value was given.
+    /// Adds the source of the value.
     #[must_use]
     pub fn from_source(mut self, source: impl Into<String>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// The same, as something that need not be said when there are other problems.
+    /// Marks a problem that is only reported if there are no others.
     #[must_use]
     pub(crate) fn consequential(mut self) -> Self {
         self.consequence = true;

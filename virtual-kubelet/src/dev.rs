@@ -1,9 +1,9 @@
-//! A control plane on this machine with virtual nodes in it, to try things out.
+//! `virtual-kubelet dev`: a local control plane with virtual nodes.
 
+mod cleanup;
 #[cfg(feature = "local")]
 mod demo;
-mod guardian;
-mod state;
+mod state_dir;
 
 use std::{
     io::Write as _,
@@ -15,36 +15,36 @@ use anyhow::Context as _;
 use tokio::{task::spawn_blocking, time::Instant};
 use vk_testing::{ControlPlane, control_plane, kubectl};
 
-use self::guardian::Guardian;
+use self::cleanup::CleanupProcess;
 use crate::{
     Registry,
     cli::Failure,
-    config::{Resolved, Tls},
+    config::{EffectiveConfig, Tls},
     run::{self, INTERRUPTED, Running, Stop},
 };
 
-pub use self::{guardian::guard, state::State};
+pub use self::{cleanup::run_cleanup, state_dir::StateDir};
 
-/// How long the nodes may take to become Ready.
+/// Time limit for the nodes to become Ready.
 const LIMIT: Duration = Duration::from_mins(1);
-/// How long work that was begun may take to end, when nobody waits for its result any more.
+/// Time limit for background work to end after the nodes have stopped.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What the user asked of `virtual-kubelet dev`.
+/// Options of `virtual-kubelet dev`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where the control plane keeps its data; a temporary folder when absent.
+    /// Data directory of the control plane; default a temporary directory.
     pub data_dir: Option<PathBuf>,
-    /// Where to write a kubeconfig of an administrator; within the data folder when absent.
+    /// Where to write an administrator's kubeconfig; default in the data directory.
     pub kubeconfig_out: Option<PathBuf>,
-    /// Whether to start the scheduler and the controller manager beside the API server.
+    /// Whether to start the scheduler and the controller manager.
     pub controllers: bool,
-    /// Whether to show pods, where the nodes run any.
+    /// Whether to run demo pods.
     pub demo: bool,
 }
 
-/// Everything that `dev` has brought up.
-struct Stage<'a> {
+/// The running control plane and nodes.
+struct DevEnvironment<'a> {
     running: &'a Running,
     cluster: &'a ControlPlane,
     kubeconfig: &'a Path,
@@ -52,36 +52,36 @@ struct Stage<'a> {
     ready: Duration,
     #[cfg(feature = "local")]
     demo: Option<demo::Demo>,
-    /// Whether pods are to be shown.
+    /// Whether to run demo pods.
     #[cfg(feature = "local")]
     wanted: bool,
 }
 
-/// Starts the control plane and the nodes of the configuration, shows them, and stays until a signal comes. Nothing is
-/// left behind then but the kubeconfig and a data folder that the user named.
+/// Starts the control plane and the configured nodes, prints them, and runs until a signal. Afterwards only the kubeconfig
+/// and a data directory given by the user are left.
 pub async fn run(
     options: Options,
-    state: State,
-    config: Resolved,
+    state: StateDir,
+    config: EffectiveConfig,
     registry: Registry,
 ) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     #[cfg(feature = "local")]
-    let config = demo::modest(config);
-    let guardian = Guardian::start(state, &config)?;
-    // It has threads of its own, so that one can wait for their end: work on the disk and on the network goes on when nobody waits for
-    // its result any more, and would make anew what is being removed.
+    let config = demo::lower_disk_limit(config);
+    let cleanup_process = CleanupProcess::start(state, &config)?;
+    // The nodes run on their own threads, so that we can wait until they end: abandoned disk and network work would otherwise
+    // continue and recreate what is being removed.
     let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let threads = threads.context("cannot start threads")?;
-    let played = spawn_blocking(move || {
-        let outcome = threads.block_on(Box::pin(play(options, config, registry, &mut stop)));
+    let threads = threads.context("start threads")?;
+    let finished = spawn_blocking(move || {
+        let outcome = threads.block_on(Box::pin(run_nodes(options, config, registry, &mut stop)));
         (outcome, stop, threads)
     });
-    let (outcome, mut stop, threads) = played.await.context("the nodes' thread panicked")?;
-    // Whatever came of it: what the nodes ran goes now.
+    let (outcome, mut stop, threads) = finished.await.context("the nodes' thread panicked")?;
+    // Always remove what the nodes ran.
     let removed = async {
         drop(spawn_blocking(move || threads.shutdown_timeout(QUIET)).await);
-        guardian.end().await
+        cleanup_process.end().await
     };
     tokio::select! {
         removed = removed => removed?,
@@ -90,14 +90,14 @@ pub async fn run(
     outcome
 }
 
-async fn play(
+async fn run_nodes(
     options: Options,
-    mut config: Resolved,
+    mut config: EffectiveConfig,
     registry: Registry,
     stop: &mut Stop,
 ) -> Result<(), Failure> {
     let begin = Instant::now();
-    say("Starting etcd, kube-apiserver and the rest of the control plane ...")?;
+    print("Starting etcd, kube-apiserver and the rest of the control plane ...")?;
     let starting = ControlPlane::start(control_plane::Options {
         controllers: options.controllers,
         data_dir: options.data_dir,
@@ -113,7 +113,7 @@ async fn play(
     #[cfg(not(feature = "local"))]
     let starting = async { Box::pin(starting).await.map(|cluster| (cluster, ())) };
     let (cluster, demo) = tokio::select! {
-        started = starting => started.context("cannot start the control plane")?,
+        started = starting => started.context("start the control plane")?,
         _ = stop.signal() => return Ok(()),
     };
     let ready = begin.elapsed();
@@ -121,11 +121,11 @@ async fn play(
         Some(path) => write_kubeconfig(&cluster, &path)?,
         None => cluster.admin_kubeconfig().to_owned(),
     };
-    // Whatever the environment said: this is the cluster that is meant.
+    // Always use this cluster, regardless of the environment.
     config.kubeconfig = Some(kubeconfig.clone());
     config.api_server = None;
     config.bootstrap_kubeconfig = None;
-    config.tls = certified(&cluster, &config)?;
+    config.tls = issue_certificate(&cluster, &config)?;
 
     let running = tokio::select! {
         started = Box::pin(run::start(config, registry)) => started?,
@@ -133,7 +133,7 @@ async fn play(
     };
     #[cfg(not(feature = "local"))]
     let () = demo;
-    let stage = Stage {
+    let stage = DevEnvironment {
         running: &running,
         cluster: &cluster,
         kubeconfig: &kubeconfig,
@@ -160,21 +160,21 @@ async fn play(
     outcome
 }
 
-// === impl Stage ===
+// === impl DevEnvironment ===
 
-impl Stage<'_> {
+impl DevEnvironment<'_> {
     async fn show(&self) -> anyhow::Result<()> {
-        let late = || anyhow::anyhow!("the nodes are not Ready after {LIMIT:?}: see the log above");
+        let late = || anyhow::anyhow!("the nodes are not Ready after {LIMIT:?}; see the log above");
         tokio::time::timeout(LIMIT, self.running.ready()).await.map_err(|_| late())?;
-        say(&format!(
+        print(&format!(
             "The control plane is ready after {}, its nodes after {}.",
             seconds(self.ready),
             seconds(self.begin.elapsed())
         ))?;
         self.kubectl(&["get", "nodes", "-o", "wide"]).await?;
         let hints = self.hints().await?;
-        let program = self.cluster.kubectl().context("cannot find kubectl")?;
-        say(&format!(
+        let program = self.cluster.kubectl().context("find kubectl")?;
+        print(&format!(
             "\nTry it from another terminal:\n\n  export KUBECONFIG={}\n  alias kubectl={}\n\n{hints}  \
              kubectl describe node\n  kubectl get events\n\nCtrl-C stops everything and leaves nothing behind.",
             self.kubeconfig.display(),
@@ -182,7 +182,7 @@ impl Stage<'_> {
         ))
     }
 
-    /// What can be tried, after what is shown first.
+    /// Commands to try.
     #[cfg_attr(
         not(feature = "local"),
         expect(clippy::unused_async, reason = "pods are shown with the provider local")
@@ -201,23 +201,23 @@ impl Stage<'_> {
         Ok(indented(&hints))
     }
 
-    /// Shows a command and what it answers.
+    /// Prints a kubectl command and its output.
     async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let output = kubectl(self.cluster, arguments).await.context("cannot run kubectl")?;
+        let output = kubectl(self.cluster, arguments).await.context("run kubectl")?;
         let shown: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
-        // Beside an answer, it has only remarks to make.
+        // With successful output, standard error only has warnings.
         let answer = if output.success() { output.stdout } else { output.stdout + &output.stderr };
-        say(&format!("\n$ kubectl {}\n{}", shown.join(" "), answer.trim_end_matches('\n')))
+        print(&format!("\n$ kubectl {}\n{}", shown.join(" "), answer.trim_end_matches('\n')))
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@".contains(letter);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-/// Commands, one in a line.
+/// Commands, one per line.
 fn indented(commands: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
     for command in commands {
@@ -232,8 +232,8 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// A serving certificate for all nodes, of the authority by which the API server knows kubelets. Nobody has to approve it.
-fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
+/// Issues a serving certificate for all nodes from the CA that the API server trusts for kubelets, so no approval is needed.
+fn issue_certificate(cluster: &ControlPlane, config: &EffectiveConfig) -> anyhow::Result<Tls> {
     let detected = run::address::internal_ip(cluster.url());
     let mut names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
     let ips = config.nodes.iter().flat_map(|node| [node.internal_ip, node.address]).flatten();
@@ -243,11 +243,11 @@ fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let certificate = cluster
         .serving_certificate("virtual-kubelet", &names)
-        .context("cannot make a certificate for the nodes")?;
+        .context("issue a certificate for the nodes")?;
     let folder = cluster.data_dir().join("pki");
     let write = |file: &str, text: &str| -> anyhow::Result<PathBuf> {
         let path = folder.join(file);
-        private(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_private_file(&path, text).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     };
     let cert = write("virtual-kubelet.crt", &certificate.cert_pem)?;
@@ -259,8 +259,8 @@ fn certified(cluster: &ControlPlane, config: &Resolved) -> anyhow::Result<Tls> {
     })
 }
 
-/// Writes a file that only its owner may read.
-fn private(path: &Path, text: &str) -> std::io::Result<()> {
+/// Writes a file that only the owner may read.
+fn write_private_file(path: &Path, text: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(text.as_bytes())
@@ -268,15 +268,15 @@ fn private(path: &Path, text: &str) -> std::io::Result<()> {
 
 fn write_kubeconfig(cluster: &ControlPlane, path: &Path) -> anyhow::Result<PathBuf> {
     let absolute = std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))?;
-    let told = || format!("cannot write the kubeconfig {}", absolute.display());
+    let context = || format!("write the kubeconfig {}", absolute.display());
     if let Some(folder) = absolute.parent() {
-        std::fs::create_dir_all(folder).with_context(told)?;
+        std::fs::create_dir_all(folder).with_context(context)?;
     }
-    cluster.write_kubeconfig(&absolute, "admin", &["system:masters"]).with_context(told)?;
+    cluster.write_kubeconfig(&absolute, "admin", &["system:masters"]).with_context(context)?;
     Ok(absolute)
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).context("cannot write to standard output")
+    writeln!(out, "{text}").and_then(|()| out.flush()).context("write to standard output")
 }

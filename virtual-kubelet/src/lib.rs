@@ -1,6 +1,6 @@
-//! Virtual Kubelet: the kubelet look-alike with any backend behind it.
+//! Virtual Kubelet: a kubelet look-alike that runs pods on any backend.
 //!
-//! This crate is the `virtual-kubelet` command, and the way to a command of your own with more providers in it:
+//! This crate is the `virtual-kubelet` command. Use it as a library to build a command with additional providers:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -12,11 +12,18 @@
 //! }
 //! ```
 //!
-//! What a provider author implements is in [`provider`].
+//! [`provider`] has the traits that a provider implements.
 //!
 //! # Features
 //!
-//! One per provider, named as the provider: `cri`, `local`, `mock` (on by default); and `dev` (on by default) for `virtual-kubelet dev`.
+//! All features except `e2e` are enabled by default.
+//!
+//! - `cluster`: the provider `cluster`, which runs pods in another Kubernetes cluster, and `virtual-kubelet detach`.
+//! - `cri`: the provider `cri`, which runs pods on a container runtime through CRI.
+//! - `local`: the provider `local`, which runs containers on this machine without a runtime, and `virtual-kubelet image`.
+//! - `mock`: the provider `mock`, which accepts pods and runs nothing.
+//! - `dev`: `virtual-kubelet dev`, a control plane on this machine for development.
+//! - `e2e`: the long tests of `make e2e`.
 
 pub mod cli;
 pub mod config;
@@ -31,7 +38,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The contract between Virtual Kubelet and a backend: what a provider implements.
+/// The contract between Virtual Kubelet and a backend, which providers implement.
 pub use vk_provider as provider;
 
 pub use self::{
@@ -40,21 +47,21 @@ pub use self::{
     version::{KUBERNETES_VERSION, kubelet_version},
 };
 
-/// The whole command: reads the arguments of the process, does what they ask, and says how it ended: 0 when all went well,
-/// 1 when something failed, 2 when the command line or the configuration is wrong.
+/// Runs the command with the arguments of the process. The exit code is 0 on success, 1 on failure, and 2 if the command line
+/// or the configuration is invalid.
 pub fn main_with(registry: Registry) -> ExitCode {
-    // Before anything else: there is one such process per container, and it shall stay small and alone.
+    // First, because there is one shim process per container and it must stay small and single-threaded.
     #[cfg(feature = "local")]
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "shim") {
         return vk_provider_local::shim::main();
     }
     #[cfg(feature = "local")]
     vk_provider_local::sys::memory::few_heaps();
-    // One TLS implementation for the process. An error only says that the caller has chosen one already.
+    // The TLS implementation of the process. An error means that the caller has installed one already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return cli::misuse(&error),
+        Err(error) => return cli::report_usage_error(&error),
     };
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => cli::report(runtime.block_on(Box::pin(cli.run(registry)))),

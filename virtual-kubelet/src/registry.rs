@@ -1,10 +1,10 @@
-//! The providers that this process knows, by name.
+//! The available providers by name.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use vk_provider::{Factory, config::nearest};
 
-/// The providers that users can choose from.
+/// The available providers.
 #[derive(Clone, Default)]
 pub struct Registry {
     factories: BTreeMap<&'static str, Arc<dyn Factory>>,
@@ -18,7 +18,7 @@ impl Registry {
         Self::default()
     }
 
-    /// A registry with the providers that are compiled in: one per feature of this crate.
+    /// A registry with the built-in providers, one per feature of this crate.
     pub fn with_builtin() -> Self {
         let registry = Self::new();
         #[cfg(feature = "cluster")]
@@ -32,24 +32,24 @@ impl Registry {
         registry
     }
 
-    /// The same with one more provider, which replaces an earlier one of its name.
+    /// Adds a provider. It replaces an earlier one with the same name.
     #[must_use]
     pub fn with(mut self, factory: impl Factory) -> Self {
         self.factories.insert(factory.name(), Arc::new(factory));
         self
     }
 
-    /// The provider of that name.
+    /// The provider with this name.
     pub fn get(&self, name: &str) -> Option<Arc<dyn Factory>> {
         self.factories.get(name).map(Arc::clone)
     }
 
-    /// All names, in order.
+    /// All names, sorted.
     pub fn names(&self) -> Vec<&'static str> {
         self.factories.keys().copied().collect()
     }
 
-    /// All providers, in the order of their names.
+    /// All providers, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Factory>> {
         self.factories.values()
     }
@@ -61,8 +61,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// What to tell a user who asked for a provider that is not there.
-pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+/// Error message for an unknown provider.
+pub(crate) fn unknown_provider_message(name: &str, known: &[&str]) -> String {
     let known_list =
         if known.is_empty() { "none, this build has no providers".into() } else { known.join(", ") };
     match nearest(name, known.iter().copied()) {
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones_and_the_nearest() {
-        let message = unknown("mokc", &["cri", "mock"]);
+        let message = unknown_provider_message("mokc", &["cri", "mock"]);
         assert!(message.contains("did you mean `mock`?") && message.contains("cri, mock"), "{message}");
-        assert!(!unknown("zzz", &["mock"]).contains("did you mean"));
-        assert!(unknown("mock", &[]).contains("no providers"));
+        assert!(!unknown_provider_message("zzz", &["mock"]).contains("did you mean"));
+        assert!(unknown_provider_message("mock", &[]).contains("no providers"));
     }
 
     #[test]

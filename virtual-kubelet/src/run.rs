@@ -3,11 +3,11 @@
 pub(crate) mod address;
 mod admin;
 mod bootstrap;
-mod contact;
+mod connection_check;
 mod fleet;
 mod kubelet;
 mod leadership;
-mod readers;
+mod node_impersonation;
 
 use std::{
     io,
@@ -32,13 +32,13 @@ pub(crate) use self::fleet::context;
 use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
-    kubelet::{Doors, Kubelets},
-    readers::Readers,
+    kubelet::{KubeletResources, Kubelets},
+    node_impersonation::NodeImpersonation,
 };
 use crate::{
     Registry,
     cli::Failure,
-    config::{Listen, OnShutdown, Problem, Resolved},
+    config::{EffectiveConfig, Listen, OnShutdown, Problem},
 };
 
 /// The exit code after a second signal, as shells report an interrupt.
@@ -57,7 +57,7 @@ pub(crate) struct Running {
 }
 
 /// Runs the nodes of the configuration until the process receives SIGINT or SIGTERM.
-pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
+pub async fn run(config: EffectiveConfig, registry: Registry) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     let running = tokio::select! {
         started = Box::pin(start(config, registry)) => started?,
@@ -71,7 +71,7 @@ pub async fn run(config: Resolved, registry: Registry) -> Result<(), Failure> {
 
 /// Starts the nodes of the configuration. Configuration errors are reported before the first write to the cluster; until
 /// then the future may be dropped.
-pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Running, Failure> {
+pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result<Running, Failure> {
     raise_file_limit();
     let process = Supervisor::new();
     let supervisor = process.child();
@@ -87,7 +87,7 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         }
         None => None,
     };
-    let doors = Doors::open(&config).await?;
+    let resources = KubeletResources::open(&config).await?;
 
     // Before the first request to the API server, which may take long: probes of this process must not wait for it.
     let running_fleet = Arc::new(OnceLock::new());
@@ -111,7 +111,8 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
         .connect(&supervisor, api_metrics.clone())
         .await
         .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
-    let identity = contact::first(&client, config.startup_timeout, &hint, &clock).await?;
+    let identity =
+        connection_check::wait_for_api_server(&client, config.startup_timeout, &hint, &clock).await?;
     if let Some(bootstrap) = bootstrap {
         bootstrap.keep(client.clone(), &supervisor, api_metrics).await;
     }
@@ -120,8 +121,8 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
     check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
-    let readers = Readers::choose(&config, &client, &identity).await?;
-    let kubelets = Kubelets::new(doors, &config, &client, counters, server_metrics, &supervisor);
+    let readers = NodeImpersonation::choose(&config, &client, &identity).await?;
+    let kubelets = Kubelets::new(resources, &config, &client, counters, server_metrics, &supervisor);
     let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
     let fleet = Fleet::start(config, &registry, means, &supervisor, &process).await?;
     drop(running_fleet.set(fleet.clone()));
@@ -131,11 +132,11 @@ pub(crate) async fn start(config: Resolved, registry: Registry) -> Result<Runnin
 /// Raises the limit of open files to the hard limit, as the Go runtime does: every node has a listener, and every caller a
 /// connection.
 fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
-        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
-    });
-    if let Err(error) = raised {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
         warn!(%error, "cannot raise the limit of open files");
     }
 }
@@ -158,7 +159,7 @@ fn shown(listen: Listen) -> String {
 }
 
 /// Refuses a configuration that the rights of a node identity do not cover.
-fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+fn check_identity(identity: &Identity, config: &EffectiveConfig) -> Result<(), Failure> {
     let Some(own) = identity.node() else { return Ok(()) };
     let mut problems: Vec<Problem> = config
         .nodes
@@ -181,7 +182,7 @@ fn check_identity(identity: &Identity, config: &Resolved) -> Result<(), Failure>
 }
 
 /// Refuses `shutdown.node: delete` if the credentials may not delete Nodes.
-async fn check_deletion(client: &Client, identity: &Identity, config: &Resolved) -> Result<(), Failure> {
+async fn check_deletion(client: &Client, identity: &Identity, config: &EffectiveConfig) -> Result<(), Failure> {
     if config.shutdown.node != OnShutdown::Delete {
         return Ok(());
     }

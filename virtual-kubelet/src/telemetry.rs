@@ -1,4 +1,4 @@
-//! Logs: text for people at a terminal, JSON for machines, always on standard error.
+//! Logging to standard error: text on a terminal, JSON otherwise.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,14 +10,14 @@ use tracing_subscriber::{
 
 use crate::config::{Log, LogFormat};
 
-/// Keeps telemetry alive; what is still buffered is written when it is dropped.
+/// Keeps logging active and flushes it when dropped.
 #[derive(Debug)]
 #[must_use = "telemetry ends when the guard is dropped"]
-pub struct Guard(());
+pub struct TelemetryGuard(());
 
-/// Starts logging for the whole process. Fails when it was started before.
-pub fn init(log: &Log) -> Result<Guard, TryInitError> {
-    // The level was checked when it was read.
+/// Starts logging for the process. Fails if it was started before.
+pub fn init(log: &Log) -> Result<TelemetryGuard, TryInitError> {
+    // The level was validated when it was parsed.
     let filter = EnvFilter::builder().parse_lossy(directives(log.level.directives()));
     let registry = tracing_subscriber::registry().with(filter);
     let started = if is_json(log.format, io::stderr().is_terminal()) {
@@ -25,10 +25,10 @@ pub fn init(log: &Log) -> Result<Guard, TryInitError> {
     } else {
         registry.with(fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr)).try_init()
     };
-    started.map(|()| Guard(()))
+    started.map(|()| TelemetryGuard(()))
 }
 
-/// The user's directives, without the lines in which kube-rs repeats as an error what our controllers report and retry.
+/// The user's directives, without kube-rs' own error lines for requests that our controllers report and retry.
 fn directives(given: &str) -> String {
     if given.contains("kube_client") {
         given.to_owned()
@@ -37,14 +37,14 @@ fn directives(given: &str) -> String {
     }
 }
 
-impl Drop for Guard {
+impl Drop for TelemetryGuard {
     fn drop(&mut self) {
-        // Nobody is left to be told of a failure.
+        // An error cannot be reported any more.
         drop(io::stderr().flush());
     }
 }
 
-/// Whether lines are JSON, given what the user wants and what standard error is.
+/// Whether to log JSON.
 fn is_json(format: LogFormat, terminal: bool) -> bool {
     match format {
         LogFormat::Auto => !terminal,

@@ -1,29 +1,28 @@
-//! What this build calls itself.
+//! Version of this build.
 
 use vk_kube::Version;
 
-/// The version of Kubernetes that the nodes claim.
+/// The Kubernetes version that the nodes report.
 ///
-/// It is the release that the tests run against, so that the claim is one we have seen hold. The API types are of a later
-/// minor, of which we use nothing that this one lacks; claiming the later one would make a node newer than its API server,
-/// which the skew policy of Kubernetes forbids.
+/// It is the release that the tests run against. The API types are of a later minor, but we use nothing that this one lacks.
+/// Reporting the later one would make a node newer than its API server, which the version skew policy forbids.
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
-/// What stands in `status.nodeInfo.kubeletVersion`, such as `v1.36.4-vk-0.1.0`.
+/// The value of `status.nodeInfo.kubeletVersion`, such as `v1.36.4-vk-0.1.0`.
 ///
 /// Tools (kubectl's skew warning, kubeadm, dashboards) read it as semantic version and compare major and minor, so it
-/// begins with a Kubernetes version; what follows the first dash is ours, in the form that the Go original uses.
+/// starts with a Kubernetes version; the part after the first dash is ours, in the format of the Go original.
 pub fn kubelet_version() -> String {
     format!("{KUBERNETES_VERSION}-vk-{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The same beside an API server of this version: no kubelet may be of a later minor than the API server, so a node beside an older one
-/// claims the minor of that.
+/// The kubelet version for an API server of the given version. A kubelet may not be newer than its API server, so with an older
+/// server the node reports the server's minor.
 pub(crate) fn kubelet_version_beside(server: Option<Version>) -> String {
     let ours = kubelet_version();
     let minors = || KUBERNETES_VERSION.strip_prefix('v')?.split('.').nth(1)?.parse::<u32>().ok();
     match server {
-        // A server that calls itself 1.0 or nothing at all tells nothing.
+        // Ignore servers without a usable version.
         Some(Version { major: 1, minor }) if minor > 0 && Some(minor) < minors() => {
             let (_, own) = ours.split_once('-').unwrap_or_default();
             format!("v1.{minor}.0-{own}")

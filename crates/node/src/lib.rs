@@ -1,7 +1,7 @@
 //! The controllers of a virtual node.
 //!
-//! Each is a synchronous state machine (event in, actions out) that a thin asynchronous shell drives; clock and
-//! randomness are parameters, so that thousands of fault schedules run in a second.
+//! Each controller is a synchronous state machine (events in, actions out) driven by a thin asynchronous shell. Clock and
+//! randomness are parameters, so tests can run thousands of fault schedules per second.
 
 pub mod node;
 pub mod now;

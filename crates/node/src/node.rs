@@ -1,16 +1,16 @@
-//! The node controller: registers a Node, keeps it as the provider describes it, says at once when the provider fails,
-//! and renews its lease.
+//! The node controller: registers a Node, keeps it as the provider describes it, reports provider failures at once, and
+//! renews the node's lease.
 //!
-//! [`machine`] decides, this file acts: it makes the calls, waits for what may happen next, and tells the machine.
+//! [`state_machine`] makes the decisions. This file performs the actions, waits for the next event, and feeds it back.
 
-pub mod adopt;
 pub mod desired;
+pub mod go_migration;
 pub mod instance;
 pub mod lease;
-pub mod machine;
 pub mod metrics;
 pub mod ping;
 pub mod settings;
+pub mod state_machine;
 pub mod template;
 pub mod watch;
 
@@ -31,151 +31,152 @@ use vk_provider::{EventKind, NodeChange, Provider};
 use vk_supervisor::{Clock, Supervisor};
 
 pub use self::{
-    desired::Desired,
+    desired::DesiredNode,
     instance::Instance,
-    lease::{Taken, Terms},
+    lease::{LeaseConflict, LeaseTimes},
     metrics::Metrics,
     settings::{OnStop, Settings},
-    template::Base,
-    watch::{Shared, Sights},
+    template::NodeConfig,
+    watch::{NodeObservations, SharedNodeWatch},
 };
 use self::{
     lease::LeaseCall,
-    machine::{Action, Event, Machine, NodeCall},
-    metrics::{NodeName, Outcome},
-    ping::Pong,
+    metrics::{NodeLabel, ResultLabel},
+    ping::PingResult,
+    state_machine::{Action, Event, NodeCall, NodeStateMachine},
 };
 use crate::now::Now;
 
-/// How many hints of a provider that stand in line are taken at once.
-const HINTS: usize = 64;
+/// Number of queued provider change notifications that are handled together.
+const CHANGES_PER_BATCH: usize = 64;
 
-/// All that a node controller needs.
+/// The node controller and its dependencies.
 pub struct Controller {
     /// The node as the user configured it.
-    pub base: Base,
-    /// What runs its pods.
+    pub config: NodeConfig,
+    /// The provider that runs the node's pods.
     pub provider: Arc<dyn Provider>,
-    /// Times and policies.
+    /// Intervals and policies.
     pub settings: Settings,
-    /// The API server. Where it has a fence, this controller moves it: nothing is written for the node without the lease.
+    /// The API client. If it has a fence, this controller moves it: nothing is written for the node without the lease.
     pub client: Client,
-    /// Whether we act as `system:node:NAME`, under NodeRestriction.
+    /// We authenticate as `system:node:NAME`, so the NodeRestriction admission plugin applies.
     pub restricted: bool,
-    /// How changes of the Node arrive.
-    pub sights: Sights,
+    /// Changes of the Node object.
+    pub observations: NodeObservations,
     /// The wall clock.
     pub clock: Clock,
     /// Counters.
     pub metrics: Metrics,
-    /// The process that runs it: [`Instance::this`], unless a test plays several.
+    /// The process that runs the node: [`Instance::current`], except in tests with several instances.
     pub instance: Instance,
-    /// How far the node is: a latest value for others to watch.
+    /// Publishes the node's progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
-    /// The Node as it was seen last, for others to watch.
-    pub facts: tokio::sync::watch::Sender<Option<Arc<Node>>>,
+    /// Publishes the last observed Node object.
+    pub observed_node: tokio::sync::watch::Sender<Option<Arc<Node>>>,
 }
 
-/// How far a node is.
+/// Progress of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Its status was written at least once.
+    /// The status was written at least once.
     pub registered: bool,
-    /// It was last posted as Ready.
+    /// The last posted status was Ready.
     pub ready: bool,
-    /// Another replica leads, and this one would take over.
-    pub standing_by: bool,
+    /// Another replica is the leader and this one waits to take over.
+    pub on_standby: bool,
 }
 
 type Pending = Pin<Box<dyn Future<Output = Option<Event>> + Send>>;
 
-struct Shell {
+struct ActionRunner {
     name: String,
     provider: Arc<dyn Provider>,
     ping_timeout: Duration,
-    lease_limit: Duration,
+    lease_timeout: Duration,
     nodes: Objects<Node>,
     leases: Objects<Lease>,
     recorder: Recorder,
     metrics: Metrics,
     uid: Option<String>,
-    facts: tokio::sync::watch::Sender<Option<Arc<Node>>>,
+    observed_node: tokio::sync::watch::Sender<Option<Arc<Node>>>,
     pending: FuturesUnordered<Pending>,
 }
 
 // === impl Controller ===
 
 impl Controller {
-    /// Runs until the supervisor stops and the Node was left as configured, or until another process has the node.
-    /// The caller bounds the time that stopping may take.
-    pub async fn run(mut self, supervisor: Supervisor) -> Result<(), Taken> {
+    /// Runs until the supervisor stops and the configured shutdown action is done, or until another process owns the node.
+    /// The caller limits how long the shutdown may take.
+    pub async fn run(mut self, supervisor: Supervisor) -> Result<(), LeaseConflict> {
         let start = Instant::now();
         let desired = self.describe();
-        if !desired.left_out.is_empty() {
-            info!(labels = ?desired.left_out, "left out labels that a node identity may not set");
+        if !desired.refused_labels.is_empty() {
+            info!(labels = ?desired.refused_labels, "skipped labels that a node identity may not set");
         }
-        let name = self.base.name.clone();
+        let name = self.config.name.clone();
         let rng = StdRng::from_rng(&mut rand::rng());
-        let mut machine = Machine::new(&name, self.instance.clone(), self.settings.clone(), desired, rng);
-        let mut shell = Shell {
+        let mut machine =
+            NodeStateMachine::new(&name, self.instance.clone(), self.settings.clone(), desired, rng);
+        let mut shell = ActionRunner {
             provider: Arc::clone(&self.provider),
             ping_timeout: self.settings.ping_timeout,
-            // A server that hangs must leave time for another try.
-            lease_limit: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
+            // A hanging server must leave time for another attempt.
+            lease_timeout: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
             nodes: Objects::all(self.client.clone()),
             leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
             name,
             uid: None,
-            facts: self.facts.clone(),
+            observed_node: self.observed_node.clone(),
             pending: FuturesUnordered::new(),
         };
-        let mut hints = match self.provider.node_changes() {
-            Some(changes) => Either::Left(changes.ready_chunks(HINTS).chain(stream::pending())),
+        let mut changes = match self.provider.node_changes() {
+            Some(stream) => Either::Left(stream.ready_chunks(CHANGES_PER_BATCH).chain(stream::pending())),
             None => Either::Right(stream::pending()),
         };
-        // Whatever ends this controller, nobody writes for the node after it.
-        let _closing =
+        // However this controller ends, nothing may be written for the node afterwards.
+        let _fence_guard =
             self.client.fence().map_or_else(fence::CloseOnDrop::disabled, vk_kube::Fence::close_on_drop);
         let mut stopping = false;
         let mut event = Some(Event::Tick);
         loop {
             if let Some(event) = event.take() {
                 let now = Now { elapsed: start.elapsed(), wall: self.clock.now() };
-                shell.note(&event);
+                shell.record(&event);
                 let actions = machine.handle(now, event);
                 if let Some(fence) = self.client.fence() {
-                    let limit = |permit: lease::Permit| fence::Deadline {
-                        steady: start + permit.elapsed,
-                        wall: permit.wall,
+                    let deadline = |deadline: lease::WriteDeadline| fence::Deadline {
+                        steady: start + deadline.elapsed,
+                        wall: deadline.wall,
                     };
-                    fence.set(machine.permit().map(limit));
+                    fence.set(machine.write_deadline().map(deadline));
                 }
                 for action in actions {
                     match action {
                         Action::Finished => return Ok(()),
-                        Action::GiveUp(taken) => {
+                        Action::GiveUp(conflict) => {
                             if self.settings.lease.standby.is_none() {
-                                error!(error = %taken, "giving up");
+                                error!(error = %conflict, "giving up the node");
                             }
-                            return Err(taken);
+                            return Err(conflict);
                         }
                         action => shell.act(action),
                     }
                 }
                 self.publish(&machine);
             }
-            let deadline = machine.deadline().map(|deadline| start + deadline);
+            let deadline = machine.next_deadline().map(|deadline| start + deadline);
             event = tokio::select! {
                 Some(event) = shell.pending.next(), if !shell.pending.is_empty() => event,
-                // The Node of another process is none of our business.
-                Some(sight) = self.sights.next(), if machine.leads() => Some(match sight {
-                    watch::Sight::Seen(node) => Event::Seen(node),
-                    watch::Sight::Missing => Event::Missing,
+                // While another process owns the Node, we ignore it.
+                Some(observation) = self.observations.next(), if machine.is_leader() => Some(match observation {
+                    watch::NodeObservation::Present(node) => Event::Seen(node),
+                    watch::NodeObservation::Absent => Event::Missing,
                 }),
-                Some(change) = hints.next() => self.hint(change, &mut shell),
-                () = until(deadline) => Some(Event::Tick),
+                Some(batch) = changes.next() => self.on_node_changes(batch, &mut shell),
+                () = sleep_until(deadline) => Some(Event::Tick),
                 () = supervisor.stopping(), if !stopping => {
                     stopping = true;
                     Some(Event::Stop)
@@ -184,70 +185,70 @@ impl Controller {
         }
     }
 
-    fn describe(&self) -> Desired {
-        Desired::new(&self.base, self.base.describe(self.provider.as_ref()), self.restricted)
+    fn describe(&self) -> DesiredNode {
+        DesiredNode::new(&self.config, self.config.describe(self.provider.as_ref()), self.restricted)
     }
 
-    /// The provider says that something changed. Many hints in a row count as one: the node is described anew and pinged.
-    fn hint(&self, changes: Vec<NodeChange>, shell: &mut Shell) -> Option<Event> {
-        let mut look = false;
+    /// Handles changes reported by the provider. A batch counts as one: the node is described again and pinged.
+    fn on_node_changes(&self, changes: Vec<NodeChange>, shell: &mut ActionRunner) -> Option<Event> {
+        let mut refresh = false;
         for change in changes {
             match change {
-                NodeChange::Refresh => look = true,
-                NodeChange::Event { kind, reason, message } => shell.announce(kind, reason, message),
+                NodeChange::Refresh => refresh = true,
+                NodeChange::Event { kind, reason, message } => shell.record_event(kind, reason, message),
             }
         }
-        look.then(|| Event::Described(Box::new(self.describe())))
+        refresh.then(|| Event::Described(Box::new(self.describe())))
     }
 
-    fn publish(&self, machine: &Machine) {
+    fn publish(&self, machine: &NodeStateMachine) {
         let progress = Progress {
             registered: machine.is_registered(),
             ready: machine.is_ready(),
-            standing_by: machine.is_standing_by(),
+            on_standby: machine.is_on_standby(),
         };
         self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
-        let label = NodeName { node: self.base.name.clone() };
+        let label = NodeLabel { node: self.config.name.clone() };
         self.metrics.ready.get_or_create(&label).set(i64::from(progress.ready));
-        self.metrics.leader.get_or_create(&label).set(i64::from(machine.leads()));
+        self.metrics.leader.get_or_create(&label).set(i64::from(machine.is_leader()));
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-// === impl Shell ===
+// === impl ActionRunner ===
 
-impl Shell {
-    /// Remembers and counts what the machine is about to hear.
-    fn note(&mut self, event: &Event) {
+impl ActionRunner {
+    /// Updates metrics and the observed Node from an event before the state machine handles it.
+    fn record(&mut self, event: &Event) {
         let outcome =
-            |error: Option<&Error>| Outcome { result: error.map_or("ok", |error| error.kind.name()) };
+            |error: Option<&Error>| ResultLabel { result: error.map_or("ok", |error| error.kind.name()) };
         match event {
             Event::NodeAnswer(call, answer) => {
                 if let Ok(Some(node)) = answer {
                     self.uid.clone_from(&node.metadata.uid);
-                    self.facts.send_replace(Some(Arc::clone(node)));
+                    self.observed_node.send_replace(Some(Arc::clone(node)));
                 }
                 if matches!(call, NodeCall::Status(_)) {
                     self.metrics.status_writes.get_or_create(&outcome(answer.as_ref().err())).inc();
                 }
             }
-            Event::Seen(node) => drop(self.facts.send_replace(Some(Arc::clone(node)))),
+            Event::Seen(node) => drop(self.observed_node.send_replace(Some(Arc::clone(node)))),
             Event::LeaseAnswer(LeaseCall::Create(_) | LeaseCall::Renew(_), answer) => {
                 self.metrics.lease_renewals.get_or_create(&outcome(answer.as_ref().err())).inc();
             }
-            Event::Pong(pong) => {
-                let result = match pong {
-                    Pong::Well => "ok",
-                    Pong::Unwell(_) => "failed",
-                    Pong::Silent => "timeout",
+            Event::Pinged(result) => {
+                let result = match result {
+                    PingResult::Ok => "ok",
+                    PingResult::Failed(_) => "failed",
+                    PingResult::TimedOut => "timeout",
                 };
-                self.metrics.pings.get_or_create(&Outcome { result }).inc();
+                self.metrics.pings.get_or_create(&ResultLabel { result }).inc();
             }
             _ => {}
         }
@@ -264,14 +265,14 @@ impl Shell {
                 });
             }
             Action::Lease(call) => {
-                let (leases, name, limit) = (self.leases.clone(), self.name.clone(), self.lease_limit);
+                let (leases, name, timeout) = (self.leases.clone(), self.name.clone(), self.lease_timeout);
                 self.start(async move {
-                    let answer = tokio::time::timeout(limit, lease_call(&leases, &name, &call)).await;
-                    let answer = answer.unwrap_or_else(|_| Err(Error::timeout(limit)));
+                    let answer = tokio::time::timeout(timeout, lease_call(&leases, &name, &call)).await;
+                    let answer = answer.unwrap_or_else(|_| Err(Error::timeout(timeout)));
                     Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
                 });
             }
-            Action::Announce(kind, reason, message) => self.announce(kind, reason.to_owned(), message),
+            Action::RecordEvent(kind, reason, message) => self.record_event(kind, reason.to_owned(), message),
             Action::Finished | Action::GiveUp(_) => {}
         }
     }
@@ -284,18 +285,18 @@ impl Shell {
         let (provider, timeout) = (Arc::clone(&self.provider), self.ping_timeout);
         let seconds = self.metrics.ping_seconds.clone();
         self.start(async move {
-            let begun = Instant::now();
-            let pong = match tokio::time::timeout(timeout, provider.ping()).await {
-                Ok(Ok(())) => Pong::Well,
-                Ok(Err(error)) => Pong::Unwell(error.report()),
-                Err(_) => Pong::Silent,
+            let started = Instant::now();
+            let result = match tokio::time::timeout(timeout, provider.ping()).await {
+                Ok(Ok(())) => PingResult::Ok,
+                Ok(Err(error)) => PingResult::Failed(error.report()),
+                Err(_) => PingResult::TimedOut,
             };
-            seconds.observe(begun.elapsed().as_secs_f64());
-            Some(Event::Pong(pong))
+            seconds.observe(started.elapsed().as_secs_f64());
+            Some(Event::Pinged(result))
         });
     }
 
-    fn announce(&mut self, kind: EventKind, reason: String, message: String) {
+    fn record_event(&mut self, kind: EventKind, reason: String, message: String) {
         let severity = match kind {
             EventKind::Normal => Severity::Normal,
             EventKind::Warning => Severity::Warning,
@@ -304,7 +305,7 @@ impl Shell {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(self.name.clone()),
-            // As kubelets do, and as `kubectl describe node` looks for: the name stands in for an unknown UID.
+            // Like the kubelet: use the name if the UID is unknown. `kubectl describe node` searches for it.
             uid: self.uid.clone().or_else(|| Some(self.name.clone())),
             ..ObjectReference::default()
         };
@@ -320,7 +321,7 @@ async fn node_call(nodes: &Objects<Node>, name: &str, call: &NodeCall) -> Result
     let node = match call {
         NodeCall::Read => nodes.get(name).await?,
         NodeCall::Create(body) => nodes.create(&object(body)?).await?,
-        NodeCall::Adopt(operations) => nodes.patch(name, Patch::Json(operations)).await?,
+        NodeCall::Migrate(operations) => nodes.patch(name, Patch::Json(operations)).await?,
         NodeCall::Metadata(body) => nodes.patch(name, Patch::Apply(body)).await?,
         NodeCall::Spec(body) => nodes.patch(name, Patch::Merge(body)).await?,
         NodeCall::Status(body) => nodes.patch_status(name, Patch::Apply(body)).await?,
@@ -342,7 +343,7 @@ async fn lease_call(leases: &Objects<Lease>, name: &str, call: &LeaseCall) -> Re
 
 fn object<K: DeserializeOwned>(body: &Value) -> Result<K, Error> {
     K::deserialize(body).map_err(|error| {
-        warn!(%error, "a body of ours is not an object of its kind");
+        warn!(%error, "generated request body does not match its kind");
         Error::new(Kind::Invalid, error.to_string())
     })
 }

@@ -1,14 +1,14 @@
-//! The time, as the state machines are told it.
+//! The current time, as passed to the state machines.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The time, twice: since the controller's start for waiting, and by the wall clock for what is written.
+/// The current time on two clocks: monotonic for waiting, and the wall clock for timestamps that are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Since the controller's start.
+    /// Time since the controller started (monotonic).
     pub elapsed: Duration,
-    /// By the wall clock.
+    /// Wall-clock time.
     pub wall: Timestamp,
 }

@@ -187,7 +187,7 @@ impl Controller {
             }
         });
         let mut facts = self.facts.clone();
-        let mut notes = self.library.notes();
+        let mut notes = self.library.take_events();
         let mut shell = Shell {
             events,
             own_words: telling::OwnWords::default(),

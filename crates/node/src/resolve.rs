@@ -1,29 +1,30 @@
-//! What pods refer to: environment, files, tokens, credentials.
+//! Resolves what pods refer to: environment, files, tokens, pull credentials.
 //!
-//! A [`ResolverFactory`] reads for the pods of one node, and answers for each through its [`PodResolver`]. Nothing is read until a
-//! provider asks, and then only what the pod names, so that the rights of a node suffice. What was read is kept current by a
-//! watch per object while a pod needs it.
+//! A [`ResolverFactory`] reads objects for the pods of one node and creates a [`PodResolver`] for each pod. Nothing is read
+//! until a provider asks for it, and then only objects that the pod references, so the permissions of a node are enough.
+//! While a pod needs an object, a watch keeps it current.
 //!
-//! The work is in two halves. One reads (`shelf`, `catalogue`, `tokens`, `storage`, `trust`); the other makes an
-//! environment or files out of what was read, and touches nothing (`env`, `files`, `registry`).
+//! There are two halves. One reads from the API server (`object_cache`, `service_cache`, `tokens`, `volume_claim`,
+//! `trust_bundle`). The other builds environments, files and credentials from the fetched objects without I/O (`env`,
+//! `files`, `registry`).
 
-mod amounts;
 mod env;
+mod events;
 mod expansion;
-mod fields;
+mod fetched_objects;
+mod field_ref;
 mod files;
-mod notes;
 mod object_cache;
-mod objects;
 mod pod_resolver;
 mod references;
 mod registry;
+mod resource_field_ref;
 mod service_cache;
-mod services;
-mod storage;
+mod service_env;
 mod tokens;
-mod trust;
-mod volume;
+mod trust_bundle;
+mod volume_claim;
+mod volume_stream;
 
 use std::{
     collections::BTreeMap,
@@ -48,43 +49,43 @@ use vk_kube::Client;
 use vk_provider::{PodEvent, Quantity, error, resolve::NodeFacts};
 use vk_supervisor::{Backoff, Clock, Supervisor};
 
-use self::object_cache::{ObjectCache, Reads};
+use self::object_cache::{CacheContext, ObjectCache};
 pub use self::{pod_resolver::PodResolver, service_cache::ServiceCache};
 
-/// Events that wait to be written. More are dropped: they are for people.
-const NOTES: usize = 256;
+/// Size of the event queue. Further events are dropped; they are informational.
+const EVENT_QUEUE: usize = 256;
 
-/// Right after a pod was bound, its node may not read what the pod refers to: the authorizer trails the watch by some
-/// milliseconds. So long, a refusal is no news.
-const TRAILING: Duration = Duration::from_secs(5);
+/// Right after a pod was bound, its node may not be allowed to read the pod's references, because the node authorizer lags
+/// behind the watch by some milliseconds. For this long, `Forbidden` is retried silently.
+const AUTHORIZER_LAG: Duration = Duration::from_secs(5);
 
-/// How a refusal that is no news is waited out.
-fn trailing() -> Backoff {
+/// Backoff while the node authorizer lags behind.
+fn authorizer_backoff() -> Backoff {
     Backoff::new(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// What it means for a provider that the API server did not give an object.
-fn unreadable(error: &vk_kube::Error) -> error::Kind {
+/// The provider error kind for a failed read.
+fn read_error_kind(error: &vk_kube::Error) -> error::Kind {
     match error.kind {
         vk_kube::Kind::Forbidden | vk_kube::Kind::Unauthorized => error::Kind::Denied,
         _ => error::Kind::Unavailable,
     }
 }
 
-/// How much is watched, and how often the rest is read.
+/// Limits of watches and reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Objects that are watched at a time for one node. The connection has its own limit, for all nodes of the process.
+    /// Maximum number of watched objects per node. The connection has its own limit for all nodes of the process.
     pub watches: usize,
-    /// How old what is not watched may be.
+    /// Maximum age of objects that are not watched.
     pub ttl: Duration,
-    /// How often the wall clock is looked at while a token lives: it may be set, and machines sleep.
+    /// How often the wall clock is checked while waiting for a token to expire: it may be set, and machines may sleep.
     pub clock: Duration,
 }
 
-/// All that a library needs.
+/// Dependencies of a [`ResolverFactory`].
 pub struct Sources {
-    /// The API server, with the rights of the node.
+    /// API client with the permissions of the node.
     pub client: Client,
     /// The cluster's services.
     pub services: ServiceCache,
@@ -92,17 +93,17 @@ pub struct Sources {
     pub node: String,
     /// The node's addresses, primary first.
     pub ips: Vec<IpAddr>,
-    /// The Node as it was seen last.
-    pub facts: watch::Receiver<Option<Arc<Node>>>,
+    /// The last observed Node object.
+    pub observed_node: watch::Receiver<Option<Arc<Node>>>,
     /// The wall clock.
     pub clock: Clock,
     /// Limits.
     pub limits: Limits,
-    /// Shows how many objects are watched, of all libraries that share it.
+    /// Gauge of watched objects, shared by all nodes.
     pub watches: Gauge,
 }
 
-/// What the pods of one node refer to. Clones are the same library.
+/// Creates the resolvers of one node's pods. Clones share the caches.
 #[derive(Clone)]
 pub struct ResolverFactory(Arc<Inner>);
 
@@ -113,8 +114,8 @@ struct Inner {
     secrets: ObjectCache<Secret>,
     runtime_classes: ObjectCache<RuntimeClass>,
     watching: Arc<AtomicUsize>,
-    notes: mpsc::Sender<PodEvent>,
-    heard: Mutex<Option<mpsc::Receiver<PodEvent>>>,
+    events: mpsc::Sender<PodEvent>,
+    event_receiver: Mutex<Option<mpsc::Receiver<PodEvent>>>,
 }
 
 impl Default for Limits {
@@ -126,52 +127,52 @@ impl Default for Limits {
 // === impl ResolverFactory ===
 
 impl ResolverFactory {
-    /// Reads nothing yet. The tasks that read belong to the supervisor.
+    /// Does not read anything yet. The supervisor owns the reading tasks.
     pub fn new(sources: Sources, supervisor: &Supervisor) -> Self {
         let watching = Arc::new(AtomicUsize::new(0));
-        let (notes, heard) = mpsc::channel(NOTES);
-        let reads = Reads {
+        let (events, event_receiver) = mpsc::channel(EVENT_QUEUE);
+        let context = CacheContext {
             client: sources.client.clone(),
             limits: sources.limits.clone(),
             supervisor: supervisor.clone(),
             watching: Arc::clone(&watching),
-            shown: sources.watches.clone(),
+            watch_gauge: sources.watches.clone(),
         };
         Self(Arc::new(Inner {
-            config_maps: ObjectCache::new(reads.clone()),
-            secrets: ObjectCache::new(reads.clone()),
-            runtime_classes: ObjectCache::new(reads),
+            config_maps: ObjectCache::new(context.clone()),
+            secrets: ObjectCache::new(context.clone()),
+            runtime_classes: ObjectCache::new(context),
             services: sources.services.clone(),
             watching,
-            notes,
-            heard: Mutex::new(Some(heard)),
+            events,
+            event_receiver: Mutex::new(Some(event_receiver)),
             sources,
         }))
     }
 
-    /// Answers for a pod, until closed.
+    /// Creates the resolver of a pod.
     pub fn pod(&self, pod: &Arc<Pod>) -> PodResolver {
         PodResolver::new(self.clone(), pod)
     }
 
-    /// What people shall hear. Given once.
-    pub fn notes(&self) -> Option<mpsc::Receiver<PodEvent>> {
-        self.0.heard.lock().take()
+    /// Receiver of pod events. Returned once.
+    pub fn take_events(&self) -> Option<mpsc::Receiver<PodEvent>> {
+        self.0.event_receiver.lock().take()
     }
 
-    /// How many objects are held by pods.
-    pub fn held(&self) -> usize {
+    /// Number of objects that pods hold.
+    pub fn held_objects(&self) -> usize {
         self.0.config_maps.len() + self.0.secrets.len() + self.0.runtime_classes.len()
     }
 
-    /// How many objects are watched.
-    pub fn watching(&self) -> usize {
+    /// Number of watched objects.
+    pub fn watched_objects(&self) -> usize {
         self.0.watching.load(Ordering::Relaxed)
     }
 
-    fn note(&self, event: PodEvent) {
-        if let Err(error) = self.0.notes.try_send(event) {
-            debug!(%error, "too many events about references: one is dropped");
+    fn publish(&self, event: PodEvent) {
+        if let Err(error) = self.0.events.try_send(event) {
+            debug!(%error, "event queue is full; dropped an event about a reference");
         }
     }
 
@@ -187,8 +188,8 @@ impl ResolverFactory {
         self.0.sources.limits.ttl
     }
 
-    /// Waits until the wall clock says so, however it is set meanwhile.
-    async fn until(&self, moment: Timestamp) {
+    /// Waits until a wall-clock time, also if the clock is set meanwhile.
+    async fn sleep_until(&self, moment: Timestamp) {
         loop {
             let left =
                 Duration::try_from(moment.duration_since(self.clock().now())).unwrap_or(Duration::ZERO);
@@ -200,7 +201,7 @@ impl ResolverFactory {
     }
 
     fn node(&self) -> NodeFacts {
-        let node = self.0.sources.facts.borrow().clone();
+        let node = self.0.sources.observed_node.borrow().clone();
         let allocatable = node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
         let allocatable: BTreeMap<String, Quantity> = allocatable
             .into_iter()

@@ -9,25 +9,25 @@ use crate::{
     config::{Layer, schema},
 };
 
-/// Looks at the configuration without running anything.
+/// Prints or checks the configuration without running anything.
 #[derive(Debug, Args)]
 pub(super) struct Config {
     #[command(subcommand)]
-    verb: Verb,
+    subcommand: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Print the effective configuration as YAML, with every default written out and without secrets
-    Dump(Given),
+enum ConfigCommand {
+    /// Print the effective configuration as YAML, with all defaults and without secrets
+    Dump(ConfigFlags),
     /// Print the JSON schema of the configuration file
     Schema,
     /// Check the configuration: print `ok`, or each error
-    Check(Given),
+    Check(ConfigFlags),
 }
 
 #[derive(Debug, Args)]
-struct Given {
+struct ConfigFlags {
     #[command(flatten)]
     flags: Flags,
 }
@@ -36,18 +36,18 @@ struct Given {
 
 impl Config {
     pub(super) fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        match self.verb {
-            Verb::Dump(given) => {
-                let config = load(&before.under(given.flags), Layer::default(), None, registry)?;
+        match self.subcommand {
+            ConfigCommand::Dump(args) => {
+                let config = load(&before.overlaid_with(args.flags), Layer::default(), None, registry)?;
                 let text = serde_saphyr::to_string(&config.to_settings()).context("cannot write YAML")?;
                 Ok(print(&text)?)
             }
-            Verb::Schema => {
+            ConfigCommand::Schema => {
                 let text = serde_json::to_string_pretty(&schema()).context("cannot write JSON")?;
                 Ok(print(&(text + "\n"))?)
             }
-            Verb::Check(given) => {
-                load(&before.under(given.flags), Layer::default(), None, registry)?;
+            ConfigCommand::Check(args) => {
+                load(&before.overlaid_with(args.flags), Layer::default(), None, registry)?;
                 Ok(print("ok\n")?)
             }
         }

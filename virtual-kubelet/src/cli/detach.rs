@@ -1,4 +1,4 @@
-//! `virtual-kubelet detach`: takes virtual nodes of the provider `cluster` out of their lower cluster.
+//! `virtual-kubelet detach`: removes virtual nodes of the provider `cluster` from their lower cluster.
 
 use std::time::Duration;
 
@@ -16,42 +16,42 @@ use vk_supervisor::{Clock, Supervisor};
 
 use super::{
     Failure, Flags, load,
-    output::{complain, print},
+    output::{print, print_diagnostic},
 };
 use crate::{
     Registry,
-    config::{GoDuration, Layer, Problem, Resolved},
+    config::{EffectiveConfig, GoDuration, Layer, Problem},
 };
 
-/// Whose nodes have something in another cluster.
+/// The provider whose nodes have objects in another cluster.
 const PROVIDER: &str = "cluster";
-/// Where the leases of nodes are.
+/// Namespace of node leases.
 const LEASES: &str = "kube-node-lease";
 
-/// Removes all that virtual nodes have in their lower cluster, and nothing else, and waits until it is gone.
+/// Removes all objects of virtual nodes from their lower cluster, and nothing else, and waits until they are gone.
 #[derive(Debug, Args)]
 pub(super) struct Detach {
-    /// What the upper cluster is called below, when it cannot be asked: the UID of its namespace kube-system, or what was configured
+    /// ID of the upper cluster if it is unreachable: the UID of its namespace kube-system, or the configured origin
     #[arg(long, value_name = "ID")]
     origin: Option<String>,
     /// Only show what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// Leave PersistentVolumeClaims where they are, with what is in their volumes
+    /// Keep PersistentVolumeClaims and their data
     #[arg(long)]
     keep_claims: bool,
-    /// Go on although the virtual node seems to run
+    /// Continue even if the virtual node seems to be running
     #[arg(long)]
     force: bool,
-    /// How long it may take until all is gone
+    /// How long to wait until everything is gone
     #[arg(long, value_name = "DURATION", default_value = "2m")]
     timeout: GoDuration,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// One virtual node, with its way to the lower cluster.
-struct Node {
+/// A virtual node and its lower cluster.
+struct DetachedNode {
     name: String,
     settings: Settings,
 }
@@ -61,7 +61,7 @@ struct Node {
 impl Detach {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
         let (base, _) = Layer::from_value(json!({ "provider": PROVIDER }));
-        let config = load(&before.under(self.flags.clone()), base, None, registry)?;
+        let config = load(&before.overlaid_with(self.flags.clone()), base, None, registry)?;
         let nodes = nodes(&config)?;
         let supervisor = Supervisor::new();
         let outcome = self.detach(&config, &nodes, &supervisor).await;
@@ -71,8 +71,8 @@ impl Detach {
 
     async fn detach(
         &self,
-        config: &Resolved,
-        nodes: &[Node],
+        config: &EffectiveConfig,
+        nodes: &[DetachedNode],
         supervisor: &Supervisor,
     ) -> Result<(), Failure> {
         let upper =
@@ -85,9 +85,9 @@ impl Detach {
                 (Some(named), _) => named,
                 (None, Ok(upper)) => origin(upper)
                     .await
-                    .context("cannot ask the upper cluster what it is called below: give --origin")?,
+                    .context("read the ID of the upper cluster; set --origin if it is unreachable")?,
                 (None, Err(error)) => {
-                    let message = format!("{error}; without the upper cluster, give --origin");
+                    let message = format!("{error}; without the upper cluster, set --origin");
                     return Err(Failure::Configuration(vec![Problem::new("kubeconfig", message)]));
                 }
             };
@@ -110,72 +110,73 @@ impl Detach {
                 patience: self.timeout.0,
             };
             let server = setup.lower.server().to_owned();
-            let report = detach(&setup)
-                .await
-                .with_context(|| format!("cannot detach the virtual node {name} from {server}"))?;
-            print(&self.shown(name, &server, &report))?;
+            let report =
+                detach(&setup).await.with_context(|| format!("detach virtual node {name} from {server}"))?;
+            print(&self.format_report(name, &server, &report))?;
         }
         Ok(())
     }
 
-    /// A process that runs would take what goes for lost pods, and make what it needs again.
+    /// Fails if the node is running: it would consider the removed pods lost and create objects again.
     async fn check_stopped(&self, upper: &Client, name: &str) -> Result<(), Failure> {
         let leases: Objects<Lease> = Objects::namespaced(upper.clone(), LEASES);
         let lease = match leases.get(name).await {
             Ok(lease) => lease,
             Err(error) if error.kind == Kind::NotFound => return Ok(()),
             Err(error) => {
-                complain("warning", &format!("cannot see whether the virtual node {name} runs: {error}"));
+                print_diagnostic(
+                    "warning",
+                    &format!("cannot check whether virtual node {name} is running: {error}"),
+                );
                 return Ok(());
             }
         };
         let Some(holder) = holder(&lease, Clock::system().now()) else { return Ok(()) };
-        let message = format!("the virtual node {name} runs, its lease is held by {holder}");
+        let message = format!("virtual node {name} is running: its lease is held by {holder}");
         if self.force || self.dry_run {
-            complain("warning", &message);
+            print_diagnostic("warning", &message);
             return Ok(());
         }
-        Err(anyhow!("{message}: stop it first, or give --force").into())
+        Err(anyhow!("{message}; stop it first, or use --force").into())
     }
 
-    fn shown(&self, name: &str, server: &str, report: &Report) -> String {
+    fn format_report(&self, name: &str, server: &str, report: &Report) -> String {
         let verb = if self.dry_run { "would remove" } else { "removed" };
         let removed = report.removed.iter().map(|item| format!("{verb} {item}\n"));
         let left = report.left.iter().map(|(item, why)| format!("left {item}: {why}\n"));
         let last = match report.removed.len() {
-            0 => format!("nothing of the virtual node {name} is in {server}\n"),
-            count => format!("{verb} {count} objects of the virtual node {name} from {server}\n"),
+            0 => format!("virtual node {name} has no objects in {server}\n"),
+            count => format!("{verb} {count} objects of virtual node {name} from {server}\n"),
         };
         removed.chain(left).chain([last]).collect()
     }
 }
 
-/// The virtual nodes of the configuration that have a lower cluster.
-fn nodes(config: &Resolved) -> Result<Vec<Node>, Failure> {
+/// The configured nodes that have a lower cluster.
+fn nodes(config: &EffectiveConfig) -> Result<Vec<DetachedNode>, Failure> {
     let mut all = Vec::new();
     let mut problems = Vec::new();
     for node in config.nodes.iter().filter(|node| node.provider == PROVIDER) {
         match Settings::read(&node.provider_config) {
             Ok(settings) if settings.kubeconfig.is_none() => {
-                let message = "is not given: say which cluster the virtual node is to be taken out of";
+                let message = "is not set: it must name the lower cluster to detach from";
                 problems.push(Problem::new("clientKubeconfig", message));
             }
             Ok(settings) => {
                 let named = settings.by_node(&node.name).into_iter();
-                all.extend(named.map(|(name, settings)| Node { name, settings }));
+                all.extend(named.map(|(name, settings)| DetachedNode { name, settings }));
             }
             Err(error) => problems.push(Problem::new("providerConfig", error.message().to_owned())),
         }
     }
     if all.is_empty() && problems.is_empty() {
-        let message =
-            "no node of the configuration has the provider cluster, which alone has something elsewhere";
+        let message = "no configured node has the provider cluster; only such nodes can be detached";
         problems.push(Problem::new("provider", message));
     }
     if problems.is_empty() { Ok(all) } else { Err(Failure::Configuration(problems)) }
 }
 
-/// Who holds a lease that has not run out.
+/// The holder of a lease that has not expired.
 fn holder(lease: &Lease, now: Timestamp) -> Option<&str> {
     let spec = lease.spec.as_ref()?;
     let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_held_until_it_runs_out() {
+    fn a_lease_is_held_until_it_expires() {
         let lease = |holder: &str| -> Lease {
             let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"});
             serde_json::from_value(json!({ "spec": spec })).unwrap()
@@ -197,7 +198,7 @@ mod tests {
         let at = |text: &str| text.parse().unwrap();
         assert_eq!(holder(&lease("vk"), at("2026-01-01T00:00:39Z")), Some("vk"));
         assert_eq!(holder(&lease("vk"), at("2026-01-01T00:00:40Z")), None);
-        assert_eq!(holder(&lease(""), at("2026-01-01T00:00:01Z")), None, "it was given back");
+        assert_eq!(holder(&lease(""), at("2026-01-01T00:00:01Z")), None, "released");
         assert_eq!(holder(&Lease::default(), at("2026-01-01T00:00:01Z")), None);
     }
 }

@@ -9,27 +9,27 @@ use serde_json::json;
 use super::{Failure, Flags, load};
 use crate::{Registry, config::Layer, dev, telemetry};
 
-/// The provider of a control plane to play with: real containers.
+/// Default provider: real containers.
 const PROVIDER: &str = "local";
-/// The one for many nodes, of which a machine is none: they take any pod and run nothing.
-const MANY: &str = "mock";
+/// Default provider for several nodes: accepts any pod and runs nothing.
+const PROVIDER_FOR_MANY: &str = "mock";
 
-/// Starts a control plane with virtual nodes.
+/// Starts a local control plane with virtual nodes.
 #[derive(Debug, Args)]
 pub(super) struct Dev {
-    /// How many nodes; more than one are of the provider mock, unless another is chosen
+    /// Number of nodes; with more than one the default provider is mock
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     nodes: Option<u16>,
-    /// Where the control plane and the nodes keep their data [default: a temporary folder]
+    /// Data directory of the control plane and the nodes [default: a temporary directory]
     #[arg(long, value_name = "PATH")]
     data_dir: Option<PathBuf>,
-    /// Where to write a kubeconfig for kubectl [default: in the data folder]
+    /// Where to write the kubeconfig for kubectl [default: in the data directory]
     #[arg(long, value_name = "PATH")]
     kubeconfig_out: Option<PathBuf>,
-    /// Whether to start the scheduler and the controller manager
+    /// Start the scheduler and the controller manager
     #[arg(long, value_name = "on|off", default_value = "on")]
     controllers: OnOff,
-    /// Whether to run a Deployment and a Job to look at, on nodes of the provider local
+    /// Run a demo Deployment and Job (provider local)
     #[arg(long, value_name = "on|off", default_value = "on")]
     demo: OnOff,
     #[command(flatten)]
@@ -47,16 +47,17 @@ enum OnOff {
 impl Dev {
     pub(super) async fn execute(self, before: Flags, registry: Registry) -> Result<(), Failure> {
         let nodes = self.nodes.filter(|nodes| *nodes > 1);
-        let usual = if nodes.is_none() && registry.get(PROVIDER).is_some() { PROVIDER } else { MANY };
-        let state = dev::State::below(self.data_dir.as_deref())?;
+        let default_provider =
+            if nodes.is_none() && registry.get(PROVIDER).is_some() { PROVIDER } else { PROVIDER_FOR_MANY };
+        let state = dev::StateDir::new(self.data_dir.as_deref())?;
         let (base, _) = Layer::from_value(json!({
-            "provider": usual,
+            "provider": default_provider,
             "disableTaint": true,
             "stateDir": state.path(),
         }));
         let extra = nodes.map(|nodes| Layer::from_value(json!({ "nodes": [{ "count": nodes }] })).0);
-        let config = load(&before.under(self.flags), base, extra, &registry)?;
-        let _telemetry = telemetry::init(&config.log).context("cannot start logging")?;
+        let config = load(&before.overlaid_with(self.flags), base, extra, &registry)?;
+        let _telemetry = telemetry::init(&config.log).context("start logging")?;
         let options = dev::Options {
             data_dir: self.data_dir,
             kubeconfig_out: self.kubeconfig_out,

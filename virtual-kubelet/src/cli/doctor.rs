@@ -15,10 +15,10 @@ use crate::{
     run::{address, context},
 };
 
-/// What is looked at when nobody says what: whether this machine runs containers with nothing installed.
+/// Checked by default: whether this machine can run containers without anything installed.
 const PROVIDER: &str = "local";
 
-/// Looks whether the providers of the configuration could run pods here.
+/// Checks whether the configured providers can run pods here.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     #[command(flatten)]
@@ -29,17 +29,17 @@ pub(super) struct Doctor {
 
 impl Doctor {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        let presumed =
+        let defaults =
             if registry.get(PROVIDER).is_some() { json!({ "provider": PROVIDER }) } else { json!({}) };
-        let (base, _) = Layer::from_value(presumed);
-        let config = load(&before.under(self.flags), base, None, registry)?;
-        // No API server is needed to look around, so the address is a guess.
+        let (base, _) = Layer::from_value(defaults);
+        let config = load(&before.overlaid_with(self.flags), base, None, registry)?;
+        // Without an API server the address is a guess.
         let detected = address::internal_ip("");
-        let (mut looked, mut wrong) = (0, 0);
+        let (mut checks, mut failed) = (0, 0);
         let mut seen = Vec::new();
         let supervisor = Supervisor::new();
         for node in &config.nodes {
-            // Nodes of a kind are alike.
+            // Check equal nodes once.
             if seen.contains(&(&node.provider, &node.provider_config)) {
                 continue;
             }
@@ -48,18 +48,18 @@ impl Doctor {
             let context = context(node, detected, &config.state_dir, supervisor.child());
             let mut findings = factory.examine(node.provider_config.clone(), context).await;
             if findings.is_empty() {
-                findings.push(Finding::ok("provider", format!("{} has nothing to look at", node.provider)));
+                findings.push(Finding::ok("provider", format!("{} has no checks", node.provider)));
             }
             for finding in &findings {
                 print(&format!("{finding}\n"))?;
             }
-            looked += findings.len();
-            wrong += findings.iter().filter(|finding| finding.level == Level::Error).count();
+            checks += findings.len();
+            failed += findings.iter().filter(|finding| finding.level == Level::Error).count();
         }
         supervisor.shut_down(Duration::from_secs(1)).await;
-        if wrong == 0 {
+        if failed == 0 {
             return Ok(());
         }
-        Err(anyhow!("{wrong} of {looked} checks failed: pods will not run here").into())
+        Err(anyhow!("{failed} of {checks} checks failed; pods cannot run here").into())
     }
 }

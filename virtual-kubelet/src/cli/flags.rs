@@ -1,35 +1,35 @@
-//! The flags of the configuration, made from the table of settings.
+//! The configuration flags, generated from the table of options.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::config::{
-    Host, Layer, Layers, Problem, RETIRED, RETIRED_VARIABLES, Resolved, default_state_dir,
-    table::{CONFIG_VARIABLE, Kind, SETTINGS, Setting},
+    DEPRECATED_FLAGS, DEPRECATED_VARIABLES, EffectiveConfig, Layer, LayerStack, Problem, ValidationContext,
+    default_state_dir,
+    options::{COMMON_FLAGS, CONFIG_VARIABLE, ConfigOption, Kind, OPTIONS},
 };
 
-/// The heading under which `--help` lists them.
-const HEADING: &str = "Configuration";
-
-/// What the user wrote on the command line about the configuration.
+/// Configuration flags given on the command line.
+///
+/// The help of a command only shows the common flags, unless the command uses [`show_all`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     config: Option<PathBuf>,
     values: BTreeMap<&'static str, Vec<String>>,
 }
 
-/// What came of the configuration, and what the user should know about it.
+/// A loaded configuration with its warnings.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// One line for each flag or variable that does nothing.
+    /// One line for each deprecated flag or variable.
     pub(super) warnings: Vec<String>,
-    /// The configuration, or all that is wrong with it.
-    pub(super) outcome: Result<Resolved, Vec<Problem>>,
+    /// The configuration, or all its problems.
+    pub(super) outcome: Result<EffectiveConfig, Vec<Problem>>,
 }
 
-/// Where the command runs: what it would otherwise ask of the process.
-pub(super) struct Surroundings<'a> {
+/// The environment of the process, as a parameter.
+pub(super) struct Environment<'a> {
     pub(super) providers: &'a [&'a str],
     pub(super) lookup: &'a dyn Fn(&str) -> Option<String>,
     pub(super) root: bool,
@@ -38,80 +38,79 @@ pub(super) struct Surroundings<'a> {
 // === impl Flags ===
 
 impl Flags {
-    /// Flags that stand before a verb, with those after it on top.
-    pub(super) fn under(mut self, later: Self) -> Self {
+    /// Combines flags before a subcommand with those after it, which win.
+    pub(super) fn overlaid_with(mut self, later: Self) -> Self {
         self.config = later.config.or(self.config);
         self.values.extend(later.values);
         self
     }
 
-    /// Reads all layers. `base` is what the verb presumes, `extra` what it adds to the flags.
-    pub(super) fn load(&self, base: Layer, extra: Option<Layer>, around: &Surroundings<'_>) -> Loaded {
+    /// Loads all layers. `base` has the defaults of the subcommand, `extra` what it adds to the flags.
+    pub(super) fn load(&self, base: Layer, extra: Option<Layer>, environment: &Environment<'_>) -> Loaded {
         let mut problems = Vec::new();
-        let mut take = |(layer, found): (Layer, Vec<Problem>)| {
+        let mut collect = |(layer, found): (Layer, Vec<Problem>)| {
             problems.extend(found);
             layer
         };
-        let path = self
-            .config
-            .clone()
-            .or_else(|| (around.lookup)(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from));
+        let path = self.config.clone().or_else(|| {
+            (environment.lookup)(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+        });
         let file = path.map_or_else(Layer::default, |path| {
             let shown = path.display().to_string();
             match std::fs::read_to_string(&path) {
-                Ok(text) => take(Layer::from_yaml(&text, &shown)),
-                Err(error) => take((
+                Ok(text) => collect(Layer::from_yaml(&text, &shown)),
+                Err(error) => collect((
                     Layer::default(),
                     vec![Problem::new("config", format!("cannot read {shown}: {error}"))],
                 )),
             }
         });
-        let env = take(Layer::from_env(around.lookup));
+        let env = collect(Layer::from_env(environment.lookup));
         let given =
-            SETTINGS.iter().filter_map(|setting| Some((setting, self.values.get(setting.flag)?.as_slice())));
-        let mut flags = take(Layer::from_flags(given));
+            OPTIONS.iter().filter_map(|option| Some((option, self.values.get(option.flag)?.as_slice())));
+        let mut flags = collect(Layer::from_flags(given));
         if let Some(extra) = extra {
-            flags = flags.under(extra);
+            flags = flags.overlaid_with(extra);
         }
-        problems.extend(self.retired_problems());
+        problems.extend(self.deprecated_flag_problem());
 
         let read = |path: &std::path::Path| std::fs::read_to_string(path);
-        let host = Host {
-            providers: around.providers,
-            state_dir: default_state_dir(around.root, around.lookup),
+        let host = ValidationContext {
+            providers: environment.providers,
+            state_dir: default_state_dir(environment.root, environment.lookup),
             read: &read,
         };
-        let outcome = match (Layers { base, file, env, flags }.resolve(&host), problems.is_empty()) {
+        let outcome = match (LayerStack { base, file, env, flags }.resolve(&host), problems.is_empty()) {
             (Ok(resolved), true) => Ok(resolved),
             (Ok(_), false) => Err(problems),
-            (Err(more), alone) => {
-                // What was mistyped in one layer is missing in the whole: that need not be said twice.
-                problems.extend(more.into_iter().filter(|problem| alone || !problem.consequence));
+            (Err(more), no_other) => {
+                // A mistyped value is also a missing value: report it once.
+                problems.extend(more.into_iter().filter(|problem| no_other || !problem.consequence));
                 Err(problems)
             }
         };
-        Loaded { warnings: self.warnings(around.lookup), outcome }
+        Loaded { warnings: self.warnings(environment.lookup), outcome }
     }
 
-    /// Retired flags whose values are checked still.
-    fn retired_problems(&self) -> Option<Problem> {
+    /// DeprecatedFlag flags whose values are checked still.
+    fn deprecated_flag_problem(&self) -> Option<Problem> {
         let workers = self.values.get("pod-sync-workers")?.last()?;
         let good = workers.parse::<i64>().is_ok_and(|workers| workers > 0);
         (!good).then(|| {
             Problem::new(
                 "pod-sync-workers",
-                format!("`{workers}` is not a number of workers: write 1 or more, or leave it out"),
+                format!("`{workers}` is not a number of workers: write 1 or more, or remove the flag"),
             )
             .from_source("--pod-sync-workers")
         })
     }
 
     fn warnings(&self, lookup: impl Fn(&str) -> Option<String>) -> Vec<String> {
-        let flags = RETIRED
+        let flags = DEPRECATED_FLAGS
             .iter()
-            .filter(|retired| self.values.contains_key(retired.flag))
-            .map(|retired| format!("--{} does nothing: {}", retired.flag, retired.instead));
-        let variables = RETIRED_VARIABLES
+            .filter(|deprecated| self.values.contains_key(deprecated.flag))
+            .map(|deprecated| format!("--{} does nothing: {}", deprecated.flag, deprecated.instead));
+        let variables = DEPRECATED_VARIABLES
             .iter()
             .filter(|(name, _)| lookup(name).is_some_and(|value| !value.is_empty()))
             .map(|(name, instead)| format!("environment {name} does nothing: {instead}"));
@@ -128,8 +127,10 @@ impl FromArgMatches for Flags {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.config = matches.get_one::<PathBuf>("config").cloned();
-        let names =
-            SETTINGS.iter().map(|setting| setting.flag).chain(RETIRED.iter().map(|retired| retired.flag));
+        let names = OPTIONS
+            .iter()
+            .map(|option| option.flag)
+            .chain(DEPRECATED_FLAGS.iter().map(|deprecated| deprecated.flag));
         for name in names {
             if let Some(values) = matches.get_many::<String>(name) {
                 self.values.insert(name, values.cloned().collect());
@@ -146,10 +147,10 @@ impl Args for Flags {
             .value_name("PATH")
             .value_parser(clap::value_parser!(PathBuf))
             .overrides_with("config")
-            .help_heading(HEADING)
-            .help(format!("The configuration file, in YAML [env: {CONFIG_VARIABLE}]"));
-        let retired = RETIRED.iter().map(|retired| argument(retired.flag, retired.switch).hide(true));
-        command.arg(config).args(SETTINGS.iter().map(flag)).args(retired)
+            .help(format!("Configuration file (YAML) [env: {CONFIG_VARIABLE}]"));
+        let deprecated =
+            DEPRECATED_FLAGS.iter().map(|deprecated| argument(deprecated.flag, deprecated.switch).hide(true));
+        command.arg(config).args(OPTIONS.iter().map(flag)).args(deprecated)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -157,28 +158,41 @@ impl Args for Flags {
     }
 }
 
-fn flag(setting: &Setting) -> Arg {
-    let variables: Vec<&str> = [setting.variable].iter().chain(setting.old_variables).copied().collect();
-    let help = format!(
-        "{} [env: {}] [default: {}]",
-        setting.help,
-        variables.join(", "),
-        setting.default.replace('`', "")
-    );
-    let argument = argument(setting.flag, setting.kind == Kind::Switch).help_heading(HEADING).help(help);
-    match setting.flag {
+/// Shows an option in the help, unless it is deprecated.
+pub(super) fn show_all(argument: Arg) -> Arg {
+    let deprecated = DEPRECATED_FLAGS.iter().any(|flag| argument.get_id() == flag.flag);
+    if deprecated { argument } else { argument.hide(false) }
+}
+
+fn flag(option: &ConfigOption) -> Arg {
+    let variables: Vec<&str> = [option.variable].iter().chain(option.old_variables).copied().collect();
+    let help = format!("{} [env: {}] [default: {}]", option.help, variables.join(", "), option.default)
+        .replace('`', "");
+    let value_name = match option.kind {
+        Kind::Switch => "BOOL",
+        Kind::Path => "PATH",
+        Kind::Duration => "DURATION",
+        Kind::Number => "N",
+        Kind::Text | Kind::Map | Kind::List => "VALUE",
+    };
+    let argument = argument(option.flag, option.kind == Kind::Switch)
+        .value_name(value_name)
+        .help_heading(option.group.heading())
+        .help(help)
+        .hide(!COMMON_FLAGS.contains(&option.flag));
+    match option.flag {
         "nodename" => argument.alias("node-name"),
         _ => argument,
     }
 }
 
-/// A flag as pflag of the Go original takes it: the last one counts, a switch may have a value behind `=`. Every value is
-/// kept, for those that can be repeated.
+/// A flag with the semantics of the Go original's pflag: the last one wins, and a switch may have a value after `=`. All
+/// values are kept for flags that can be repeated.
 fn argument(name: &'static str, switch: bool) -> Arg {
     let argument = Arg::new(name).long(name).action(ArgAction::Append).allow_hyphen_values(!switch);
     if switch {
-        argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+        argument.num_args(0..=1).require_equals(true).default_missing_value("true")
     } else {
-        argument.value_name("VALUE")
+        argument
     }
 }

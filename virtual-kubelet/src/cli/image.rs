@@ -1,4 +1,4 @@
-//! `virtual-kubelet image import|list|pull|rm`: the images of the provider `local`, without any registry where there is none.
+//! `virtual-kubelet image import|list|pull|rm`: manages the images of the provider `local`.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use vk_supervisor::Supervisor;
 
 use super::{
     Failure, Flags, load,
-    output::{complain, print, table},
+    output::{print, print_diagnostic, table},
 };
 use crate::{
     Registry,
@@ -27,27 +27,27 @@ use crate::{
     run::{address, context},
 };
 
-/// Whose images they are.
+/// The provider whose images these are.
 const PROVIDER: &str = "local";
 
-/// Looks after the images on this machine.
+/// Manages the images on this machine.
 #[derive(Debug, Args)]
 pub(super) struct Image {
     #[command(subcommand)]
-    verb: Verb,
+    subcommand: ImageCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Take images out of an archive: an OCI layout or what `docker save` writes, as tar, tar.gz or tar.zst
+enum ImageCommand {
+    /// Import images from an OCI layout or `docker save` archive (tar, tar.gz or tar.zst)
     Import(Import),
     /// List the images
     #[command(visible_alias = "ls")]
     List(List),
-    /// Pull images from their registries, without credentials
-    Pull(Named),
-    /// Remove images, by names or ids
-    Rm(Named),
+    /// Pull images without credentials
+    Pull(ImageNames),
+    /// Remove images by name or ID
+    Rm(ImageNames),
 }
 
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ struct Import {
     /// The archive; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What to call the image, in place of the archive's own names; may be repeated
+    /// Name of the image, instead of the names in the archive; may be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ struct Import {
 
 #[derive(Debug, Args)]
 struct List {
-    /// How to write it
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: Output,
     #[command(flatten)]
@@ -72,8 +72,8 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-struct Named {
-    /// Which ones
+struct ImageNames {
+    /// Names or IDs of images
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     #[command(flatten)]
@@ -90,37 +90,37 @@ enum Output {
 
 impl Image {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        match self.verb {
-            Verb::Import(verb) => {
-                let store = open(before.under(verb.flags), registry).await?;
-                Ok(import(store, verb.file, verb.names).await?)
+        match self.subcommand {
+            ImageCommand::Import(args) => {
+                let store = open(before.overlaid_with(args.flags), registry).await?;
+                Ok(import(store, args.file, args.names).await?)
             }
-            Verb::List(verb) => {
-                let store = open(before.under(verb.flags), registry).await?;
-                let images = store.list().context("cannot list the images")?;
-                Ok(print(&match verb.output {
+            ImageCommand::List(args) => {
+                let store = open(before.overlaid_with(args.flags), registry).await?;
+                let images = store.list().context("list images")?;
+                Ok(print(&match args.output {
                     Output::Text => text(&images),
                     Output::Json => format!("{:#}\n", json(&images)),
                 })?)
             }
-            Verb::Pull(verb) => {
-                let store = open(before.under(verb.flags), registry).await?;
-                Ok(pull(&store, &verb.names).await?)
+            ImageCommand::Pull(args) => {
+                let store = open(before.overlaid_with(args.flags), registry).await?;
+                Ok(pull(&store, &args.names).await?)
             }
-            Verb::Rm(verb) => {
-                let store = open(before.under(verb.flags), registry).await?;
-                Ok(remove(&store, verb.names).await?)
+            ImageCommand::Rm(args) => {
+                let store = open(before.overlaid_with(args.flags), registry).await?;
+                Ok(remove(&store, args.names).await?)
             }
         }
     }
 }
 
-/// The store that the configuration names: that of the first node whose provider it is.
+/// Opens the image store of the first node with the provider `local`.
 async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> {
     let (base, _) = Layer::from_value(json!({ "provider": PROVIDER }));
     let config = load(&flags, base, None, registry)?;
     let Some(node) = config.nodes.iter().find(|node| node.provider == PROVIDER) else {
-        let message = "no node of the configuration has the provider local, whose images these are";
+        let message = "no configured node has the provider local, whose images this command manages";
         return Err(Failure::Configuration(vec![Problem::new("provider", message)]));
     };
     let wrong = |error: vk_provider::Error| {
@@ -129,20 +129,19 @@ async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> 
     let settings = Settings::read(&node.provider_config).map_err(wrong)?;
     let context = context(node, address::internal_ip(""), &config.state_dir, Supervisor::new());
     let directory = settings.images(&context);
-    let means = image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
+    let settings_of_store = image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
     let shown = directory.display().to_string();
-    let opened =
-        spawn_blocking(move || Store::open(&directory, means)).await.context("cannot open the images")?;
+    let opened = spawn_blocking(move || Store::open(&directory, settings_of_store))
+        .await
+        .context("open the image store")?;
     Ok(opened.with_context(|| {
-        format!(
-            "cannot open the images in {shown}: run this as the user who runs the node, or set --state-dir"
-        )
+        format!("open the image store {shown}; run this as the user of the node, or set --state-dir")
     })?)
 }
 
 async fn import(store: Arc<Store>, file: PathBuf, names: Vec<String>) -> anyhow::Result<()> {
     let from = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
-    complain("importing", &from);
+    print_diagnostic("importing", &from);
     let imported = spawn_blocking(move || -> anyhow::Result<Vec<Stored>> {
         let archive: Box<dyn Read> = if file == Path::new("-") {
             Box::new(io::stdin())
@@ -161,7 +160,7 @@ async fn import(store: Arc<Store>, file: PathBuf, names: Vec<String>) -> anyhow:
 
 async fn pull(store: &Arc<Store>, names: &[String]) -> anyhow::Result<()> {
     for name in names {
-        complain("pulling", name);
+        print_diagnostic("pulling", name);
         let pulled = store.pull(name, None).await.with_context(|| format!("cannot pull {name}"))?;
         print(&format!("{}\n", pulled.reference))?;
     }
@@ -186,13 +185,10 @@ async fn remove(store: &Arc<Store>, names: Vec<String>) -> anyhow::Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(anyhow!(
-        "no such image: {}; `virtual-kubelet image list` shows those that are there",
-        missing.join(", ")
-    ))
+    Err(anyhow!("no such image: {}; `virtual-kubelet image list` lists the images", missing.join(", ")))
 }
 
-/// What to call an image: its tags, else its digests, else its id.
+/// The tags of an image, else its digests, else its ID.
 fn names_of(image: &Stored) -> Vec<String> {
     let named = [&image.tags, &image.digests].into_iter().find(|names| !names.is_empty());
     named.cloned().unwrap_or_else(|| vec![image.id.clone()])
@@ -203,7 +199,7 @@ fn text(images: &[Stored]) -> String {
         .iter()
         .flat_map(|image| {
             let id: String = image.id.trim_start_matches("sha256:").chars().take(12).collect();
-            names_of(image).into_iter().map(move |name| [name, id.clone(), amount(image.size)])
+            names_of(image).into_iter().map(move |name| [name, id.clone(), format_size(image.size)])
         })
         .collect();
     rows.sort();
@@ -217,14 +213,14 @@ fn json(images: &[Stored]) -> serde_json::Value {
     rows.collect()
 }
 
-/// Bytes as people read them, with three digits.
-fn amount(bytes: u64) -> String {
+/// Formats a size with binary units.
+fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1 << 10 {
         return format!("{bytes} B");
     }
     let mut unit = 0;
-    // In tenths, rounded down: a size that is told is never more than there is.
+    // In tenths, rounded down.
     let mut tenths = bytes.saturating_mul(10) >> 10;
     while tenths >= 10_240 && unit + 1 < UNITS.len() {
         tenths >>= 10;
@@ -238,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_in_units_that_people_read() {
+    fn sizes_have_binary_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -247,7 +243,7 @@ mod tests {
             (5 << 30, "5.0 GiB"),
             (3 << 50, "3072.0 TiB"),
         ] {
-            assert_eq!(amount(bytes), text);
+            assert_eq!(format_size(bytes), text);
         }
     }
 }

@@ -4,19 +4,19 @@ use std::io::{self, ErrorKind, Write};
 
 use anyhow::Context;
 
-/// Writes text to standard output. A reader that has seen enough and went away is no failure.
+/// Writes text to standard output. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
+        result => result.context("write to standard output"),
     }
 }
 
 /// Writes one line to standard error: `error: ...` or `warning: ...`.
-pub(super) fn complain(level: &str, message: &str) {
+pub(super) fn print_diagnostic(level: &str, message: &str) {
     let line = format!("{level}: {}\n", one_line(message));
-    // If standard error is gone, nobody can be told.
+    // Nothing can be done if standard error is closed.
     drop(io::stderr().lock().write_all(line.as_bytes()));
 }
 
@@ -24,7 +24,7 @@ fn one_line(message: &str) -> String {
     message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Columns side by side, as wide as they need to be.
+/// Formats a table with aligned columns.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         rows.iter()

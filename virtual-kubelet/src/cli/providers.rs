@@ -4,12 +4,12 @@ use anyhow::bail;
 use clap::Args;
 
 use super::output::{print, table};
-use crate::{Registry, registry::unknown};
+use crate::{Registry, registry::unknown_provider_message};
 
 /// Lists the providers.
 #[derive(Debug, Args)]
 pub(super) struct Providers {
-    /// Show only this one
+    /// Show only this provider
     name: Option<String>,
 }
 
@@ -20,7 +20,7 @@ impl Providers {
         if let Some(name) = &self.name
             && registry.get(name).is_none()
         {
-            bail!(unknown(name, &registry.names()));
+            bail!(unknown_provider_message(name, &registry.names()));
         }
         let rows: Vec<[String; 3]> = registry
             .iter()

@@ -6,10 +6,10 @@ use serde_json::json;
 use super::output::print;
 use crate::version::{KUBERNETES_VERSION, kubelet_version};
 
-/// Shows which version this is.
+/// Prints the version.
 #[derive(Debug, Args)]
 pub(super) struct Version {
-    /// How to write it
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
@@ -25,7 +25,7 @@ enum Output {
 impl Version {
     pub(super) fn execute(&self) -> anyhow::Result<()> {
         let version = env!("CARGO_PKG_VERSION");
-        // Known where the build script could find out.
+        // Set by the build script if available.
         let commit = option_env!("VK_GIT_COMMIT").unwrap_or("unknown");
         let rustc = option_env!("VK_RUSTC").unwrap_or("unknown");
         let kubelet = kubelet_version();

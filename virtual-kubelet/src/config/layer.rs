@@ -1,4 +1,4 @@
-//! Layers: what one source says, checked by itself so that a mistake is told with the place where it was made.
+//! Configuration layers. Each layer is validated on its own, so that problems can name their source.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,20 +8,20 @@ use vk_provider::config::{explain, nearest};
 
 use super::{
     Problem, Settings,
-    table::{Kind, SETTINGS, Setting},
+    options::{ConfigOption, Kind, OPTIONS},
 };
 
-/// What one source says, in the shape of the file. Holds only what [`Settings`] accepts.
+/// The configuration from one source, in the structure of the file. Only contains what [`Settings`] accepts.
 #[derive(Clone, Default, PartialEq)]
 pub struct Layer(Map<String, Value>);
 
-/// The variable of tensile-kube for one label of the node: `key:value`.
+/// tensile-kube's variable for one node label: `key:value`.
 const NODE_LABEL: &str = "VKUBELET_NODE_LABEL";
 
-/// What all sources say; the later ones win.
+/// All layers; later ones win.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layers {
-    /// What the command itself presumes, such as the provider of `dev`.
+pub struct LayerStack {
+    /// Defaults of the command, such as the provider of `dev`.
     pub base: Layer,
     /// The configuration file.
     pub file: Layer,
@@ -34,9 +34,9 @@ pub struct Layers {
 // === impl Layer ===
 
 impl Layer {
-    /// Reads a configuration file. Answers with what is right in it, and everything that is wrong.
+    /// Parses a configuration file. Returns the valid part and all problems.
     pub fn from_yaml(text: &str, path: &str) -> (Self, Vec<Problem>) {
-        // Only `true` and `false` are booleans: `off` is what switches an address off, and `no` a fine label.
+        // Only `true` and `false` are booleans: `off` disables an address, and `no` is a valid label value.
         let options = serde_saphyr::options! { strict_booleans: true };
         let value = match serde_saphyr::from_str_with_options::<Value>(text, options) {
             Ok(Value::Null) => return Self::default().without_problems(),
@@ -54,18 +54,18 @@ impl Layer {
         (layer, problems.into_iter().map(|problem| problem.from_source(path)).collect())
     }
 
-    /// Reads the environment through a function that looks a variable up. An empty variable counts as unset.
+    /// Reads the environment through a lookup function. Empty variables count as unset.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<Problem>) {
         let mut layer = Self::default();
         let mut problems = Vec::new();
-        for setting in SETTINGS {
+        for setting in OPTIONS {
             let found = [setting.variable].iter().chain(setting.old_variables).find_map(|variable| {
                 let text =
                     lookup(variable).filter(|text| !text.is_empty() && !is_service_link(setting, text))?;
                 Some((*variable, text))
             });
             if let Some((variable, text)) = found {
-                // tensile-kube has one label in it, written with a colon.
+                // tensile-kube's variable has one label, written with a colon.
                 let text = if variable == NODE_LABEL { text.replacen(':', "=", 1) } else { text };
                 problems.extend(layer.add(setting, &[text], &format!("environment {variable}")));
             }
@@ -73,9 +73,9 @@ impl Layer {
         (layer, problems)
     }
 
-    /// Reads flags: each with the values that it was given.
+    /// Reads flags with their values.
     pub fn from_flags<'a>(
-        flags: impl IntoIterator<Item = (&'a Setting, &'a [String])>,
+        flags: impl IntoIterator<Item = (&'a ConfigOption, &'a [String])>,
     ) -> (Self, Vec<Problem>) {
         let mut layer = Self::default();
         let mut problems = Vec::new();
@@ -85,19 +85,19 @@ impl Layer {
         (layer, problems)
     }
 
-    /// Takes values in the shape of the file.
+    /// Reads values in the structure of the file.
     pub fn from_value(value: Value) -> (Self, Vec<Problem>) {
         Self::checked(value)
     }
 
-    /// Whether this layer says something about a key of the top level.
+    /// Whether this layer sets a top-level key.
     pub fn has(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// This layer with another on top.
+    /// Merges another layer on top of this one.
     #[must_use]
-    pub fn under(mut self, later: Self) -> Self {
+    pub fn overlaid_with(mut self, later: Self) -> Self {
         merge(&mut self.0, later.0);
         self
     }
@@ -106,10 +106,10 @@ impl Layer {
         (self, Vec::new())
     }
 
-    /// Adds one setting, unless its text is wrong.
-    fn add(&mut self, setting: &Setting, texts: &[String], source: &str) -> Option<Problem> {
+    /// Adds one option, unless its value is invalid.
+    fn add(&mut self, setting: &ConfigOption, texts: &[String], source: &str) -> Option<Problem> {
         let fail = |message: String| Some(Problem::new(setting.key, message).from_source(source));
-        let value = match typed(setting.kind, texts) {
+        let value = match parse_value(setting.kind, texts) {
             Ok(value) => value,
             Err(message) => return fail(message),
         };
@@ -128,14 +128,14 @@ impl Layer {
         }
     }
 
-    /// Finds all mistakes, not only the first: each is taken out, and the rest read again.
+    /// Finds all problems, not only the first: each invalid value is removed, and the rest is parsed again.
     fn checked(mut value: Value) -> (Self, Vec<Problem>) {
         let mut problems = Vec::new();
         while let Err(error) = serde_path_to_error::deserialize::<_, Settings>(&value) {
             let mut path: Vec<Step> = error.path().iter().map(Step::from).collect();
             let message = error.inner().to_string();
             if let Some((unknown, known)) = unknown_field(&message) {
-                // Depending on the reader, the path ends at the section or at the key itself.
+                // Depending on the deserializer, the path ends at the section or at the key.
                 if path.last() != Some(&Step::Key(unknown.to_owned())) {
                     path.push(Step::Key(unknown.to_owned()));
                 }
@@ -144,13 +144,14 @@ impl Layer {
                     Some(name) => format!("did you mean `{name}`?"),
                     None => format!("known: {}", known.join(", ")),
                 };
-                problems.push(Problem::new(show(&path), format!("unknown key `{unknown}` ({advice})")));
+                problems
+                    .push(Problem::new(format_path(&path), format!("unknown key `{unknown}` ({advice})")));
             } else {
                 let advice = if message.ends_with("expected a string") { ": write it in quotes" } else { "" };
-                problems.push(Problem::new(show(&path), message + advice));
+                problems.push(Problem::new(format_path(&path), message + advice));
             }
-            if !take_out(&mut value, &path) {
-                // Nothing could be taken out, so the same mistake would be found for ever.
+            if !remove_at(&mut value, &path) {
+                // Nothing could be removed; avoid an endless loop.
                 value = Value::Object(Map::new());
             }
         }
@@ -162,16 +163,16 @@ impl Layer {
 }
 
 impl fmt::Debug for Layer {
-    /// Only the keys: a provider's section may hold secrets.
+    /// Shows only keys, because a provider's section may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-// === impl Layers ===
+// === impl LayerStack ===
 
-impl Layers {
-    /// All layers as one.
+impl LayerStack {
+    /// Merges all layers.
     pub(super) fn merged(&self) -> Result<Settings, Problem> {
         let mut all = Map::new();
         for layer in [&self.base, &self.file, &self.env, &self.flags] {
@@ -181,7 +182,7 @@ impl Layers {
     }
 }
 
-/// One step of a path into a value.
+/// A step of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Key(String),
@@ -197,7 +198,7 @@ impl From<&serde_path_to_error::Segment> for Step {
     }
 }
 
-fn show(path: &[Step]) -> String {
+fn format_path(path: &[Step]) -> String {
     let text: String = path
         .iter()
         .map(|step| match step {
@@ -208,14 +209,14 @@ fn show(path: &[Step]) -> String {
     if text.is_empty() { "config".into() } else { text.trim_start_matches('.').to_owned() }
 }
 
-/// Removes what is at a path; items of a list are emptied so that the others keep their numbers.
-fn take_out(value: &mut Value, path: &[Step]) -> bool {
-    let Some((last, way)) = path.split_last() else { return false };
-    let holder = way.iter().try_fold(value, |value, step| match step {
+/// Removes the value at a path. List items are emptied instead, so that the others keep their indices.
+fn remove_at(value: &mut Value, path: &[Step]) -> bool {
+    let Some((last, parents)) = path.split_last() else { return false };
+    let parent = parents.iter().try_fold(value, |value, step| match step {
         Step::Key(key) => value.get_mut(key),
         Step::Index(index) => value.get_mut(index),
     });
-    match (holder, last) {
+    match (parent, last) {
         (Some(Value::Object(map)), Step::Key(key)) => map.remove(key).is_some(),
         (Some(Value::Array(items)), Step::Index(index)) => match items.get_mut(*index) {
             Some(item) if !item.as_object().is_some_and(Map::is_empty) => {
@@ -228,18 +229,18 @@ fn take_out(value: &mut Value, path: &[Step]) -> bool {
     }
 }
 
-/// The unknown key and the known ones, out of serde's message for it.
+/// Extracts the unknown key and the known keys from serde's message.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let (unknown, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let known = rest.split_once("expected ").map_or("", |(_, known)| known);
     Some((unknown, known.split('`').skip(1).step_by(2).collect()))
 }
 
-/// Text as a value of the file.
-fn typed(kind: Kind, texts: &[String]) -> Result<Value, String> {
+/// Converts text to a value of the file.
+fn parse_value(kind: Kind, texts: &[String]) -> Result<Value, String> {
     let last = texts.last().map_or("", String::as_str);
     match kind {
-        Kind::Text => Ok(last.into()),
+        Kind::Text | Kind::Path | Kind::Duration => Ok(last.into()),
         Kind::Number => last.parse::<i64>().map(Value::from).map_err(|_| format!("`{last}` is not a number")),
         Kind::Switch => match last.to_ascii_lowercase().as_str() {
             "true" | "1" | "t" | "yes" | "on" => Ok(true.into()),
@@ -262,13 +263,13 @@ fn typed(kind: Kind, texts: &[String]) -> Result<Value, String> {
     }
 }
 
-/// Whether a variable is one that Kubernetes itself sets for a Service whose name happens to fit: a service `vk` gives
-/// every pod of its namespace `VK_PORT=tcp://10.0.0.1:443`.
-fn is_service_link(setting: &Setting, text: &str) -> bool {
+/// Whether Kubernetes set the variable for a Service with a matching name: a service `vk` sets `VK_PORT=tcp://10.0.0.1:443` in
+/// every pod of its namespace.
+fn is_service_link(setting: &ConfigOption, text: &str) -> bool {
     setting.key == "port" && ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-/// Later values replace earlier ones; sections and maps are merged key by key.
+/// Merges `from` into `into`: values are replaced, sections and maps are merged by key.
 fn merge(into: &mut Map<String, Value>, from: Map<String, Value>) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {
@@ -280,7 +281,7 @@ fn merge(into: &mut Map<String, Value>, from: Map<String, Value>) {
     }
 }
 
-/// A key without a value is as good as none; what is the provider's stays as it is.
+/// Removes keys without a value, except in the provider's section.
 fn without_nulls(map: Map<String, Value>) -> Map<String, Value> {
     map.into_iter()
         .filter(|(_, value)| !value.is_null())

@@ -1,21 +1,21 @@
-//! The node's lease: its times, which depend on each other.
+//! Lease times, which depend on each other.
 
 use std::time::Duration;
 
 use super::{
     GoDuration, Lease, OnShutdown, Problem, Settings,
-    resolve::{or, positive},
+    validation::{or, positive},
 };
 
-/// As the kubelet. The controller manager calls a node lost after 50 seconds without renewal.
+/// Like the kubelet. The controller manager considers a node lost after 50 seconds without renewal.
 const DURATION: Duration = Duration::from_secs(40);
-/// As Kubernetes' own components that elect a leader.
+/// Like the Kubernetes components with leader election.
 const ELECTED_DURATION: Duration = Duration::from_secs(15);
 /// The lease counts in seconds and is renewed every quarter.
 const MIN: Duration = Duration::from_secs(4);
 /// The lease of the API is an int32 of seconds.
 const MAX: Duration = Duration::from_secs(i32::MAX as u64);
-/// What must be left of the lease when no write may begin any more: for requests that are under way.
+/// Time between the last write and the end of the lease, for requests in flight.
 const MARGIN: Duration = Duration::from_secs(1);
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Lease
     let duration = or(settings.lease_duration, if leader_elect { ELECTED_DURATION } else { DURATION });
     let shown = GoDuration(duration);
     let mut wrong = |key: &str, message: String| problems.push(Problem::new(key, message));
-    // Whole milliseconds, as that is what people write.
+    // Rounded to milliseconds.
     let thirds = Duration::from_millis(u64::try_from(duration.as_millis() * 2 / 3).unwrap_or(u64::MAX));
     let renew_deadline = or(settings.renew_deadline, thirds);
     let deadline = GoDuration(renew_deadline);
@@ -43,7 +43,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Lease
         wrong(
             "renewDeadline",
             format!(
-                "{deadline} is too long: write {most} or less, as leaseDuration is {shown} and requests under way need a second"
+                "{deadline} is too long: write {most} or less, as leaseDuration is {shown} and requests in flight need a second"
             ),
         );
     } else if renew_deadline < duration / 2 {
@@ -62,8 +62,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Lease
         problems.push(Problem::new("retryPeriod", message));
     }
     if leader_elect && settings.shutdown.node == Some(OnShutdown::Delete) {
-        let message =
-            "`delete` does not go with leaderElect: another replica goes on with the Node; use `leave`";
+        let message = "`delete` cannot be combined with leaderElect, because another replica takes over the Node: use `leave`";
         problems.push(Problem::new("shutdown.node", message));
     }
     Lease { leader_elect, duration, renew_deadline, retry_period }

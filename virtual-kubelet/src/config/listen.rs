@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, net::IpAddr, str::FromStr};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::values::text_serde;
+use super::value_types::text_serde;
 
 /// An address to listen on. Without an IP address: all interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

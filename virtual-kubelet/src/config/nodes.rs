@@ -1,4 +1,4 @@
-//! The nodes: from the list in the file to one entry per node, each with a name and port of its own.
+//! Expands the list of nodes in the file to one entry per node, with unique names and ports.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,21 @@ use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value};
 
 use super::{
-    Host, Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
-    names::{check_key, check_subdomain, check_value},
-    ports::{Draft, assign},
-    resolve::path,
-    resolved::Node,
+    Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
+    ValidationContext,
+    effective::Node,
+    kubernetes_names::{check_key, check_subdomain, check_value},
+    ports::{NodeDraft, assign},
+    validation::path,
 };
-use crate::registry::unknown;
+use crate::registry::unknown_provider_message;
 
-/// As in the Go original.
+/// Defaults of the Go original.
 const NODE_NAME: &str = "virtual-kubelet";
 const CLUSTER_DOMAIN: &str = "cluster.local";
 const TAINT_KEY: &str = "virtual-kubelet.io/provider";
 const PORT: u16 = 10_250;
-/// The provider whose pods run in another cluster, and how tensile-kube calls it.
+/// The provider whose pods run in another cluster, and tensile-kube's name for it.
 const CLUSTER: (&str, &str) = ("cluster", "k8s");
 /// Nodes on one address need a port each.
 const COUNT_MAX: i64 = 65_535;
@@ -28,7 +29,7 @@ const COUNT_MAX: i64 = 65_535;
 pub(super) fn expand(
     settings: &Settings,
     admin: Option<Listen>,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Node> {
     check_common(settings, host, problems);
@@ -40,7 +41,7 @@ pub(super) fn expand(
         let key = if settings.nodes.is_empty() { String::new() } else { format!("nodes[{index}].") };
         let node = template(settings, entry, &key, &inherited, host, problems);
         for (name, port) in names(settings, entry, &key, problems) {
-            drafts.push(Draft { node: Node { name, ..node.clone() }, port, key: key.clone() });
+            drafts.push(NodeDraft { node: Node { name, ..node.clone() }, port, key: key.clone() });
         }
     }
     unique_names(&drafts, problems);
@@ -48,11 +49,11 @@ pub(super) fn expand(
     assign(drafts, settings.port.map_or(PORT, |port| port.0), admin, problems)
 }
 
-fn check_common(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem>) {
+fn check_common(settings: &Settings, host: &ValidationContext<'_>, problems: &mut Vec<Problem>) {
     if let Some(provider) = &settings.provider
-        && !host.providers.contains(&known_as(provider, host))
+        && !host.providers.contains(&canonical_provider(provider, host))
     {
-        problems.push(Problem::new("provider", unknown(provider, host.providers)));
+        problems.push(Problem::new("provider", unknown_provider_message(provider, host.providers)));
     }
     if let Some(domain) = &settings.cluster_domain {
         check_domain("clusterDomain", domain, problems);
@@ -61,13 +62,13 @@ fn check_common(settings: &Settings, host: &Host<'_>, problems: &mut Vec<Problem
     check_taints("", settings.taint.as_ref(), &settings.taints, problems);
 }
 
-/// What all nodes of an entry have in common.
+/// The common part of all nodes of an entry.
 fn template(
     settings: &Settings,
     entry: &NodeSettings,
     key: &str,
     inherited: &vk_provider::Config,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> Node {
     if let Some(domain) = &entry.cluster_domain {
@@ -76,14 +77,19 @@ fn template(
     check_maps(key, &entry.labels, &entry.annotations, problems);
     check_taints(key, entry.taint.as_ref(), &entry.taints, problems);
     if let Some(provider) = &entry.provider
-        && !host.providers.contains(&known_as(provider, host))
+        && !host.providers.contains(&canonical_provider(provider, host))
     {
-        problems.push(Problem::new(format!("{key}provider"), unknown(provider, host.providers)));
+        problems
+            .push(Problem::new(format!("{key}provider"), unknown_provider_message(provider, host.providers)));
     }
     let own = read_config(&format!("{key}providerConfig"), entry.provider_config.as_ref(), host, problems);
-    let common = settings.provider.as_deref().map(|provider| known_as(provider, host));
-    let provider =
-        entry.provider.as_deref().map(|provider| known_as(provider, host)).or(common).unwrap_or_default();
+    let common = settings.provider.as_deref().map(|provider| canonical_provider(provider, host));
+    let provider = entry
+        .provider
+        .as_deref()
+        .map(|provider| canonical_provider(provider, host))
+        .or(common)
+        .unwrap_or_default();
     if entry.provider.is_none() && settings.provider.is_none() {
         let known = if host.providers.is_empty() { "none".to_owned() } else { host.providers.join(", ") };
         let message = format!("is not given: write one, or use --provider or VK_PROVIDER; known: {known}");
@@ -91,14 +97,17 @@ fn template(
     }
     let taints = taints(settings, entry, provider);
     check_repeated(key, &taints, problems);
-    // What is written for one provider means nothing to another.
+    // A configuration for one provider does not apply to another.
     let same_provider = common.is_none_or(|common| common == provider);
     let provider_config = match own {
         vk_provider::Config::Default if same_provider => inherited.clone(),
         own => own,
     };
-    let provider_config =
-        if provider == CLUSTER.0 { provider_config.with(lower(settings)) } else { provider_config };
+    let provider_config = if provider == CLUSTER.0 {
+        provider_config.with(lower_cluster_options(settings))
+    } else {
+        provider_config
+    };
     let merged = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
         common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
@@ -122,21 +131,21 @@ fn template(
     }
 }
 
-/// The name of a provider, by the one that tensile-kube has for it, too.
-fn known_as<'a>(provider: &'a str, host: &Host<'_>) -> &'a str {
+/// Maps tensile-kube's name of a provider to ours.
+fn canonical_provider<'a>(provider: &'a str, host: &ValidationContext<'_>) -> &'a str {
     let (name, other) = CLUSTER;
     if provider == other && !host.providers.contains(&other) { name } else { provider }
 }
 
-/// What of a lower cluster's configuration is said at the top, where tensile-kube has its flags.
-fn lower(settings: &Settings) -> Map<String, Value> {
+/// Top-level options of the provider `cluster`, for tensile-kube's flags.
+fn lower_cluster_options(settings: &Settings) -> Map<String, Value> {
     let kubeconfig = path(settings.client_kubeconfig.as_ref());
     let kubeconfig = kubeconfig.map(|path| ("kubeconfig", path.to_string_lossy().into_owned().into()));
     let labels = settings.ignore_labels.clone().map(|labels| ("ignoreLabels", labels.into()));
     kubeconfig.into_iter().chain(labels).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn check_lower(settings: &Settings, drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn check_lower(settings: &Settings, drafts: &[NodeDraft], problems: &mut Vec<Problem>) {
     let other = drafts.iter().map(|draft| draft.node.provider.as_str()).find(|name| !name.is_empty());
     let Some(other) = other.filter(|_| drafts.iter().all(|draft| draft.node.provider != CLUSTER.0)) else {
         return;
@@ -147,13 +156,13 @@ fn check_lower(settings: &Settings, drafts: &[Draft], problems: &mut Vec<Problem
     ] {
         if given {
             let message =
-                format!("is for the provider `{}`, and the nodes have `{other}`: leave it out", CLUSTER.0);
+                format!("is for the provider `{}`, but the nodes have `{other}`: remove it", CLUSTER.0);
             problems.push(Problem::new(key, message));
         }
     }
 }
 
-/// The names of an entry's nodes, with the ports that the user chose for them.
+/// The node names of an entry, with their configured ports.
 fn names(
     settings: &Settings,
     entry: &NodeSettings,
@@ -171,14 +180,14 @@ fn names(
             (entry.port_base.is_some(), "portBase"),
         ] {
             if given {
-                wrong(field, "has no meaning without count: write count, or name and port".into());
+                wrong(field, "has no effect without count: write count, or name and port".into());
             }
         }
         let name = entry.name.as_ref().map_or(common, NodeName::as_str);
         return vec![(name.to_owned(), entry.port.map(|port| port.0))];
     };
     if entry.name.is_some() {
-        wrong("name", "cannot stand beside count: write namePattern, such as `vk-{}`".into());
+        wrong("name", "cannot be combined with count: write namePattern, such as `vk-{}`".into());
     }
     if !(1..=COUNT_MAX).contains(&count) {
         wrong("count", format!("{count} is not a number of nodes: write 1 to {COUNT_MAX}"));
@@ -191,7 +200,7 @@ fn names(
     if count > 1 && !pattern.contains("{}") {
         wrong(
             "namePattern",
-            format!("`{pattern}` gives {count} nodes one name: write `{{}}` where the number shall be"),
+            format!("`{pattern}` gives {count} nodes the same name: write `{{}}` for the number"),
         );
     }
     if count > 1 && entry.port.is_some() {
@@ -223,21 +232,18 @@ fn names(
     names
 }
 
-fn unique_names(drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn unique_names(drafts: &[NodeDraft], problems: &mut Vec<Problem>) {
     let mut seen = BTreeMap::new();
     for draft in drafts {
         if let Some(first) = seen.insert(&draft.node.name, &draft.key) {
-            let message = format!(
-                "node name `{}` is taken by {} already",
-                draft.node.name,
-                first.trim_end_matches('.')
-            );
+            let message =
+                format!("node name `{}` is already used by {}", draft.node.name, first.trim_end_matches('.'));
             problems.push(Problem::new(format!("{}name", draft.key), message).consequential());
         }
     }
 }
 
-/// The usual taint unless it is switched off, and the further ones.
+/// The default taint unless it is disabled, and the additional taints.
 fn taints(settings: &Settings, entry: &NodeSettings, provider: &str) -> Vec<Taint> {
     let build = |own: &TaintSettings, common: &TaintSettings| Taint {
         key: own.key.as_ref().or(common.key.as_ref()).map_or_else(|| TAINT_KEY.to_owned(), Clone::clone),
@@ -260,13 +266,13 @@ fn taints(settings: &Settings, entry: &NodeSettings, provider: &str) -> Vec<Tain
 fn read_config(
     key: &str,
     given: Option<&ProviderConfig>,
-    host: &Host<'_>,
+    host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> vk_provider::Config {
     match given {
         None => vk_provider::Config::Default,
         Some(ProviderConfig::Inline(section)) => vk_provider::Config::Inline(section.clone().into()),
-        // An empty path is how the Go original says none.
+        // In the Go original an empty path means none.
         Some(ProviderConfig::Path(path)) if path.as_os_str().is_empty() => vk_provider::Config::Default,
         Some(ProviderConfig::Path(path)) => match (host.read)(path) {
             Ok(text) => vk_provider::Config::File { path: path.clone(), text },
@@ -293,7 +299,7 @@ fn check_maps(
     let labels = labels
         .iter()
         .map(|(name, value)| ("labels", name, check_key(name).and_then(|()| check_value(value))));
-    // The API server compares keys of annotations in lower case.
+    // The API server validates annotation keys in lower case.
     let annotations = annotations.keys().map(|name| ("annotations", name, check_key(&name.to_lowercase())));
     for (map, name, result) in labels.chain(annotations) {
         if let Err(wrong) = result {
@@ -302,11 +308,11 @@ fn check_maps(
     }
 }
 
-/// The API server refuses a node with one taint twice.
+/// The API server rejects a node with duplicate taints.
 fn check_repeated(key: &str, taints: &[Taint], problems: &mut Vec<Problem>) {
     for (index, taint) in taints.iter().enumerate() {
         if taints[..index].iter().any(|other| (&other.key, &other.effect) == (&taint.key, &taint.effect)) {
-            let message = format!("`{}` with effect {} stands twice: leave one out", taint.key, taint.effect);
+            let message = format!("`{}` with effect {} is a duplicate: remove one", taint.key, taint.effect);
             problems.push(Problem::new(format!("{key}taints"), message));
         }
     }

@@ -1,19 +1,19 @@
-//! One port for every node.
+//! Assigns a port to every node.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::{Listen, Problem, resolved::Node};
+use super::{Listen, Problem, effective::Node};
 
-/// A node that may still want a port, and the key to blame for it.
-pub(super) struct Draft {
+/// A node that may not have a port yet, with its key for problems.
+pub(super) struct NodeDraft {
     pub(super) node: Node,
     pub(super) port: Option<u16>,
     pub(super) key: String,
 }
 
-/// Gives every node a port: those that were chosen first, then free ones from the base on.
+/// Assigns ports: first the configured ones, then free ones from the base up.
 pub(super) fn assign(
-    drafts: Vec<Draft>,
+    drafts: Vec<NodeDraft>,
     base: u16,
     admin: Option<Listen>,
     problems: &mut Vec<Problem>,
@@ -29,18 +29,18 @@ pub(super) fn assign(
         };
     let alone = drafts.len() == 1;
     for draft in &drafts {
-        // The port of a single node is what the user says, even if something else has it.
+        // A single node gets the configured port even if it is taken.
         let Some(port) = draft.port.or_else(|| alone.then_some(base)) else { continue };
         let Node { name, address, .. } = &draft.node;
         if let Some(other) = holder(&taken, port, *address) {
-            let message = format!("port {port} of node `{name}` is taken by {other} already: write another");
+            let message = format!("port {port} of node `{name}` is already used by {other}: write another");
             problems.push(Problem::new(format!("{}port", draft.key), message));
         }
         taken.entry(port).or_default().push((*address, format!("node `{name}`")));
     }
     let mut next: BTreeMap<Option<IpAddr>, u32> = BTreeMap::new();
     let mut nodes = Vec::new();
-    for Draft { node, port, .. } in drafts {
+    for NodeDraft { node, port, .. } in drafts {
         let port = port.or_else(|| alone.then_some(base)).or_else(|| {
             let from = next.entry(node.address).or_insert_with(|| u32::from(base));
             loop {
@@ -63,7 +63,7 @@ pub(super) fn assign(
     nodes
 }
 
-/// Whether two listeners on one port would get into each other's way.
+/// Whether two listeners on one port would conflict.
 fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
     let all = |address: Option<IpAddr>| address.is_none_or(|ip| ip.is_unspecified());
     all(a) || all(b) || a == b

@@ -1,4 +1,4 @@
-//! Pods to look at: a Deployment with probes and a volume, and a Job, from an image of the machine's own busybox.
+//! The demo pods: a Deployment with probes and a volume, and a Job, with an image of the machine's busybox.
 
 use std::{net::TcpListener, path::PathBuf, time::Duration};
 
@@ -14,41 +14,41 @@ use vk_provider_local::{
 use vk_supervisor::Supervisor;
 use vk_testing::kubectl;
 
-use super::{Stage, indented, private, say, seconds};
+use super::{DevEnvironment, indented, print, seconds, write_private_file};
 use crate::{
-    config::Resolved,
+    config::EffectiveConfig,
     run::{address, context},
 };
 
-/// The provider whose nodes run it.
+/// The provider that runs the demo.
 const PROVIDER: &str = "local";
-/// The port of pods that have a network of their own.
+/// Port of pods with their own network.
 const PORT: u16 = 8080;
-/// How long the pods may take.
+/// Time limit for the pods.
 const LIMIT: &str = "60s";
 
 const MANIFEST: &str = include_str!("demo.yaml");
 
-/// The demonstration, ready to be shown.
+/// The prepared demo.
 #[derive(Debug)]
 pub(super) struct Demo {
-    /// Why there is none.
+    /// Why the image is not available.
     missing: Option<anyhow::Error>,
-    /// The nodes' state directory, for those who want to import images.
+    /// The nodes' state directory, for importing images.
     state_dir: PathBuf,
 }
 
-/// How the pods are to be, on the nodes that there are.
+/// Parameters of the demo pods, depending on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct DemoShape {
     replicas: u16,
     port: u16,
 }
 
-/// A disk that is fuller than a kubelet likes is no reason to show nothing: the pods need hardly any of it.
-pub(super) fn modest(mut config: Resolved) -> Resolved {
+/// Lowers the limit of free disk space, because the demo needs hardly any.
+pub(super) fn lower_disk_limit(mut config: EffectiveConfig) -> EffectiveConfig {
     for node in config.nodes.iter_mut().filter(|node| node.provider == PROVIDER) {
-        // One that is wrong stays as it is, and is told with the place where it was written.
+        // An invalid configuration is kept, so that the error names its source.
         if Settings::read(&node.provider_config).is_ok_and(|settings| settings.min_free_disk.is_none()) {
             let mut written = node.provider_config.parse::<Value>().ok().flatten().unwrap_or_default();
             written["minFreeDisk"] = json!("256Mi");
@@ -58,19 +58,18 @@ pub(super) fn modest(mut config: Resolved) -> Resolved {
     config
 }
 
-/// Makes the image, where there are nodes for it. What goes wrong is told later: the nodes come up without it.
-pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
+/// Builds the image if there are nodes for it. Errors are reported later, because the nodes can start without it.
+pub(super) async fn prepare(config: &EffectiveConfig) -> Option<Demo> {
     let node = config.nodes.iter().find(|node| node.provider == PROVIDER)?;
-    // A configuration that is wrong is told by the node itself.
+    // The node reports an invalid configuration.
     let settings = Settings::read(&node.provider_config).ok()?;
     let context = context(node, address::internal_ip(""), &config.state_dir, Supervisor::new());
     let directory = settings.images(&context);
     let imported = spawn_blocking(move || -> anyhow::Result<()> {
         let program = busybox()?;
-        let bytes =
-            archive(&program).with_context(|| format!("cannot make an image of {}", program.display()))?;
+        let bytes = archive(&program).with_context(|| format!("build an image of {}", program.display()))?;
         let store = Store::open(&directory, image::Settings::default())?;
-        store.import(bytes.as_slice(), &[]).context("cannot import the image")?;
+        store.import(bytes.as_slice(), &[]).context("import the image")?;
         Ok(())
     });
     let missing = imported.await.map_err(anyhow::Error::from).and_then(|imported| imported).err();
@@ -80,54 +79,54 @@ pub(super) async fn prepare(config: &Resolved) -> Option<Demo> {
 // === impl Demo ===
 
 impl Demo {
-    /// Brings the pods up and shows them. Answers with what else can be tried.
-    pub(super) async fn show(&self, stage: &Stage<'_>) -> anyhow::Result<String> {
+    /// Starts the pods and prints them. Returns further commands to try.
+    pub(super) async fn show(&self, environment: &DevEnvironment<'_>) -> anyhow::Result<String> {
         if let Some(why) = &self.missing {
-            say(&format!("\nNo pods to look at: {why:#}."))?;
+            print(&format!("\nNo demo pods: {why:#}."))?;
             return Ok(self.hints(None));
         }
-        let nodes = kubectl(stage.cluster, ["get", "nodes", "-o", "json"]).await?;
+        let nodes = kubectl(environment.cluster, ["get", "nodes", "-o", "json"]).await?;
         let nodes = serde_json::from_str(&nodes.stdout).unwrap_or_default();
-        if let Some(message) = unguarded(&nodes) {
-            say(&format!("\nNO CONTAINERS HERE: {message}."))?;
+        if let Some(message) = isolation_warning(&nodes) {
+            print(&format!("\nNO CONTAINERS HERE: {message}."))?;
         }
-        let shape = Shape::on(&nodes)?;
-        let file = stage.cluster.data_dir().join("demo.yaml");
-        private(&file, &shape.manifest()).with_context(|| format!("cannot write {}", file.display()))?;
+        let shape = DemoShape::on(&nodes)?;
+        let file = environment.cluster.data_dir().join("demo.yaml");
+        write_private_file(&file, &shape.manifest()).with_context(|| format!("write {}", file.display()))?;
         let begin = Instant::now();
-        say(
+        print(
             "\nA ConfigMap, a Deployment with probes and a Job; the image is this machine's busybox, nothing is pulled:",
         )?;
-        stage.kubectl(&["apply", "-f", &file.display().to_string()]).await?;
+        environment.kubectl(&["apply", "-f", &file.display().to_string()]).await?;
         let limit = format!("--timeout={LIMIT}");
         let (rolled, done) = tokio::try_join!(
-            kubectl(stage.cluster, ["rollout", "status", "deployment/hello", &limit]),
-            kubectl(stage.cluster, ["wait", "--for=condition=complete", "job/once", &limit]),
+            kubectl(environment.cluster, ["rollout", "status", "deployment/hello", &limit]),
+            kubectl(environment.cluster, ["wait", "--for=condition=complete", "job/once", &limit]),
         )?;
         let took = begin.elapsed();
-        stage.kubectl(&["get", "pods", "-o", "wide"]).await?;
+        environment.kubectl(&["get", "pods", "-o", "wide"]).await?;
         if !rolled.success() || !done.success() {
-            stage.kubectl(&["get", "events"]).await?;
-            say(&format!("\nThe pods are not there after {LIMIT}: the events and the log say why."))?;
+            environment.kubectl(&["get", "events"]).await?;
+            print(&format!("\nThe pods are not ready after {LIMIT}; see the events and the log."))?;
             return Ok(self.hints(Some(shape)));
         }
-        told(took, stage.begin.elapsed())?;
-        stage.kubectl(&["logs", "job/once"]).await?;
-        stage.kubectl(&["logs", "deployment/hello", "--tail=1"]).await?;
+        print_timing(took, environment.begin.elapsed())?;
+        environment.kubectl(&["logs", "job/once"]).await?;
+        environment.kubectl(&["logs", "deployment/hello", "--tail=1"]).await?;
         let address = format!("http://127.0.0.1:{}", shape.port);
-        stage.kubectl(&["exec", "deployment/hello", "--", "wget", "-q", "-O", "-", &address]).await?;
+        environment.kubectl(&["exec", "deployment/hello", "--", "wget", "-q", "-O", "-", &address]).await?;
         Ok(self.hints(Some(shape)))
     }
 
-    /// What can be tried: with the pods that are there, and without.
-    pub(super) fn hints(&self, shape: Option<Shape>) -> String {
+    /// Commands to try, with and without running pods.
+    pub(super) fn hints(&self, shape: Option<DemoShape>) -> String {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("virtual-kubelet"));
         let mut hints = vec!["kubectl get pods -o wide".to_owned()];
         if let Some(shape) = shape {
             hints.push("kubectl logs deployment/hello --follow".to_owned());
             hints.push("kubectl exec -it deployment/hello -- sh".to_owned());
             hints.push(format!("kubectl port-forward deployment/hello 8080:{}", shape.port));
-            // One port has room for one.
+            // A port can only be used once.
             if shape.replicas > 1 {
                 hints.push("kubectl scale deployment hello --replicas=5".to_owned());
             }
@@ -141,8 +140,8 @@ impl Demo {
     }
 }
 
-/// What a node says whose pods are not kept apart.
-fn unguarded(nodes: &Value) -> Option<&str> {
+/// The message of a node whose pods are not isolated.
+fn isolation_warning(nodes: &Value) -> Option<&str> {
     let nodes = nodes["items"].as_array()?;
     let mut conditions = nodes.iter().filter_map(|node| node["status"]["conditions"].as_array()).flatten();
     let found =
@@ -150,18 +149,18 @@ fn unguarded(nodes: &Value) -> Option<&str> {
     found?["message"].as_str()
 }
 
-fn told(took: Duration, since_start: Duration) -> anyhow::Result<()> {
-    say(&format!(
+fn print_timing(took: Duration, since_start: Duration) -> anyhow::Result<()> {
+    print(&format!(
         "\nRunning {} after they were created, {} after the start.",
         seconds(took),
         seconds(since_start)
     ))
 }
 
-// === impl Shape ===
+// === impl DemoShape ===
 
-impl Shape {
-    /// Two replicas, where each has a network of its own. Where they have the machine's, one, on a port that is free.
+impl DemoShape {
+    /// Two replicas if pods have their own network; with the host's network one replica on a free port.
     fn on(nodes: &Value) -> anyhow::Result<Self> {
         let nodes = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
         let bridged = |node: &Value| {
@@ -195,30 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_would_clash_on_a_port_are_not_made() {
-        let bridged = Shape::on(&json!({ "items": [node("True"), node("True")] })).unwrap();
-        assert_eq!(bridged, Shape { replicas: 2, port: PORT });
+    fn host_network_nodes_get_one_replica() {
+        let bridged = DemoShape::on(&json!({ "items": [node("True"), node("True")] })).unwrap();
+        assert_eq!(bridged, DemoShape { replicas: 2, port: PORT });
         for nodes in [json!({ "items": [node("True"), node("False")] }), json!({ "items": [] }), json!(null)]
         {
-            let shape = Shape::on(&nodes).unwrap();
+            let shape = DemoShape::on(&nodes).unwrap();
             assert!(shape.replicas == 1 && shape.port != 0, "{shape:?}");
         }
     }
 
     #[test]
-    fn a_node_whose_pods_are_not_kept_apart_is_told_of() {
+    fn a_node_without_isolation_has_a_warning() {
         let node = |status: &str| {
             json!({ "items": [{ "status": { "conditions": [
                 { "type": "virtual-kubelet.io/Isolated", "status": status, "message": "plain" },
             ] } }] })
         };
-        assert_eq!(unguarded(&node("False")), Some("plain"));
-        assert_eq!(unguarded(&node("True")), None);
+        assert_eq!(isolation_warning(&node("False")), Some("plain"));
+        assert_eq!(isolation_warning(&node("True")), None);
     }
 
     #[test]
-    fn the_manifest_is_whole() {
-        let text = Shape { replicas: 2, port: 8123 }.manifest();
+    fn the_manifest_is_complete() {
+        let text = DemoShape { replicas: 2, port: 8123 }.manifest();
         let kinds: Vec<Value> = text
             .split("\n---\n")
             .map(|part| serde_saphyr::from_str::<Value>(part).unwrap()["kind"].clone())

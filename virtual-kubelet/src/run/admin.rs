@@ -1,4 +1,4 @@
-//! The process' own endpoints: `/healthz`, `/readyz` and `/metrics`. Plain HTTP, and nothing secret in it.
+//! The admin endpoints of the process: `/healthz`, `/readyz` and `/metrics`, over plain HTTP without secrets.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ use super::fleet::Fleet;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until the supervisor stops. There is no fleet before the API server and the backends have answered.
+/// Serves until the supervisor stops. The fleet is set after the API server and the backends have answered.
 pub(super) async fn serve(
     listener: TcpListener,
     counters: Arc<Counters>,
@@ -33,22 +33,22 @@ pub(super) async fn serve(
     axum::serve(listener, router).with_graceful_shutdown(stopping).await
 }
 
-/// Ready when every node was registered, here or by another replica: one that stands by does its work, and a roll-out that
-/// waited for it to lead would wait for ever. A node whose provider fails is registered and NotReady, which is for the
-/// cluster to see and no reason to take this process out of service.
+/// Ready when every node is registered, by this or another replica: a rollout that waited for a standby replica to lead would
+/// never finish. A node with a failing provider is registered but NotReady; that is no reason to take this process out of
+/// service.
 fn ready(fleet: Option<&Fleet>) -> impl IntoResponse + use<> {
     let Some(fleet) = fleet else {
         return (StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned());
     };
     let missing = fleet.unregistered();
     if missing.is_empty() {
-        (StatusCode::OK, format!("ok{}\n", standing_by(fleet.standing_by())))
+        (StatusCode::OK, format!("ok{}\n", standby_note(fleet.on_standby())))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, format!("not registered yet: {}\n", missing.join(", ")))
     }
 }
 
-fn standing_by(nodes: usize) -> String {
+fn standby_note(nodes: usize) -> String {
     if nodes == 0 { String::new() } else { format!(", standing by for {nodes} of the nodes") }
 }
 
@@ -57,12 +57,12 @@ fn metrics(counters: &Counters) -> impl IntoResponse + use<> {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, OPENMETRICS)], text),
         Err(error) => {
             let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-            (StatusCode::INTERNAL_SERVER_ERROR, plain, format!("cannot write metrics: {error}\n"))
+            (StatusCode::INTERNAL_SERVER_ERROR, plain, format!("encode metrics: {error}\n"))
         }
     }
 }
 
-/// All counters, in the text form of OpenMetrics.
+/// All metrics in the OpenMetrics text format.
 pub(super) fn exposition(counters: &Counters) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, counters)?;

@@ -1,5 +1,4 @@
-//! A node that gets its identity from the cluster: by a bootstrap token it asks for a client certificate, and from then on
-//! it lives by that and renews it.
+//! TLS bootstrapping: a node requests a client certificate with a bootstrap token, then uses and renews that certificate.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,18 +15,18 @@ use vk_kube::{
 };
 use vk_supervisor::{Backoff, Clock, Supervisor, task};
 
-use super::contact;
+use super::connection_check;
 use crate::{
     cli::Failure,
-    config::{Problem, Resolved},
+    config::{EffectiveConfig, Problem},
 };
 
-/// What a node that bootstraps keeps, and where.
+/// Bootstrap state of a node and where it is stored.
 pub(super) struct Bootstrap {
     node: String,
-    /// By which it asks while it has no certificate.
-    token: ClientOptions,
-    /// By which it lives.
+    /// Credentials for the certificate request.
+    token: Source,
+    /// The kubeconfig with the node's certificate.
     kubeconfig: PathBuf,
     store: CertificateStore,
     clock: Clock,
@@ -37,12 +36,12 @@ pub(super) struct Bootstrap {
 // === impl Bootstrap ===
 
 impl Bootstrap {
-    /// If the configuration wants it.
-    pub(super) fn new(config: &Resolved, clock: Clock) -> Result<Option<Self>, Failure> {
+    /// `None` if bootstrapping is not configured.
+    pub(super) fn new(config: &EffectiveConfig, clock: Clock) -> Result<Option<Self>, Failure> {
         let (Some(token), [node]) = (&config.bootstrap_kubeconfig, config.nodes.as_slice()) else {
             return Ok(None);
         };
-        // What stands in the kubeconfig is read from another folder.
+        // Paths in a kubeconfig must be absolute.
         let folder = std::path::absolute(config.state_dir.join("pki")).map_err(|error| {
             refused("stateDir", format!("{} has no absolute path: {error}", config.state_dir.display()))
         })?;
@@ -57,8 +56,8 @@ impl Bootstrap {
         }))
     }
 
-    /// Sees to it that there is a kubeconfig with a certificate that is valid, and answers where it is. Waits for as long as
-    /// it takes until somebody has approved the certificate.
+    /// Ensures that there is a kubeconfig with a valid certificate and returns its path. Waits for the approval of the
+    /// certificate without a time limit.
     pub(super) async fn identity(
         &self,
         supervisor: &Supervisor,
@@ -67,21 +66,21 @@ impl Bootstrap {
         let path = self.kubeconfig.as_path();
         match kubeconfig::client_credential(path).map_err(|error| unusable("kubeconfig", &error))? {
             ClientCredential::Certificate { pair, .. } if !pair.is_expired(self.clock.now()) => {
-                info!(kubeconfig = %path.display(), until = %pair.not_after(), "there is a valid client certificate: no bootstrap");
+                info!(kubeconfig = %path.display(), until = %pair.not_after(), "the client certificate is valid; no bootstrap needed");
                 return Ok(path);
             }
             ClientCredential::Certificate { pair, .. } => {
-                warn!(kubeconfig = %path.display(), since = %pair.not_after(), "the client certificate has expired: bootstrapping again");
+                warn!(kubeconfig = %path.display(), since = %pair.not_after(), "the client certificate has expired; bootstrapping again");
             }
             ClientCredential::Damaged { reason } => {
-                warn!(kubeconfig = %path.display(), reason, "the client certificate cannot be used: bootstrapping again");
+                warn!(kubeconfig = %path.display(), reason, "the client certificate is not usable; bootstrapping again");
             }
             ClientCredential::Missing => {}
-            // A kubelet would write over it.
+            // A kubelet would overwrite it.
             ClientCredential::Other => {
                 let message = format!(
-                    "{} is there and holds other credentials than a certificate: leave bootstrapKubeconfig out to use it, or \
-                     name a file that may be written",
+                    "{} exists with credentials other than a certificate: remove bootstrapKubeconfig to use it, or name a file \
+                     that may be overwritten",
                     path.display()
                 );
                 return Err(refused("kubeconfig", message));
@@ -95,7 +94,7 @@ impl Bootstrap {
         let bootstrap = self.token.kubeconfig.as_deref().unwrap_or_else(|| Path::new(""));
         kubeconfig::write(path, bootstrap, self.store.path())
             .map_err(|error| unusable("bootstrapKubeconfig", &error))?;
-        info!(kubeconfig = %path.display(), certificate = %self.store.path().display(), "the node has an identity of its own");
+        info!(kubeconfig = %path.display(), certificate = %self.store.path().display(), "the node has its own credentials");
         Ok(path)
     }
 
@@ -105,7 +104,7 @@ impl Bootstrap {
         supervisor: &Supervisor,
         metrics: &Metrics,
     ) -> Result<(), Failure> {
-        // Its tasks end with it: nobody needs the token any more afterwards.
+        // A child supervisor, because the token is not needed afterwards.
         let asking = supervisor.child();
         let asked = async {
             let client = self
@@ -113,8 +112,9 @@ impl Bootstrap {
                 .connect(&asking, metrics.clone())
                 .await
                 .map_err(|error| unusable("bootstrapKubeconfig", &error))?;
-            let hint = "the token in the bootstrap kubeconfig is unknown or has expired: write another";
-            let identity = contact::first(&client, self.limit, hint, &self.clock).await?;
+            let hint = "the token in the bootstrap kubeconfig is unknown or has expired; create a new one";
+            let identity =
+                connection_check::wait_for_api_server(&client, self.limit, hint, &self.clock).await?;
             info!(
                 server = client.server(),
                 user = identity.user,
@@ -128,7 +128,8 @@ impl Bootstrap {
         asked
     }
 
-    /// Asks until there is an answer. That nobody decides is no failure; that nobody may ask is one, after some time.
+    /// Requests the certificate until there is a decision. Waiting for approval is not an error; a missing permission is one,
+    /// after the time limit.
     async fn obtain(&self, client: &Client, wanted: &CertificateSpec) -> Result<(), Failure> {
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -146,17 +147,17 @@ impl Bootstrap {
             }
             let lasting = match (&error, error.api()) {
                 (_, Some(Kind::Unauthorized)) => {
-                    Some("the bootstrap token is unknown or has expired: write another")
+                    Some("the bootstrap token is unknown or has expired; create a new one")
                 }
-                (csr::Error::Denied { .. }, _) => Some("start again to ask again"),
-                (csr::Error::Failed { .. } | csr::Error::Unusable { .. }, _) => {
+                (csr::Error::Denied { .. }, _) => Some("restart to request again"),
+                (csr::Error::Failed { .. } | csr::Error::Unfit { .. }, _) => {
                     Some("see the controller manager's log")
                 }
                 (csr::Error::File { .. }, _) => Some("see stateDir"),
                 _ => None,
             };
             if let Some(hint) = lasting {
-                return Err(anyhow::anyhow!("node {} gets no identity: {error} ({hint})", self.node).into());
+                return Err(anyhow::anyhow!("bootstrap node {}: {error} ({hint})", self.node).into());
             }
             let asked = match &error {
                 csr::Error::Api { error, .. } => error.retry_after,
@@ -168,17 +169,16 @@ impl Bootstrap {
                     Some(Kind::Forbidden) => {
                         "bind the token's group to the ClusterRole system:node-bootstrapper"
                     }
-                    _ => "give it more time with --startup-timeout",
+                    _ => "increase --startup-timeout",
                 };
-                return Err(anyhow::anyhow!("node {} gets no identity: {error} ({hint})", self.node).into());
+                return Err(anyhow::anyhow!("bootstrap node {}: {error} ({hint})", self.node).into());
             }
-            warn!(%error, "no client certificate: trying again");
+            warn!(%error, "no client certificate yet; retrying");
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Renews the certificate for as long as the process runs, if it is the one that we store. The client sees the new one in
-    /// the file.
+    /// Renews the certificate while the process runs, if we stored it. The client reads the new one from the file.
     pub(super) async fn keep(self, client: Client, supervisor: &Supervisor, metrics: Metrics) {
         let ours = match kubeconfig::client_credential(&self.kubeconfig) {
             Ok(ClientCredential::Certificate { file, .. }) => {
@@ -192,7 +192,7 @@ impl Bootstrap {
         }
         let (sender, wanted) = watch::channel(CertificateSpec::client(&self.node));
         let mut renewer = Renewer::new(client, wanted, self.store, self.clock);
-        // It may be gone by now, as kubeadm removes it. Then there is no way back from a certificate that has expired.
+        // kubeadm removes the bootstrap kubeconfig. Without it an expired certificate cannot be replaced.
         match self.token.connect(supervisor, metrics).await {
             Ok(fallback) => renewer = renewer.with_fallback(fallback),
             Err(error) => info!(%error, "the bootstrap kubeconfig is not there for later"),

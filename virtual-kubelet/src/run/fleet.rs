@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
 use vk_kube::{Client, Fence, Identity, ServerVersion, UpperCluster};
 use vk_node::{
-    node::{self, Base, Controller, Instance, OnStop, Progress, Settings, Shared},
+    node::{self, Controller, Instance, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::{
         self,
         admission::{Checks, Refused},
@@ -34,12 +34,12 @@ use super::{
     address,
     kubelet::{Kubelets, Served},
     leadership::Leadership,
-    readers::Readers,
+    node_impersonation::NodeImpersonation,
 };
 use crate::{
     Registry,
     cli::Failure,
-    config::{self, Admission, DaemonSets, OnShutdown, RefusedPods, Resolved},
+    config::{self, Admission, DaemonSets, EffectiveConfig, OnShutdown, RefusedPods},
     version::kubelet_version_beside,
 };
 
@@ -73,7 +73,7 @@ pub(super) struct Means {
     /// The identity of the client.
     pub(super) identity: Identity,
     /// Clients with which nodes read what their pods refer to.
-    pub(super) readers: Readers,
+    pub(super) readers: NodeImpersonation,
     pub(super) metrics: node::Metrics,
     pub(super) kubelets: Kubelets,
 }
@@ -83,10 +83,10 @@ pub(super) struct Means {
 struct Common {
     client: Client,
     /// Clients with which nodes read what their pods refer to: see [`Common::reader`].
-    readers: Readers,
+    readers: NodeImpersonation,
     settings: Settings,
     restricted: bool,
-    shared: Option<Shared>,
+    shared: Option<SharedNodeWatch>,
     watches: Watches,
     services: ServiceCache,
     metrics: node::Metrics,
@@ -106,7 +106,7 @@ struct Common {
 impl Common {
     /// The client with which a node reads what its pods refer to, and requests their tokens.
     fn reader(&self, node: &str) -> Client {
-        self.readers.of(&self.client, node)
+        self.readers.client_for(&self.client, node)
     }
 }
 
@@ -118,7 +118,7 @@ impl Fleet {
     /// Nodes run under `supervisor`. The tasks of backends run under children of `process`, which stops later: a node that
     /// stops may still wait for its backend.
     pub(super) async fn start(
-        config: Resolved,
+        config: EffectiveConfig,
         registry: &Registry,
         means: Means,
         supervisor: &Supervisor,
@@ -129,7 +129,7 @@ impl Fleet {
         // One watch for all nodes if there are several. A node identity has only one node.
         let shared = (config.nodes.len() > 1).then(|| {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
-            Shared::start(client.clone(), &labels, supervisor)
+            SharedNodeWatch::start(client.clone(), &labels, supervisor)
         });
         let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
         let server = server_version(&client).await;
@@ -224,13 +224,13 @@ impl Fleet {
         self.nodes.lock().insert(name.to_owned(), member);
         self.report(progress.clone(), &common.supervisor);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
-        let kubelet_port = common.kubelets.serve(Served {
+        let kubelet_port = common.kubelets.serve(ServedNode {
             name,
             node,
             context,
             provider: Arc::clone(&provider),
-            roll: roll.clone(),
-            seen: seen.subscribe(),
+            pods: roll.clone(),
+            observed_node: seen.subscribe(),
             supervisor: supervisor.clone(),
         });
         let context = &Context { kubelet_port, ..context.clone() };
@@ -290,7 +290,7 @@ impl Fleet {
             .iter()
             .filter(|(_, node)| {
                 let progress = node.progress.borrow();
-                !progress.registered && !progress.standing_by
+                !progress.registered && !progress.on_standby
             })
             .map(|(name, _)| name.clone())
             .collect()
@@ -336,13 +336,13 @@ fn features(server: Option<ServerVersion>, web_sockets: bool) -> BTreeSet<String
     (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
 }
 
-fn settings(config: &Resolved) -> Settings {
+fn settings(config: &EffectiveConfig) -> Settings {
     let lease = config.timing.lease;
     Settings {
         ping_interval: config.timing.ping_interval,
         ping_timeout: config.timing.ping_timeout,
         status_interval: config.timing.status_interval,
-        lease: node::Terms {
+        lease: node::LeaseTimes {
             duration: lease.duration,
             renew_deadline: lease.renew_deadline,
             standby: lease.leader_elect.then_some(lease.retry_period),
@@ -384,7 +384,7 @@ fn controller(
     progress: watch::Sender<Progress>,
     facts: watch::Sender<Option<Arc<Node>>>,
 ) -> Controller {
-    let base = Base {
+    let config = NodeConfig {
         name: name.to_owned(),
         internal_ip: context.internal_ip,
         external_ip: node.external_ip,
@@ -397,23 +397,23 @@ fn controller(
         declared_features: common.declared_features.clone(),
     };
     // A node without our label is not in the shared watch.
-    let labelled = base.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
-    let sights = match common.shared.as_ref().filter(|_| labelled) {
-        Some(shared) => shared.of(&base.name),
-        None => node::watch::one(common.client.clone(), &base.name),
+    let labelled = config.labels.get(OUR_LABEL.0).is_none_or(|value| value == OUR_LABEL.1);
+    let observations = match common.shared.as_ref().filter(|_| labelled) {
+        Some(shared) => shared.subscribe(&config.name),
+        None => node::watch::watch_one(common.client.clone(), &config.name),
     };
     Controller {
-        base,
+        config,
         provider,
         settings: common.settings.clone(),
         client: common.client.clone(),
         restricted: common.restricted,
-        sights,
+        observations,
         clock: Clock::system(),
         metrics: common.metrics.clone(),
-        instance: Instance::this(),
+        instance: Instance::current(),
         progress,
-        facts,
+        observed_node: facts,
     }
 }
 
@@ -457,7 +457,7 @@ fn pods(
         services: common.services.clone(),
         node: name.to_owned(),
         ips: vec![context.internal_ip],
-        facts: facts.clone(),
+        observed_node: facts.clone(),
         clock: Clock::system(),
         limits: Limits::default(),
         watches: common.metrics.object_watches.clone(),

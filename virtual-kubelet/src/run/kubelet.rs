@@ -1,7 +1,7 @@
 //! The kubelet APIs of the process: a listener and a certificate for each node, and one authenticator and authorizer for all of them.
 
 mod certificate;
-mod described;
+mod configz;
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,11 @@ use vk_supervisor::{Clock, Supervisor, task};
 use super::{admin, bind, shown};
 use crate::{
     cli::Failure,
-    config::{self, Listen, Problem, Resolved},
+    config::{self, EffectiveConfig, Listen, Problem},
 };
 
-/// What must be there before the cluster is touched: ports that are free, and files that can be read.
-pub(super) struct Doors {
+/// Ports and files that must be available before the process changes anything in the cluster.
+pub(super) struct KubeletResources {
     listeners: HashMap<String, TcpListener>,
     serving: Option<ServingCertificate>,
     authorities: Option<ClientCa>,
@@ -43,51 +43,51 @@ pub(super) struct Doors {
 
 /// The kubelet APIs. Clones share them.
 #[derive(Clone)]
-pub(super) struct Kubelets(Arc<Shared>);
+pub(super) struct Kubelets(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     listeners: Mutex<HashMap<String, TcpListener>>,
     /// From files; else each node has its own.
     serving: Option<ServingCertificate>,
     authenticator: Arc<Authenticator>,
     authorizer: Arc<Authorizer>,
     client: Client,
-    config: Resolved,
+    config: EffectiveConfig,
     counters: Arc<Counters>,
     metrics: Metrics,
     sessions: Arc<Semaphore>,
     supervisor: Supervisor,
 }
 
-/// One node, as its API sees it.
-pub(super) struct Served<'a> {
+/// A node whose kubelet API is served.
+pub(super) struct ServedNode<'a> {
     pub(super) name: &'a str,
     pub(super) node: &'a config::Node,
     pub(super) context: &'a Context,
     pub(super) provider: Arc<dyn Provider>,
-    pub(super) roll: PodStore,
-    /// The Node as it was seen last.
-    pub(super) seen: watch::Receiver<Option<Arc<Node>>>,
+    pub(super) pods: PodStore,
+    /// The last observed Node object.
+    pub(super) observed_node: watch::Receiver<Option<Arc<Node>>>,
     /// Stops the node.
     pub(super) supervisor: Supervisor,
 }
 
-/// The roll as the server wants it.
-struct Known(PodStore);
+/// Adapts the pod store to the server's interface.
+struct PodStoreView(PodStore);
 
-// === impl Doors ===
+// === impl KubeletResources ===
 
-impl Doors {
-    /// Opens them. A clash, and a file that cannot be used, is better told now.
-    pub(super) async fn open(config: &Resolved) -> Result<Self, Failure> {
+impl KubeletResources {
+    /// Binds the ports and reads the files, so that errors are reported at startup.
+    pub(super) async fn open(config: &EffectiveConfig) -> Result<Self, Failure> {
         let mut listeners = HashMap::new();
         for node in &config.nodes {
             let listen = Listen { address: node.address, port: node.port };
-            let taken =
+            let context =
                 || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(listen));
-            listeners.insert(node.name.clone(), bind(listen).await.with_context(taken)?);
+            listeners.insert(node.name.clone(), bind(listen).await.with_context(context)?);
         }
-        let refused =
+        let invalid =
             |key: &str, error: tls::Error| Failure::Configuration(vec![Problem::new(key, error.to_string())]);
         let serving = match files(config) {
             Some(files) => {
@@ -105,31 +105,31 @@ impl Doors {
     }
 }
 
-fn files(config: &Resolved) -> Option<CertificateFiles> {
+fn files(config: &EffectiveConfig) -> Option<CertificateFiles> {
     config.tls.serving.clone().map(|(cert, key)| CertificateFiles { cert, key })
 }
 
 // === impl Kubelets ===
 
 impl Kubelets {
-    /// What all nodes have in common: from now on files and authorities are followed.
+    /// Creates the shared parts. From now on certificate files and client CAs are watched for changes.
     pub(super) fn new(
-        doors: Doors,
-        config: &Resolved,
+        resources: KubeletResources,
+        config: &EffectiveConfig,
         client: &Client,
         counters: Arc<Counters>,
         metrics: Metrics,
         supervisor: &Supervisor,
     ) -> Self {
-        if let (Some(files), Some(serving)) = (files(config), doors.serving.clone()) {
-            until_stop(supervisor, "serving certificate", files.follow(serving));
+        if let (Some(files), Some(serving)) = (files(config), resources.serving.clone()) {
+            spawn_until_stop(supervisor, "serving certificate", files.follow(serving));
         }
-        let authorities = doors.authorities.unwrap_or_default();
+        let authorities = resources.authorities.unwrap_or_default();
         let known = authorities.clone();
         if let Some(path) = config.tls.client_ca.clone() {
-            until_stop(supervisor, "authorities of clients", known.follow_file(path));
+            spawn_until_stop(supervisor, "authorities of clients", known.follow_file(path));
         } else {
-            until_stop(supervisor, "authorities of clients", known.follow_cluster(client.clone()));
+            spawn_until_stop(supervisor, "authorities of clients", known.follow_cluster(client.clone()));
         }
         let ttls = CacheTtls {
             token: config.auth.token_ttl,
@@ -152,9 +152,9 @@ impl Kubelets {
         }))
     }
 
-    /// Serves a node's API from now on, and answers on which port. Without one the node goes on: it runs pods, and shows
-    /// neither their logs nor lets anybody in.
-    pub(super) fn serve(&self, served: Served<'_>) -> u16 {
+    /// Starts serving a node's API and returns its port. If that fails, the node still runs pods, but logs, exec and the like
+    /// do not work.
+    pub(super) fn serve(&self, served: ServedNode<'_>) -> u16 {
         let (name, port) = (served.name.to_owned(), served.context.kubelet_port);
         match self.start(served) {
             Ok(port) => port,
@@ -165,7 +165,7 @@ impl Kubelets {
         }
     }
 
-    fn start(&self, served: Served<'_>) -> anyhow::Result<u16> {
+    fn start(&self, served: ServedNode<'_>) -> anyhow::Result<u16> {
         let shared = &*self.0;
         let listener = self.listener(&served)?;
         let port = listener.local_addr().context("the listener has no address")?.port();
@@ -181,7 +181,7 @@ impl Kubelets {
         let supervisor = served.supervisor.clone();
         let api = Api {
             node: served.name.to_owned(),
-            configuration: described::configuration(&shared.config, &served, port),
+            configuration: configz::kubelet_configuration(&shared.config, &served, port),
             provider: served.provider,
             pods: Arc::new(Known(served.roll)),
             authenticator: Arc::clone(&shared.authenticator),
@@ -203,9 +203,9 @@ impl Kubelets {
         Ok(port)
     }
 
-    /// The listener that was opened for the node. A node that its backend has added, beside the configured one, gets one on
-    /// any free port: the Node object tells which.
-    fn listener(&self, served: &Served<'_>) -> anyhow::Result<TcpListener> {
+    /// The listener that was opened for the node. A node that the backend added gets any free port, which is published in its
+    /// Node object.
+    fn listener(&self, served: &ServedNode<'_>) -> anyhow::Result<TcpListener> {
         if let Some(listener) = self.0.listeners.lock().remove(served.name) {
             return Ok(listener);
         }
@@ -213,13 +213,13 @@ impl Kubelets {
             Some(address) => SocketAddr::new(address, 0),
             None => SocketAddr::from(([0_u8; 4], 0)),
         };
-        let listener = StdListener::bind(any).with_context(|| format!("cannot listen on {any}"))?;
-        listener.set_nonblocking(true).context("cannot use the listener")?;
-        TcpListener::from_std(listener).context("cannot use the listener")
+        let listener = StdListener::bind(any).with_context(|| format!("listen on {any}"))?;
+        listener.set_nonblocking(true).context("set up the listener")?;
+        TcpListener::from_std(listener).context("set up the listener")
     }
 }
 
-fn until_stop(supervisor: &Supervisor, name: &str, work: impl Future<Output = ()> + Send + 'static) {
+fn spawn_until_stop(supervisor: &Supervisor, name: &str, work: impl Future<Output = ()> + Send + 'static) {
     let guard = supervisor.clone();
     supervisor.spawn(name, task::Kind::Work, async move {
         tokio::select! {
@@ -229,7 +229,7 @@ fn until_stop(supervisor: &Supervisor, name: &str, work: impl Future<Output = ()
     });
 }
 
-// === impl Known ===
+// === impl PodStoreView ===
 
 impl PodLister for Known {
     fn list(&self) -> Vec<Arc<Pod>> {

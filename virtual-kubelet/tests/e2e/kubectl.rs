@@ -1,7 +1,7 @@
-//! The whole kubectl matrix on the mock, by each of the two ways that exec, attach and port-forward can come.
+//! The whole kubectl matrix on the mock, over WebSocket and over SPDY.
 
-mod older;
-mod siege;
+mod older_versions;
+mod slow_clients;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use vk_testing::{
     matrix::{self, Stage, Subject},
 };
 
-use self::siege::Siege;
+use self::slow_clients::SlowClients;
 
 const FILE: usize = 50 << 20;
 const REQUESTS: usize = 200;
@@ -171,13 +171,13 @@ async fn ten_thousand_half_open_connections_take_little_memory_and_nobodys_place
     stage.good(&["exec", "web", "--", "true"]).await;
     let before = usage();
     raise_own_limit();
-    let mut siege = Siege::new(served.cluster.ca_pem(), served.port);
+    let mut clients = SlowClients::new(served.cluster.ca_pem(), served.port);
     let mut most = 0;
-    while siege.strength() < HALF_OPEN {
-        siege.grow(500);
-        siege.drip();
+    while clients.strength() < HALF_OPEN {
+        clients.grow(500);
+        clients.drip();
         most = most.max(usage().resident_bytes);
-        // Those who are known are served all the while.
+        // Authenticated callers are still served.
         stage.good(&["logs", "web", "--tail=1"]).await;
     }
     println!(
@@ -186,7 +186,7 @@ async fn ten_thousand_half_open_connections_take_little_memory_and_nobodys_place
         most >> 20
     );
     assert!(most < before.resident_bytes + (64 << 20), "{before:?} {most}");
-    drop(siege);
+    drop(clients);
     eventually("nothing of them is left", Duration::from_mins(1), || async {
         let now = usage().files;
         if now <= before.files + 10 { Ok(()) } else { Err(format!("{now} files, {} before", before.files)) }
@@ -197,7 +197,7 @@ async fn ten_thousand_half_open_connections_take_little_memory_and_nobodys_place
 
 /// This process has all those connections open at its end.
 fn raise_own_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The long tests of `make e2e`: minutes of the real command against a real control plane. They print what they measure.
+//! The long tests of `make e2e`: minutes of the real command against a real control plane. They print their measurements.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

@@ -1,15 +1,15 @@
-//! What people see of usage: the real metrics-server reads a virtual node as it reads a kubelet, `kubectl top` shows it, and the real
-//! autoscaler acts on it.
+//! Resource usage: the real metrics-server reads a virtual node like a kubelet, `kubectl top` shows it, and the real autoscaler
+//! acts on it.
 
-mod place;
+mod metrics_test;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::place::{Place, until};
+use self::metrics_test::{MetricsTest, until};
 
 /// A line of `kubectl top`: names and figures, without the units `m` and `Mi`.
-async fn top(place: &Place, words: &[&str], name: &str) -> Result<Vec<String>, String> {
+async fn top(place: &MetricsTest, words: &[&str], name: &str) -> Result<Vec<String>, String> {
     let output = place.try_kubectl(&[&["top"], words, &["--no-headers"]].concat()).await;
     if !output.success() {
         return Err(output.stderr);
@@ -32,8 +32,8 @@ fn is_about(seen: u64, expected: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_top_shows_what_a_node_its_pods_and_their_containers_use() {
-    let place = Place::open("top").await;
-    let mut pod = Place::template("web", "250m", "64Mi");
+    let place = MetricsTest::open("top").await;
+    let mut pod = MetricsTest::template("web", "250m", "64Mi");
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();
     pod["metadata"]["name"] = "web".into();
@@ -93,7 +93,7 @@ fn wish(autoscaler: &Value) -> (Option<u64>, Option<u64>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_autoscaler_follows_the_load_of_a_deployment_up_and_down() {
-    let place = Place::open("autoscaler").await;
+    let place = MetricsTest::open("autoscaler").await;
     place
         .apply(&json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
@@ -101,7 +101,7 @@ async fn an_autoscaler_follows_the_load_of_a_deployment_up_and_down() {
                 "replicas": 1,
                 "selector": {"matchLabels": {"app": "web"}},
                 // Half of what a pod asks for, which is what the autoscaler aims at.
-                "template": Place::template("web", "100m", "32Mi"),
+                "template": MetricsTest::template("web", "100m", "32Mi"),
             },
         }))
         .await;

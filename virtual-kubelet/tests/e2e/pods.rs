@@ -1,12 +1,12 @@
-//! What people run on a cluster, with the real controller-manager and scheduler, on virtual nodes: at the end of each test API
-//! server and backend agree exactly, and no pod was made twice.
+//! Workloads on virtual nodes with the real controller-manager and scheduler. At the end of each test API server and backend
+//! agree exactly, and no pod was created twice.
 
-mod chronicle;
+mod backend_log;
 mod daemon;
 mod deployment;
 mod disruption;
 mod job;
 mod namespace;
 mod outage;
-mod site;
 mod stateful;
+mod workload_test;

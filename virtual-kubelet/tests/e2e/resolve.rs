@@ -1,4 +1,4 @@
-//! What pods refer to, over many pods.
+//! References of many pods.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! `config dump`, `config schema`, `config check`, and which layer wins.
+//! `config dump`, `config schema`, `config check`, and the precedence of layers.
 
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ fn the_schema_knows_every_key_that_is_dumped() {
     assert!(seen > 40, "{seen} keys in {dumped:#}");
 }
 
-/// Checks that a schema has every key of a value, where the schema has keys at all.
+/// Checks that a schema has every key of a value.
 fn known(root: &Value, schema: &Value, value: &Value, seen: &mut usize) {
     if let Some(name) = schema["$ref"].as_str() {
         return known(root, root.pointer(name.trim_start_matches('#')).unwrap(), value, seen);

@@ -22,7 +22,7 @@ use vk_testing::{
     peer::{Host, Image, Machine},
 };
 
-use crate::bridge::Bridge;
+use crate::network_cleanup::NetworkCleanup;
 
 /// Where the provider `local` is meant to differ from the kubelet on containerd, and why.
 const LOCAL: [(&str, &str); 5] = [
@@ -135,7 +135,7 @@ async fn on_nothing(chosen: impl Fn(&str) -> bool) {
         "cgroupRoot": format!("/{}", machine.cgroup()),
         "maxPods": 500,
     });
-    let _network = Bridge(folder.join("kubelet").join(NODE).join("local/network"));
+    let _network = NetworkCleanup(folder.join("kubelet").join(NODE).join("local/network"));
     let command = start(&scene, "local", &provider);
     // Its network has one family.
     compare(&scene, NEWEST, ("local", 1), &LOCAL, chosen).await;

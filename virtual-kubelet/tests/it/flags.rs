@@ -1,10 +1,10 @@
-//! Every flag of the Go original is taken.
+//! All flags of the Go original are accepted.
 
 use serde_json::Value;
 
 use crate::vk;
 
-/// `config dump` with the provider and these flags, which must not be complained about.
+/// `config dump` with the provider and these flags; fails on warnings.
 #[track_caller]
 fn dump(flags: &[&str]) -> Value {
     let arguments: Vec<&str> = ["config", "dump", "--provider=mock"].iter().chain(flags).copied().collect();
@@ -12,7 +12,7 @@ fn dump(flags: &[&str]) -> Value {
 }
 
 #[test]
-fn flags_that_mean_something_mean_the_same() {
+fn flags_of_the_go_original_have_the_same_meaning() {
     for (flags, pointer, expected) in [
         (&["--kubeconfig", "/k"][..], "/kubeconfig", "/k"),
         (&["--cluster-domain", "example.org"], "/nodes/0/clusterDomain", "example.org"),
@@ -44,7 +44,7 @@ fn flags_that_mean_something_mean_the_same() {
 }
 
 #[test]
-fn flags_without_meaning_are_taken_with_a_warning_each() {
+fn deprecated_flags_are_accepted_with_a_warning() {
     let flags = [
         "--namespace=default",
         "--client-qps=500",
@@ -97,7 +97,7 @@ fn flags_without_meaning_are_taken_with_a_warning_each() {
 }
 
 #[test]
-fn no_workers_are_an_error_still() {
+fn zero_sync_workers_are_still_an_error() {
     let outcome = vk(&["run", "--provider=mock", "--pod-sync-workers", "0"]).run();
     assert_eq!(outcome.code, 2, "{outcome:?}");
     let errors: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
@@ -106,7 +106,7 @@ fn no_workers_are_an_error_still() {
 }
 
 #[test]
-fn the_bare_command_takes_the_flags_of_run() {
+fn the_command_without_a_subcommand_accepts_the_flags_of_run() {
     let bare = vk(&["--provider=mock", "--port=0"]).run();
     let run = vk(&["run", "--provider=mock", "--port=0"]).run();
     let before = vk(&["--provider=mock", "--port=0", "run"]).run();

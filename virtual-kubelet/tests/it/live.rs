@@ -1,37 +1,37 @@
-//! Runs the real command against a real control plane, and against servers that are none.
+//! Runs the real command against a real control plane, and against servers that are not API servers.
 
 mod admin;
-mod bad;
-#[path = "../e2e/kubectl/siege.rs"]
-mod besiegers;
-mod bootstrap;
-#[path = "../e2e/pods/chronicle.rs"]
+#[path = "../e2e/pods/backend_log.rs"]
 #[allow(dead_code, reason = "the long tests use all of it")]
-mod chronicle;
+mod backend_log;
+mod bootstrap;
 mod cluster;
 mod configuration;
+mod container_node;
 mod crash;
 mod credentials;
 mod cri;
 mod dev;
 mod fleet;
+mod go_original;
+mod inconsistent_backend;
 mod kubelet;
 mod leader;
-mod liar;
-mod life;
+mod lease_conflict;
 mod local;
 mod logs;
 mod matrix;
-mod original;
-mod place;
+mod permissions;
+mod problem_pods;
+mod process_lifecycle;
 mod provider;
-mod refused;
-mod rights;
-mod rivals;
-#[path = "../e2e/pods/site.rs"]
-#[allow(dead_code, reason = "the long tests use all of it")]
-mod site;
+#[path = "../e2e/kubectl/slow_clients.rs"]
+mod slow_clients;
+mod startup_errors;
 mod workload;
+#[path = "../e2e/pods/workload_test.rs"]
+#[allow(dead_code, reason = "the long tests use all of it")]
+mod workload_test;
 
 use std::{
     fs::{self, File},
@@ -45,10 +45,7 @@ use std::{
 };
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vk_kube::{Client, Metrics, Objects};
@@ -56,10 +53,10 @@ use vk_testing::{ControlPlane, eventually};
 
 use crate::{Outcome, Run, vk};
 
-/// Long enough for a busy machine; nothing here takes more than seconds.
+/// Generous, for a busy machine; nothing here takes more than seconds.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A command that runs in the background. It does not outlive the test.
+/// A command that runs in the background. It is killed at the end of the test.
 struct Process {
     child: Child,
     folder: TempDir,
@@ -68,7 +65,7 @@ struct Process {
 // === impl Run ===
 
 impl Run {
-    /// Runs it in the background.
+    /// Starts the command in the background.
     fn start(mut self) -> Process {
         let create = |name| File::create(self.folder.path().join(name)).unwrap();
         self.command.stdin(Stdio::null()).stdout(create("stdout")).stderr(create("stderr"));
@@ -92,20 +89,20 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid().try_into().unwrap()), signal).unwrap();
+        kill_process(Pid::from_raw(self.pid().try_into().unwrap()).unwrap(), signal).unwrap();
     }
 
     fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// As the kernel does it when memory is short.
+    /// Kills the process, like the kernel's OOM killer.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has exited.
     async fn end(&mut self, limit: Duration) -> Outcome {
         let child = &mut self.child;
         let status = eventually("the command ends", limit, || {
@@ -117,9 +114,9 @@ impl Process {
         Outcome { code: status.code().unwrap(), stdout: self.stdout(), stderr: self.stderr() }
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has exited.
     async fn stop(&mut self, limit: Duration) -> Outcome {
-        self.signal(Signal::SIGTERM);
+        self.signal(Signal::TERM);
         self.end(limit).await
     }
 }
@@ -138,7 +135,7 @@ impl Drop for Process {
 // === impl Outcome ===
 
 impl Outcome {
-    /// It ended with this code and told why in one line that holds all of these words. Log lines do not count.
+    /// Checks the exit code and that exactly one error line contains all of these words. Log lines are ignored.
     #[track_caller]
     fn failed(&self, code: i32, words: &[&str]) -> String {
         assert_eq!(self.code, code, "{self:#?}");
@@ -159,9 +156,9 @@ fn run(cluster: &ControlPlane, flags: &[&str]) -> Run {
 /// `run` with this kubeconfig.
 fn run_as(kubeconfig: &Path, flags: &[&str]) -> Run {
     let port = ports(1).to_string();
-    // In the folder of the run: nothing of it is left for the next one.
+    // In the directory of the run, so that nothing is left for the next one.
     let mut all = vec!["run", "--provider", "mock", "--metrics-addr", "off", "--state-dir", "state"];
-    // Variables and files that say something else about the port are to be heard.
+    // Without --port, variables and files can set the port.
     if !flags.contains(&"--no-port") {
         all.extend(["--port", &port]);
     }
@@ -170,13 +167,13 @@ fn run_as(kubeconfig: &Path, flags: &[&str]) -> Run {
     vk(&all)
 }
 
-/// The first of so many free ports in a row, which no other test gets. Below the range from which the kernel takes ports
-/// for outgoing connections, and below that of the control planes.
+/// The first of several consecutive free ports that no other test gets. Below the kernel's range for outgoing connections
+/// and below the range of the control planes.
 fn ports(count: u16) -> u16 {
     const FIRST: u16 = 11_000;
     const RANGE: u16 = 8_000;
     static USED: AtomicU16 = AtomicU16::new(0);
-    // Another run at the same time begins elsewhere.
+    // A concurrent run starts at another port.
     let begin = u16::try_from(std::process::id() % u32::from(RANGE)).unwrap();
     loop {
         let offset = USED.fetch_add(count, Ordering::Relaxed);
@@ -196,12 +193,12 @@ fn leases(cluster: &ControlPlane) -> Objects<Lease> {
     Objects::namespaced(Client::fixed(cluster.admin().unwrap(), Metrics::default()), "kube-node-lease")
 }
 
-/// A node as it is now.
+/// The Node object.
 async fn node(cluster: &ControlPlane, name: &str) -> Value {
     json!(nodes(cluster).get(name).await.unwrap())
 }
 
-/// Whether there is a node of this name.
+/// Whether a node exists.
 async fn exists(cluster: &ControlPlane, name: &str) -> bool {
     match nodes(cluster).get(name).await {
         Ok(_) => true,
@@ -232,12 +229,12 @@ fn ready(node: &Value) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default()
 }
 
-/// The port that a node names for its kubelet API.
+/// The kubelet API port of a node.
 fn kubelet_port(node: &Value) -> u64 {
     node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap()
 }
 
-/// The status code and the rest of the answer to a GET.
+/// Status code and response of a GET request.
 fn get(port: u16, path: &str) -> Result<(u16, String), String> {
     let fail = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(fail)?;
@@ -250,7 +247,7 @@ fn get(port: u16, path: &str) -> Result<(u16, String), String> {
     Ok((code.ok_or_else(|| format!("not HTTP: {answer:?}"))?, answer))
 }
 
-/// Waits until a GET is answered with this code.
+/// Waits until a GET request returns this status code.
 async fn answers(port: u16, path: &str, code: u16, limit: Duration) -> String {
     eventually(&format!("{path} is answered with {code}"), limit, || async {
         let (seen, answer) = get(port, path)?;
@@ -259,7 +256,7 @@ async fn answers(port: u16, path: &str, code: u16, limit: Duration) -> String {
     .await
 }
 
-/// Writes a kubeconfig that is the administrator's but for these changes.
+/// Writes the administrator's kubeconfig with changes.
 fn changed_kubeconfig(cluster: &ControlPlane, folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     let text = fs::read_to_string(cluster.admin_kubeconfig()).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();

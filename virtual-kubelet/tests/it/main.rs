@@ -1,17 +1,17 @@
 //! Runs the real command.
 
-// The lint spares test functions only, not what they call.
+// The lint only exempts test functions, not their helpers.
 #![allow(clippy::unwrap_used)]
 
-mod bridge;
 mod config;
 mod differential;
 mod flags;
 mod house;
+mod invalid_config;
 mod live;
-mod mistakes;
+mod network_cleanup;
 mod setup;
-mod verbs;
+mod subcommands;
 
 use std::{
     path::PathBuf,
@@ -20,13 +20,13 @@ use std::{
 
 use tempfile::TempDir;
 
-/// One run of the command, in a folder and environment of its own.
+/// A run of the command, with its own directory and environment.
 pub(crate) struct Run {
     command: Command,
     folder: TempDir,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -45,20 +45,20 @@ pub(crate) fn vk(arguments: &[&str]) -> Run {
 // === impl Run ===
 
 impl Run {
-    /// With a configuration file.
+    /// Adds a configuration file.
     pub(crate) fn file(mut self, text: &str) -> Self {
         let path = self.write("vk.yaml", text);
         self.command.arg("--config").arg(path);
         self
     }
 
-    /// With a variable.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Writes a file into the folder in which the command runs.
+    /// Writes a file to the working directory of the command.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -78,14 +78,14 @@ impl Run {
 // === impl Outcome ===
 
 impl Outcome {
-    /// It went well and had nothing to complain about.
+    /// Checks for success without output on standard error.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
         self.stdout
     }
 
-    /// It ended with this code, and with one line for each of these problems that holds all of its words.
+    /// Checks the exit code, and for each problem one line that contains all of its words.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, problems: &[&[&str]]) {
         assert_eq!(self.code, code, "{self:#?}");

@@ -1,12 +1,12 @@
-//! The scripts behind make say in one message what is missing.
+//! The scripts behind make report what is missing in one message.
 
 use std::{path::Path, process::Command};
 
-/// Programs that the scripts may count on. Go is none of them, wherever it is installed.
+/// Programs that the scripts may use. Go is not one of them.
 const ALWAYS_THERE: [&str; 12] =
     ["awk", "bash", "cat", "cut", "dirname", "env", "flock", "head", "mkdir", "sed", "sha256sum", "sort"];
 
-/// Runs a script of `dev/` where only those programs are found.
+/// Runs a script of `dev/` with only these programs in the PATH.
 fn script(path: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let home = tempfile::TempDir::new().unwrap();
     for program in ALWAYS_THERE {

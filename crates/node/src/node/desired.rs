@@ -1,9 +1,9 @@
-//! The Node object that we want, as the requests that bring it about, and whether the one that is there needs them.
+//! The desired Node, the requests that create it, and the comparison with the existing Node.
 //!
-//! Each part of the Node is written in the way that leaves other people's fields alone (tried on a live API server):
-//! labels, annotations and conditions by server-side apply, which also takes away what we applied before and no longer
-//! want; taints, an atomic list, by a patch of the whole list under a resourceVersion precondition; addresses, which
-//! apply cannot hold twice by type, by a strategic patch.
+//! Each part of the Node is written in a way that preserves the fields of others (tested on a live API server): labels,
+//! annotations and conditions by server-side apply, which also removes what we applied before and no longer want; taints,
+//! an atomic list, by a patch of the whole list with a resourceVersion precondition; addresses by a strategic merge patch,
+//! because apply cannot hold two addresses of one type.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +20,15 @@ use vk_provider::{
     quantity::Quantity,
 };
 
-use super::template::{Base, node_may_set_label};
+use super::template::{NodeConfig, node_may_set_label};
 
-/// Where we remember which taints are ours: a list of `key:effect`, with commas. Needed because the list has one owner
-/// at most, and the controller-manager writes it too.
+/// Annotation that records our taints as a comma-separated list of `key:effect`. Needed because the taint list has at most
+/// one owner, and the controller-manager writes it too.
 pub const TAINTS_ANNOTATION: &str = "virtual-kubelet.io/taints";
 
-/// The Node that we want, without Ready.
+/// The desired Node without its Ready condition.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Desired {
+pub struct DesiredNode {
     name: String,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -36,30 +36,30 @@ pub struct Desired {
     provider_id: Option<String>,
     conditions: Vec<Condition>,
     addresses: Value,
-    /// Everything else of the status, ready to be applied.
-    facts: Value,
-    /// What NodeRestriction would refuse, and was left out.
-    pub left_out: Vec<String>,
+    /// The rest of the status, ready to be applied.
+    status: Value,
+    /// Labels that were skipped because NodeRestriction would refuse them.
+    pub refused_labels: Vec<String>,
     restricted: bool,
 }
 
-// === impl Desired ===
+// === impl DesiredNode ===
 
-impl Desired {
-    /// The Node that the template describes. `restricted` when we act as `system:node:NAME`: then what NodeRestriction
-    /// forbids is left out, because it would refuse the whole request.
-    pub fn new(base: &Base, template: NodeTemplate, restricted: bool) -> Self {
+impl DesiredNode {
+    /// Builds the desired Node from the template. `restricted` means that we act as `system:node:NAME`: fields that
+    /// NodeRestriction forbids are skipped, because it would refuse the whole request.
+    pub fn new(config: &NodeConfig, template: NodeTemplate, restricted: bool) -> Self {
         let allocatable = template.allocatable_or_capacity();
         let system = &template.system;
         let version = template.kubelet_version.as_deref().filter(|version| !version.is_empty());
-        let mut facts = json!({
+        let mut status = json!({
             "capacity": quantities(&template.capacity),
             "allocatable": quantities(&allocatable),
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": base.kubelet_port}},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": config.kubelet_port}},
             "nodeInfo": {
                 "operatingSystem": system.operating_system,
                 "architecture": system.architecture,
-                "kubeletVersion": version.unwrap_or(&base.kubelet_version),
+                "kubeletVersion": version.unwrap_or(&config.kubelet_version),
                 "kubeProxyVersion": "",
                 "containerRuntimeVersion": system.container_runtime_version,
                 "kernelVersion": system.kernel_version,
@@ -70,13 +70,13 @@ impl Desired {
             },
         });
         if !template.declared_features.is_empty() {
-            // Sorted, as the API server demands: the set is. Older ones do not know the field, and refuse what has it.
-            facts["declaredFeatures"] = json!(template.declared_features);
+            // The API server requires a sorted list. Older versions reject the field.
+            status["declaredFeatures"] = json!(template.declared_features);
         }
         let (labels, refused): (BTreeMap<_, _>, BTreeMap<_, _>) =
             template.labels.into_iter().partition(|(key, _)| !restricted || node_may_set_label(key));
         Self {
-            name: base.name.clone(),
+            name: config.name.clone(),
             labels,
             annotations: template.annotations,
             taints: template.taints,
@@ -87,14 +87,14 @@ impl Desired {
                 .filter(|condition| condition.kind != "Ready")
                 .collect(),
             addresses: json!(template.addresses),
-            facts,
-            left_out: refused.into_keys().collect(),
+            status,
+            refused_labels: refused.into_keys().collect(),
             restricted,
         }
     }
 
-    /// The object that registers the node. Only what cannot be set later, or must hold from the first moment: the rest
-    /// is applied, so that there is one owner of each field.
+    /// The object that registers the node. It only has what cannot be set later or must be there from the start; the rest is
+    /// applied, so that each field has one owner.
     pub fn registration(&self) -> Value {
         let mut spec = Map::new();
         if !self.taints.is_empty() {
@@ -106,15 +106,16 @@ impl Desired {
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}, "spec": spec})
     }
 
-    /// Labels and annotations, to be applied.
+    /// Apply request for labels and annotations.
     pub fn metadata(&self, node: &Node) -> Value {
         let mut annotations = self.annotations.clone();
-        let ours: BTreeSet<String> = self.taints.iter().map(taint_id).chain(self.leftovers(node)).collect();
+        let ours: BTreeSet<String> =
+            self.taints.iter().map(taint_id).chain(self.stale_taints(node)).collect();
         if !ours.is_empty() {
             annotations.insert(TAINTS_ANNOTATION.to_owned(), Vec::from_iter(ours).join(","));
         }
         let mut labels = self.labels.clone();
-        labels.extend(self.out_of_reach(node));
+        labels.extend(self.protected_labels(node));
         json!({
             "apiVersion": "v1",
             "kind": "Node",
@@ -122,34 +123,34 @@ impl Desired {
         })
     }
 
-    /// Labels that we own since we ran under another identity, and that this one may not take away: leaving them out
-    /// would get the whole request refused.
-    fn out_of_reach(&self, node: &Node) -> BTreeMap<String, String> {
+    /// Labels that we own from an earlier run with another identity and that this identity may not remove. Omitting them
+    /// would cause NodeRestriction to refuse the whole request.
+    fn protected_labels(&self, node: &Node) -> BTreeMap<String, String> {
         let labels = node.metadata.labels.iter().flatten().filter(|(key, _)| {
             self.restricted
                 && !node_may_set_label(key)
-                && applied_by_us(node).any(|fields| owns_label(fields, key))
+                && applied_fields(node).any(|fields| owns_label(fields, key))
         });
         labels.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Ids of taints that we set once, that are still there, and that we want no more.
-    fn leftovers(&self, node: &Node) -> BTreeSet<String> {
+    /// IDs of existing taints that we set and no longer want.
+    fn stale_taints(&self, node: &Node) -> BTreeSet<String> {
         let wanted: BTreeSet<String> = self.taints.iter().map(taint_id).collect();
         let remembered = node.metadata.annotations.as_ref().and_then(|all| all.get(TAINTS_ANNOTATION));
         let remembered: BTreeSet<&str> = remembered.map_or("", String::as_str).split(',').collect();
-        taints_of(node)
+        taints(node)
             .iter()
             .map(taint_id)
             .filter(|id| remembered.contains(id.as_str()) && !wanted.contains(id))
             .collect()
     }
 
-    /// The change to the spec that the node needs, if any. Only our own taints are touched.
-    pub fn spec_change(&self, node: &Node) -> Option<Value> {
+    /// The patch that the spec needs, if any. Only our own taints are changed.
+    pub fn spec_patch(&self, node: &Node) -> Option<Value> {
         let mut spec = Map::new();
         if !self.restricted
-            && let Some(taints) = self.taints_wanted(node)
+            && let Some(taints) = self.wanted_taints(node)
         {
             spec.insert("taints".to_owned(), json!(taints));
         }
@@ -162,22 +163,22 @@ impl Desired {
         (!spec.is_empty()).then(|| json!({"metadata": metadata, "spec": spec}))
     }
 
-    /// Whether both want the same taints.
-    pub fn has_taints_of(&self, other: &Self) -> bool {
+    /// Whether both have the same taints.
+    pub fn has_same_taints(&self, other: &Self) -> bool {
         self.taints == other.taints
     }
 
-    /// Whether the taints differ and we may not change them.
-    pub fn taints_out_of_reach(&self, node: &Node) -> bool {
-        self.restricted && self.taints_wanted(node).is_some()
+    /// Whether the taints differ and we are not allowed to change them.
+    pub fn taints_are_protected(&self, node: &Node) -> bool {
+        self.restricted && self.wanted_taints(node).is_some()
     }
 
-    /// The whole list of taints as it should be, when it is not.
-    fn taints_wanted(&self, node: &Node) -> Option<Vec<Taint>> {
-        let leftovers = self.leftovers(node);
-        let there = taints_of(node);
+    /// The complete desired list of taints; `None` if the Node already has it.
+    fn wanted_taints(&self, node: &Node) -> Option<Vec<Taint>> {
+        let stale = self.stale_taints(node);
+        let current = taints(node);
         let mut wanted: Vec<Taint> =
-            there.iter().filter(|taint| !leftovers.contains(&taint_id(taint))).cloned().collect();
+            current.iter().filter(|taint| !stale.contains(&taint_id(taint))).cloned().collect();
         for taint in &self.taints {
             match wanted.iter_mut().find(|known| taint_id(known) == taint_id(taint)) {
                 Some(known)
@@ -186,19 +187,20 @@ impl Desired {
                 None => wanted.push(taint.clone()),
             }
         }
-        (wanted != there).then_some(wanted)
+        (wanted != current).then_some(wanted)
     }
 
-    /// The status to be applied: our conditions with their times kept right, and the facts.
+    /// Apply request for the status: our conditions with correct transition times, and the rest.
     pub fn status(&self, node: &Node, ready: &Condition, now: Timestamp) -> Value {
-        let there = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let current =
+            node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let conditions: Vec<Value> = self
             .conditions
             .iter()
             .chain([ready])
-            .map(|condition| condition_body(condition, there, now))
+            .map(|condition| condition_body(condition, current, now))
             .collect();
-        let mut status = self.facts.clone();
+        let mut status = self.status.clone();
         status["conditions"] = json!(conditions);
         json!({
             "apiVersion": "v1",
@@ -208,15 +210,15 @@ impl Desired {
         })
     }
 
-    /// The addresses, to be patched in.
+    /// Patch request for the addresses.
     pub fn addresses(&self, node: &Node) -> Value {
         let mut list = vec![json!({"$patch": "replace"})];
         list.extend(self.addresses.as_array().cloned().unwrap_or_default());
         json!({"metadata": {"uid": node.metadata.uid}, "status": {"addresses": list}})
     }
 
-    /// Our labels and annotations as the node has them now.
-    pub fn metadata_there(&self, node: &Node) -> Value {
+    /// The current values of our labels and annotations on the Node.
+    pub fn observed_metadata(&self, node: &Node) -> Value {
         let pick =
             |there: Option<&BTreeMap<String, String>>, keys: &mut dyn Iterator<Item = &String>| -> Value {
                 keys.map(|key| (key.clone(), json!(there.and_then(|there| there.get(key)))))
@@ -230,8 +232,8 @@ impl Desired {
         ])
     }
 
-    /// Our part of the status as the node has it now, without times.
-    pub fn status_there(&self, node: &Node) -> Value {
+    /// The current values of our part of the status, without times.
+    pub fn observed_status(&self, node: &Node) -> Value {
         let empty = Vec::new();
         let status = node.status.clone().unwrap_or_default();
         let conditions: Map<String, Value> = status
@@ -245,7 +247,7 @@ impl Desired {
             .map(|there| (there.type_.clone(), json!([there.status, there.reason, there.message])))
             .collect();
         let resources = |kind: &str, there: Option<&BTreeMap<String, _>>| -> Map<String, Value> {
-            let ours = self.facts[kind].as_object();
+            let ours = self.status[kind].as_object();
             ours.into_iter()
                 .flatten()
                 .map(|(key, _)| (key.clone(), json!(there.and_then(|all| all.get(key)))))
@@ -261,8 +263,8 @@ impl Desired {
         ])
     }
 
-    /// Our part of the status as we want it, without times: what makes a write necessary when it changes.
-    pub fn status_wanted(&self, ready: &Condition) -> Value {
+    /// The desired values of our part of the status, without times. A change requires a write.
+    pub fn wanted_status(&self, ready: &Condition) -> Value {
         let conditions: Vec<Value> = self
             .conditions
             .iter()
@@ -271,23 +273,23 @@ impl Desired {
                 json!([condition.kind, condition.status.as_str(), condition.reason, condition.message])
             })
             .collect();
-        json!([conditions, self.facts])
+        json!([conditions, self.status])
     }
 
-    /// Whether the node has other addresses than we want.
+    /// Whether the Node's addresses differ from the desired ones.
     pub fn addresses_differ(&self, node: &Node) -> bool {
         let there = node.status.as_ref().and_then(|status| status.addresses.as_ref());
         json!(there.map_or(&[][..], Vec::as_slice)) != self.addresses
     }
 }
 
-/// The fields of the Node's own part that we applied. [`super::watch`] keeps them.
-fn applied_by_us(node: &Node) -> impl Iterator<Item = &Value> {
+/// The fields of the main resource that we applied. [`super::watch`] keeps their entries.
+fn applied_fields(node: &Node) -> impl Iterator<Item = &Value> {
     let entries = node.metadata.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry));
     entries.filter_map(|entry| entry.fields_v1.as_ref()).map(|fields| &fields.0)
 }
 
-/// Whether these are the fields of the Node's own part, not of its status, that we applied.
+/// Whether this managedFields entry is our apply of the main resource (not of the status).
 pub(super) fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
     entry.manager.as_deref() == Some(FIELD_MANAGER)
         && entry.operation.as_deref() == Some("Apply")
@@ -298,12 +300,12 @@ fn owns_label(fields: &Value, key: &str) -> bool {
     !fields["f:metadata"]["f:labels"][format!("f:{key}")].is_null()
 }
 
-/// `key:effect`, which tells a taint from all others.
+/// `key:effect`, which identifies a taint.
 fn taint_id(taint: &Taint) -> String {
     format!("{}:{}", taint.key, taint.effect)
 }
 
-fn taints_of(node: &Node) -> &[Taint] {
+fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
@@ -311,10 +313,10 @@ fn quantities(all: &BTreeMap<String, Quantity>) -> Map<String, Value> {
     all.iter().map(|(name, quantity)| (name.clone(), json!(quantity))).collect()
 }
 
-fn condition_body(condition: &Condition, there: &[NodeCondition], now: Timestamp) -> Value {
+fn condition_body(condition: &Condition, current: &[NodeCondition], now: Timestamp) -> Value {
     let same =
         |known: &&NodeCondition| known.type_ == condition.kind && known.status == condition.status.as_str();
-    let since = there
+    let since = current
         .iter()
         .find(same)
         .and_then(|known| known.last_transition_time.as_ref())
@@ -329,13 +331,13 @@ fn condition_body(condition: &Condition, there: &[NodeCondition], now: Timestamp
     })
 }
 
-/// A time as Kubernetes writes it: whole seconds, and never one that is still to come.
+/// Formats a time like Kubernetes: whole seconds, rounded down so that it is never in the future.
 pub fn seconds(time: Timestamp) -> String {
     let whole = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
     time.round(whole).unwrap_or(time).to_string()
 }
 
-/// The Ready condition.
+/// A Ready condition.
 pub fn ready(status: ConditionStatus, reason: &str, message: impl Into<String>) -> Condition {
     Condition { kind: "Ready".to_owned(), status, reason: reason.to_owned(), message: message.into() }
 }

@@ -1,21 +1,21 @@
-//! Which process runs a node: written on the node's lease, so that a second one notices.
+//! Identity of the process that runs a node. It is written to the node's lease, so that a second process notices.
 
 use std::{fmt, fs, process, str::FromStr};
 
-/// One process. Its text is `HOST/BOOT/PIDNS/PID/START`, where the system tells these.
+/// A process, formatted as `HOST/BOOT/PIDNS/PID/START`. Parts that the system does not provide are empty or 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     host: String,
-    /// The boot of the machine and the PID namespace: only inside of one such pair do PIDs mean anything.
+    /// Boot ID and PID namespace. PIDs are only comparable within the same pair.
     scope: Option<(String, String)>,
     pid: u32,
-    /// When the process started, in the kernel's ticks: tells a reused PID from the same process.
+    /// Start time in kernel ticks, to detect a reused PID.
     start: Option<u64>,
 }
 
 impl Instance {
     /// This process.
-    pub fn this() -> Self {
+    pub fn current() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let namespace =
             fs::read_link("/proc/self/ns/pid").ok().map(|link| link.to_string_lossy().into_owned());
@@ -24,28 +24,28 @@ impl Instance {
             host: host.unwrap_or_else(|| "unknown".to_owned()).replace('/', "_"),
             scope: read("/proc/sys/kernel/random/boot_id").zip(namespace),
             pid: process::id(),
-            start: start_of(process::id()),
+            start: start_time(process::id()),
         }
     }
 
-    /// Whether it is certain that the other process is no more: it ran where we can see processes, and is not there.
-    pub fn sees_dead(&self, other: &Self) -> bool {
+    /// Whether the other process is certainly dead: it ran in our PID namespace and no longer exists.
+    pub fn is_known_dead(&self, other: &Self) -> bool {
         self.scope.is_some()
             && self.scope == other.scope
             && self.host == other.host
             && other.start.is_some()
-            && start_of(other.pid) != other.start
+            && start_time(other.pid) != other.start
     }
 
-    /// For messages.
+    /// Description for messages.
     pub fn describe(&self) -> String {
         format!("process {} on host {}", self.pid, self.host)
     }
 }
 
-/// The start time of a process in ticks after boot: field 22 of its stat file, counted behind the name in parentheses,
-/// which may hold anything. A dead process that nobody has waited for counts as gone.
-fn start_of(pid: u32) -> Option<u64> {
+/// Start time of a process in ticks after boot: field 22 of its stat file, counted after the parenthesised name, which
+/// may contain anything. Zombies count as dead.
+fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -84,25 +84,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_survives_being_written_down() {
-        let this = Instance::this();
+    fn an_instance_round_trips_through_text() {
+        let this = Instance::current();
         assert_eq!(this.to_string().parse(), Ok(this.clone()));
         assert!("whatever".parse::<Instance>().is_err());
-        assert!(!this.sees_dead(&this));
+        assert!(!this.is_known_dead(&this));
     }
 
     #[test]
-    fn a_process_that_ended_here_is_seen_as_dead_and_one_elsewhere_is_not() {
-        let this = Instance::this();
+    fn a_local_process_is_known_dead_after_it_exits_but_a_remote_one_is_not() {
+        let this = Instance::current();
         let mut child = process::Command::new("cat").stdin(process::Stdio::piped()).spawn().unwrap();
-        let other = Instance { pid: child.id(), start: start_of(child.id()), ..this.clone() };
-        assert!(!this.sees_dead(&other), "it is alive");
+        let other = Instance { pid: child.id(), start: start_time(child.id()), ..this.clone() };
+        assert!(!this.is_known_dead(&other), "it is alive");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(this.sees_dead(&other));
+        assert!(this.is_known_dead(&other));
         let elsewhere = Instance { host: "elsewhere".into(), ..other.clone() };
-        assert!(!this.sees_dead(&elsewhere));
+        assert!(!this.is_known_dead(&elsewhere));
         let other_boot = Instance { scope: Some(("x".into(), "y".into())), ..other };
-        assert!(!this.sees_dead(&other_boot));
+        assert!(!this.is_known_dead(&other_boot));
     }
 }

@@ -1,13 +1,13 @@
-//! The node's lease: the heartbeat that keeps it from being given up, and the mark of the one process that runs it.
+//! The node's lease: the heartbeat of the node, and the lock that keeps two processes from running it.
 //!
-//! A process takes the lease before it touches the Node. While another process holds it and renews it, the second one
-//! stops and says so, or stands by where there are to be several. It goes on at once when the holder has released the lease
-//! or is certainly dead, and otherwise when the lease was not renewed for its whole duration.
+//! A process acquires the lease before it touches the Node. While another process holds and renews it, this process exits
+//! with an error, or stands by if there are several replicas. It acquires the lease at once if the holder released it or is
+//! certainly dead, and otherwise when the lease was not renewed for its whole duration.
 //!
-//! Having taken it gives a [`Permit`]: until when writes may begin. It ends before anybody else can take the lease.
+//! Each renewal sets a [`WriteDeadline`], which is over before any other process can acquire the lease.
 
-mod claim;
-mod permit;
+mod acquisition;
+mod times;
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use vk_kube::{Error, Kind};
 use vk_supervisor::Backoff;
 
-pub use self::permit::{Permit, Terms};
+pub use self::times::{LeaseTimes, WriteDeadline};
 use super::instance::Instance;
 use crate::now::Now;
 
-/// Names the process that holds the lease.
+/// Annotation with the process that holds the lease.
 pub const INSTANCE_ANNOTATION: &str = "virtual-kubelet.io/instance";
 
 /// A call on the lease.
@@ -32,11 +32,11 @@ pub enum LeaseCall {
     Read,
     /// Create it.
     Create(Value),
-    /// Renew it, by a merge patch under its resourceVersion.
+    /// Renew it (merge patch with a resourceVersion precondition).
     Renew(Value),
-    /// Give it back, likewise.
+    /// Release it (likewise).
     Release(Value),
-    /// Delete it, because the node goes.
+    /// Delete it together with the Node.
     Delete {
         /// The lease's UID.
         uid: String,
@@ -45,50 +45,48 @@ pub enum LeaseCall {
 
 /// Why this process must not run the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Taken {
-    /// Another process was there first.
+pub enum LeaseConflict {
+    /// Another process holds the lease.
     #[error(
-        "node {node} is already run by {holder}, which has just renewed its lease; stop it, or choose another name with --nodename"
+        "node {node} is already run by {holder}, which is renewing its lease; stop that process, or choose another name with --nodename"
     )]
     InUse {
         /// The node.
         node: String,
-        /// Who holds it.
+        /// The holder.
         holder: String,
     },
-    /// Another process took over while this one did not renew the lease.
-    #[error(
-        "node {node} was taken over by {holder} while this process could not renew its lease; this process stops"
-    )]
+    /// Another process took over because this one did not renew the lease.
+    #[error("node {node} was taken over by {holder} while this process could not renew its lease")]
     Lost {
         /// The node.
         node: String,
-        /// Who holds it now.
+        /// The new holder.
         holder: String,
     },
-    /// The lease was not renewed in time, so that another process may have it.
-    #[error(
-        "the lease of node {node} could not be renewed in time; this process may not go on with the node"
-    )]
-    Lapsed {
+    /// The lease was not renewed in time, so another process may have it.
+    #[error("the lease of node {node} could not be renewed in time; another process may run the node now")]
+    Expired {
         /// The node.
         node: String,
     },
 }
 
-/// The renewing of one lease. Times count from the controller's start.
+/// Acquires and renews one lease. Times count from the controller's start.
 #[derive(Debug)]
 pub struct Renewer {
     node: String,
     instance: Instance,
-    terms: Terms,
+    times: LeaseTimes,
     state: State,
-    seen: Option<Lease>,
+    /// The lease as last read or written.
+    lease: Option<Lease>,
+    /// UID of the Node, which owns the lease object.
     owner: Option<String>,
-    under_way: bool,
-    /// When the call under way was sent.
+    in_flight: bool,
+    /// When the call in flight was sent.
     sent: Option<Now>,
-    permit: Option<Permit>,
+    write_deadline: Option<WriteDeadline>,
     due: Duration,
     release_due: Duration,
     backoff: Backoff,
@@ -96,80 +94,80 @@ pub struct Renewer {
 
 #[derive(Debug, PartialEq)]
 enum State {
-    /// Nothing is known of it.
+    /// Not read yet.
     Unknown,
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// Somebody else has it; ours at `until` if it is not renewed before.
-    Watching { renewed: Option<Timestamp>, until: Duration },
-    /// Somebody else leads, whose lease was like this; ours at `until` if it stays so.
-    StandingBy { version: Option<String>, until: Duration, theirs: Duration },
-    /// Somebody else led, and the lease was deleted under their hands; ours at `until` if they do not create it again.
+    /// Another process has it. We acquire it at `until` if it is not renewed before.
+    CheckingHolder { renewed: Option<Timestamp>, until: Duration },
+    /// Another replica is the leader. We acquire the lease at `until` if its version does not change before.
+    Standby { version: Option<String>, until: Duration, duration: Duration },
+    /// Another replica was the leader and its lease was deleted. We create it at `until` if the leader does not before.
     Vanished { until: Duration },
-    /// Free to take, or ours.
+    /// Held, or free to acquire.
     Ours,
-    /// Given back or deleted.
+    /// Released or deleted.
     Released,
 }
 
 // === impl Renewer ===
 
 impl Renewer {
-    /// A lease on these terms, renewed four times in its duration.
-    pub fn new(node: String, instance: Instance, terms: Terms) -> Self {
-        let backoff = Backoff::new(Duration::from_millis(200), terms.duration / 6);
+    /// A lease with these times, renewed four times per duration.
+    pub fn new(node: String, instance: Instance, times: LeaseTimes) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(200), times.duration / 6);
         Self {
             node,
             instance,
-            terms,
+            times,
             state: State::Unknown,
-            seen: None,
+            lease: None,
             owner: None,
-            under_way: false,
+            in_flight: false,
             sent: None,
-            permit: None,
+            write_deadline: None,
             due: Duration::ZERO,
             release_due: Duration::ZERO,
             backoff,
         }
     }
 
-    /// Whether the lease was taken, so that the Node may be touched.
+    /// Whether this process holds the lease and may touch the Node.
     pub fn is_held(&self) -> bool {
-        self.state == State::Ours && self.holds(self.seen.as_ref())
+        self.state == State::Ours && self.holds(self.lease.as_ref())
     }
 
-    /// Until when writes may begin, if they may at all.
-    pub fn permit(&self) -> Option<Permit> {
-        self.permit
+    /// Until when writes may be started; `None` if they may not.
+    pub fn write_deadline(&self) -> Option<WriteDeadline> {
+        self.write_deadline
     }
 
-    /// Whether a write may begin now.
-    pub fn permits(&self, now: Now) -> bool {
-        self.permit.is_some_and(|permit| permit.holds(now))
+    /// Whether a write may be started now.
+    pub fn may_write(&self, now: Now) -> bool {
+        self.write_deadline.is_some_and(|deadline| deadline.allows(now))
     }
 
-    /// Whether another replica may lead by now, because the lease was ours and was not renewed in time.
-    pub fn has_lapsed(&self, now: Now) -> bool {
-        self.terms.standby.is_some() && self.permit.is_some_and(|permit| !permit.holds(now))
+    /// Whether our lease was not renewed in time, so that another replica may be the leader now.
+    pub fn has_expired(&self, now: Now) -> bool {
+        self.times.standby.is_some() && self.write_deadline.is_some_and(|deadline| !deadline.allows(now))
     }
 
-    /// When that will be.
-    pub fn lapse(&self) -> Option<Duration> {
-        self.permit.filter(|_| self.terms.standby.is_some()).map(|permit| permit.elapsed)
+    /// When [`Self::has_expired`] becomes true without a renewal.
+    pub fn expires_at(&self) -> Option<Duration> {
+        self.write_deadline.filter(|_| self.times.standby.is_some()).map(|deadline| deadline.elapsed)
     }
 
-    /// Whether another replica leads.
-    pub fn is_standing_by(&self) -> bool {
-        matches!(self.state, State::StandingBy { .. } | State::Vanished { .. })
+    /// Whether another replica is the leader.
+    pub fn is_on_standby(&self) -> bool {
+        matches!(self.state, State::Standby { .. } | State::Vanished { .. })
     }
 
-    /// Whether the lease was given back.
+    /// Whether the lease was released.
     pub fn is_released(&self) -> bool {
         self.state == State::Released
     }
 
-    /// Whether the last call failed already.
+    /// Whether the last call failed.
     pub fn is_failing(&self) -> bool {
         self.backoff.failures() > 0
     }
@@ -178,27 +176,27 @@ impl Renewer {
         lease.and_then(instance_of).as_ref() == Some(&self.instance)
     }
 
-    /// The Node was registered with this UID: the lease belongs to it from now on.
-    pub fn owned_by(&mut self, uid: &str, now: Duration) {
+    /// Makes the Node with this UID the owner of the lease object.
+    pub fn set_owner(&mut self, uid: &str, now: Duration) {
         if self.owner.as_deref() != Some(uid) {
             self.owner = Some(uid.to_owned());
             self.due = now;
         }
     }
 
-    /// When to look again; `None` while a call is under way.
-    pub fn deadline(&self) -> Option<Duration> {
-        (!self.under_way && self.state != State::Released).then_some(self.due)
+    /// When the next call is due; `None` while one is in flight.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        (!self.in_flight && self.state != State::Released).then_some(self.due)
     }
 
-    /// When to try again to give it back; `None` while a call is under way.
+    /// When the next attempt to release is due; `None` while a call is in flight.
     pub fn release_deadline(&self) -> Option<Duration> {
-        (!self.under_way && self.state != State::Released).then_some(self.release_due)
+        (!self.in_flight && self.state != State::Released).then_some(self.release_due)
     }
 
     /// The call that is due, if any.
     pub fn start(&mut self, now: Duration, wall: Timestamp) -> Option<LeaseCall> {
-        if self.under_way || now < self.due {
+        if self.in_flight || now < self.due {
             return None;
         }
         let call = match self.state {
@@ -207,55 +205,56 @@ impl Renewer {
             State::Released => return None,
             _ => LeaseCall::Read,
         };
-        self.under_way = true;
+        self.in_flight = true;
         self.sent = Some(Now { elapsed: now, wall });
         Some(call)
     }
 
-    /// The call that gives the lease back: nobody has to wait for it then. `None` when a call is under way, or when
-    /// there is nothing to give back.
+    /// The call that releases the lease, so that the next process need not wait. `None` while a call is in flight, or if
+    /// there is nothing to release.
     pub fn release(&mut self, now: Duration, delete: bool) -> Option<LeaseCall> {
-        if self.under_way || self.state == State::Released || now < self.release_due {
+        if self.in_flight || self.state == State::Released || now < self.release_due {
             return None;
         }
-        // Whoever finds it free takes it at once.
-        self.permit = None;
-        let Some(seen) = self.seen.as_ref().filter(|lease| self.holds(Some(lease))) else {
+        // Others acquire a released lease at once.
+        self.write_deadline = None;
+        let Some(lease) = self.lease.as_ref().filter(|lease| self.holds(Some(lease))) else {
             self.state = State::Released;
             return None;
         };
-        self.under_way = true;
-        if let (true, Some(uid)) = (delete, &seen.metadata.uid) {
+        self.in_flight = true;
+        if let (true, Some(uid)) = (delete, &lease.metadata.uid) {
             return Some(LeaseCall::Delete { uid: uid.clone() });
         }
         Some(LeaseCall::Release(json!({
-            "metadata": {"resourceVersion": seen.metadata.resource_version, "annotations": {INSTANCE_ANNOTATION: null}},
+            "metadata": {"resourceVersion": lease.metadata.resource_version, "annotations": {INSTANCE_ANNOTATION: null}},
             "spec": {"holderIdentity": null},
         })))
     }
 
-    /// Takes the answer to a call.
-    pub fn answered(
+    /// Handles the response to a call.
+    pub fn on_answer(
         &mut self,
         now: Duration,
         wall: Timestamp,
         call: &LeaseCall,
         answer: Result<Option<Lease>, Error>,
         rng: &mut StdRng,
-    ) -> Result<(), Taken> {
-        self.under_way = false;
+    ) -> Result<(), LeaseConflict> {
+        self.in_flight = false;
         match (call, answer) {
             (LeaseCall::Release(_) | LeaseCall::Delete { .. }, Ok(_)) => self.state = State::Released,
-            (LeaseCall::Read, Ok(Some(lease))) => return self.read(now, wall, lease),
+            (LeaseCall::Read, Ok(Some(lease))) => return self.on_read(now, wall, lease),
             (_, Ok(Some(lease))) => {
-                self.seen = Some(lease);
+                self.lease = Some(lease);
                 self.state = State::Ours;
-                // From when it was sent: others count from when they see it, which is later.
-                self.permit = self.sent.map(|sent| Permit::after(sent, self.terms.renew_deadline));
+                // Count from when the renewal was sent; others count from when they see it, which is later.
+                self.write_deadline =
+                    self.sent.map(|sent| WriteDeadline::after(sent, self.times.renew_deadline));
                 self.backoff.reset();
-                // Four renewals in a lease's life, a little apart from other nodes': as the kubelet does.
-                self.due = now + (self.terms.duration / 4).mul_f64(rng.random_range(1.0..1.04));
-                if self.owner.is_some() && self.owner.as_deref() != self.owner_there() {
+                // Like the kubelet: four renewals per duration, with jitter.
+                self.due = now + (self.times.duration / 4).mul_f64(rng.random_range(1.0..1.04));
+                if self.owner.is_some() && self.owner.as_deref() != self.observed_owner() {
                     self.due = now;
                 }
             }
@@ -266,15 +265,15 @@ impl Renewer {
                 }
                 _ if matches!(call, LeaseCall::Release(_) | LeaseCall::Delete { .. }) => {
                     self.release_due = now + self.backoff.next(error.retry_after, rng);
-                    // Our copy may be out of date; somebody else's lease is not ours to give back.
+                    // On a conflict our copy is outdated. Another process may hold the lease, so leave it.
                     if error.kind == Kind::Conflict {
                         self.state = State::Released;
                     }
                 }
-                Kind::NotFound => self.missing(now, rng),
+                Kind::NotFound => self.on_missing(now, rng),
                 Kind::Conflict | Kind::AlreadyExists | Kind::Replaced => {
                     self.state = State::Unknown;
-                    self.due = now + self.backoff_after_second_try(rng);
+                    self.due = now + self.conflict_backoff(rng);
                 }
                 _ => self.due = now + self.backoff.next(error.retry_after, rng),
             },
@@ -282,32 +281,32 @@ impl Renewer {
         Ok(())
     }
 
-    /// A lost race is settled at once the first time, and with patience when it goes on.
-    fn backoff_after_second_try(&mut self, rng: &mut StdRng) -> Duration {
+    /// Backoff after a conflict: no delay the first time.
+    fn conflict_backoff(&mut self, rng: &mut StdRng) -> Duration {
         let first = self.backoff.failures() == 0;
         let wait = self.backoff.next(None, rng);
         if first { Duration::ZERO } else { wait }
     }
 
-    fn owner_there(&self) -> Option<&str> {
-        let owners = self.seen.as_ref()?.metadata.owner_references.as_ref()?;
+    fn observed_owner(&self) -> Option<&str> {
+        let owners = self.lease.as_ref()?.metadata.owner_references.as_ref()?;
         owners.iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid.as_str())
     }
 
     fn body(&self, wall: Timestamp) -> Value {
-        let seen = self.seen.as_ref().filter(|_| self.state == State::Ours);
+        let current = self.lease.as_ref().filter(|_| self.state == State::Ours);
         let mut metadata = json!({
             "name": self.node,
             "namespace": "kube-node-lease",
             "annotations": {INSTANCE_ANNOTATION: self.instance.to_string()},
         });
-        if let Some(version) = seen.and_then(|lease| lease.metadata.resource_version.as_ref()) {
+        if let Some(version) = current.and_then(|lease| lease.metadata.resource_version.as_ref()) {
             metadata["resourceVersion"] = json!(version);
         }
         if let Some(uid) = &self.owner {
-            // Other people's owners stay; the Node is the one with today's UID.
+            // Keep other owners, and set the Node's current UID.
             let others =
-                seen.and_then(|lease| lease.metadata.owner_references.as_ref()).into_iter().flatten();
+                current.and_then(|lease| lease.metadata.owner_references.as_ref()).into_iter().flatten();
             let mut owners: Vec<Value> =
                 others.filter(|owner| owner.kind != "Node").map(|owner| json!(owner)).collect();
             owners.push(json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": uid}));
@@ -319,7 +318,7 @@ impl Renewer {
             "metadata": metadata,
             "spec": {
                 "holderIdentity": self.node,
-                "leaseDurationSeconds": self.terms.duration.as_secs(),
+                "leaseDurationSeconds": self.times.duration.as_secs(),
                 "renewTime": micros(wall),
             },
         })
@@ -330,7 +329,7 @@ fn instance_of(lease: &Lease) -> Option<Instance> {
     lease.metadata.annotations.as_ref()?.get(INSTANCE_ANNOTATION)?.parse().ok()
 }
 
-/// A time as Kubernetes writes its micro times.
+/// Formats a Kubernetes `MicroTime`.
 fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }

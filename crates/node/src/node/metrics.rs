@@ -1,4 +1,4 @@
-//! What the node controllers count.
+//! Metrics of the node controllers.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -6,26 +6,26 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Metrics of all nodes of the process. Clones share the counters.
+/// Metrics of all nodes of this process. Clones share the counters.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) ping_seconds: Histogram,
-    pub(crate) pings: Family<Outcome, Counter>,
-    pub(crate) status_writes: Family<Outcome, Counter>,
-    pub(crate) lease_renewals: Family<Outcome, Counter>,
-    pub(crate) ready: Family<NodeName, Gauge>,
-    pub(crate) leader: Family<NodeName, Gauge>,
-    /// Objects that pods refer to and that are watched.
+    pub(crate) pings: Family<ResultLabel, Counter>,
+    pub(crate) status_writes: Family<ResultLabel, Counter>,
+    pub(crate) lease_renewals: Family<ResultLabel, Counter>,
+    pub(crate) ready: Family<NodeLabel, Gauge>,
+    pub(crate) leader: Family<NodeLabel, Gauge>,
+    /// Number of watched objects that pods refer to.
     pub object_watches: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Outcome {
+pub(crate) struct ResultLabel {
     pub(crate) result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct NodeName {
+pub(crate) struct NodeLabel {
     pub(crate) node: String,
 }
 
@@ -45,7 +45,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Metrics that the registry shows.
+    /// Creates the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
@@ -53,7 +53,7 @@ impl Metrics {
             "How long pings of the provider took",
             metrics.ping_seconds.clone(),
         );
-        registry.register("pings", "Pings of the provider by result", metrics.pings.clone());
+        registry.register("pings", "Pinger of the provider by result", metrics.pings.clone());
         registry.register(
             "node_status_writes",
             "Writes of a Node's status by result",

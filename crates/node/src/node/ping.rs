@@ -1,4 +1,4 @@
-//! Whether the provider is well: one ping at a time, with a time limit, and sooner again while it fails.
+//! Provider health: at most one ping at a time, with a timeout, and more often while pings fail.
 
 use std::time::Duration;
 
@@ -8,84 +8,92 @@ use vk_supervisor::Backoff;
 
 use super::desired::ready;
 
-/// How the provider answered a ping.
+/// Result of a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pong {
-    /// It is well.
-    Well,
-    /// It says that it is not.
-    Unwell(String),
-    /// It did not answer in time.
-    Silent,
+pub enum PingResult {
+    /// The provider is healthy.
+    Ok,
+    /// The provider reported an error.
+    Failed(String),
+    /// The provider did not answer in time.
+    TimedOut,
 }
 
-/// The pings of one node. Times count from the controller's start.
+/// Schedules the pings of one node and keeps the last result. Times count from the controller's start.
 #[derive(Debug)]
-pub struct Pings {
+pub struct Pinger {
     interval: Duration,
     timeout: Duration,
-    last: Option<Pong>,
-    under_way: bool,
-    again: bool,
+    last: Option<PingResult>,
+    in_flight: bool,
+    ping_again: bool,
     due: Duration,
     backoff: Backoff,
 }
 
-impl Pings {
-    /// Pings every `interval`; the first at once.
+impl Pinger {
+    /// Pings every `interval`, starting at once.
     pub fn new(interval: Duration, timeout: Duration) -> Self {
-        // After a failure the next ping comes soon, so that a recovery shows soon.
+        // Ping again soon after a failure, so that a recovery is noticed soon.
         let backoff = Backoff::new(interval.min(Duration::from_secs(1)), interval);
-        Self { interval, timeout, last: None, under_way: false, again: false, due: Duration::ZERO, backoff }
+        Self {
+            interval,
+            timeout,
+            last: None,
+            in_flight: false,
+            ping_again: false,
+            due: Duration::ZERO,
+            backoff,
+        }
     }
 
-    /// Whether to ping now. True at most once until [`Pings::answered`].
-    pub fn start(&mut self, now: Duration) -> bool {
-        let start = !self.under_way && now >= self.due;
-        self.under_way |= start;
+    /// Whether to ping now. True at most once until [`Pinger::on_result`].
+    pub fn start_if_due(&mut self, now: Duration) -> bool {
+        let start = !self.in_flight && now >= self.due;
+        self.in_flight |= start;
         start
     }
 
-    /// Takes the answer; tells whether the node's health changed.
-    pub fn answered(&mut self, now: Duration, pong: Pong, rng: &mut StdRng) -> bool {
-        self.under_way = false;
-        let wait = if pong == Pong::Well {
+    /// Records a result and returns whether the provider's health changed.
+    pub fn on_result(&mut self, now: Duration, result: PingResult, rng: &mut StdRng) -> bool {
+        self.in_flight = false;
+        let wait = if result == PingResult::Ok {
             self.backoff.reset();
             self.interval
         } else {
             self.backoff.next(None, rng)
         };
-        self.due = if std::mem::take(&mut self.again) { now } else { now + wait };
-        let changed = self.last.as_ref() != Some(&pong);
-        self.last = Some(pong);
+        self.due = if std::mem::take(&mut self.ping_again) { now } else { now + wait };
+        let changed = self.last.as_ref() != Some(&result);
+        self.last = Some(result);
         changed
     }
 
-    /// The provider says that something changed: ping at once, or once more after the ping under way.
-    pub fn soon(&mut self, now: Duration) {
-        if self.under_way {
-            self.again = true;
+    /// Requests a ping at once, or another one after the ping in flight.
+    pub fn request_ping(&mut self, now: Duration) {
+        if self.in_flight {
+            self.ping_again = true;
         } else {
             self.due = self.due.min(now);
         }
     }
 
-    /// When to ping next; `None` while one is under way.
-    pub fn deadline(&self) -> Option<Duration> {
-        (!self.under_way).then_some(self.due)
+    /// When to ping next; `None` while a ping is in flight.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        (!self.in_flight).then_some(self.due)
     }
 
-    /// The last answer.
-    pub fn last(&self) -> Option<&Pong> {
+    /// The last result.
+    pub fn last_result(&self) -> Option<&PingResult> {
         self.last.as_ref()
     }
 
-    /// The node's Ready condition; `None` before the first answer.
-    pub fn ready(&self) -> Option<Condition> {
+    /// The node's Ready condition; `None` before the first result.
+    pub fn ready_condition(&self) -> Option<Condition> {
         Some(match self.last.as_ref()? {
-            Pong::Well => ready(ConditionStatus::True, "KubeletReady", "the provider is ready"),
-            Pong::Unwell(message) => ready(ConditionStatus::False, "ProviderNotReady", message.clone()),
-            Pong::Silent => {
+            PingResult::Ok => ready(ConditionStatus::True, "KubeletReady", "the provider is ready"),
+            PingResult::Failed(message) => ready(ConditionStatus::False, "ProviderNotReady", message.clone()),
+            PingResult::TimedOut => {
                 let message = format!("the provider did not answer a ping within {:?}", self.timeout);
                 ready(ConditionStatus::False, "ProviderTimeout", message)
             }
@@ -102,26 +110,26 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     #[test]
-    fn there_is_never_a_second_ping_under_way() {
+    fn there_is_never_a_second_ping_in_flight() {
         let mut rng = StdRng::seed_from_u64(1);
-        let mut pings = Pings::new(INTERVAL, INTERVAL);
-        assert!(pings.start(Duration::ZERO));
-        pings.soon(Duration::from_secs(50));
-        assert!(!pings.start(Duration::from_secs(100)));
-        assert_eq!(pings.deadline(), None);
-        assert!(pings.answered(Duration::from_secs(101), Pong::Silent, &mut rng));
-        assert!(pings.start(Duration::from_secs(101)), "the hint that came meanwhile is not lost");
+        let mut pinger = Pinger::new(INTERVAL, INTERVAL);
+        assert!(pinger.start_if_due(Duration::ZERO));
+        pinger.request_ping(Duration::from_secs(50));
+        assert!(!pinger.start_if_due(Duration::from_secs(100)));
+        assert_eq!(pinger.next_deadline(), None);
+        assert!(pinger.on_result(Duration::from_secs(101), PingResult::TimedOut, &mut rng));
+        assert!(pinger.start_if_due(Duration::from_secs(101)), "the ping requested meanwhile is not lost");
     }
 
     #[test]
-    fn a_failing_provider_is_asked_sooner_than_a_healthy_one() {
+    fn a_failing_provider_is_pinged_sooner_than_a_healthy_one() {
         let mut rng = StdRng::seed_from_u64(1);
-        let mut pings = Pings::new(INTERVAL, INTERVAL);
-        pings.start(Duration::ZERO);
-        pings.answered(Duration::ZERO, Pong::Unwell("no".into()), &mut rng);
-        assert!(pings.deadline().unwrap() <= Duration::from_secs(1));
-        pings.start(Duration::from_secs(1));
-        pings.answered(Duration::from_secs(1), Pong::Well, &mut rng);
-        assert_eq!(pings.deadline(), Some(Duration::from_secs(11)));
+        let mut pinger = Pinger::new(INTERVAL, INTERVAL);
+        pinger.start_if_due(Duration::ZERO);
+        pinger.on_result(Duration::ZERO, PingResult::Failed("no".into()), &mut rng);
+        assert!(pinger.next_deadline().unwrap() <= Duration::from_secs(1));
+        pinger.start_if_due(Duration::from_secs(1));
+        pinger.on_result(Duration::from_secs(1), PingResult::Ok, &mut rng);
+        assert_eq!(pinger.next_deadline(), Some(Duration::from_secs(11)));
     }
 }

@@ -1,31 +1,31 @@
-//! Times and policies of a node.
+//! Intervals and policies of a node.
 
 use std::time::Duration;
 
-use super::lease::Terms;
+use super::lease::LeaseTimes;
 
-/// Times and policies of a node.
+/// Intervals and policies of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How often the provider is pinged.
+    /// Interval between pings of the provider.
     pub ping_interval: Duration,
-    /// How long a ping may take.
+    /// Timeout of a ping.
     pub ping_timeout: Duration,
-    /// How often the status is posted when nothing changes.
+    /// Interval between status updates when nothing changes.
     pub status_interval: Duration,
-    /// How long the lease lasts, and for how long a renewal lets us write; it is renewed four times as often.
-    pub lease: Terms,
-    /// What becomes of the Node when the process stops.
+    /// Duration and renewal deadline of the lease. It is renewed four times per duration.
+    pub lease: LeaseTimes,
+    /// What happens to the Node when the process stops.
     pub on_stop: OnStop,
 }
 
-/// What becomes of the Node when the process stops.
+/// What happens to the Node when the process stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
-    /// It stays, NotReady with a reason, and the next process adopts it.
+    /// Keep it, NotReady with a reason. The next process takes it over.
     Leave,
-    /// It is deleted. A node identity may not do that.
+    /// Delete it. A node identity is not allowed to do that.
     Delete,
-    /// It stays as it is: another replica goes on with it.
+    /// Leave it unchanged for another replica.
     HandOver,
 }

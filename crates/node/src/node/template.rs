@@ -1,4 +1,4 @@
-//! What the Node shall look like before the provider has its say: names, defaults, and the user's settings.
+//! The node template that is passed to the provider: names, defaults and the user's configuration.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,38 +11,38 @@ use vk_provider::{
     node::{Condition, ConditionStatus, System},
 };
 
-/// Hidden from load balancers: the key that old service controllers know.
+/// Excludes the node from load balancers: legacy key.
 const EXCLUDE_BALANCER_OLD: &str = "alpha.service-controller.kubernetes.io/exclude-balancer";
-/// Hidden from load balancers: the key in use today.
+/// Excludes the node from load balancers: current key.
 const EXCLUDE_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// One virtual node as the user configured it.
+/// A virtual node as configured by the user.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Base {
+pub struct NodeConfig {
     /// Name of the Node object.
     pub name: String,
-    /// The address under which the kubelet API of this node is reached.
+    /// Address of this node's kubelet API.
     pub internal_ip: IpAddr,
-    /// An address under which it is reached from elsewhere.
+    /// External address of the kubelet API.
     pub external_ip: Option<IpAddr>,
-    /// The port of that API.
+    /// Port of the kubelet API.
     pub kubelet_port: u16,
     /// `linux` or `windows`.
     pub operating_system: String,
-    /// The version that the node claims, such as `v1.36.4-vk-0.1.0`.
+    /// Reported kubelet version, such as `v1.36.4-vk-0.1.0`.
     pub kubelet_version: String,
-    /// Labels in addition to the defaults. An empty value removes nothing: it is an empty value.
+    /// Labels in addition to the defaults. An empty value is set as such; it does not remove a default.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// Kubernetes features that the process can vouch for; the provider may add its own.
+    /// Kubernetes features that this process supports; the provider may add more.
     pub declared_features: BTreeSet<String>,
 }
 
-impl Base {
-    /// The template as the provider gets it, and what the provider makes of it.
+impl NodeConfig {
+    /// Builds the template and lets the provider change it.
     pub fn describe(&self, provider: &dyn Provider) -> NodeTemplate {
         let mut template = self.template();
         provider.configure_node(&mut template);
@@ -102,7 +102,7 @@ fn address(kind: &str, value: &str) -> NodeAddress {
     NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
 }
 
-/// The architecture of this machine as Go, and so Kubernetes, spells it.
+/// This machine's architecture in Go's spelling, which Kubernetes uses.
 fn go_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -114,10 +114,10 @@ fn go_architecture() -> &'static str {
     }
 }
 
-/// Whether NodeRestriction lets a node put this label on itself.
+/// Whether NodeRestriction allows a node to set this label on itself.
 ///
-/// Labels outside of Kubernetes' own domains are free. Inside, only those that a kubelet manages (the list is part of
-/// Kubernetes' API, `k8s.io/kubelet/pkg/apis`).
+/// Labels outside the Kubernetes domains are allowed. Inside them, only labels that a kubelet manages are (the list is part
+/// of the Kubernetes API, `k8s.io/kubelet/pkg/apis`).
 pub fn node_may_set_label(key: &str) -> bool {
     const KUBELET_LABELS: [&str; 11] = [
         "kubernetes.io/hostname",

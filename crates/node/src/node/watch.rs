@@ -1,4 +1,4 @@
-//! How a controller learns that its Node changed: a watch of its own, or a share of one for many nodes.
+//! Watches of Node objects: one per node, or one shared by all nodes of the process.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,81 +15,81 @@ use vk_supervisor::{Supervisor, task};
 
 use super::desired::is_our_apply;
 
-/// What is known of a Node.
+/// An observed state of a Node.
 #[derive(Clone, Debug)]
-pub enum Sight {
-    /// It looks like this.
-    Seen(Arc<Node>),
-    /// It is not there.
-    Missing,
+pub enum NodeObservation {
+    /// The Node exists.
+    Present(Arc<Node>),
+    /// The Node does not exist.
+    Absent,
 }
 
-/// Sights of one Node, newest last; may skip what is outdated.
-pub type Sights = BoxStream<'static, Sight>;
+/// Observations of one Node, newest last. Outdated ones may be skipped.
+pub type NodeObservations = BoxStream<'static, NodeObservation>;
 
-/// A watch of one Node alone: all that a node identity may have.
-pub fn one(client: Client, name: &str) -> Sights {
+/// Watches a single Node, which is all that a node identity may watch.
+pub fn watch_one(client: Client, name: &str) -> NodeObservations {
     let selector = Selector { fields: Some(format!("metadata.name={name}")), labels: None };
-    let mut seen_in_listing = false;
+    let mut found_in_list = false;
     Objects::<Node>::all(client)
         .watch(&selector)
-        .filter_map(move |change| {
-            future::ready(match change {
+        .filter_map(move |event| {
+            future::ready(match event {
                 WatchEvent::Restarted => {
-                    seen_in_listing = false;
+                    found_in_list = false;
                     None
                 }
                 WatchEvent::Applied(node) => {
-                    seen_in_listing = true;
-                    Some(Sight::Seen(slim(node)))
+                    found_in_list = true;
+                    Some(NodeObservation::Present(slim(node)))
                 }
-                WatchEvent::Deleted(_) => Some(Sight::Missing),
-                WatchEvent::Listed => (!seen_in_listing).then_some(Sight::Missing),
+                WatchEvent::Deleted(_) => Some(NodeObservation::Absent),
+                WatchEvent::Listed => (!found_in_list).then_some(NodeObservation::Absent),
                 WatchEvent::Error(_) => None,
             })
         })
         .boxed()
 }
 
-/// One watch for all nodes of the process, which needs the right to watch nodes.
+/// One watch for all nodes of the process. Needs permission to watch nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Shared {
-    nodes: Arc<Mutex<HashMap<String, watch::Sender<Option<Sight>>>>>,
+pub struct SharedNodeWatch {
+    nodes: Arc<Mutex<HashMap<String, watch::Sender<Option<NodeObservation>>>>>,
 }
 
-impl Shared {
-    /// Watches the nodes that carry these labels. The task belongs to the supervisor.
+impl SharedNodeWatch {
+    /// Watches the nodes with these labels. The supervisor owns the task.
     pub fn start(client: Client, labels: &str, supervisor: &Supervisor) -> Self {
         let shared = Self::default();
         let selector = Selector { fields: None, labels: Some(labels.to_owned()) };
-        let (hub, guard) = (shared.clone(), supervisor.clone());
+        let (watch, stop) = (shared.clone(), supervisor.clone());
         supervisor.spawn("nodes watch", task::Kind::Critical, async move {
-            let changes = Objects::<Node>::all(client).watch(&selector);
+            let events = Objects::<Node>::all(client).watch(&selector);
             tokio::select! {
-                () = hub.run(changes.boxed()) => {}
-                () = guard.stopping() => {}
+                () = watch.run(events.boxed()) => {}
+                () = stop.stopping() => {}
             }
         });
         shared
     }
 
-    async fn run(&self, mut changes: BoxStream<'static, WatchEvent<Node>>) {
+    async fn run(&self, mut events: BoxStream<'static, WatchEvent<Node>>) {
         let mut listed = HashSet::new();
-        while let Some(change) = changes.next().await {
-            match change {
+        while let Some(event) = events.next().await {
+            match event {
                 WatchEvent::Restarted => listed.clear(),
                 WatchEvent::Applied(node) => {
                     let name = node.metadata.name.clone().unwrap_or_default();
                     listed.insert(name.clone());
-                    self.tell(&name, Sight::Seen(slim(node)));
+                    self.publish(&name, NodeObservation::Present(slim(node)));
                 }
                 WatchEvent::Deleted(node) => {
-                    self.tell(node.metadata.name.as_deref().unwrap_or_default(), Sight::Missing);
+                    self.publish(node.metadata.name.as_deref().unwrap_or_default(), NodeObservation::Absent);
                 }
                 WatchEvent::Listed => {
                     let names: Vec<String> = self.nodes.lock().keys().cloned().collect();
                     for name in names.iter().filter(|name| !listed.contains(*name)) {
-                        self.tell(name, Sight::Missing);
+                        self.publish(name, NodeObservation::Absent);
                     }
                     listed.clear();
                 }
@@ -98,24 +98,24 @@ impl Shared {
         }
     }
 
-    fn tell(&self, name: &str, sight: Sight) {
+    fn publish(&self, name: &str, observation: NodeObservation) {
         if let Some(sender) = self.nodes.lock().get(name) {
-            sender.send_replace(Some(sight));
+            sender.send_replace(Some(observation));
         }
     }
 
-    /// The sights of one of the nodes. Only the newest is kept for a slow reader.
-    pub fn of(&self, name: &str) -> Sights {
+    /// Observations of one node. A slow reader only gets the newest.
+    pub fn subscribe(&self, name: &str) -> NodeObservations {
         let receiver = self.nodes.lock().entry(name.to_owned()).or_default().subscribe();
         WatchStream::new(receiver).filter_map(future::ready).boxed()
     }
 }
 
-/// A Node without what the controller never looks at.
+/// Drops the parts of a Node that the controller does not use.
 fn slim(mut node: Node) -> Arc<Node> {
-    // The owners of all fields matter only when adopting.
-    let foreign = |all: &BTreeMap<String, String>| all.keys().any(|key| key.contains("/last-applied-"));
-    if !node.metadata.annotations.as_ref().is_some_and(foreign)
+    // Other managers' fields only matter for the migration from the Go original.
+    let from_go = |all: &BTreeMap<String, String>| all.keys().any(|key| key.contains("/last-applied-"));
+    if !node.metadata.annotations.as_ref().is_some_and(from_go)
         && let Some(entries) = &mut node.metadata.managed_fields
     {
         entries.retain(is_our_apply);

@@ -1,11 +1,11 @@
-//! What a container starts with: its environment, command and arguments.
+//! Environment, command and arguments of a container.
 //!
-//! Precedence is the kubelet's: sources of `envFrom` in their order, each over the one before; then `env` in its order,
-//! each over what is there, its value expanded with what is known so far and with the service variables; then the service
-//! variables whose names are free.
+//! Precedence is the kubelet's: first `envFrom` in order, later sources override earlier ones; then `env` in order, which
+//! overrides, with values expanded from the variables so far and the service variables; then service variables whose names
+//! are not taken.
 //!
-//! The order is one that a kubelet could have made (it takes its own from a map) and always the same: variables stand
-//! where their name came up first, those of one source of `envFrom` sorted by name; service variables follow, sorted.
+//! The order is deterministic and one that a kubelet could produce (its own order comes from a map): each variable is at its
+//! first occurrence, the variables of one `envFrom` source are sorted by name, and sorted service variables come last.
 
 mod file;
 
@@ -23,62 +23,64 @@ use vk_provider::{
 };
 
 use super::{
-    amounts,
     expansion::expand,
-    fields,
-    objects::{Needs, Objects, Remark, namespace, remark, unresolved},
-    services,
+    fetched_objects::{FetchedObjects, RequiredObjects, ResolveWarning, add_warning, namespace, unresolved},
+    field_ref, resource_field_ref, service_env,
 };
 
-/// What has to be read before [`container`] can answer.
-pub(crate) fn needs(pod: &Pod, name: &str) -> Result<Needs> {
-    let view = View::of(pod, name)?;
-    let mut needs = Needs { services: service_links(pod), kubernetes_service: true, ..Needs::default() };
-    for source in view.env_from {
+/// The objects that [`container`] needs.
+pub(crate) fn required_objects(pod: &Pod, name: &str) -> Result<RequiredObjects> {
+    let container_fields = ContainerFields::of(pod, name)?;
+    let mut required = RequiredObjects {
+        services: service_links(pod),
+        kubernetes_service: true,
+        ..RequiredObjects::default()
+    };
+    for source in container_fields.env_from {
         if let Some(map) = &source.config_map_ref {
-            needs.config_map(&map.name, map.optional == Some(true));
+            required.config_map(&map.name, map.optional == Some(true));
         } else if let Some(secret) = &source.secret_ref {
-            needs.secret(&secret.name, secret.optional == Some(true));
+            required.secret(&secret.name, secret.optional == Some(true));
         }
     }
-    for source in view.env.iter().filter_map(source) {
-        match Source::of(source) {
-            Some(Source::ConfigMap { name, optional, .. }) => needs.config_map(name, optional),
-            Some(Source::Secret { name, optional, .. }) => needs.secret(name, optional),
+    for source in container_fields.env.iter().filter_map(source) {
+        match ValueSource::of(source) {
+            Some(ValueSource::ConfigMap { name, optional, .. }) => required.config_map(name, optional),
+            Some(ValueSource::Secret { name, optional, .. }) => required.secret(name, optional),
             _ => {}
         }
     }
-    Ok(needs)
+    Ok(required)
 }
 
-/// Environment, command and arguments of a container of any sort. The error is `Unresolved` where something mandatory is
-/// missing, `Invalid` where the pod asks for what no kubelet gives.
+/// Environment, command and arguments of a container of any type. The error is `Unresolved` if something mandatory is
+/// missing, and `Invalid` if a kubelet would reject the spec too.
 pub(crate) fn container(
     pod: &Pod,
     name: &str,
     facts: &Facts,
     node: &NodeFacts,
-    objects: &Objects,
-) -> Result<(ContainerInputs, Vec<Remark>)> {
-    let view = View::of(pod, name)?;
+    objects: &FetchedObjects,
+) -> Result<(ContainerInputs, Vec<ResolveWarning>)> {
+    let container_fields = ContainerFields::of(pod, name)?;
     let services: &[Arc<Service>] = &objects.services;
-    let services = services::variables(services, namespace(pod), service_links(pod));
-    let mut remarks = Vec::new();
+    let services = service_env::variables(services, namespace(pod), service_links(pod));
+    let mut warnings = Vec::new();
     let mut variables = Variables::default();
-    for source in view.env_from {
-        take_all(&mut variables, pod, source, objects, &mut remarks)?;
+    for source in container_fields.env_from {
+        add_all_keys(&mut variables, pod, source, objects, &mut warnings)?;
     }
-    for variable in view.env {
+    for variable in container_fields.env {
         let value = match (variable.value.as_deref().filter(|value| !value.is_empty()), source(variable)) {
-            (Some(value), _) => Some(expand(value, |name| variables.known(name, &services)).into_owned()),
-            (None, Some(source)) => match Source::of(source) {
-                Some(source) => source.value(pod, &view, facts, node, objects, &mut remarks)?,
+            (Some(value), _) => Some(expand(value, |name| variables.get(name, &services)).into_owned()),
+            (None, Some(source)) => match ValueSource::of(source) {
+                Some(source) => source.value(pod, &container_fields, facts, node, objects, &mut warnings)?,
                 None => Some(String::new()),
             },
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
-            without_nul(&value, || format!("variable {}", variable.name))?;
+            reject_nul(&value, || format!("variable {}", variable.name))?;
             variables.set(&variable.name, value);
         }
     }
@@ -87,22 +89,22 @@ pub(crate) fn container(
     }
     let expanded = |list: &[String]| -> Option<Vec<String>> {
         let none = BTreeMap::new();
-        let text = |text: &String| expand(text, |name| variables.known(name, &none)).into_owned();
+        let text = |text: &String| expand(text, |name| variables.get(name, &none)).into_owned();
         (!list.is_empty()).then(|| list.iter().map(text).collect())
     };
-    let (command, args) = (expanded(view.command), expanded(view.args));
+    let (command, args) = (expanded(container_fields.command), expanded(container_fields.args));
     for text in command.iter().chain(&args).flatten() {
-        without_nul(text, || "the command line".to_owned())?;
+        reject_nul(text, || "the command line".to_owned())?;
     }
-    Ok((ContainerInputs { env: variables.list, command, args }, remarks))
+    Ok((ContainerInputs { env: variables.list, command, args }, warnings))
 }
 
-/// Whether the pod hears of all services of its namespace; the API server writes `true` where nothing was said.
+/// Whether the pod gets variables for all services of its namespace. The API server defaults it to `true`.
 fn service_links(pod: &Pod) -> bool {
     pod.spec.as_ref().is_none_or(|spec| spec.enable_service_links != Some(false))
 }
 
-/// Where the value comes from, when it comes from elsewhere: a value that is written out wins.
+/// The source of the value. A literal value takes precedence.
 fn source(variable: &EnvVar) -> Option<&EnvVarSource> {
     variable.value_from.as_ref().filter(|_| variable.value.as_deref().unwrap_or_default().is_empty())
 }
@@ -111,78 +113,80 @@ fn source(variable: &EnvVar) -> Option<&EnvVarSource> {
 #[derive(Default)]
 struct Variables {
     list: Vec<(String, String)>,
-    places: HashMap<String, usize>,
+    positions: HashMap<String, usize>,
 }
 
 impl Variables {
-    /// Sets a variable, in its old place where it has one.
+    /// Sets a variable. An existing variable keeps its position.
     fn set(&mut self, name: &str, value: String) {
-        match self.places.get(name) {
-            Some(place) => self.list[*place].1 = value,
+        match self.positions.get(name) {
+            Some(index) => self.list[*index].1 = value,
             None => self.add(name.to_owned(), value),
         }
     }
 
-    /// Adds a variable unless there is one of that name.
+    /// Adds a variable unless the name is taken.
     fn add(&mut self, name: String, value: String) {
-        if !self.places.contains_key(&name) {
-            self.places.insert(name.clone(), self.list.len());
+        if !self.positions.contains_key(&name) {
+            self.positions.insert(name.clone(), self.list.len());
             self.list.push((name, value));
         }
     }
 
-    fn known<'a>(&'a self, name: &str, services: &'a BTreeMap<String, String>) -> Option<&'a str> {
-        let own = self.places.get(name).map(|place| self.list[*place].1.as_str());
+    fn get<'a>(&'a self, name: &str, services: &'a BTreeMap<String, String>) -> Option<&'a str> {
+        let own = self.positions.get(name).map(|index| self.list[*index].1.as_str());
         own.or_else(|| services.get(name).map(String::as_str))
     }
 }
 
-/// Whether the operating system takes such a name. A kubelet passes every key on; the API server lets none through that
-/// fails here, so this is for objects that came another way.
-fn fits(name: &str) -> bool {
+/// Whether the operating system accepts the name. The kubelet does not check this because the API server rejects such names;
+/// the check covers objects that were stored another way.
+fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// The API server takes a byte 0, the kubelet passes it on, and then no runtime can start the container.
-fn without_nul(text: &str, what: impl FnOnce() -> String) -> Result<()> {
+/// Rejects NUL bytes. The API server and the kubelet accept them, but no runtime can start the container.
+fn reject_nul(text: &str, what: impl FnOnce() -> String) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::invalid(format!(
-            "{} holds a byte 0, with which no program can be started",
+            "{} contains a NUL byte, so the container cannot be started",
             what()
         )));
     }
     Ok(())
 }
 
-/// All keys of a ConfigMap or a Secret as variables.
-fn take_all(
+/// Adds all keys of a ConfigMap or Secret as variables.
+fn add_all_keys(
     variables: &mut Variables,
     pod: &Pod,
     source: &EnvFromSource,
-    objects: &Objects,
-    remarks: &mut Vec<Remark>,
+    objects: &FetchedObjects,
+    warnings: &mut Vec<ResolveWarning>,
 ) -> Result<()> {
     let prefix = source.prefix.as_deref().unwrap_or_default();
     let mut skipped = Vec::new();
-    let mut take = |key: &str, value: Option<&str>| {
+    let mut add = |key: &str, value: Option<&str>| {
         let name = format!("{prefix}{key}");
         match value {
-            Some(value) if fits(&name) && !value.contains('\0') => variables.set(&name, value.to_owned()),
+            Some(value) if is_valid_name(&name) && !value.contains('\0') => {
+                variables.set(&name, value.to_owned())
+            }
             _ => skipped.push(name),
         }
     };
     let object = if let Some(reference) = &source.config_map_ref {
         let optional = reference.optional == Some(true);
-        let map = objects.config_map(pod, &reference.name, optional, remarks)?;
+        let map = objects.config_map(pod, &reference.name, optional, warnings)?;
         for (key, value) in map.and_then(|map| map.data.as_ref()).into_iter().flatten() {
-            take(key, Some(value));
+            add(key, Some(value));
         }
         Reference::new(ReferenceKind::ConfigMap, namespace(pod), &reference.name)
     } else if let Some(reference) = &source.secret_ref {
         let optional = reference.optional == Some(true);
-        let secret = objects.secret(pod, &reference.name, optional, remarks)?;
+        let secret = objects.secret(pod, &reference.name, optional, warnings)?;
         for (key, value) in secret.and_then(|secret| secret.data.as_ref()).into_iter().flatten() {
-            take(key, std::str::from_utf8(&value.0).ok());
+            add(key, std::str::from_utf8(&value.0).ok());
         }
         Reference::new(ReferenceKind::Secret, namespace(pod), &reference.name)
     } else {
@@ -190,27 +194,27 @@ fn take_all(
     };
     if !skipped.is_empty() {
         skipped.sort();
-        remark(remarks, Remark::Skipped { source: object, names: skipped });
+        add_warning(warnings, ResolveWarning::SkippedKeys { source: object, names: skipped });
     }
     Ok(())
 }
 
-/// One of the places that a value can come from.
-enum Source<'a> {
+/// The source of a variable's value.
+enum ValueSource<'a> {
     Field(&'a k8s_openapi::api::core::v1::ObjectFieldSelector),
-    Amount(&'a k8s_openapi::api::core::v1::ResourceFieldSelector),
+    Resource(&'a k8s_openapi::api::core::v1::ResourceFieldSelector),
     ConfigMap { name: &'a str, key: &'a str, optional: bool },
     Secret { name: &'a str, key: &'a str, optional: bool },
     File(&'a k8s_openapi::api::core::v1::FileKeySelector),
 }
 
-impl<'a> Source<'a> {
+impl<'a> ValueSource<'a> {
     fn of(source: &'a EnvVarSource) -> Option<Self> {
         if let Some(field) = &source.field_ref {
             return Some(Self::Field(field));
         }
         if let Some(field) = &source.resource_field_ref {
-            return Some(Self::Amount(field));
+            return Some(Self::Resource(field));
         }
         if let Some(map) = &source.config_map_key_ref {
             return Some(Self::ConfigMap {
@@ -226,62 +230,64 @@ impl<'a> Source<'a> {
         source.file_key_ref.as_ref().map(Self::File)
     }
 
-    /// The value; `None` where it may be missing and is, so that the variable stays as it was.
+    /// The value; `None` if it is optional and missing, so that the variable is unchanged.
     fn value(
         &self,
         pod: &Pod,
-        view: &View<'_>,
+        container_fields: &ContainerFields<'_>,
         facts: &Facts,
         node: &NodeFacts,
-        objects: &Objects,
-        remarks: &mut Vec<Remark>,
+        objects: &FetchedObjects,
+        warnings: &mut Vec<ResolveWarning>,
     ) -> Result<Option<String>> {
         match self {
-            Self::Field(field) => fields::variable(field, pod, facts, node).map(Some),
-            Self::Amount(field) => amounts::variable(field, pod, view.resources, node).map(Some),
+            Self::Field(field) => field_ref::variable(field, pod, facts, node).map(Some),
+            Self::Resource(field) => {
+                resource_field_ref::variable(field, pod, container_fields.resources, node).map(Some)
+            }
             Self::ConfigMap { name, key, optional } => {
-                let Some(map) = objects.config_map(pod, name, *optional, remarks)? else { return Ok(None) };
+                let Some(map) = objects.config_map(pod, name, *optional, warnings)? else { return Ok(None) };
                 let reference = Reference::new(ReferenceKind::ConfigMap, namespace(pod), *name).key(*key);
                 let value = map.data.as_ref().and_then(|data| data.get(*key));
                 let value = value.map(|value| text(value.as_bytes(), &reference)).transpose()?;
-                present(value, reference, *optional, remarks)
+                check_present(value, reference, *optional, warnings)
             }
             Self::Secret { name, key, optional } => {
-                let Some(secret) = objects.secret(pod, name, *optional, remarks)? else { return Ok(None) };
+                let Some(secret) = objects.secret(pod, name, *optional, warnings)? else { return Ok(None) };
                 let reference = Reference::new(ReferenceKind::Secret, namespace(pod), *name).key(*key);
                 let value = secret.data.as_ref().and_then(|data| data.get(*key));
                 let value = value.map(|value| text(&value.0, &reference)).transpose()?;
-                present(value, reference, *optional, remarks)
+                check_present(value, reference, *optional, warnings)
             }
-            Self::File(file) => file::value(file, pod, facts, remarks),
+            Self::File(file) => file::value(file, pod, facts, warnings),
         }
     }
 }
 
-/// The value of a key as a variable can hold it.
+/// The value of a key as text.
 fn text(bytes: &[u8], reference: &Reference) -> Result<String> {
     let fault = match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => return Ok(text.to_owned()),
-        Ok(_) => "holds a byte 0",
+        Ok(_) => "contains a NUL byte",
         Err(_) => "is not UTF-8",
     };
     let Reference { kind, namespace, name, key, .. } = reference;
     let key = key.as_deref().unwrap_or_default();
     let message = format!(
-        "the value of key {key} in {kind:?} {namespace}/{name} {fault} and cannot be a variable: mount it as a file"
+        "the value of key {key} in {kind:?} {namespace}/{name} {fault} and cannot be an environment variable; mount it as a file"
     );
     Err(unresolved(reference.clone(), message))
 }
 
-/// The value of a key that may be missing, or must not.
-fn present(
+/// Handles a missing key: a warning if it is optional, an error otherwise.
+fn check_present(
     value: Option<String>,
     reference: Reference,
     optional: bool,
-    remarks: &mut Vec<Remark>,
+    warnings: &mut Vec<ResolveWarning>,
 ) -> Result<Option<String>> {
     if value.is_none() && optional {
-        remark(remarks, Remark::Missing(reference));
+        add_warning(warnings, ResolveWarning::MissingOptional(reference));
         return Ok(None);
     }
     value.map(Some).ok_or_else(|| {
@@ -294,8 +300,8 @@ fn present(
     })
 }
 
-/// What the three sorts of container have in common.
-struct View<'a> {
+/// The fields that all container types have in common.
+struct ContainerFields<'a> {
     env: &'a [EnvVar],
     env_from: &'a [EnvFromSource],
     command: &'a [String],
@@ -303,7 +309,7 @@ struct View<'a> {
     resources: Option<&'a ResourceRequirements>,
 }
 
-impl<'a> View<'a> {
+impl<'a> ContainerFields<'a> {
     fn of(pod: &'a Pod, name: &str) -> Result<Self> {
         let spec = pod.spec.as_ref();
         let init = spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -317,9 +323,9 @@ impl<'a> View<'a> {
     }
 }
 
-macro_rules! view {
+macro_rules! impl_from_container {
     ($container:ty) => {
-        impl<'a> From<&'a $container> for View<'a> {
+        impl<'a> From<&'a $container> for ContainerFields<'a> {
             fn from(container: &'a $container) -> Self {
                 Self {
                     env: container.env.as_deref().unwrap_or_default(),
@@ -333,8 +339,8 @@ macro_rules! view {
     };
 }
 
-view!(Container);
-view!(EphemeralContainer);
+impl_from_container!(Container);
+impl_from_container!(EphemeralContainer);
 
 #[cfg(test)]
 mod tests;

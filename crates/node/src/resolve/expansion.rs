@@ -1,12 +1,12 @@
-//! `$(NAME)` in values, commands and arguments, as a kubelet expands it.
+//! Expansion of `$(NAME)` in values, commands and arguments, like the kubelet's.
 //!
-//! The grammar is small: `$(NAME)` is replaced by the variable's value, or stays as it is when there is no such
-//! variable; `$$` is a plain `$`; any other `$` stands for itself. Names may hold anything but `)`. What was put in is
-//! not looked at again, so references cannot go round in circles.
+//! `$(NAME)` is replaced by the variable's value, or kept if there is no such variable; `$$` is a literal `$`; any other `$`
+//! stands for itself. Names may contain anything but `)`. Inserted values are not expanded again, so references cannot be
+//! circular.
 
 use std::borrow::Cow;
 
-/// Replaces what `lookup` knows. Text without `$` is handed back as it is.
+/// Expands references that `lookup` resolves. Text without `$` is returned unchanged.
 pub(crate) fn expand<'a, 'v>(text: &'a str, lookup: impl Fn(&str) -> Option<&'v str>) -> Cow<'a, str> {
     let Some(first) = text.find('$') else { return Cow::Borrowed(text) };
     let mut expanded = String::with_capacity(text.len());
@@ -24,7 +24,7 @@ pub(crate) fn expand<'a, 'v>(text: &'a str, lookup: impl Fn(&str) -> Option<&'v 
             }
             rest = behind;
         } else {
-            // Both bytes of `$$` and `$(` are used up, so that the second `$` of a pair starts nothing.
+            // Consume both bytes of `$$` and `$(`, so that the second `$` of a pair starts no reference.
             expanded.push('$');
             rest = after;
             if let Some(behind) = after.strip_prefix('$') {

@@ -1,11 +1,11 @@
-//! Objects of one kind that pods refer to, each read and kept current while somebody holds it.
+//! Cache of the objects of one kind that pods refer to. Each object is kept current while it is held.
 //!
-//! An object is read once and then watched, on a connection that such watches share. What cannot be watched, because there
-//! are too many or because it is not permitted, is read again when it is asked for and was read too long ago. Nothing is ever
-//! listed but by name, so that the rights of a node suffice.
+//! An object is read once and then watched, on a connection shared by these watches. If it cannot be watched, because there
+//! are too many watches or because it is not permitted, it is read again on request when the last read is too old. All
+//! requests are by name, so the permissions of a node are enough.
 
 mod kinds;
-mod reading;
+mod reader;
 
 use std::{
     collections::HashMap,
@@ -24,28 +24,28 @@ use vk_kube::{Client, Objects, objects::Object};
 use vk_provider::{Error, Result, error, resolve::ReferenceKind};
 use vk_supervisor::{Supervisor, task};
 
-use self::reading::Reading;
+use self::reader::ObjectReader;
 use super::Limits;
 
-/// How long a question waits for an object that was never read.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What is missing and not watched is looked for again when it is asked for, unless that was just now.
+/// How long a caller waits for the first read of an object.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum age of a failed read or a missing object that is not watched.
 const MISSING_TTL: Duration = Duration::from_secs(1);
 
-/// What a shelf needs to know of a kind.
-pub(super) trait Shelved: Object {
-    /// For references.
+/// A kind of object that can be cached.
+pub(super) trait CachedObject: Object {
+    /// Kind in references.
     const KIND: ReferenceKind;
 
-    /// Where objects of this kind are.
+    /// API client for this kind.
     fn objects(client: Client, namespace: &str) -> Objects<Self>;
 
-    /// It never changes again.
+    /// Whether the object never changes again.
     fn is_immutable(&self) -> bool {
         false
     }
 
-    /// Takes off what nobody needs. What kubectl applied last can be as large as the object itself.
+    /// Drops unused metadata. kubectl's last-applied annotation can be as large as the object itself.
     fn trim(&mut self) {
         let metadata = self.meta_mut();
         metadata.managed_fields = None;
@@ -55,24 +55,24 @@ pub(super) trait Shelved: Object {
     }
 }
 
-/// The objects of one kind that pods refer to. Clones are the same shelf.
-pub(super) struct ObjectCache<K: Shelved>(Arc<Inner<K>>);
+/// The cached objects of one kind. Clones share the cache.
+pub(super) struct ObjectCache<K: CachedObject>(Arc<Inner<K>>);
 
-struct Inner<K: Shelved> {
-    reads: Reads,
+struct Inner<K: CachedObject> {
+    context: CacheContext,
     entries: Mutex<HashMap<Key, Weak<Entry<K>>>>,
 }
 
-/// How the shelves of a library read.
+/// Dependencies shared by the caches of a node.
 #[derive(Clone)]
-pub(super) struct Reads {
+pub(super) struct CacheContext {
     pub(super) client: Client,
     pub(super) limits: Limits,
     pub(super) supervisor: Supervisor,
-    /// Watches that are open, of all shelves of a library.
+    /// Number of open watches of all caches of a node.
     pub(super) watching: Arc<AtomicUsize>,
-    /// The same for people, of all libraries.
-    pub(super) shown: Gauge,
+    /// Metric of open watches of all nodes.
+    pub(super) watch_gauge: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,69 +81,69 @@ struct Key {
     name: String,
 }
 
-/// An object that is kept current while somebody has this.
-pub(super) struct Entry<K: Shelved> {
+/// Handle of an object. The object is kept current while a handle exists.
+pub(super) struct Entry<K: CachedObject> {
     key: Key,
-    sight: Arc<watch::Sender<Sight<K>>>,
-    asked: Arc<Notify>,
-    shelf: Weak<Inner<K>>,
-    /// Ends the reading.
+    observation: Arc<watch::Sender<Observation<K>>>,
+    read_request: Arc<Notify>,
+    cache: Weak<Inner<K>>,
+    /// Stops the reader when dropped.
     _stop: oneshot::Sender<()>,
 }
 
-/// What is known of an object.
-struct Sight<K> {
+/// The last observed state of an object.
+struct Observation<K> {
     state: State<K>,
-    /// Counts what was new.
-    news: u64,
+    /// Incremented by every change.
+    revision: u64,
     at: Instant,
-    /// It is watched, or never changes: what is known is as good as new.
+    /// It is watched or immutable, so the state is current.
     live: bool,
 }
 
 enum State<K> {
     Unread,
     Missing,
-    There(Arc<K>),
+    Present(Arc<K>),
     Failed(error::Kind, String),
 }
 
 // === impl ObjectCache ===
 
-impl<K: Shelved> ObjectCache<K> {
-    pub(super) fn new(reads: Reads) -> Self {
-        Self(Arc::new(Inner { reads, entries: Mutex::default() }))
+impl<K: CachedObject> ObjectCache<K> {
+    pub(super) fn new(context: CacheContext) -> Self {
+        Self(Arc::new(Inner { context, entries: Mutex::default() }))
     }
 
-    /// Sees to it that the object is kept current as long as somebody has what this answers.
+    /// Returns a handle that keeps the object current.
     pub(super) fn hold(&self, namespace: &str, name: &str) -> Arc<Entry<K>> {
         let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
         let mut entries = self.0.entries.lock();
         if let Some(entry) = entries.get(&key).and_then(Weak::upgrade) {
             return entry;
         }
-        let unread = Sight { state: State::Unread, news: 0, at: Instant::now(), live: false };
+        let unread = Observation { state: State::Unread, revision: 0, at: Instant::now(), live: false };
         let (stop, stopped) = oneshot::channel();
         let entry = Arc::new(Entry {
             key: key.clone(),
-            sight: Arc::new(watch::Sender::new(unread)),
-            asked: Arc::default(),
-            shelf: Arc::downgrade(&self.0),
+            observation: Arc::new(watch::Sender::new(unread)),
+            read_request: Arc::default(),
+            cache: Arc::downgrade(&self.0),
             _stop: stop,
         });
-        let reading = Reading {
-            objects: K::objects(self.0.reads.client.clone(), namespace),
+        let reader = ObjectReader {
+            objects: K::objects(self.0.context.client.clone(), namespace),
             key: key.clone(),
-            sight: Arc::clone(&entry.sight),
-            asked: Arc::clone(&entry.asked),
-            reads: self.0.reads.clone(),
+            observation: Arc::clone(&entry.observation),
+            read_request: Arc::clone(&entry.read_request),
+            context: self.0.context.clone(),
             rng: StdRng::from_rng(&mut rand::rng()),
         };
-        let (supervisor, what) = (&self.0.reads.supervisor, format!("{:?} {namespace}/{name}", K::KIND));
+        let (supervisor, what) = (&self.0.context.supervisor, format!("{:?} {namespace}/{name}", K::KIND));
         let guard = supervisor.clone();
         supervisor.spawn(what, task::Kind::Work, async move {
             tokio::select! {
-                () = reading.run() => {}
+                () = reader.run() => {}
                 _ = stopped => {}
                 () = guard.stopping() => {}
             }
@@ -152,13 +152,13 @@ impl<K: Shelved> ObjectCache<K> {
         entry
     }
 
-    /// How many objects are held.
+    /// Number of held objects.
     pub(super) fn len(&self) -> usize {
         self.0.entries.lock().len()
     }
 }
 
-impl<K: Shelved> Clone for ObjectCache<K> {
+impl<K: CachedObject> Clone for ObjectCache<K> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -166,91 +166,95 @@ impl<K: Shelved> Clone for ObjectCache<K> {
 
 // === impl Entry ===
 
-impl<K: Shelved> Entry<K> {
-    /// The object, or `None` when there is none of that name.
+impl<K: CachedObject> Entry<K> {
+    /// The object; `None` if it does not exist.
     pub(super) async fn read(&self) -> Result<Option<Arc<K>>> {
-        self.look().await.0
+        self.read_and_subscribe().await.0
     }
 
-    /// The same, and what becomes known of it after that.
-    pub(super) async fn look(&self) -> (Result<Option<Arc<K>>>, Changes<K>) {
-        let mut sights = self.sight.subscribe();
-        let (old, asked) = {
-            let sight = sights.borrow_and_update();
-            let shelf = self.shelf.upgrade();
-            let ttl = match sight.state {
+    /// Reads the object and returns a subscription to later changes.
+    pub(super) async fn read_and_subscribe(&self) -> (Result<Option<Arc<K>>>, Changes<K>) {
+        let mut observations = self.observation.subscribe();
+        let (stale, requested_at) = {
+            let observation = observations.borrow_and_update();
+            let cache = self.cache.upgrade();
+            let ttl = match observation.state {
                 State::Missing | State::Failed(..) => MISSING_TTL,
-                _ => shelf.map_or(Duration::ZERO, |shelf| shelf.reads.limits.ttl),
+                _ => cache.map_or(Duration::ZERO, |cache| cache.context.limits.ttl),
             };
-            let known = !matches!(sight.state, State::Unread);
-            (known && !sight.live && sight.at.elapsed() >= ttl, Instant::now())
+            let known = !matches!(observation.state, State::Unread);
+            (known && !observation.live && observation.at.elapsed() >= ttl, Instant::now())
         };
-        if old {
-            self.asked.notify_one();
+        if stale {
+            self.read_request.notify_one();
         }
-        let fresh = |sight: &Sight<K>| match sight.state {
+        let fresh = |observation: &Observation<K>| match observation.state {
             State::Unread => false,
-            _ => !old || sight.live || sight.at >= asked,
+            _ => !stale || observation.live || observation.at >= requested_at,
         };
-        // What is known and cannot be read again is better than nothing: pods must start while the API server is away.
-        drop(tokio::time::timeout(PATIENCE, sights.wait_for(fresh)).await);
-        let sight = sights.borrow_and_update();
-        let answer = match &sight.state {
-            State::There(object) => Ok(Some(Arc::clone(object))),
+        // If it cannot be read again, use the last observed state: pods must start during an API server outage.
+        drop(tokio::time::timeout(READ_TIMEOUT, observations.wait_for(fresh)).await);
+        let observation = observations.borrow_and_update();
+        let answer = match &observation.state {
+            State::Present(object) => Ok(Some(Arc::clone(object))),
             State::Missing => Ok(None),
             State::Failed(kind, message) => Err(Error::new(kind.clone(), message.clone())),
             State::Unread => {
                 let Key { namespace, name } = &self.key;
                 let kind = K::KIND;
                 Err(Error::unavailable(format!(
-                    "read {kind:?} {namespace}/{name}: no answer within {PATIENCE:?}"
+                    "read {kind:?} {namespace}/{name}: no answer within {READ_TIMEOUT:?}"
                 )))
             }
         };
-        let news = sight.news;
-        drop(sight);
-        (answer, Changes { sights, news })
+        let revision = observation.revision;
+        drop(observation);
+        (answer, Changes { observations, revision })
     }
 
-    /// Resolves when the object is there and fits.
+    /// Resolves when the object exists and `fits`.
     pub(super) async fn appeared(&self, fits: impl Fn(&K) -> bool) {
-        let mut sights = self.sight.subscribe();
-        let there = |sight: &Sight<K>| matches!(&sight.state, State::There(object) if fits(object));
+        let mut observations = self.observation.subscribe();
+        let present = |observation: &Observation<K>| matches!(&observation.state, State::Present(object) if fits(object));
         loop {
-            // Where nothing is watched, somebody has to ask.
-            let waited = tokio::time::timeout(PATIENCE, sights.wait_for(there)).await;
+            // Without a watch, request another read.
+            let waited = tokio::time::timeout(READ_TIMEOUT, observations.wait_for(present)).await;
             match waited {
                 Ok(_) => return,
-                Err(_) if self.sight.borrow().live => {}
-                Err(_) => self.asked.notify_one(),
+                Err(_) if self.observation.borrow().live => {}
+                Err(_) => self.read_request.notify_one(),
             }
         }
     }
 }
 
-/// What becomes known of an object.
+/// Subscription to the changes of an object.
 pub(super) struct Changes<K> {
-    sights: watch::Receiver<Sight<K>>,
-    news: u64,
+    observations: watch::Receiver<Observation<K>>,
+    revision: u64,
 }
 
-impl<K: Shelved> Changes<K> {
-    /// Resolves at the next news. To have read the same once more is none.
+impl<K: CachedObject> Changes<K> {
+    /// Resolves at the next change. Reading the same version again is not a change.
     pub(super) async fn next(&mut self) {
-        let known = self.news;
-        let news = self.sights.wait_for(|sight| sight.news != known).await.map(|sight| sight.news);
-        match news {
-            Ok(news) => self.news = news,
+        let known = self.revision;
+        let revision = self
+            .observations
+            .wait_for(|observation| observation.revision != known)
+            .await
+            .map(|observation| observation.revision);
+        match revision {
+            Ok(revision) => self.revision = revision,
             Err(_) => std::future::pending().await,
         }
     }
 }
 
-impl<K: Shelved> Drop for Entry<K> {
+impl<K: CachedObject> Drop for Entry<K> {
     fn drop(&mut self) {
-        let Some(shelf) = self.shelf.upgrade() else { return };
-        let mut entries = shelf.entries.lock();
-        // Somebody may have come back for it already.
+        let Some(cache) = self.cache.upgrade() else { return };
+        let mut entries = cache.entries.lock();
+        // A new handle may exist already.
         if entries.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
             entries.remove(&self.key);
         }

@@ -1,4 +1,4 @@
-//! Answers what one pod refers to.
+//! The resolver of one pod.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,37 +25,37 @@ use vk_provider::{
 };
 
 use super::{
-    ResolverFactory, env, notes,
-    object_cache::{Entry, ObjectCache, Shelved},
-    objects::{Need, Needs, Objects, TokenKey, TrustKey},
+    ResolverFactory, env, events,
+    fetched_objects::{FetchedObjects, RequiredObjects, Requirement, TokenKey, TrustBundleKey},
+    object_cache::{CachedObject, Entry, ObjectCache},
     references::References,
-    registry, storage,
+    registry,
     tokens::{self, Tokens},
-    trust, volume,
+    trust_bundle, volume_claim, volume_stream,
 };
 
-/// How long to wait before asking again for what cannot be watched.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Delay before a retry for objects that cannot be watched.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Answers what one pod refers to. Clones answer for the same pod.
+/// Resolves what one pod refers to. Clones are for the same pod.
 #[derive(Clone)]
 pub struct PodResolver(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) library: ResolverFactory,
+    pub(super) factory: ResolverFactory,
     pub(super) reference: PodRef,
-    /// The pod as it is now; `None` when it is gone.
+    /// The current pod; `None` after it is gone.
     pub(super) pod: watch::Sender<Option<Arc<Pod>>>,
     pub(super) tokens: Tokens,
-    /// What the pod's containers needed: kept current until the pod goes, so that they can start again at any time.
-    held: Mutex<Holds>,
-    /// What people have heard.
-    told: Mutex<HashSet<(String, String)>>,
+    /// Objects that the containers needed. They are kept current until the pod is gone, so containers can restart any time.
+    held: Mutex<HeldObjects>,
+    /// Reason and message of events that were published.
+    published: Mutex<HashSet<(String, String)>>,
 }
 
-/// Objects that are kept current.
+/// Handles of objects that are kept current.
 #[derive(Clone, Default)]
-pub(super) struct Holds {
+pub(super) struct HeldObjects {
     pub(super) config_maps: BTreeMap<String, Arc<Entry<ConfigMap>>>,
     pub(super) secrets: BTreeMap<String, Arc<Entry<Secret>>>,
     runtime_class: Option<Arc<Entry<RuntimeClass>>>,
@@ -64,18 +64,18 @@ pub(super) struct Holds {
 // === impl PodResolver ===
 
 impl PodResolver {
-    pub(super) fn new(library: ResolverFactory, pod: &Arc<Pod>) -> Self {
+    pub(super) fn new(factory: ResolverFactory, pod: &Arc<Pod>) -> Self {
         Self(Arc::new(Inner {
-            library,
+            factory,
             reference: PodRef::of(pod).unwrap_or_else(|| PodRef::new("", "", "")),
             pod: watch::Sender::new(Some(Arc::clone(pod))),
             tokens: Tokens::default(),
             held: Mutex::default(),
-            told: Mutex::default(),
+            published: Mutex::default(),
         }))
     }
 
-    /// The pod is like this now. Files that are made of its labels and annotations follow.
+    /// Updates the pod. Files made from its labels and annotations follow.
     pub fn update(&self, pod: &Arc<Pod>) {
         self.0.pod.send_if_modified(|known| {
             let Some(known) = known else { return false };
@@ -89,17 +89,17 @@ impl PodResolver {
         });
     }
 
-    /// The pod is gone: streams end, nothing is read on its behalf any more, and questions are answered with `NotFound`.
+    /// Ends the streams of a pod that is gone, stops reading on its behalf, and fails further requests with `NotFound`.
     pub fn close(&self) {
         self.0.pod.send_replace(None);
-        *self.0.held.lock() = Holds::default();
+        *self.0.held.lock() = HeldObjects::default();
         self.0.tokens.clear();
     }
 }
 
 impl Inner {
     pub(super) fn pod(&self) -> Result<Arc<Pod>> {
-        let gone = || Error::not_found(format!("pod {} is not there any more", self.reference));
+        let gone = || Error::not_found(format!("pod {} is gone", self.reference));
         self.pod.borrow().clone().ok_or_else(gone)
     }
 
@@ -107,78 +107,83 @@ impl Inner {
         &self.reference.namespace
     }
 
-    /// What was asked for stays current until the pod goes.
-    fn keep(&self, change: impl FnOnce(&mut Holds)) {
+    /// Keeps objects current until the pod is gone.
+    fn keep_current(&self, change: impl FnOnce(&mut HeldObjects)) {
         let pod = self.pod.borrow();
         if pod.is_some() {
             change(&mut self.held.lock());
         }
     }
 
-    /// Tells people, once.
-    pub(super) fn tell(&self, event: PodEvent) {
-        if self.told.lock().insert((event.reason.clone(), event.message.clone())) {
-            self.library.note(event);
+    /// Publishes an event unless it was published before.
+    pub(super) fn publish_once(&self, event: PodEvent) {
+        if self.published.lock().insert((event.reason.clone(), event.message.clone())) {
+            self.factory.publish(event);
         }
     }
 
-    /// What was told about this may be told again.
-    pub(super) fn untell(&self, reasons: &[&str], about: &str) {
-        self.told
+    /// Allows events with these reasons about this object to be published again.
+    pub(super) fn forget_published(&self, reasons: &[&str], about: &str) {
+        self.published
             .lock()
             .retain(|(reason, message)| !(reasons.contains(&reason.as_str()) && message.contains(about)));
     }
 
-    pub(super) fn hold(&self, needs: &Needs) -> Holds {
-        let (namespace, library) = (self.namespace(), &self.library.0);
-        Holds {
-            config_maps: held(&library.config_maps, namespace, &needs.config_maps),
-            secrets: held(&library.secrets, namespace, &needs.secrets),
+    pub(super) fn hold(&self, required: &RequiredObjects) -> HeldObjects {
+        let (namespace, factory) = (self.namespace(), &self.factory.0);
+        HeldObjects {
+            config_maps: hold_all(&factory.config_maps, namespace, &required.config_maps),
+            secrets: hold_all(&factory.secrets, namespace, &required.secrets),
             runtime_class: None,
         }
     }
 
-    /// All but the tokens.
-    pub(super) async fn gather(&self, needs: &Needs, holds: &Holds) -> Result<Objects> {
+    /// Fetches everything except tokens.
+    pub(super) async fn fetch(
+        &self,
+        required: &RequiredObjects,
+        holds: &HeldObjects,
+    ) -> Result<FetchedObjects> {
         let (config_maps, secrets) = future::try_join(read(&holds.config_maps), read(&holds.secrets)).await?;
         let mut services = Vec::new();
-        let catalogue = &self.library.0.services;
-        if needs.services {
-            services.extend(catalogue.of(self.namespace()).await?);
+        let services_cache = &self.factory.0.services;
+        if required.services {
+            services.extend(services_cache.in_namespace(self.namespace()).await?);
         }
-        if needs.kubernetes_service && !(needs.services && self.namespace() == "default") {
-            services.extend(catalogue.get("default", "kubernetes").await?);
+        if required.kubernetes_service && !(required.services && self.namespace() == "default") {
+            services.extend(services_cache.get("default", "kubernetes").await?);
         }
         let mut trust_bundles = BTreeMap::new();
-        for key in needs.trust_bundles.keys() {
-            trust_bundles.insert(TrustKey::clone(key), trust::bundles(self.library.client(), key).await?);
+        for key in required.trust_bundles.keys() {
+            trust_bundles
+                .insert(TrustBundleKey::clone(key), trust_bundle::read(self.factory.client(), key).await?);
         }
-        Ok(Objects { config_maps, secrets, services, trust_bundles, tokens: BTreeMap::new() })
+        Ok(FetchedObjects { config_maps, secrets, services, trust_bundles, tokens: BTreeMap::new() })
     }
 
     async fn environment(&self, name: &str, facts: &Facts) -> Result<ContainerInputs> {
         let pod = self.pod()?;
-        let needs = env::needs(&pod, name)?;
-        let holds = self.hold(&needs);
-        let objects = self.gather(&needs, &holds).await?;
-        self.keep(|held| {
+        let required = env::required_objects(&pod, name)?;
+        let holds = self.hold(&required);
+        let objects = self.fetch(&required, &holds).await?;
+        self.keep_current(|held| {
             held.config_maps.extend(holds.config_maps);
             held.secrets.extend(holds.secrets);
         });
-        let node = self.library.node();
+        let node = self.factory.node();
         let mut facts = facts.clone();
         if facts.host_ips.is_empty() {
             facts.host_ips.clone_from(&node.ips);
         }
-        let (inputs, remarks) = env::container(&pod, name, &facts, &node, &objects)?;
-        for remark in &remarks {
-            self.tell(notes::remarked(&self.reference, Some(name), remark));
+        let (inputs, warnings) = env::container(&pod, name, &facts, &node, &objects)?;
+        for warning in &warnings {
+            self.publish_once(events::for_warning(&self.reference, Some(name), warning));
         }
         Ok(inputs)
     }
 
-    /// Whether the pod names the object: nothing else is read, though our rights may go further.
-    fn permitted(&self, kind: ReferenceKind, name: &str) -> Result<()> {
+    /// Fails unless the pod references the object. Nothing else is read, even if our permissions allow it.
+    fn check_referenced(&self, kind: ReferenceKind, name: &str) -> Result<()> {
         let all = References::of(&*self.pod()?);
         let names = match kind {
             ReferenceKind::ConfigMap => &all.config_maps,
@@ -192,7 +197,7 @@ impl Inner {
         Err(Error::new(Kind::Denied, format!("pod {} does not refer to {reference}", self.reference)))
     }
 
-    async fn whole<K: Shelved>(&self, entry: &Entry<K>, name: &str) -> Result<Arc<K>> {
+    async fn read_required<K: CachedObject>(&self, entry: &Entry<K>, name: &str) -> Result<Arc<K>> {
         let found = entry.read().await?;
         found.ok_or_else(|| {
             let reference = Reference::new(K::KIND, self.namespace(), name);
@@ -202,15 +207,15 @@ impl Inner {
     }
 }
 
-fn held<K: Shelved>(
-    shelf: &ObjectCache<K>,
+fn hold_all<K: CachedObject>(
+    cache: &ObjectCache<K>,
     namespace: &str,
-    names: &BTreeMap<String, Need>,
+    names: &BTreeMap<String, Requirement>,
 ) -> BTreeMap<String, Arc<Entry<K>>> {
-    names.keys().map(|name| (name.clone(), shelf.hold(namespace, name))).collect()
+    names.keys().map(|name| (name.clone(), cache.hold(namespace, name))).collect()
 }
 
-async fn read<K: Shelved>(
+async fn read<K: CachedObject>(
     entries: &BTreeMap<String, Arc<Entry<K>>>,
 ) -> Result<BTreeMap<String, Option<Arc<K>>>> {
     let reads = entries.iter().map(|(name, entry)| async move { Ok((name.clone(), entry.read().await?)) });
@@ -220,40 +225,40 @@ async fn read<K: Shelved>(
 #[async_trait]
 impl Resolver for PodResolver {
     async fn container(&self, name: &str, facts: &Facts) -> Result<ContainerInputs> {
-        let answer = self.0.environment(name, facts).await;
-        match &answer {
+        let inputs = self.0.environment(name, facts).await;
+        match &inputs {
             Err(error) if *error.kind() == Kind::NotFound => debug!(error = error.report(), "no environment"),
             Err(error) => {
-                for event in notes::container_failed(&self.0.reference, name, error) {
-                    self.0.tell(event);
+                for event in events::container_failed(&self.0.reference, name, error) {
+                    self.0.publish_once(event);
                 }
             }
             Ok(_) => {}
         }
-        answer
+        inputs
     }
 
     fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>> {
-        volume::follow(Arc::clone(&self.0), name).boxed()
+        volume_stream::follow(Arc::clone(&self.0), name).boxed()
     }
 
     async fn config_map(&self, name: &str) -> Result<Arc<ConfigMap>> {
-        self.0.permitted(ReferenceKind::ConfigMap, name)?;
-        let entry = self.0.library.0.config_maps.hold(self.0.namespace(), name);
-        self.0.keep(|held| drop(held.config_maps.insert(name.to_owned(), Arc::clone(&entry))));
-        self.0.whole(&entry, name).await
+        self.0.check_referenced(ReferenceKind::ConfigMap, name)?;
+        let entry = self.0.factory.0.config_maps.hold(self.0.namespace(), name);
+        self.0.keep_current(|held| drop(held.config_maps.insert(name.to_owned(), Arc::clone(&entry))));
+        self.0.read_required(&entry, name).await
     }
 
     async fn secret(&self, name: &str) -> Result<Arc<Secret>> {
-        self.0.permitted(ReferenceKind::Secret, name)?;
-        let entry = self.0.library.0.secrets.hold(self.0.namespace(), name);
-        self.0.keep(|held| drop(held.secrets.insert(name.to_owned(), Arc::clone(&entry))));
-        self.0.whole(&entry, name).await
+        self.0.check_referenced(ReferenceKind::Secret, name)?;
+        let entry = self.0.factory.0.secrets.hold(self.0.namespace(), name);
+        self.0.keep_current(|held| drop(held.secrets.insert(name.to_owned(), Arc::clone(&entry))));
+        self.0.read_required(&entry, name).await
     }
 
     async fn services(&self) -> Result<Vec<Arc<Service>>> {
         self.0.pod()?;
-        self.0.library.0.services.of(self.0.namespace()).await
+        self.0.factory.0.services.in_namespace(self.0.namespace()).await
     }
 
     async fn token(&self, request: &TokenRequest) -> Result<Token> {
@@ -263,7 +268,7 @@ impl Resolver for PodResolver {
                 .lifetime
                 .map(|lifetime| i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX)),
         };
-        tokens::request(self.0.library.client(), &*self.0.pod()?, &key).await
+        tokens::request(self.0.factory.client(), &*self.0.pod()?, &key).await
     }
 
     async fn pull_credentials(&self, image: &str) -> Result<Vec<PullCredentials>> {
@@ -278,22 +283,22 @@ impl Resolver for PodResolver {
             }
         }
         if !missing.is_empty() {
-            self.0.tell(notes::pull_secrets_missing(&self.0.reference, &missing));
+            self.0.publish_once(events::pull_secrets_missing(&self.0.reference, &missing));
         }
         registry::credentials(image, &secrets)
     }
 
     async fn claim(&self, name: &str) -> Result<Claim> {
-        self.0.permitted(ReferenceKind::PersistentVolumeClaim, name)?;
-        storage::claim(self.0.library.client(), self.0.namespace(), name).await
+        self.0.check_referenced(ReferenceKind::PersistentVolumeClaim, name)?;
+        volume_claim::read(self.0.factory.client(), self.0.namespace(), name).await
     }
 
     async fn runtime_class(&self) -> Result<Option<Arc<RuntimeClass>>> {
         let pod = self.0.pod()?;
         let name = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
-        let entry = self.0.library.0.runtime_classes.hold("", name);
-        self.0.keep(|held| held.runtime_class = Some(Arc::clone(&entry)));
+        let entry = self.0.factory.0.runtime_classes.hold("", name);
+        self.0.keep_current(|held| held.runtime_class = Some(Arc::clone(&entry)));
         let found = entry.read().await?;
         found.map(Some).ok_or_else(|| {
             let reference = Reference::new(ReferenceKind::RuntimeClass, "", name);
@@ -302,32 +307,32 @@ impl Resolver for PodResolver {
     }
 
     fn node(&self) -> NodeFacts {
-        self.0.library.node()
+        self.0.factory.node()
     }
 
     async fn appeared(&self, reference: &Reference) {
-        let (library, namespace) = (&self.0.library.0, self.0.namespace());
-        let permitted = self.0.permitted(reference.kind, &reference.name).is_ok();
+        let (factory, namespace) = (&self.0.factory.0, self.0.namespace());
+        let referenced = self.0.check_referenced(reference.kind, &reference.name).is_ok();
         match reference.kind {
-            ReferenceKind::ConfigMap if permitted => {
+            ReferenceKind::ConfigMap if referenced => {
                 let has = |map: &ConfigMap, key: &str| {
                     map.data.as_ref().is_some_and(|data| data.contains_key(key))
                         || map.binary_data.as_ref().is_some_and(|data| data.contains_key(key))
                 };
                 let fits = |map: &ConfigMap| reference.key.as_deref().is_none_or(|key| has(map, key));
-                library.config_maps.hold(namespace, &reference.name).appeared(fits).await;
+                factory.config_maps.hold(namespace, &reference.name).appeared(fits).await;
             }
-            ReferenceKind::Secret if permitted => {
+            ReferenceKind::Secret if referenced => {
                 let has = |secret: &Secret, key: &str| {
                     secret.data.as_ref().is_some_and(|data| data.contains_key(key))
                 };
                 let fits = |secret: &Secret| reference.key.as_deref().is_none_or(|key| has(secret, key));
-                library.secrets.hold(namespace, &reference.name).appeared(fits).await;
+                factory.secrets.hold(namespace, &reference.name).appeared(fits).await;
             }
             ReferenceKind::RuntimeClass => {
-                library.runtime_classes.hold("", &reference.name).appeared(|_| true).await;
+                factory.runtime_classes.hold("", &reference.name).appeared(|_| true).await;
             }
-            _ => tokio::time::sleep(AGAIN).await,
+            _ => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
 }

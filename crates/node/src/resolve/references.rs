@@ -1,4 +1,4 @@
-//! What a pod refers to by name: nothing else is read on its behalf.
+//! The objects that a pod references by name. Nothing else is read on its behalf.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ impl References {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             self.claims.insert(format!("{name}-{}", volume.name));
         }
-        // Credentials of storage, which volumes name in many ways.
+        // Storage credentials, which volume types reference in different ways.
         let local = [
             volume.csi.as_ref().and_then(|it| it.node_publish_secret_ref.as_ref()),
             volume.cephfs.as_ref().and_then(|it| it.secret_ref.as_ref()),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_of_a_pod_that_names_an_object_is_found() {
+    fn every_reference_of_a_pod_is_found() {
         let env = |name: &str| {
             json!({
                 "name": name,

@@ -1,8 +1,8 @@
-//! Registry credentials from the pod's pull secrets, in both of docker's formats.
+//! Registry credentials from the pod's pull secrets, in both Docker formats.
 //!
-//! Which entry fits an image is decided as in a kubelet: the entry's host may have `*` for a part between dots, port and
-//! number of parts must be equal, its path must be the beginning of the image's; the longest entry comes first, and what
-//! is written for the default registry serves images that name none.
+//! Entries match images like in the kubelet: `*` matches a label of the host name, port and number of labels must be equal,
+//! and the entry's path must be a prefix of the image's. The longest entry comes first. Credentials of the default registry
+//! apply to images without a registry.
 
 mod location;
 
@@ -21,36 +21,36 @@ use vk_provider::{
 };
 
 use self::location::Location;
-use super::objects::unresolved;
+use super::fetched_objects::unresolved;
 
-/// The entry that docker writes for its own registry, without scheme and version.
+/// Docker's entry for its own registry, without scheme and version.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 
-/// All credentials that fit the image, best first; empty when it is to be pulled anonymously. Secrets of other types, and
-/// entries that name no place, are passed over; a secret that cannot be read is an error, as in a kubelet.
+/// All credentials that match the image, best first; empty for an anonymous pull. Secrets of other types and entries
+/// without a valid location are skipped; a secret that cannot be parsed is an error, as in the kubelet.
 pub(crate) fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Result<Vec<PullCredentials>> {
     let repository = location::repository(image)?;
     let target = Location::parse(&repository).ok_or_else(|| {
         Error::invalid(format!("couldn't parse image name {image:?}: invalid reference format"))
     })?;
-    // Sorted, so that backwards an entry with a longer path comes before the one that it begins with.
+    // Sorted: in reverse order an entry with a longer path comes before its prefix.
     let mut known: BTreeMap<String, Vec<PullCredentials>> = BTreeMap::new();
     for secret in secrets {
-        for (place, entry) in entries(secret)? {
+        for (location, entry) in entries(secret)? {
             let credentials = entry.unwrap_or_default().credentials(secret)?;
-            let (Some(key), Some(credentials)) = (location::key(&place), credentials) else {
+            let (Some(key), Some(credentials)) = (location::key(&location), credentials) else {
                 continue;
             };
             known.entry(key).or_default().push(credentials);
         }
     }
-    let fitting =
-        known.iter().rev().filter(|(key, _)| Location::parse(key).is_some_and(|key| key.fits(&target)));
-    let fitting: Vec<PullCredentials> = fitting.flat_map(|(_, credentials)| credentials.clone()).collect();
-    if fitting.is_empty() && location::names_default_registry(&repository) {
+    let matching =
+        known.iter().rev().filter(|(key, _)| Location::parse(key).is_some_and(|key| key.matches(&target)));
+    let matching: Vec<PullCredentials> = matching.flat_map(|(_, credentials)| credentials.clone()).collect();
+    if matching.is_empty() && location::names_default_registry(&repository) {
         return Ok(known.remove(DEFAULT_REGISTRY).unwrap_or_default());
     }
-    Ok(fitting)
+    Ok(matching)
 }
 
 /// `~/.docker/config.json`.
@@ -60,13 +60,13 @@ struct Config {
     auths: Option<BTreeMap<String, Option<Entry>>>,
 }
 
-/// What is known about one registry.
+/// Credentials of one registry.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Entry {
     username: Option<String>,
     password: Option<String>,
-    /// `USER:PASSWORD` in base64; wins over the two.
+    /// `USER:PASSWORD` in base64; takes precedence over both.
     auth: Option<String>,
     #[serde(rename = "identitytoken")]
     identity_token: Option<String>,
@@ -81,24 +81,24 @@ fn entries(secret: &Secret) -> Result<BTreeMap<String, Option<Entry>>> {
         Some("kubernetes.io/dockerconfigjson") => {
             let Some(content) = content(".dockerconfigjson") else { return Ok(BTreeMap::new()) };
             let config: Config =
-                serde_json::from_slice(content).map_err(|error| unreadable(secret, &error))?;
+                serde_json::from_slice(content).map_err(|error| parse_error(secret, &error))?;
             Ok(config.auths.unwrap_or_default())
         }
         Some("kubernetes.io/dockercfg") => {
             let Some(content) = content(".dockercfg") else { return Ok(BTreeMap::new()) };
-            serde_json::from_slice(content).map_err(|error| unreadable(secret, &error))
+            serde_json::from_slice(content).map_err(|error| parse_error(secret, &error))
         }
         _ => Ok(BTreeMap::new()),
     }
 }
 
-/// The parser's own words would show what stands there, so only the place is told.
-fn unreadable(secret: &Secret, error: &serde_json::Error) -> Error {
-    let place = format!("not what docker writes, at line {} column {}", error.line(), error.column());
-    broken(secret, &place)
+/// The parser's message would show the content, so the error only has its position.
+fn parse_error(secret: &Secret, error: &serde_json::Error) -> Error {
+    let reason = format!("not a Docker config, at line {} column {}", error.line(), error.column());
+    invalid_secret(secret, &reason)
 }
 
-fn broken(secret: &Secret, why: &str) -> Error {
+fn invalid_secret(secret: &Secret, why: &str) -> Error {
     let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
     let name = secret.metadata.name.as_deref().unwrap_or_default();
     let reference = Reference::new(ReferenceKind::Secret, namespace, name);
@@ -106,8 +106,8 @@ fn broken(secret: &Secret, why: &str) -> Error {
 }
 
 impl Entry {
-    /// `None` for an entry that says nothing, as a helper program of docker leaves it. Tokens are more than a kubelet
-    /// reads: it would send an empty password.
+    /// `None` for an empty entry, as left by a Docker credential helper. The kubelet does not support tokens and would send
+    /// an empty password.
     fn credentials(self, secret: &Secret) -> Result<Option<PullCredentials>> {
         let given = |value: Option<String>| value.filter(|value| !value.is_empty());
         if let Some(token) = given(self.registry_token) {
@@ -117,7 +117,7 @@ impl Entry {
             return Ok(Some(PullCredentials::IdentityToken(SecretString::from(token))));
         }
         let (username, password) = match given(self.auth) {
-            Some(auth) => decode(&auth).map_err(|why| broken(secret, why))?,
+            Some(auth) => decode(&auth).map_err(|why| invalid_secret(secret, why))?,
             None => (self.username.unwrap_or_default(), self.password.unwrap_or_default()),
         };
         if username.is_empty() && password.is_empty() {
@@ -127,9 +127,9 @@ impl Entry {
     }
 }
 
-/// User and password of the field `auth`, with or without padding, which may be broken into lines.
+/// Decodes user and password of the field `auth`, with or without padding and line breaks.
 fn decode(auth: &str) -> Result<(String, String), &'static str> {
-    // As Go's decoder, which does not mind bits that are left over at the end.
+    // Like Go's decoder, which ignores trailing bits.
     const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);
     let padded = GeneralPurpose::new(
         &base64::alphabet::STANDARD,
@@ -141,8 +141,8 @@ fn decode(auth: &str) -> Result<(String, String), &'static str> {
     );
     let engine = if auth.trim().ends_with('=') { padded } else { unpadded };
     let text: String = auth.chars().filter(|character| !matches!(character, '\r' | '\n')).collect();
-    let decoded = engine.decode(text).map_err(|_| "a field auth is not base64")?;
-    let decoded = String::from_utf8(decoded).map_err(|_| "a field auth is not text")?;
+    let decoded = engine.decode(text).map_err(|_| "an auth field is not base64")?;
+    let decoded = String::from_utf8(decoded).map_err(|_| "an auth field is not UTF-8")?;
     let (username, password) = decoded
         .split_once(':')
         .ok_or("unable to parse auth field, must be formatted as base64(username:password)")?;

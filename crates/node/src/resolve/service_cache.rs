@@ -1,5 +1,5 @@
-//! The services of the cluster, for the variables that containers get: one watch for all nodes of the process, opened when a
-//! container asks for the first time.
+//! Cache of the cluster's services, for the service environment variables of containers. One watch for all nodes of the
+//! process, opened on first use.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +17,15 @@ use vk_kube::{Client, Objects, Selector, WatchEvent};
 use vk_provider::{Error, Result, error};
 use vk_supervisor::{Supervisor, task};
 
-use super::unreadable;
+use super::read_error_kind;
 
-/// How long a question waits for the first listing.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a caller waits for the first list.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// By namespace, and then by name.
-type Known = BTreeMap<String, BTreeMap<String, Arc<Service>>>;
+/// Services by namespace and name.
+type ServiceIndex = BTreeMap<String, BTreeMap<String, Arc<Service>>>;
 
-/// The services of the cluster. Clones are the same.
+/// The cluster's services. Clones share the cache.
 #[derive(Clone)]
 pub struct ServiceCache(Arc<Inner>);
 
@@ -37,53 +37,56 @@ struct Inner {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// A listing was complete once.
+    /// At least one list is complete.
     listed: bool,
-    known: Known,
-    trouble: Option<(error::Kind, String)>,
+    services: ServiceIndex,
+    last_error: Option<(error::Kind, String)>,
 }
 
 // === impl ServiceCache ===
 
 impl ServiceCache {
-    /// Reads nothing yet.
+    /// Does not read anything yet.
     pub fn new(client: Client, supervisor: &Supervisor) -> Self {
         Self(Arc::new(Inner { client, supervisor: supervisor.clone(), state: OnceLock::new() }))
     }
 
-    /// The services of a namespace that have an address of the cluster, by name.
-    pub(super) async fn of(&self, namespace: &str) -> Result<Vec<Arc<Service>>> {
-        self.ask(|known| known.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()).await
+    /// The services of a namespace that have a cluster IP, sorted by name.
+    pub(super) async fn in_namespace(&self, namespace: &str) -> Result<Vec<Arc<Service>>> {
+        self.query(|services| {
+            services.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+        })
+        .await
     }
 
-    /// One service, if it is there and has an address of the cluster.
+    /// One service, if it exists and has a cluster IP.
     pub(super) async fn get(&self, namespace: &str, name: &str) -> Result<Option<Arc<Service>>> {
-        self.ask(|known| known.get(namespace)?.get(name).cloned()).await
+        self.query(|services| services.get(namespace)?.get(name).cloned()).await
     }
 
-    /// A container that starts before the services are known would miss some for ever: it waits.
-    async fn ask<T>(&self, question: impl FnOnce(&Known) -> T) -> Result<T> {
+    /// Waits for the first list: a container that starts earlier would miss variables for its whole lifetime.
+    async fn query<T>(&self, read: impl FnOnce(&ServiceIndex) -> T) -> Result<T> {
         let mut state = self.0.state.get_or_init(|| self.start()).clone();
-        let answered = |state: &State| state.listed || state.trouble.is_some();
-        drop(tokio::time::timeout(PATIENCE, state.wait_for(answered)).await);
+        let answered = |state: &State| state.listed || state.last_error.is_some();
+        drop(tokio::time::timeout(READ_TIMEOUT, state.wait_for(answered)).await);
         let state = state.borrow();
         if state.listed {
-            return Ok(question(&state.known));
+            return Ok(read(&state.services));
         }
-        let (kind, reason) = match &state.trouble {
+        let (kind, reason) = match &state.last_error {
             Some((kind, reason)) => (kind.clone(), reason.as_str()),
-            None => (error::Kind::Unavailable, "no answer yet"),
+            None => (error::Kind::Unavailable, "no response yet"),
         };
-        Err(Error::new(kind, format!("read the services, for the environment: {reason}")))
+        Err(Error::new(kind, format!("list services for the container environment: {reason}")))
     }
 
     fn start(&self) -> watch::Receiver<State> {
         let (sender, receiver) = watch::channel(State::default());
-        let (client, guard) = (self.0.client.clone(), self.0.supervisor.clone());
+        let (client, supervisor) = (self.0.client.clone(), self.0.supervisor.clone());
         self.0.supervisor.spawn("services", task::Kind::Work, async move {
             tokio::select! {
                 () = follow(client, sender) => {}
-                () = guard.stopping() => {}
+                () = supervisor.stopping() => {}
             }
         });
         receiver
@@ -92,28 +95,28 @@ impl ServiceCache {
 
 async fn follow(client: Client, sender: watch::Sender<State>) {
     let services = Objects::<Service>::all(client);
-    let mut changes = std::pin::pin!(services.watch_trimmed(&Selector::default(), slim));
-    // What a listing found so far; what was known before holds until it is complete.
-    let mut listing: Option<Known> = None;
+    let mut changes = std::pin::pin!(services.watch_trimmed(&Selector::default(), trim));
+    // Services of an incomplete list. The previous state stays valid until it is complete.
+    let mut listing: Option<ServiceIndex> = None;
     while let Some(change) = changes.next().await {
         match change {
-            WatchEvent::Restarted => listing = Some(Known::new()),
+            WatchEvent::Restarted => listing = Some(ServiceIndex::new()),
             WatchEvent::Applied(service) => match &mut listing {
-                Some(listing) => note(listing, service),
-                None => sender.send_modify(|state| note(&mut state.known, service)),
+                Some(listing) => insert(listing, service),
+                None => sender.send_modify(|state| insert(&mut state.services, service)),
             },
             WatchEvent::Deleted(service) => match &mut listing {
-                Some(listing) => drop_from(listing, &service),
-                None => sender.send_modify(|state| drop_from(&mut state.known, &service)),
+                Some(listing) => remove(listing, &service),
+                None => sender.send_modify(|state| remove(&mut state.services, &service)),
             },
             WatchEvent::Listed => {
-                if let Some(known) = listing.take() {
-                    sender.send_replace(State { listed: true, known, trouble: None });
+                if let Some(services) = listing.take() {
+                    sender.send_replace(State { listed: true, services, last_error: None });
                 }
             }
             WatchEvent::Error(error) => {
-                let kind = unreadable(&error);
-                sender.send_modify(|state| state.trouble = Some((kind, error.message)));
+                let kind = read_error_kind(&error);
+                sender.send_modify(|state| state.last_error = Some((kind, error.message)));
             }
         }
     }
@@ -124,31 +127,31 @@ fn key(service: &Service) -> (String, String) {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-fn note(known: &mut Known, service: Service) {
+fn insert(services: &mut ServiceIndex, service: Service) {
     let addressed = service
         .spec
         .as_ref()
         .and_then(|spec| spec.cluster_ip.as_deref())
         .is_some_and(|ip| !ip.is_empty() && ip != "None");
     if !addressed {
-        return drop_from(known, &service);
+        return remove(services, &service);
     }
     let (namespace, name) = key(&service);
-    known.entry(namespace).or_default().insert(name, Arc::new(service));
+    services.entry(namespace).or_default().insert(name, Arc::new(service));
 }
 
-fn drop_from(known: &mut Known, service: &Service) {
+fn remove(services: &mut ServiceIndex, service: &Service) {
     let (namespace, name) = key(service);
-    if let Some(services) = known.get_mut(&namespace) {
-        services.remove(&name);
-        if services.is_empty() {
-            known.remove(&namespace);
+    if let Some(in_namespace) = services.get_mut(&namespace) {
+        in_namespace.remove(&name);
+        if in_namespace.is_empty() {
+            services.remove(&namespace);
         }
     }
 }
 
-/// Leaves what variables are made of.
-fn slim(service: &mut Service) {
+/// Keeps only the fields that the variables need.
+fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
     service.metadata = ObjectMeta {
         name: metadata.name,
@@ -159,13 +162,13 @@ fn slim(service: &mut Service) {
     service.status = None;
     let Some(spec) = service.spec.take() else { return };
     let ports = spec.ports.map(|ports| {
-        let slim = |port: ServicePort| ServicePort {
+        let trim = |port: ServicePort| ServicePort {
             name: port.name,
             port: port.port,
             protocol: port.protocol,
             ..ServicePort::default()
         };
-        ports.into_iter().map(slim).collect()
+        ports.into_iter().map(trim).collect()
     });
     service.spec = Some(ServiceSpec {
         cluster_ip: spec.cluster_ip,
@@ -185,28 +188,28 @@ mod tests {
         let spec = json!({"clusterIP": ip, "selector": {"app": "x"}, "ports": [{"port": 80, "nodePort": 3}]});
         let metadata = json!({"namespace": namespace, "name": name, "labels": {"a": "b"}});
         let mut service = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
-        slim(&mut service);
+        trim(&mut service);
         service
     }
 
     #[test]
-    fn only_what_variables_are_made_of_is_kept() {
-        let slim = service("shop", "db", "10.0.0.1");
-        assert!(slim.metadata.labels.is_none());
-        let spec = slim.spec.unwrap();
+    fn only_the_fields_for_variables_are_kept() {
+        let trim = service("shop", "db", "10.0.0.1");
+        assert!(trim.metadata.labels.is_none());
+        let spec = trim.spec.unwrap();
         assert!(spec.selector.is_none());
         assert_eq!(spec.ports.unwrap()[0].node_port, None);
     }
 
     #[test]
-    fn services_without_an_address_are_none_and_one_that_loses_it_goes() {
-        let mut known = Known::new();
-        note(&mut known, service("shop", "headless", "None"));
-        note(&mut known, service("shop", "external", ""));
-        assert!(known.is_empty());
-        note(&mut known, service("shop", "db", "10.0.0.1"));
-        assert!(known["shop"].contains_key("db"));
-        note(&mut known, service("shop", "db", "None"));
-        assert!(known.is_empty());
+    fn services_without_a_cluster_ip_are_not_cached() {
+        let mut services = ServiceIndex::new();
+        insert(&mut services, service("shop", "headless", "None"));
+        insert(&mut services, service("shop", "external", ""));
+        assert!(services.is_empty());
+        insert(&mut services, service("shop", "db", "10.0.0.1"));
+        assert!(services["shop"].contains_key("db"));
+        insert(&mut services, service("shop", "db", "None"));
+        assert!(services.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of a pod's ServiceAccount, bound to the pod.
+//! ServiceAccount tokens bound to a pod.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,19 +16,19 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use super::{TRAILING, objects::TokenKey, trailing, unreadable};
+use super::{AUTHORIZER_LAG, authorizer_backoff, fetched_objects::TokenKey, read_error_kind};
 
-/// No token is used longer, whatever its life: its ServiceAccount may have changed.
-const LONGEST: SignedDuration = SignedDuration::from_hours(24);
-/// How much earlier a token is renewed at most, so that those of many pods spread.
+/// Maximum age of a token regardless of its lifetime, because the ServiceAccount may have changed.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
+/// Maximum jitter of renewals, to spread those of many pods.
 const JITTER: Duration = Duration::from_secs(10);
 
-/// The tokens that one pod has got.
+/// The cached tokens of one pod.
 #[derive(Default)]
-pub(super) struct Tokens(Mutex<BTreeMap<TokenKey, Held>>);
+pub(super) struct Tokens(Mutex<BTreeMap<TokenKey, CachedToken>>);
 
 #[derive(Clone)]
-struct Held {
+struct CachedToken {
     token: Token,
     renew_at: Timestamp,
 }
@@ -36,8 +36,7 @@ struct Held {
 // === impl Tokens ===
 
 impl Tokens {
-    /// A token that is good for some time, and when to come for the next one. A token that could not be renewed is used as
-    /// long as it lives.
+    /// Returns a valid token and when to renew it. A token that cannot be renewed is used until it expires.
     pub(super) async fn get(
         &self,
         client: &Client,
@@ -53,16 +52,13 @@ impl Tokens {
         }
         match request(client, pod, key).await {
             Ok(token) => {
-                let held = Held { renew_at: renewal(clock.now(), token.expires), token };
+                let held = CachedToken { renew_at: renewal(clock.now(), token.expires), token };
                 self.0.lock().insert(key.clone(), held.clone());
                 Ok((held.token, held.renew_at))
             }
             Err(error) => match known {
                 Some(held) if clock.now() < held.token.expires => {
-                    tracing::warn!(
-                        error = error.report(),
-                        "a token cannot be renewed: the old one is used on"
-                    );
+                    tracing::warn!(error = error.report(), "cannot renew a token; using the old one");
                     Ok((held.token, clock.now() + RETRY))
                 }
                 _ => Err(error),
@@ -70,23 +66,23 @@ impl Tokens {
         }
     }
 
-    /// Forgets all.
+    /// Drops all tokens.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }
 }
 
-/// When a token that cannot be renewed is tried again.
+/// Delay before the next attempt to renew a token.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
-/// As the kubelet does: at four fifths of its life or after a day, whichever is sooner, and a little earlier.
+/// Like the kubelet: at 80 % of the lifetime or after a day, whichever is sooner, minus jitter.
 fn renewal(now: Timestamp, expires: Timestamp) -> Timestamp {
     let life = expires.duration_since(now).max(SignedDuration::ZERO);
     let jitter = SignedDuration::try_from(JITTER.mul_f64(rand::rng().random())).unwrap_or_default();
-    now + (life * 4 / 5).min(LONGEST).saturating_sub(jitter).max(SignedDuration::ZERO)
+    now + (life * 4 / 5).min(MAX_AGE).saturating_sub(jitter).max(SignedDuration::ZERO)
 }
 
-/// Asks for a token. Not cached.
+/// Requests a token. Not cached.
 pub(super) async fn request(client: &Client, pod: &Pod, key: &TokenKey) -> Result<Token> {
     let (Some(reference), Some(spec)) = (PodRef::of(pod), &pod.spec) else {
         return Err(Error::internal("request a token: the pod has no name or no spec"));
@@ -107,38 +103,38 @@ pub(super) async fn request(client: &Client, pod: &Pod, key: &TokenKey) -> Resul
         ..Body::default()
     };
     let accounts = Objects::<ServiceAccount>::namespaced(client.clone(), &*reference.namespace);
-    let mut backoff = trailing();
-    let begun = tokio::time::Instant::now();
+    let mut backoff = authorizer_backoff();
+    let started = tokio::time::Instant::now();
     let answer: Body = loop {
-        let turn = client.write_limiter().acquire_owned().await;
+        let permit = client.write_limiter().acquire_owned().await;
         let answer = accounts.create_subresource(account, "token", &body).await;
-        drop(turn);
+        drop(permit);
         match answer {
             Ok(answer) => break answer,
-            Err(error) if error.kind == Kind::Forbidden && begun.elapsed() < TRAILING => {
+            Err(error) if error.kind == Kind::Forbidden && started.elapsed() < AUTHORIZER_LAG => {
                 let wait = backoff.next(None, &mut rand::rng());
                 tokio::time::sleep(wait).await;
             }
-            Err(error) => return Err(refused(error, &reference, account)),
+            Err(error) => return Err(request_error(error, &reference, account)),
         }
     };
     let status = answer.status.unwrap_or_default();
     match (status.token, status.expiration_timestamp) {
         (Some(token), Some(expires)) => Ok(Token { token: token.into(), expires: expires.0 }),
-        _ => Err(Error::internal("request a token: the answer has none")),
+        _ => Err(Error::internal("request a token: the response has none")),
     }
 }
 
-fn refused(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
+fn request_error(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
     let message = format!("request a token of ServiceAccount {}/{account}", pod.namespace);
     let kind = match error.kind {
-        // It may be the pod that is not there any more.
+        // NotFound can also mean that the pod is gone.
         Kind::NotFound if error.message.contains("serviceaccount") => {
             error::Kind::Unresolved(Reference::new(ReferenceKind::ServiceAccount, &*pod.namespace, account))
         }
         Kind::NotFound | Kind::Conflict | Kind::Replaced => error::Kind::NotFound,
         Kind::Invalid => error::Kind::Invalid,
-        _ => unreadable(&error),
+        _ => read_error_kind(&error),
     };
     Error::new(kind, message).caused_by(error)
 }
@@ -153,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_renewed_at_four_fifths_of_its_life_or_after_a_day() {
+    fn a_token_is_renewed_at_80_percent_of_its_lifetime_or_after_a_day() {
         for _ in 0..100 {
             let hour = after(SignedDuration::from_hours(1));
             assert!(hour <= SignedDuration::from_mins(48), "{hour:?}");
             assert!(hour >= SignedDuration::from_secs(48 * 60 - 10), "{hour:?}");
             let year = after(SignedDuration::from_hours(24 * 365));
-            assert!(year <= LONGEST && year >= LONGEST - SignedDuration::from_secs(10), "{year:?}");
+            assert!(year <= MAX_AGE && year >= MAX_AGE - SignedDuration::from_secs(10), "{year:?}");
         }
     }
 
     #[test]
-    fn a_token_that_ended_in_the_past_is_renewed_at_once() {
+    fn an_expired_token_is_renewed_at_once() {
         assert_eq!(after(SignedDuration::from_secs(-5)), SignedDuration::ZERO);
     }
 }

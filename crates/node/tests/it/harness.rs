@@ -1,4 +1,4 @@
-//! The words of these tests: a node's name with an identity, and controllers that run it.
+//! Test fixture: a node with an identity, and controllers that run it.
 
 use std::{
     collections::BTreeMap,
@@ -28,27 +28,27 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use vk_kube::Client;
 use vk_node::node::{
-    self, Base, Controller, Instance, Metrics, OnStop, Progress, Settings, Shared, Taken, Terms,
-    lease::INSTANCE_ANNOTATION,
+    self, Controller, Instance, LeaseConflict, LeaseTimes, Metrics, NodeConfig, OnStop, Progress, Settings,
+    SharedNodeWatch, lease::INSTANCE_ANNOTATION,
 };
 use vk_provider_mock::Mock;
 use vk_supervisor::{Clock, Supervisor, task};
 use vk_testing::{ControlPlane, eventually, kubectl};
 
-use crate::scripted::Scripted;
+use crate::scripted_provider::ScriptedProvider;
 
-/// Generous, because test machines are busy; what must be quick is measured.
+/// Generous, because test machines are busy. Tests that need speed measure it.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Under which identity the controller works.
+/// The identity of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Admin,
     Node,
 }
 
-/// A node's name, who runs it, and the administrator's view of it.
-pub(crate) struct Bed<'a> {
+/// A node with its identity, and the administrator's view of it.
+pub(crate) struct NodeTest<'a> {
     pub(crate) cluster: &'a ControlPlane,
     pub(crate) who: Who,
     pub(crate) name: String,
@@ -56,7 +56,7 @@ pub(crate) struct Bed<'a> {
     pub(crate) leases: Api<Lease>,
 }
 
-/// What a controller is started with.
+/// Parameters of a controller.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) labels: BTreeMap<String, String>,
@@ -64,18 +64,18 @@ pub(crate) struct Setup {
     pub(crate) taints: Vec<Taint>,
     pub(crate) settings: Settings,
     pub(crate) instance: Instance,
-    /// A watch for several nodes, in place of one of its own.
-    pub(crate) watch: Option<Shared>,
+    /// A shared watch, instead of a separate one.
+    pub(crate) watch: Option<SharedNodeWatch>,
 }
 
 /// A running controller.
-pub(crate) struct Agent {
+pub(crate) struct RunningController {
     pub(crate) mock: Mock,
-    pub(crate) provider: Arc<Scripted>,
+    pub(crate) provider: Arc<ScriptedProvider>,
     pub(crate) progress: watch::Receiver<Progress>,
     supervisor: Supervisor,
     kill: oneshot::Sender<()>,
-    end: watch::Receiver<Option<Result<(), Taken>>>,
+    end: watch::Receiver<Option<Result<(), LeaseConflict>>>,
     requests: Registry,
 }
 
@@ -126,14 +126,14 @@ impl Default for Setup {
                 ping_interval: Duration::from_millis(200),
                 ping_timeout: Duration::from_secs(1),
                 status_interval: Duration::from_mins(5),
-                lease: Terms {
+                lease: LeaseTimes {
                     duration: Duration::from_secs(40),
                     renew_deadline: Duration::from_secs(27),
                     standby: None,
                 },
                 on_stop: OnStop::Leave,
             },
-            instance: Instance::this(),
+            instance: Instance::current(),
             watch: None,
         }
     }
@@ -147,7 +147,7 @@ impl Setup {
         self
     }
 
-    /// As if another process ran it, on another machine.
+    /// As if a process on another machine ran it.
     pub(crate) fn elsewhere(self) -> Self {
         Self { instance: "elsewhere/boot/pid:[1]/4711/1".parse().unwrap(), ..self }
     }
@@ -163,15 +163,15 @@ impl Setup {
     }
 }
 
-// === impl Bed ===
+// === impl NodeTest ===
 
-impl Bed<'static> {
+impl NodeTest<'static> {
     pub(crate) async fn shared(who: Who, prefix: &str) -> Self {
         Self::on(ControlPlane::shared().await, who, prefix)
     }
 }
 
-impl<'a> Bed<'a> {
+impl<'a> NodeTest<'a> {
     pub(crate) fn on(cluster: &'a ControlPlane, who: Who, prefix: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let admin = cluster.admin().unwrap();
@@ -188,16 +188,16 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// The same node, run by another.
+    /// The same node with another identity.
     pub(crate) fn as_who(&self, who: Who) -> Self {
         let (nodes, leases) = (self.nodes.clone(), self.leases.clone());
         Self { cluster: self.cluster, who, name: self.name.clone(), nodes, leases }
     }
 
-    /// Starts a controller, and returns at once.
-    pub(crate) fn start(&self, setup: Setup) -> Agent {
+    /// Starts a controller and returns at once.
+    pub(crate) fn start(&self, setup: Setup) -> RunningController {
         let mock = Mock::builder(self.name.as_str()).build();
-        let provider = Arc::new(Scripted::new(mock.clone()));
+        let provider = Arc::new(ScriptedProvider::new(mock.clone()));
         let mut requests = Registry::default();
         let api = match self.who {
             Who::Admin => self.cluster.admin().unwrap(),
@@ -206,7 +206,7 @@ impl<'a> Bed<'a> {
         let client = Client::fixed(api, vk_kube::Metrics::register(&mut requests));
         let (sender, progress) = watch::channel(Progress::default());
         let controller = Controller {
-            base: Base {
+            config: NodeConfig {
                 name: self.name.clone(),
                 internal_ip: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
                 external_ip: None,
@@ -220,9 +220,9 @@ impl<'a> Bed<'a> {
             },
             provider: provider.clone(),
             settings: setup.settings,
-            sights: match setup.watch {
-                Some(shared) => shared.of(&self.name),
-                None => node::watch::one(client.clone(), &self.name),
+            observations: match setup.watch {
+                Some(shared) => shared.subscribe(&self.name),
+                None => node::watch::watch_one(client.clone(), &self.name),
             },
             client,
             restricted: self.who == Who::Node,
@@ -230,7 +230,7 @@ impl<'a> Bed<'a> {
             metrics: Metrics::default(),
             instance: setup.instance,
             progress: sender,
-            facts: watch::Sender::new(None),
+            observed_node: watch::Sender::new(None),
         };
         let supervisor = Supervisor::new();
         let (kill, killed) = oneshot::channel();
@@ -242,15 +242,15 @@ impl<'a> Bed<'a> {
                 Ok(()) = killed => {}
             }
         });
-        Agent { mock, provider, progress, supervisor, kill, end, requests }
+        RunningController { mock, provider, progress, supervisor, kill, end, requests }
     }
 
-    /// Starts a controller, and waits for the node to be Ready.
-    pub(crate) async fn start_ready(&self, setup: Setup) -> Agent {
-        let mut agent = self.start(setup);
-        let ready = agent.progress.wait_for(|progress| progress.ready);
+    /// Starts a controller and waits until the node is Ready.
+    pub(crate) async fn start_ready(&self, setup: Setup) -> RunningController {
+        let mut controller = self.start(setup);
+        let ready = controller.progress.wait_for(|progress| progress.ready);
         tokio::time::timeout(SOON, ready).await.expect("Ready in time").unwrap();
-        agent
+        controller
     }
 
     pub(crate) async fn node(&self) -> Node {
@@ -261,29 +261,29 @@ impl<'a> Bed<'a> {
         self.leases.get(&self.name).await.unwrap()
     }
 
-    /// Waits until the Node is as `check` wants it.
+    /// Waits until the Node satisfies `check`.
     #[track_caller]
-    pub(crate) fn see<'c>(
+    pub(crate) fn wait_for<'c>(
         &'c self,
         what: &'c str,
         check: impl Fn(&Node) -> bool + 'c,
     ) -> impl Future<Output = Node> + 'c {
-        see(&self.nodes, &self.name, what, check)
+        wait_for(&self.nodes, &self.name, what, check)
     }
 
-    /// Waits until the lease is as `check` wants it.
+    /// Waits until the lease satisfies `check`.
     #[track_caller]
-    pub(crate) fn see_lease<'c>(
+    pub(crate) fn wait_for_lease<'c>(
         &'c self,
         what: &'c str,
         check: impl Fn(&Lease) -> bool + 'c,
     ) -> impl Future<Output = Lease> + 'c {
-        see(&self.leases, &self.name, what, check)
+        wait_for(&self.leases, &self.name, what, check)
     }
 
     /// Waits for an event on the node.
     #[track_caller]
-    pub(crate) fn see_event(&self, reason: &str) -> impl Future<Output = Event> {
+    pub(crate) fn wait_for_event(&self, reason: &str) -> impl Future<Output = Event> {
         let events = Api::<Event>::namespaced(self.cluster.admin().unwrap(), "default");
         let list = ListParams::default().fields(&format!("involvedObject.name={}", self.name));
         eventually("an event on the node", SOON, move || {
@@ -297,13 +297,13 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// Changes the Node as somebody else.
+    /// Changes the Node with another field manager.
     pub(crate) async fn patch(&self, body: Value) -> Node {
         let params = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
         self.nodes.patch(&self.name, &params, &Patch::Strategic(body)).await.unwrap()
     }
 
-    /// Changes the Node's status as somebody else.
+    /// Changes the Node's status with another field manager.
     pub(crate) async fn patch_status(&self, body: Value) -> Node {
         let params = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
         self.nodes.patch_status(&self.name, &params, &Patch::Strategic(body)).await.unwrap()
@@ -318,7 +318,7 @@ impl<'a> Bed<'a> {
 }
 
 #[track_caller]
-fn see<'c, K>(
+fn wait_for<'c, K>(
     api: &'c Api<K>,
     name: &'c str,
     what: &'c str,
@@ -337,23 +337,23 @@ where
     })
 }
 
-// === impl Agent ===
+// === impl RunningController ===
 
-impl Agent {
-    /// Ends it as a signal would.
-    pub(crate) async fn stop(mut self) -> Result<(), Taken> {
+impl RunningController {
+    /// Stops it gracefully.
+    pub(crate) async fn stop(mut self) -> Result<(), LeaseConflict> {
         self.supervisor.stop();
         self.end().await
     }
 
-    /// Ends it as kill -9 would.
+    /// Aborts it, like kill -9.
     pub(crate) async fn kill(mut self) {
         self.kill.send(()).unwrap();
         assert!(self.end.wait_for(Option::is_some).await.is_err(), "it ended before it was killed");
     }
 
     /// Waits for its end.
-    pub(crate) async fn end(&mut self) -> Result<(), Taken> {
+    pub(crate) async fn end(&mut self) -> Result<(), LeaseConflict> {
         let end = tokio::time::timeout(SOON, self.end.wait_for(Option::is_some)).await;
         end.expect("an end in time").unwrap().clone().unwrap()
     }
@@ -362,7 +362,7 @@ impl Agent {
         self.end.borrow().is_none()
     }
 
-    /// How many calls of this kind the API server was asked for, with any of these results.
+    /// Number of requests of this kind, optionally with this result.
     pub(crate) fn requests(&self, verb: &str, resource: &str, result: Option<&str>) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.requests).unwrap();
@@ -406,7 +406,7 @@ pub(crate) fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// `key=value:effect` of every taint but those of Kubernetes' own controllers, in order.
+/// `key=value:effect` of every taint except those of Kubernetes controllers, sorted.
 pub(crate) fn taints(node: &Node) -> Vec<String> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let mut texts: Vec<String> = taints

@@ -1,20 +1,20 @@
-//! What the real kubelet gives to containers, and that ours gives the same.
+//! Comparison of our resolver with the real kubelet.
 //!
-//! `corpus/` holds pods with the objects they refer to, each named for what it shows. `recorded/` holds what a kubelet of the
-//! control plane's version made of them: the environment and command line that the containers printed, the files they
-//! saw, and where a pod could not start, what people were told. `make e2e-resolve` records anew ([`peer`]) and compares; here
-//! the recordings are replayed: the same objects go to a real API server, and ours is asked what it makes of the pods.
+//! `corpus/` has pods with the objects they refer to, named after what they show. `recorded/` has the results of a kubelet of
+//! the control plane's version: the environment and command line that the containers printed, the files they saw, and the
+//! events of pods that could not start. `make e2e-resolve` records again ([`peer`]) and compares. Here the recordings are
+//! replayed: the same objects are created on a real API server and resolved by our resolver.
 //!
-//! What is not compared, because a kubelet leaves it to chance: the order of the environment (it comes out of a Go map) and
-//! the order of certificates in a trust bundle (shuffled at each start). Nor what it adds for itself: the annotations
-//! `kubernetes.io/config.seen` and `kubernetes.io/config.source` on its copy of the pod. Tokens are compared by what they say.
+//! Not compared, because it is random in a kubelet: the order of the environment (from a Go map) and the order of
+//! certificates in a trust bundle (shuffled at each start). Also not compared: the annotations `kubernetes.io/config.seen` and
+//! `kubernetes.io/config.source` that the kubelet adds to its copy of the pod. Tokens are compared by their claims.
 
 mod case;
-mod contents;
-mod ours;
+mod comparison;
+mod control_plane;
+mod file_contents;
 mod recording;
-mod stage;
-mod written;
+mod volume_files;
 
 #[cfg(feature = "e2e")]
 mod peer;
@@ -22,15 +22,15 @@ mod peer;
 use futures::{StreamExt as _, stream};
 
 use case::Case;
-use ours::Ours;
+use comparison::OurResolver;
 use recording::{Node, Recording};
 
-/// Where ours is meant to differ from the kubelet, and why.
+/// Intended differences from the kubelet, with reasons.
 const DELIBERATE: [(&str, &str); 2] = [
     ("env-secret-not-utf8", "a variable is text in our contract; ours says so on the pod and names the key"),
     ("envfrom-secret-not-utf8", "the same: such a key is left out, and people hear of it"),
 ];
-/// Enough to keep the API server busy.
+/// Number of cases that run concurrently.
 const AT_ONCE: usize = 16;
 
 #[test]
@@ -52,15 +52,15 @@ fn every_case_has_a_recording_and_every_recording_a_case() {
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn ours_gives_containers_what_the_kubelet_gave() {
-    let cluster = stage::control_plane().await;
+    let cluster = control_plane::control_plane().await;
     let client = cluster.admin().unwrap();
-    let ours = Ours::new(&cluster, Node::load());
+    let ours = OurResolver::new(&cluster, Node::load());
     let found: Vec<(String, Vec<String>)> = stream::iter(Case::all())
         .map(|case| {
             let (cluster, client, ours) = (&cluster, &client, &ours);
             async move {
                 let recorded = Recording::load(&case.name);
-                let found = match stage::place(cluster, client, &case).await {
+                let found = match control_plane::place(cluster, client, &case).await {
                     Ok(placed) => ours.differences(placed, &recorded).await,
                     Err(refused) if recorded.refused.as_ref() == Some(&refused) => Vec::new(),
                     Err(refused) => vec![format!("the API server refuses it: {refused}")],

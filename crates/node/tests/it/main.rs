@@ -2,23 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
-mod adopt;
+mod controller_manager;
 mod drift;
-mod event;
-mod foreign;
+mod foreign_fields;
+mod go_migration;
 mod harness;
-mod holder;
-mod identity;
+mod idle_node;
 mod kubelet;
-mod loss;
-mod manager;
+mod lease_conflict;
+mod node_deletion;
+mod node_events;
+mod node_permissions;
 mod outage;
 mod pods;
-mod quiet;
-mod ready;
-mod register;
+mod readiness;
+mod registration;
 mod resolve;
-mod scripted;
-mod settings;
-mod stop;
+mod scripted_provider;
+mod settings_changes;
+mod shutdown;
 mod taint;

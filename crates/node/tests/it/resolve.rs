@@ -1,8 +1,8 @@
-//! What pods refer to, read from a real API server with the rights of a node.
+//! The resolver against a real API server, with the permissions of a node.
 
 mod container;
-mod desk;
-mod limits;
 mod on_demand;
+mod resolver_test;
 mod token;
 mod volume;
+mod watch_limits;

@@ -15,7 +15,7 @@ fn env(variables: &[(&str, &str)]) -> (Value, Vec<String>) {
 }
 
 #[test]
-fn an_empty_file_says_nothing() {
+fn an_empty_file_is_an_empty_layer() {
     for text in ["", "# nothing\n", "---\n", "{}"] {
         assert_eq!(yaml(text), (serde_json::json!({}), vec![]), "{text:?}");
     }
@@ -26,7 +26,7 @@ fn an_empty_file_says_nothing() {
 }
 
 #[test]
-fn every_mistake_of_a_file_is_found_at_once() {
+fn all_problems_of_a_file_are_found_at_once() {
     let (rest, problems) = yaml(
         "providr: mock\nport: 70000\nos: plan9\nnodes:\n- name: Bad_Name\n  prot: 1\n- name: good\n  taint: {efect: NoSchedule}\n\
          - just text\npingTimeout: 5\nlog: {level: loud}\n",
@@ -53,7 +53,7 @@ fn every_mistake_of_a_file_is_found_at_once() {
 }
 
 #[test]
-fn a_key_unlike_all_others_is_answered_with_the_known_ones() {
+fn an_unknown_key_is_reported_with_the_known_keys() {
     let (_, problems) = yaml("shutdown: {zzz: 1}\n");
     assert_eq!(problems, ["shutdown.zzz: unknown key `zzz` (known: timeout, node) (from vk.yaml)"]);
 }
@@ -128,7 +128,7 @@ fn the_variables_of_tensile_kube_are_read() {
 #[test]
 fn layers_are_merged_key_by_key_but_not_within_a_providers_section() {
     let layer = |text: &str| Layer::from_yaml(text, "x").0;
-    let layers = Layers {
+    let layers = LayerStack {
         base: layer("provider: mock"),
         file: layer("provider: a\nlabels: {a: '1', b: '1'}\nproviderConfig: {x: 1}\n"),
         env: layer("labels: {b: '2', c: '2'}\nproviderConfig: {y: 2}\n"),
@@ -141,7 +141,7 @@ fn layers_are_merged_key_by_key_but_not_within_a_providers_section() {
 }
 
 #[test]
-fn words_are_not_booleans_and_numbers_are_not_labels() {
+fn only_true_and_false_are_booleans_and_numbers_are_not_labels() {
     assert_eq!(yaml("metricsAddr: off\nlabels: {a: no, b: y}\n").1, Vec::<String>::new());
     let (_, problems) = yaml("labels: {a: 1}\n");
     assert!(problems[0].starts_with("labels.a: ") && problems[0].contains("in quotes"), "{problems:?}");

@@ -1,5 +1,5 @@
-//! The serving certificate of a node that was given none: its own at first, and the cluster's as soon as somebody has approved
-//! the request for it.
+//! The serving certificate of a node without configured certificate files: self-signed at first, then signed by the cluster
+//! once its certificate signing request is approved.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -10,10 +10,10 @@ use vk_kube::csr::{CertificateSpec, CertificateStore, RenewalStatus, Renewer};
 use vk_server::tls::{self, ServingCertificate, self_signed};
 use vk_supervisor::Clock;
 
-use super::{Served, Shared, until_stop};
+use super::{Inner, ServedNode, spawn_until_stop};
 
-/// Begins with a certificate that the node has signed itself, and asks the cluster for a better one.
-pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<ServingCertificate, tls::Error> {
+/// Starts with a self-signed certificate and requests one from the cluster.
+pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<Serving, tls::Error> {
     let clock = Clock::system();
     let (name, address) = (served.name.to_owned(), served.context.internal_ip);
     let own = self_signed::certificate(&name, &[address], clock.now())?;
@@ -21,51 +21,50 @@ pub(super) fn of_node(served: &Served<'_>, shared: &Shared) -> Result<ServingCer
     if !shared.config.tls.request {
         return Ok(serving);
     }
-    let (wanted, wishes) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
-    let store =
-        CertificateStore::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
-    let renewer = Renewer::new(shared.client.clone(), wishes, store, clock);
-    let standing = renewer.status();
-    let (slot, seen) = (serving.clone(), served.seen.clone());
+    let (wanted, requested) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
+    let store = Store::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
+    let renewer = Renewer::new(shared.client.clone(), requested, store, clock);
+    let status = renewer.status();
+    let (slot, seen) = (serving.clone(), served.observed_node.clone());
     let span = info_span!(parent: None, "node", node = %name);
     let work = async move {
-        tokio::join!(renewer.run(), follow(standing, slot, own), addresses(seen, wanted));
+        tokio::join!(renewer.run(), follow(status, slot, own), addresses(seen, wanted));
     };
-    until_stop(&served.supervisor, &format!("serving certificate of {name}"), work.instrument(span));
+    spawn_until_stop(&served.supervisor, &format!("serving certificate of {name}"), work.instrument(span));
     Ok(serving)
 }
 
-/// Shows the cluster's certificate while there is one, and the node's own otherwise.
+/// Serves the cluster's certificate while it is valid, and the self-signed one otherwise.
 async fn follow(
-    mut standing: watch::Receiver<RenewalStatus>,
-    serving: ServingCertificate,
+    mut status: watch::Receiver<RenewalStatus>,
+    serving: Serving,
     own: Arc<rustls::sign::CertifiedKey>,
 ) {
     let mut shown = None;
     loop {
-        let current = standing.borrow_and_update().current.clone();
+        let current = status.borrow_and_update().current.clone();
         let pem = current.as_ref().map(|pair| pair.pem().to_owned());
         if pem != shown {
             if let Some(pair) = &current {
-                info!(until = %pair.not_after(), "the kubelet API shows a certificate of the cluster");
-                serving.replace(pair.certified_key());
+                info!(until = %pair.not_after(), "serving the kubelet API with a certificate of the cluster");
+                serving.replace(pair.certified());
             } else {
-                error!("the certificate of the kubelet API is over: the node shows one of its own");
+                error!("the certificate of the kubelet API has expired; serving a self-signed one");
                 serving.replace(Arc::clone(&own));
             }
             shown = pem;
         }
-        if standing.changed().await.is_err() {
+        if status.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// The certificate is to be for the addresses that the Node has.
+/// Updates the certificate request when the Node's addresses change.
 async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::Sender<CertificateSpec>) {
     while seen.changed().await.is_ok() {
         let Some(node) = seen.borrow_and_update().clone() else { continue };
-        let (names, ips) = named(&node);
+        let (names, ips) = reachable_at(&node);
         if ips.is_empty() && names.is_empty() {
             continue;
         }
@@ -80,8 +79,8 @@ async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::
     }
 }
 
-/// Under which names and addresses a Node is reached.
-fn named(node: &Node) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
+/// Host names and IP addresses of a Node.
+fn reachable_at(node: &Node) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let (mut names, mut ips) = (BTreeSet::new(), BTreeSet::new());
     for address in all {
@@ -121,28 +120,28 @@ mod tests {
             ("InternalIP", "nonsense"),
             ("Hostname", ""),
         ];
-        let (names, ips) = named(&node(&all).unwrap());
+        let (names, ips) = reachable_at(&node(&all).unwrap());
         assert_eq!(Vec::from_iter(names), ["vk", "vk.example.com"]);
         assert_eq!(ips.len(), 3);
     }
 
     #[tokio::test]
-    async fn another_certificate_is_wanted_when_the_addresses_change_and_only_then() {
-        let (seen, sights) = watch::channel(None);
+    async fn a_new_certificate_is_requested_only_when_the_addresses_change() {
+        let (sender, observed) = watch::channel(None);
         let first = CertificateSpec::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
-        let (wanted, mut wishes) = watch::channel(first.clone());
-        let mut following = std::pin::pin!(addresses(sights, wanted));
+        let (wanted, mut requested) = watch::channel(first.clone());
+        let mut following = std::pin::pin!(addresses(observed, wanted));
         let mut see = async |addresses: &[(&str, &str)]| {
-            seen.send_replace(node(addresses));
+            sender.send_replace(node(addresses));
             let step = std::time::Duration::from_millis(50);
             assert!(tokio::time::timeout(step, &mut following).await.is_err(), "it goes on");
         };
         see(&[("InternalIP", "10.0.0.1"), ("Hostname", "vk")]).await;
         see(&[]).await;
-        assert!(!wishes.has_changed().unwrap());
+        assert!(!requested.has_changed().unwrap());
         see(&[("InternalIP", "10.0.0.2"), ("Hostname", "vk")]).await;
-        assert!(wishes.has_changed().unwrap());
-        let now = wishes.borrow_and_update().clone();
+        assert!(requested.has_changed().unwrap());
+        let now = requested.borrow_and_update().clone();
         assert!(now.addresses.contains(&"10.0.0.2".parse::<IpAddr>().unwrap()) && now.names == first.names);
     }
 }

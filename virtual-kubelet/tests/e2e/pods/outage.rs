@@ -1,4 +1,4 @@
-//! The control plane, or the process itself, goes away in the middle of a rollout.
+//! Outages of the control plane and restarts of the process during a rollout.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
-use super::site::{BRISK, PATIENCE, Site};
+use super::workload_test::{BRISK, PATIENCE, WorkloadTest};
 
 const ROLLED: usize = 500;
 const STEADY: usize = 50;
 
 /// A Deployment in the middle of its rollout, and one that nobody touches.
 struct Rollout<'a> {
-    site: Site<'a>,
+    test: WorkloadTest<'a>,
     /// What ran before the trouble began.
     before: BTreeMap<String, String>,
     begun: Instant,
@@ -22,43 +22,43 @@ struct Rollout<'a> {
 
 impl<'a> Rollout<'a> {
     async fn begin(cluster: &'a ControlPlane, prefix: &str) -> Self {
-        let site = Site::open(cluster, prefix, 2, BRISK).await;
-        site.apply(&site.deployment("steady", STEADY)).await;
-        let mut web = site.deployment("web", ROLLED);
+        let test = WorkloadTest::open(cluster, prefix, 2, BRISK).await;
+        test.apply(&test.deployment("steady", STEADY)).await;
+        let mut web = test.deployment("web", ROLLED);
         web["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": "10%", "maxSurge": "10%"}});
-        site.apply(&web).await;
+        test.apply(&web).await;
         for app in ["steady", "web"] {
             let name = format!("deployment/{app}");
-            site.kubectl(&["rollout", "status", &name, "--timeout=300s"]).await;
+            test.kubectl(&["rollout", "status", &name, "--timeout=300s"]).await;
         }
-        site.agreed(STEADY + ROLLED).await;
+        test.agreed(STEADY + ROLLED).await;
         let begun = Instant::now();
-        site.kubectl(&["set", "image", "deployment/web", "main=example.com/app:2"]).await;
+        test.kubectl(&["set", "image", "deployment/web", "main=example.com/app:2"]).await;
         let new = |set: &Value| {
             let image = &set["spec"]["template"]["spec"]["containers"][0]["image"];
             image == "example.com/app:2"
                 && set["status"]["readyReplicas"].as_u64().is_some_and(|ready| ready > 100)
         };
         let partly = |found: &Value| found["items"].as_array().unwrap().iter().any(new);
-        site.see("replicasets", "a part of the new pods is ready", partly).await;
-        let before = site.running().await;
-        Self { site, before, begun }
+        test.see("replicasets", "a part of the new pods is ready", partly).await;
+        let before = test.running().await;
+        Self { test, before, begun }
     }
 
     /// A pod that needs neither scheduler nor controller-manager, which come back at their leisure: how long until it runs.
     async fn probe(&self) -> Duration {
         let back = Instant::now();
-        let pod = serde_json::from_value(self.site.pod("probe", &[])).unwrap();
+        let pod = serde_json::from_value(self.test.pod("probe", &[])).unwrap();
         eventually("a pod can be created", PATIENCE, || async {
-            match self.site.pods.create(&PostParams::default(), &pod).await {
+            match self.test.pods.create(&PostParams::default(), &pod).await {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 other => other.map(|_| ()).map_err(|error| error.to_string()),
             }
         })
         .await;
-        self.site.see("pod/probe", "it runs", |found| found["status"]["phase"] == "Running").await;
+        self.test.see("pod/probe", "it runs", |found| found["status"]["phase"] == "Running").await;
         let took = back.elapsed();
-        self.site.kubectl(&["delete", "pod/probe"]).await;
+        self.test.kubectl(&["delete", "pod/probe"]).await;
         took
     }
 
@@ -68,16 +68,16 @@ impl<'a> Rollout<'a> {
         let probe = self.probe().await;
         // Two retries with the longest wait, and a machine with other things to do.
         assert!(probe < Duration::from_secs(40), "a new pod ran only after {probe:?}");
-        let Self { site, before, begun } = self;
+        let Self { test, before, begun } = self;
         // kubectl's own watch may not outlive the API server.
         eventually("the rollout has come to its end", 2 * PATIENCE, || async {
-            let told = site.try_kubectl(&["rollout", "status", "deployment/web", "--timeout=10s"]).await;
+            let told = test.try_kubectl(&["rollout", "status", "deployment/web", "--timeout=10s"]).await;
             if told.success() { Ok(()) } else { Err(told.stderr) }
         })
         .await;
-        site.agreed(STEADY + ROLLED).await;
+        test.agreed(STEADY + ROLLED).await;
         let converged = back.elapsed();
-        let after = site.running().await;
+        let after = test.running().await;
         assert_eq!(after.len(), STEADY + ROLLED);
         // Who ran before and still runs is the same instance.
         let stayed: Vec<_> = before.iter().filter(|(uid, _)| after.contains_key(*uid)).collect();
@@ -85,10 +85,10 @@ impl<'a> Rollout<'a> {
         for (uid, instance) in &stayed {
             assert_eq!(after[*uid], **instance, "{uid} was started again");
         }
-        let steady = site.list().await.into_iter().filter(|(name, _)| name.starts_with("steady-"));
+        let steady = test.list().await.into_iter().filter(|(name, _)| name.starts_with("steady-"));
         let kept = steady.filter(|(_, pod)| before.contains_key(pod.metadata.uid.as_ref().unwrap())).count();
         assert_eq!(kept, STEADY, "pods that nobody touched");
-        for (name, pod) in site.list().await {
+        for (name, pod) in test.list().await {
             let images: Vec<_> =
                 pod.status.unwrap().container_statuses.unwrap().into_iter().map(|one| one.image).collect();
             let wanted = if name.starts_with("web-") { "example.com/app:2" } else { "example.com/app:1" };
@@ -96,8 +96,8 @@ impl<'a> Rollout<'a> {
         }
         let stayed = stayed.len();
         let whole = begun.elapsed();
-        site.kubectl(&["delete", "deployments", "--all", "--wait=false"]).await;
-        let pods = site.close().await;
+        test.kubectl(&["delete", "deployments", "--all", "--wait=false"]).await;
+        let pods = test.close().await;
         format!(
             "rollout of {ROLLED} pods in {whole:.1?}, {converged:.1?} of it after the trouble; {pods} pods, \
              none made twice; a new pod ran after {probe:.1?}; {stayed} ran before and after as the same instances"
@@ -130,7 +130,7 @@ async fn a_rollout_survives_a_process_that_is_killed_again_and_again() {
     let cluster = ControlPlane::start(Options::with_controllers()).await.unwrap();
     let mut rollout = Rollout::begin(&cluster, "killed").await;
     for _ in 0..8 {
-        rollout.site.restart().await;
+        rollout.test.restart().await;
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     println!("a process that is killed 8 times: {}", rollout.end().await);

@@ -1,4 +1,4 @@
-//! A node that nobody knows yet gets its identity from the cluster.
+//! TLS bootstrapping of a new node.
 
 use std::{
     fs,
@@ -161,7 +161,7 @@ async fn a_token_that_nobody_knows_is_named() {
     let cluster = ControlPlane::shared_with_signing().await;
     let home = Home::new("stranger");
     let outcome = home.run(cluster, "abcdef.0123456789abcdef", &[]).start().end(SOON).await;
-    outcome.failed(1, &["refuses our credentials", "Unauthorized", "token", "expired", "write another"]);
+    outcome.failed(1, &["rejected the credentials", "Unauthorized", "token", "expired", "create a new one"]);
     assert!(!home.kubeconfig().exists() && !exists(cluster, "stranger").await);
 }
 
@@ -175,10 +175,7 @@ async fn a_user_who_may_not_ask_learns_which_role_is_missing() {
     // Of a flag that is given twice the last one counts.
     let flags = ["--bootstrap-kubeconfig", weak.to_str().unwrap(), "--startup-timeout", "1s"];
     let outcome = home.run(cluster, "unused", &flags).start().end(SOON).await;
-    outcome.failed(
-        1,
-        &["node uninvited gets no identity", "\"weak\" cannot create", "system:node-bootstrapper"],
-    );
+    outcome.failed(1, &["bootstrap node uninvited", "\"weak\" cannot create", "system:node-bootstrapper"]);
 }
 
 #[tokio::test]
@@ -218,7 +215,7 @@ async fn a_request_that_is_denied_ends_the_start_and_the_next_one_asks_anew() {
         assert!(denied.success(), "{denied:?}");
         let outcome = process.end(SOON).await;
         outcome
-            .failed(1, &["node unwanted gets no identity", &name, "was denied: KubectlDeny", "start again"]);
+            .failed(1, &["bootstrap node unwanted", &name, "was denied: KubectlDeny", "restart to request"]);
         names.push(name);
     }
 }

@@ -1,4 +1,4 @@
-//! What the user configured is on the Node.
+//! The configuration is visible on the Node.
 
 use serde_json::json;
 use vk_testing::ControlPlane;

@@ -1,5 +1,5 @@
-//! The process is killed at any moment while pods come, change and go. The pods live in a backend that goes on, so whatever
-//! the next process makes of them shows: nothing may be lost, left over or made twice.
+//! The process is killed at random times while pods are created, changed and deleted. The backend keeps running, so the tests
+//! see everything that the next process does: nothing may be lost, left over or created twice.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ const HANDS: usize = 4;
 /// Time enough for a leftover, which is removed only when it was seen twice in two minutes.
 const PATIENCE: Duration = Duration::from_mins(4);
 
-/// A number that `make e2e` makes larger.
+/// A number that `make e2e` increases.
 fn number<T: FromStr>(name: &str, usual: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }

@@ -1,4 +1,4 @@
-//! Who the process is, and what follows from that.
+//! The identity of the process and its consequences.
 
 use std::{fs, time::Duration};
 

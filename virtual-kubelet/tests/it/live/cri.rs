@@ -1,4 +1,4 @@
-//! The provider `cri` with real containers: the command runs beside a containerd of its own, as a node of a real control plane.
+//! The provider `cri` with real containers: the command with its own containerd, as a node of a real control plane.
 
 #![allow(clippy::print_stdout, reason = "what was measured on the way")]
 
@@ -19,14 +19,14 @@ use vk_testing::{
 
 use super::{
     SOON, becomes,
-    place::{IMAGE, Place, instances, number},
+    container_node::{ContainerNode, IMAGE, instances, number},
     ready, run,
 };
 
 /// Names another containerd than that of `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";
 
-async fn place(node: &str, flags: &[&str]) -> Place<Containerd> {
+async fn place(node: &str, flags: &[&str]) -> ContainerNode<Containerd> {
     let mut options = containerd::Options::default();
     if let Some(program) = std::env::var_os(CONTAINERD).filter(|program| !program.is_empty()) {
         options.program = program.into();
@@ -39,7 +39,7 @@ async fn place(node: &str, flags: &[&str]) -> Place<Containerd> {
         "logRoot": folder.join("logs"),
         "cgroupRoot": format!("/{}", machine.cgroup()),
     });
-    Place::start(containerd, "cri", config, node, flags).await
+    ContainerNode::start(containerd, "cri", config, node, flags).await
 }
 
 /// A sandbox that somebody made by hand, with a kubelet's labels or without.
@@ -79,36 +79,38 @@ async fn kubectl_reaches_into_real_containers() {
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() {
     let count = number("VK_CRI_PODS", 10);
-    let mut place = place("cri-killed", &[]).await;
-    let cri = Cri::connect(place.host.socket()).await.unwrap();
+    let mut container_node = place("cri-killed", &[]).await;
+    let cri = Cri::connect(container_node.host.socket()).await.unwrap();
     let strangers = [
-        foreign(&cri, "by-hand", false, place.folder()).await,
-        foreign(&cri, "of-a-kubelet", true, place.folder()).await,
+        foreign(&cri, "by-hand", false, container_node.folder()).await,
+        foreign(&cri, "of-a-kubelet", true, container_node.folder()).await,
     ];
-    let namespace = place.namespace("cri-killed").await;
-    let loops = place.namespace("cri-loops").await;
-    place.create(&loops, "looping", &json!({"name": "main", "image": IMAGE, "command": ["false"]})).await;
-    let restarts = place.restarts(&loops, "looping", 1).await;
-    let before = place.crowd(&namespace, count).await;
-    place.kill();
-    place.launch();
-    place.becomes("True", "").await;
-    let after = place.all_ready(&namespace, count).await;
+    let namespace = container_node.namespace("cri-killed").await;
+    let loops = container_node.namespace("cri-loops").await;
+    container_node
+        .create(&loops, "looping", &json!({"name": "main", "image": IMAGE, "command": ["false"]}))
+        .await;
+    let restarts = container_node.restarts(&loops, "looping", 1).await;
+    let before = container_node.crowd(&namespace, count).await;
+    container_node.kill();
+    container_node.launch();
+    container_node.becomes("True", "").await;
+    let after = container_node.all_ready(&namespace, count).await;
     assert_eq!(instances(&after), instances(&before));
     assert!(after.values().all(|status| status["restartCount"] == 0), "{after:?}");
     // What waited for its next start goes on counting, and probes go on.
-    place.restarts(&loops, "looping", restarts + 1).await;
+    container_node.restarts(&loops, "looping", restarts + 1).await;
     let id = after["pod-0"]["containerID"].as_str().unwrap().trim_start_matches("containerd://");
     cri.run(id, &["touch", "/unready"].map(str::to_owned), SOON).await.unwrap();
-    let pods = place.pods(&namespace);
+    let pods = container_node.pods(&namespace);
     eventually("the probe has failed", SOON, || async {
         let pod = json!(pods.get("pod-0").await.map_err(|error| error.to_string())?);
         let status = &pod["status"]["containerStatuses"][0];
         if status["ready"] == false { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
-    place.remove(&loops).await;
-    place.remove(&namespace).await;
+    container_node.remove(&loops).await;
+    container_node.remove(&namespace).await;
     for id in strangers {
         let sandbox = cri.sandbox(&id).await.unwrap();
         assert_eq!(sandbox.state, SandboxState::Ready, "{sandbox:?}");
@@ -123,10 +125,10 @@ async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
-    let mut place = place("cri-runtime", &[]).await;
-    let namespace = place.namespace("cri-runtime").await;
-    let before = place.crowd(&namespace, 3).await;
-    let healthy = place.doctor();
+    let mut container_node = place("cri-runtime", &[]).await;
+    let namespace = container_node.namespace("cri-runtime").await;
+    let before = container_node.crowd(&namespace, 3).await;
+    let healthy = container_node.doctor();
     assert_eq!(healthy.code, 0, "{healthy:#?}");
     for line in [
         "ok       runtime: containerd ",
@@ -135,22 +137,22 @@ async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
     ] {
         assert!(healthy.stdout.contains(line), "{line}: {healthy:#?}");
     }
-    place.host.kill();
-    let sick = place.doctor();
+    container_node.host.kill();
+    let sick = container_node.doctor();
     assert_eq!(sick.code, 1, "{sick:#?}");
     assert!(sick.stdout.contains("error    runtime: connection error"), "{sick:#?}");
-    place.becomes("False", "container runtime").await;
-    place.host.restart().await;
-    place.becomes("True", "").await;
-    let after = place.all_ready(&namespace, 3).await;
+    container_node.becomes("False", "container runtime").await;
+    container_node.host.restart().await;
+    container_node.becomes("True", "").await;
+    let after = container_node.all_ready(&namespace, 3).await;
     assert_eq!(instances(&after), instances(&before), "containers go on without the runtime");
-    place.host.pause();
-    place.becomes("False", "").await;
-    place.host.resume();
-    place.becomes("True", "").await;
-    let after = place.all_ready(&namespace, 3).await;
+    container_node.host.pause();
+    container_node.becomes("False", "").await;
+    container_node.host.resume();
+    container_node.becomes("True", "").await;
+    let after = container_node.all_ready(&namespace, 3).await;
     assert_eq!(instances(&after), instances(&before));
-    place.remove(&namespace).await;
+    container_node.remove(&namespace).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

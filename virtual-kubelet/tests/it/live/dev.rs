@@ -1,4 +1,4 @@
-//! `virtual-kubelet dev`: a control plane to try things out, of which nothing remains.
+//! `virtual-kubelet dev`: a temporary control plane that leaves nothing behind.
 
 mod containers;
 
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use tempfile::TempDir;
 use vk_testing::eventually;
 
@@ -152,7 +152,7 @@ async fn dev_shows_its_nodes_and_leaves_nothing_after_ctrl_c() {
     assert_eq!(listed(&dev.kubectl(&["get", "nodes"])), expected);
     assert_eq!(dev.programs(), ["etcd", "kube-apiserver"]);
 
-    dev.process.signal(Signal::SIGINT);
+    dev.process.signal(Signal::INT);
     let outcome = dev.process.end(GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
     dev.nothing_remains().await;
@@ -194,7 +194,7 @@ async fn stopped_as_soon_as(what: &str, is_so: impl Fn(&Dev) -> bool) {
     let mut dev = Dev::begin(&[]);
     eventually(what, STARTED, || async { if is_so(&dev) { Ok(()) } else { Err("not yet") } }).await;
     let bridges: Vec<PathBuf> = dev.folders().iter().map(|state| bridge(state)).collect();
-    dev.process.signal(Signal::SIGINT);
+    dev.process.signal(Signal::INT);
     let outcome = dev.process.end(GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
     let left: Vec<&PathBuf> = bridges.iter().filter(|bridge| bridge.exists()).collect();

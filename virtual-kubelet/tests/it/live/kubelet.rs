@@ -1,11 +1,11 @@
 //! The kubelet API of a running command: through the API server with kubectl, and directly.
 
-mod calls;
 mod clients;
-mod original;
+mod direct_requests;
+mod go_original;
+mod half_open_connections;
+mod kubectl_commands;
 mod security;
-mod siege;
-mod verbs;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -62,7 +62,7 @@ impl<'a> Served<'a> {
     /// Nobody is left in a session.
     async fn no_sessions(&self) {
         let admin = self.cluster.client_certificate("admin", &["system:masters"]).unwrap();
-        let admin = calls::Caller::with_certificate(admin);
+        let admin = direct_requests::Caller::with_certificate(admin);
         eventually("all sessions are over", SOON, || async {
             let answer = admin
                 .call(self.cluster.ca_pem(), self.port, "/metrics")

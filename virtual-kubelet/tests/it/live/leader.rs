@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kube::api::DeleteParams;
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use tokio::time::Instant;
 use vk_supervisor::Clock;
 use vk_testing::{
@@ -39,7 +39,7 @@ async fn a_leader_that_is_gone_for_good_is_succeeded_within_20_s_and_every_pod_g
     let lookout = stage.lookout();
 
     // Stopped and not killed: so the other cannot see its end, as if it had been on another machine.
-    leader.process.signal(Signal::SIGSTOP);
+    leader.process.signal(Signal::STOP);
     let begin = Instant::now();
     stage.create("late", &[]).await;
     stage.is_taken_by(&standby, Duration::from_secs(20)).await;
@@ -91,7 +91,7 @@ async fn a_leader_that_ends_in_order_hands_over_at_once_and_the_node_stays_ready
     let lookout = stage.lookout();
     // As a roll-out does it: a new one comes, an old one goes, until all are new.
     for round in 0..3 {
-        leader.process.signal(Signal::SIGTERM);
+        leader.process.signal(Signal::TERM);
         let begin = Instant::now();
         stage.is_taken_by(&standby, Duration::from_secs(5)).await;
         let took = begin.elapsed();
@@ -142,7 +142,7 @@ async fn a_paused_leader_writes_nothing_when_it_goes_on_and_a_standby_only_looks
     }
 
     for round in 0..3 {
-        leader.process.signal(Signal::SIGSTOP);
+        leader.process.signal(Signal::STOP);
         let begin = Instant::now();
         // Whatever the old leader missed, it will see when it goes on.
         stage.create(&format!("missed-{round}"), &[]).await;
@@ -159,7 +159,7 @@ async fn a_paused_leader_writes_nothing_when_it_goes_on_and_a_standby_only_looks
         .await;
 
         let resumed = Clock::system().now();
-        leader.process.signal(Signal::SIGCONT);
+        leader.process.signal(Signal::CONT);
         leader.stands_by().await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         let credential = if round % 2 == 0 { &old } else { &stage.other_credential(&old) };
@@ -193,14 +193,14 @@ async fn a_leader_that_is_paused_in_the_midst_of_a_burst_sends_nothing_of_it_whe
         let some = BURST * round + BURST / 4 * (round + 1);
         let paused = async {
             stage.has_made(some).await;
-            leader.process.signal(Signal::SIGSTOP);
+            leader.process.signal(Signal::STOP);
         };
         futures::join!(creating, paused);
         stage.is_taken_by(&standby, SOON).await;
         let taken = Clock::system().now();
         stage.all_run(BURST * (round + 1)).await;
 
-        leader.process.signal(Signal::SIGCONT);
+        leader.process.signal(Signal::CONT);
         leader.stands_by().await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         let credential = if round % 2 == 0 { &first } else { &stage.other_credential(&first) };

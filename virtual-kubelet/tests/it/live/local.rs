@@ -1,4 +1,4 @@
-//! The provider `local` with real containers and no runtime beside it, as a node of a real control plane.
+//! The provider `local` with real containers and without a container runtime, as a node of a real control plane.
 
 #![allow(clippy::print_stdout, reason = "what was measured on the way")]
 
@@ -8,19 +8,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use vk_testing::{
     eventually,
     peer::{Bare, Host as _, Image, Machine, Registry},
 };
 
-use super::place::{IMAGE, LATER, Place, instances, number};
-use crate::bridge::Bridge;
+use super::container_node::{ContainerNode, IMAGE, LATER, instances, number};
+use crate::network_cleanup::NetworkCleanup;
 
 /// What nobody may find.
 const SECRET: &str = "open-sesame-7351";
@@ -29,7 +26,7 @@ const COUNTS: &str = "i=0; while :; do echo $i; i=$((i + 1)); usleep 20000; done
 
 /// A node, and what is to be put back of it outside of its namespaces.
 struct Node {
-    place: Place<Bare>,
+    place: ContainerNode<Bare>,
 }
 
 /// A host of its own with these images, and how the provider is told to use it.
@@ -51,12 +48,12 @@ pub(super) async fn host(images: &[Image]) -> (Bare, Value) {
 impl Node {
     async fn start(name: &str, flags: &[&str]) -> Self {
         let (host, config) = host(&Image::standard()).await;
-        Self { place: Place::start(host, "local", config, name, flags).await }
+        Self { place: ContainerNode::start(host, "local", config, name, flags).await }
     }
 
     /// The processes in the cgroups of its containers, as they are numbered out here.
     fn contained(&self) -> BTreeSet<i32> {
-        let group = Path::new("/sys/fs/cgroup/memory").join(self.place.host.machine().cgroup());
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.machine().cgroup());
         let mut pids = BTreeSet::new();
         let mut folders = vec![group];
         while let Some(folder) = folders.pop() {
@@ -71,10 +68,10 @@ impl Node {
     /// The processes of our program in its namespaces that are not the command itself: shims and those that make containers.
     fn shims(&self) -> Vec<Pid> {
         let ours = fs::read_link(format!("/proc/{}/ns/pid", self.inside())).unwrap();
-        let command = self.place.pid();
+        let command = self.container_node.pid();
         let all = fs::read_dir("/proc").unwrap().flatten();
         all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-            .map(Pid::from_raw)
+            .filter_map(Pid::from_raw)
             .filter(|pid| Some(*pid) != command)
             .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|space| space == ours))
             .filter(|pid| {
@@ -94,24 +91,24 @@ impl Node {
             .filter(|mount| mount[1].starts_with(&directory) && mount[1].contains("/kubernetes.io~secret/"));
         let root = Path::new("/proc").join(self.inside().to_string()).join("root");
         let filled = |path: &str| {
-            let place = root.join(path.trim_start_matches('/'));
-            fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_some())
+            let container_node = root.join(path.trim_start_matches('/'));
+            fs::read_dir(container_node).is_ok_and(|mut entries| entries.next().is_some())
         };
         secrets.map(|mount| (mount[2].to_owned(), filled(mount[1]))).collect()
     }
 
     fn inside(&self) -> u32 {
-        self.place.host.inside()
+        self.container_node.host.inside()
     }
 
     fn directory(&self) -> PathBuf {
-        self.place.folder().join("state").join(&self.place.node)
+        self.container_node.folder().join("state").join(&self.container_node.node)
     }
 
     /// Nothing of any container is left: no process, no cgroup, no mount, no record.
     async fn nothing_is_left(&self) {
         let directory = self.directory();
-        let group = Path::new("/sys/fs/cgroup/memory").join(self.place.host.machine().cgroup());
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.machine().cgroup());
         let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
         eventually("nothing is left of the containers", LATER, || async {
             let mounts = fs::read_to_string(format!("/proc/{}/mounts", self.inside())).unwrap();
@@ -142,7 +139,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        drop(Bridge(self.directory().join("local/network")));
+        drop(NetworkCleanup(self.directory().join("local/network")));
     }
 }
 
@@ -158,7 +155,7 @@ fn counted(log: &str) -> usize {
 async fn kubectl_reaches_into_containers_without_a_runtime() {
     for (way, flags) in [("websocket", &[][..]), ("spdy", &["--stream-websockets=false"])] {
         let node = Node::start(&format!("local-kubectl-{way}"), flags).await;
-        node.place.kubectl_reaches_in().await;
+        node.container_node.kubectl_reaches_in().await;
     }
 }
 
@@ -167,30 +164,30 @@ async fn kubectl_reaches_into_containers_without_a_runtime() {
 async fn a_killed_process_finds_its_containers_with_their_pids_and_no_line_is_lost() {
     let count = number("VK_LOCAL_PODS", 10);
     let mut node = Node::start("local-killed", &[]).await;
-    let namespace = node.place.namespace("local-killed").await;
+    let namespace = node.container_node.namespace("local-killed").await;
     let container = json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", COUNTS]});
     for number in 0..count {
-        node.place.create(&namespace, &format!("pod-{number}"), &container).await;
+        node.container_node.create(&namespace, &format!("pod-{number}"), &container).await;
     }
-    let before = node.place.all_ready(&namespace, count).await;
+    let before = node.container_node.all_ready(&namespace, count).await;
     let first: BTreeSet<i32> = init_pids(&node);
-    node.place.kill();
+    node.container_node.kill();
     let written = size_of_logs(&node);
     eventually("containers write while nobody is there", LATER, || async {
         let now = size_of_logs(&node);
         if now > written { Ok(()) } else { Err(format!("{now} bytes")) }
     })
     .await;
-    node.place.launch();
-    node.place.becomes("True", "").await;
-    let after = node.place.all_ready(&namespace, count).await;
+    node.container_node.launch();
+    node.container_node.becomes("True", "").await;
+    let after = node.container_node.all_ready(&namespace, count).await;
     assert_eq!(instances(&after), instances(&before));
     assert_eq!(init_pids(&node), first, "the same processes");
     assert_eq!(first.len(), count);
     for number in 0..count {
-        assert!(counted(&node.place.log(&namespace, &format!("pod-{number}"), &[]).await) > 0);
+        assert!(counted(&node.container_node.log(&namespace, &format!("pod-{number}"), &[]).await) > 0);
     }
-    node.place.remove(&namespace).await;
+    node.container_node.remove(&namespace).await;
     node.nothing_is_left().await;
 }
 
@@ -223,11 +220,11 @@ fn size_of_logs(node: &Node) -> u64 {
 #[ignore = "needs the control plane and root: make test"]
 async fn a_container_whose_shim_is_killed_is_told_to_have_been_killed_and_started_again() {
     let node = Node::start("local-shim", &[]).await;
-    let namespace = node.place.namespace("local-shim").await;
-    node.place.crowd(&namespace, 1).await;
+    let namespace = node.container_node.namespace("local-shim").await;
+    node.container_node.crowd(&namespace, 1).await;
     let (shims, pids) = (node.shims(), node.contained());
     assert_eq!(shims.len(), 1, "{shims:?}");
-    kill(shims[0], Signal::SIGKILL).unwrap();
+    kill_process(shims[0], Signal::KILL).unwrap();
     let status = node
         .place
         .container(&namespace, "pod-0", "runs again", |status| {
@@ -237,7 +234,7 @@ async fn a_container_whose_shim_is_killed_is_told_to_have_been_killed_and_starte
     let ended = &status["lastState"]["terminated"];
     assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(137), &json!("Error")), "{status}");
     assert!(node.contained().is_disjoint(&pids), "what had no owner is gone");
-    node.place.remove(&namespace).await;
+    node.container_node.remove(&namespace).await;
     node.nothing_is_left().await;
 }
 
@@ -245,12 +242,12 @@ async fn a_container_whose_shim_is_killed_is_told_to_have_been_killed_and_starte
 #[ignore = "needs the control plane and root: make test"]
 async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted() {
     let mut node = Node::start("local-reboot", &[]).await;
-    let namespace = node.place.namespace("local-reboot").await;
-    node.place.crowd(&namespace, 3).await;
-    node.place.kill();
+    let namespace = node.container_node.namespace("local-reboot").await;
+    node.container_node.crowd(&namespace, 3).await;
+    node.container_node.kill();
     // Everything that ran and everything that was mounted is gone; the files are there.
-    node.place.host.reboot().await;
-    node.place.launch();
+    node.container_node.host.reboot().await;
+    node.container_node.launch();
     for number in 0..3 {
         let status = node
             .place
@@ -260,7 +257,7 @@ async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted(
             .await;
         assert!(status["lastState"]["terminated"].is_object(), "{status}");
     }
-    node.place.remove(&namespace).await;
+    node.container_node.remove(&namespace).await;
     node.nothing_is_left().await;
 }
 
@@ -268,27 +265,28 @@ async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted(
 #[ignore = "needs the control plane and root: make test"]
 async fn a_node_on_a_machine_without_room_for_threads_goes_on_when_there_is_room_again() {
     let node = Node::start("local-starved", &[]).await;
-    let namespace = node.place.namespace("local-starved").await;
-    node.place.crowd(&namespace, 2).await;
-    let pid = node.place.pid().unwrap();
+    let namespace = node.container_node.namespace("local-starved").await;
+    node.container_node.crowd(&namespace, 2).await;
+    let pid = node.container_node.pid().unwrap();
     // As beside a fork bomb.
-    let group = Path::new("/sys/fs/cgroup/pids").join(node.place.host.machine().cgroup()).join("starved");
+    let group =
+        Path::new("/sys/fs/cgroup/pids").join(node.container_node.host.machine().cgroup()).join("starved");
     fs::create_dir(&group).unwrap();
     fs::write(group.join("pids.max"), "1").unwrap();
     fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
-    node.place.pods(&namespace).delete("pod-0", &kube::api::DeleteParams::default()).await.unwrap();
+    node.container_node.pods(&namespace).delete("pod-0", &kube::api::DeleteParams::default()).await.unwrap();
     let container = json!({"name": "main", "image": IMAGE, "command": ["/stay"]});
-    node.place.create(&namespace, "pod-2", &container).await;
+    node.container_node.create(&namespace, "pod-2", &container).await;
     eventually("it has met the limit", LATER, || async {
-        let log = fs::read_to_string(node.place.folder().join("virtual-kubelet.log")).unwrap();
+        let log = fs::read_to_string(node.container_node.folder().join("virtual-kubelet.log")).unwrap();
         if log.contains("esource temporarily unavailable") { Ok(()) } else { Err(log) }
     })
     .await;
     fs::write(group.join("pids.max"), "max").unwrap();
-    let all = node.place.all_ready(&namespace, 2).await;
+    let all = node.container_node.all_ready(&namespace, 2).await;
     assert!(all.keys().eq(["pod-1", "pod-2"]), "{all:?}");
-    assert_eq!(node.place.pid(), Some(pid), "it was started anew");
-    node.place.remove(&namespace).await;
+    assert_eq!(node.container_node.pid(), Some(pid), "it was started anew");
+    node.container_node.remove(&namespace).await;
     node.nothing_is_left().await;
 }
 
@@ -299,30 +297,34 @@ async fn no_container_is_left_without_an_owner_however_often_anything_is_killed(
     let seed = number("VK_SEED", 7);
     let mut random = StdRng::seed_from_u64(seed as u64);
     let mut node = Node::start("local-kills", &[]).await;
-    let namespace = node.place.namespace("local-kills").await;
+    let namespace = node.container_node.namespace("local-kills").await;
     let container = json!({"name": "main", "image": IMAGE, "command": ["/stay"]});
     let mut left = 0;
     for turn in 0..kills {
-        node.place.create(&namespace, &format!("pod-{turn}"), &container).await;
+        node.container_node.create(&namespace, &format!("pod-{turn}"), &container).await;
         left += 1;
         // Of three pods one stays: no more than a node takes.
         if turn % 3 != 0 && turn > 2 {
             let old = format!("pod-{}", turn - 3);
-            node.place.pods(&namespace).delete(&old, &kube::api::DeleteParams::default()).await.unwrap();
+            node.container_node
+                .pods(&namespace)
+                .delete(&old, &kube::api::DeleteParams::default())
+                .await
+                .unwrap();
             left -= 1;
         }
         // Some moment of whatever is under way.
         tokio::time::sleep(std::time::Duration::from_millis(random.random_range(0..400))).await;
         let shims = node.shims();
         if turn % 2 == 0 || shims.is_empty() {
-            node.place.kill();
-            node.place.launch();
+            node.container_node.kill();
+            node.container_node.launch();
         } else {
             // It may have ended meanwhile.
-            let _ = kill(shims[random.random_range(0..shims.len())], Signal::SIGKILL);
+            let _ = kill_process(shims[random.random_range(0..shims.len())], Signal::KILL);
         }
     }
-    let all: BTreeMap<String, Value> = node.place.all_ready(&namespace, left).await;
+    let all: BTreeMap<String, Value> = node.container_node.all_ready(&namespace, left).await;
     assert_eq!(all.len(), left);
     eventually("every container has one shim, and every shim a container", LATER, || async {
         let (shims, inits) = (node.shims().len(), init_pids(&node).len());
@@ -333,7 +335,7 @@ async fn no_container_is_left_without_an_owner_however_often_anything_is_killed(
         }
     })
     .await;
-    node.place.remove(&namespace).await;
+    node.container_node.remove(&namespace).await;
     node.nothing_is_left().await;
 }
 
@@ -341,7 +343,7 @@ async fn no_container_is_left_without_an_owner_however_often_anything_is_killed(
 #[ignore = "needs the control plane and root: make test"]
 async fn a_container_at_full_speed_loses_no_line_and_harms_nobody() {
     let node = Node::start("local-torrent", &[]).await;
-    let rate = node.place.takes_a_torrent().await;
+    let rate = node.container_node.takes_a_torrent().await;
     println!("{rate:.0} lines a second");
 }
 
@@ -349,27 +351,27 @@ async fn a_container_at_full_speed_loses_no_line_and_harms_nobody() {
 #[ignore = "needs the control plane and root: make test"]
 async fn containers_see_neither_the_machines_processes_nor_others_files_and_secrets_go_with_the_pod() {
     let node = Node::start("local-apart", &[]).await;
-    let namespace = node.place.namespace("local-apart").await;
+    let namespace = node.container_node.namespace("local-apart").await;
     let script = "hostname; ps | grep -c . ; ls /; cat /proc/1/comm; echo here > /mine; sleep infinity";
     let container = json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", script]});
-    node.place.create(&namespace, "one", &container).await;
-    node.place.create(&namespace, "two", &container).await;
-    node.place.secret(&namespace, "password", "Opaque", "word", SECRET).await;
+    node.container_node.create(&namespace, "one", &container).await;
+    node.container_node.create(&namespace, "two", &container).await;
+    node.container_node.secret(&namespace, "password", "Opaque", "word", SECRET).await;
     let reads = json!({"name": "main", "image": IMAGE, "command": ["sh", "-c", "wc -c < /secret/word; exec /stay"],
         "volumeMounts": [{"name": "secret", "mountPath": "/secret"}]});
     let volumes = json!({"volumes": [{"name": "secret", "secret": {"secretName": "password"}}]});
-    node.place.create_with(&namespace, "reader", &reads, volumes).await;
-    node.place.all_ready(&namespace, 3).await;
+    node.container_node.create_with(&namespace, "reader", &reads, volumes).await;
+    node.container_node.all_ready(&namespace, 3).await;
     eventually("it has read the Secret", LATER, || async {
-        let log = node.place.log(&namespace, "reader", &[]).await;
+        let log = node.container_node.log(&namespace, "reader", &[]).await;
         if log.trim() == SECRET.len().to_string() { Ok(()) } else { Err(log) }
     })
     .await;
     assert_eq!(node.secrets(), [("tmpfs".to_owned(), true)]);
-    assert!(!holds(&node.place.folder().join("state"), SECRET), "it is on the disk");
+    assert!(!holds(&node.container_node.folder().join("state"), SECRET), "it is on the disk");
     for pod in ["one", "two"] {
         let log = eventually("it has looked around", LATER, || async {
-            let log = node.place.log(&namespace, pod, &[]).await;
+            let log = node.container_node.log(&namespace, pod, &[]).await;
             if log.lines().count() > 3 { Ok(log) } else { Err(log) }
         })
         .await;
@@ -381,7 +383,7 @@ async fn containers_see_neither_the_machines_processes_nor_others_files_and_secr
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(node.directory()).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
-    node.place.remove(&namespace).await;
+    node.container_node.remove(&namespace).await;
     assert_eq!(node.secrets(), [], "a Secret outlives its pod");
 }
 
@@ -401,7 +403,7 @@ fn holds(folder: &Path, words: &str) -> bool {
 #[ignore = "needs the control plane and root: make test"]
 async fn a_disk_that_is_full_fails_the_pull_and_nothing_else() {
     let host = Bare::start(Machine::any()).await;
-    // Room for a small image, and not for a large one.
+    // NamespacePair for a small image, and not for a large one.
     let images = host.machine().folder().join("images");
     let mounted = "mkdir -p $0 && mount -t tmpfs -o size=16m tmpfs $0";
     let mounted = host.beside(Path::new("/bin/sh")).args(["-c", mounted]).arg(&images).status().unwrap();
@@ -412,34 +414,36 @@ async fn a_disk_that_is_full_fails_the_pull_and_nothing_else() {
     let registry = Registry::start(host.machine(), &[large, small]).await;
     let cgroup = format!("/{}", host.machine().cgroup());
     let config = json!({"cgroupRoot": cgroup, "imageDir": images, "minFreeDisk": "1Mi"});
-    let node = Node { place: Place::start(host, "local", config, "local-full", &[]).await };
-    let namespace = node.place.namespace("local-full").await;
+    let node = Node { place: ContainerNode::start(host, "local", config, "local-full", &[]).await };
+    let namespace = node.container_node.namespace("local-full").await;
     let kind = "kubernetes.io/dockerconfigjson";
-    node.place.secret(&namespace, "registry", kind, ".dockerconfigjson", &registry.docker_config()).await;
+    node.container_node
+        .secret(&namespace, "registry", kind, ".dockerconfigjson", &registry.docker_config())
+        .await;
     let create = async |name: &str| {
         let image = format!("{}/{name}:1", registry.address());
         let container = json!({"name": "main", "image": image, "command": ["sleep", "infinity"]});
         let spec = json!({"imagePullSecrets": [{"name": "registry"}]});
-        node.place.create_with(&namespace, name, &container, spec).await;
+        node.container_node.create_with(&namespace, name, &container, spec).await;
     };
     create("large").await;
-    let why = node.place.container(&namespace, "large", "cannot be pulled", |status| {
+    let why = node.container_node.container(&namespace, "large", "cannot be pulled", |status| {
         status["state"]["waiting"]["reason"] == "ImagePullBackOff"
     });
     let why = why.await.to_string();
     assert!(why.contains("no space left on device"), "{why}");
     create("small").await;
     let runs = |status: &Value| status["state"]["running"].is_object();
-    node.place.container(&namespace, "small", "runs, where the large one left nothing", runs).await;
-    node.place.becomes("True", "").await;
-    node.place.remove(&namespace).await;
+    node.container_node.container(&namespace, "small", "runs, where the large one left nothing", runs).await;
+    node.container_node.becomes("True", "").await;
+    node.container_node.remove(&namespace).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane and root: make test"]
 async fn bad_pods_are_told_why_in_a_kubelets_words_and_the_node_stays_well() {
     let node = Node::start("local-bad", &[]).await;
-    let namespace = node.place.namespace("local-bad").await;
+    let namespace = node.container_node.namespace("local-bad").await;
     let bomb = "bomb() { bomb | bomb & }; bomb; sleep infinity";
     let bad = [
         ("no-command", json!({"command": ["/no/such/program"]})),
@@ -450,7 +454,7 @@ async fn bad_pods_are_told_why_in_a_kubelets_words_and_the_node_stays_well() {
     for (name, more) in &bad {
         let mut container = json!({"name": "main", "image": IMAGE});
         container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.place.create(&namespace, name, &container).await;
+        node.container_node.create(&namespace, name, &container).await;
     }
     let waits = |reasons: &'static [&'static str]| {
         move |status: &Value| {
@@ -458,15 +462,15 @@ async fn bad_pods_are_told_why_in_a_kubelets_words_and_the_node_stays_well() {
             reasons.contains(&reason)
         }
     };
-    let told = node.place.container(&namespace, "no-command", "is told", |status| {
+    let told = node.container_node.container(&namespace, "no-command", "is told", |status| {
         let ended = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
         ended.iter().any(|ended| ended["reason"] == "StartError" && ended["exitCode"] == 128)
     });
     let told = told.await.to_string();
     assert!(told.contains("no such file or directory"), "{told}");
-    node.place.container(&namespace, "no-image", "is told", waits(&["ErrImageNeverPull"])).await;
-    node.place.container(&namespace, "no-name", "is told", waits(&["InvalidImageName"])).await;
-    node.place.crowd(&namespace, 1).await;
-    node.place.becomes("True", "").await;
-    node.place.remove(&namespace).await;
+    node.container_node.container(&namespace, "no-image", "is told", waits(&["ErrImageNeverPull"])).await;
+    node.container_node.container(&namespace, "no-name", "is told", waits(&["InvalidImageName"])).await;
+    node.container_node.crowd(&namespace, 1).await;
+    node.container_node.becomes("True", "").await;
+    node.container_node.remove(&namespace).await;
 }

@@ -1,5 +1,5 @@
-//! What the identity of a node may do and may not do, row by row, and that a node lives within that. The rows are facts of the
-//! API server: when one of them changes, a decision of ours does.
+//! Permissions of a node identity, row by row, and that a node only needs those. The rows are facts of the API server: if one
+//! changes, one of our decisions may have to change.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 

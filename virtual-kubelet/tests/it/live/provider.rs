@@ -1,4 +1,4 @@
-//! A backend that is not well.
+//! A failing backend.
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None }
 }
 
-fn base() -> Base {
-    Base {
+fn config() -> NodeConfig {
+    NodeConfig {
         name: "node".to_owned(),
         internal_ip: [192, 0, 2, 1].into(),
         external_ip: None,
@@ -40,14 +40,14 @@ fn condition(kind: &str, status: ConditionStatus) -> Condition {
     Condition { kind: kind.to_owned(), status, reason: "Because".to_owned(), message: "so".to_owned() }
 }
 
-fn desired(edit: impl FnOnce(&mut NodeTemplate)) -> Desired {
+fn desired(edit: impl FnOnce(&mut NodeTemplate)) -> DesiredNode {
     restricted(false, edit)
 }
 
-fn restricted(restricted: bool, edit: impl FnOnce(&mut NodeTemplate)) -> Desired {
+fn restricted(restricted: bool, edit: impl FnOnce(&mut NodeTemplate)) -> DesiredNode {
     let mut template = template();
     edit(&mut template);
-    Desired::new(&base(), template, restricted)
+    DesiredNode::new(&config(), template, restricted)
 }
 
 fn node(body: Value) -> Node {
@@ -73,7 +73,7 @@ fn ids(taints: &[Taint]) -> Vec<String> {
 type Case = (&'static str, Vec<Taint>, &'static str, Vec<Taint>, Option<Vec<&'static str>>);
 
 #[test]
-fn taints_of_ours_follow_and_those_of_others_stay() {
+fn our_taints_are_updated_and_those_of_others_are_kept() {
     let (no, run) = ("NoSchedule", "NoExecute");
     let a = || taint("a", "1", no);
     let cases: [Case; 10] = [
@@ -96,7 +96,7 @@ fn taints_of_ours_follow_and_those_of_others_stay() {
     ];
     for (why, there, ours, wanted, result) in cases {
         let node = tainted(&there, ours);
-        let change = desired(|template| template.taints = wanted).spec_change(&node);
+        let change = desired(|template| template.taints = wanted).spec_patch(&node);
         let taints = change.as_ref().map(|change| {
             assert_eq!(change["metadata"], json!({"uid": "u", "resourceVersion": "3"}), "{why}");
             ids(&serde_json::from_value::<Vec<Taint>>(change["spec"]["taints"].clone()).unwrap())
@@ -110,21 +110,21 @@ fn taints_of_ours_follow_and_those_of_others_stay() {
 fn an_empty_value_is_no_value() {
     let there = Taint { value: Some(String::new()), ..taint("a", "", "NoSchedule") };
     let desired = desired(|template| template.taints = vec![taint("a", "", "NoSchedule")]);
-    assert_eq!(desired.spec_change(&tainted(&[there], "a:NoSchedule")), None);
+    assert_eq!(desired.spec_patch(&tainted(&[there], "a:NoSchedule")), None);
 }
 
 #[test]
-fn a_restricted_identity_never_sends_taints_and_knows_when_they_differ() {
+fn a_restricted_identity_never_sends_taints_but_detects_differences() {
     let wanted = |template: &mut NodeTemplate| template.taints = vec![taint("a", "", "NoSchedule")];
     let desired = restricted(true, wanted);
-    assert_eq!(desired.spec_change(&tainted(&[], "")), None);
-    assert!(desired.taints_out_of_reach(&tainted(&[], "")));
-    assert!(!desired.taints_out_of_reach(&tainted(&[taint("a", "", "NoSchedule")], "")));
+    assert_eq!(desired.spec_patch(&tainted(&[], "")), None);
+    assert!(desired.taints_are_protected(&tainted(&[], "")));
+    assert!(!desired.taints_are_protected(&tainted(&[taint("a", "", "NoSchedule")], "")));
     assert_eq!(desired.registration()["spec"]["taints"][0]["key"], "a", "but at its registration it may");
 }
 
 #[test]
-fn unwanted_taints_are_remembered_until_they_are_gone() {
+fn stale_taints_stay_recorded_until_they_are_removed() {
     let desired = desired(|template| template.taints = vec![taint("new", "", "NoSchedule")]);
     let remembered = |node: &Node| {
         desired.metadata(node)["metadata"]["annotations"][TAINTS_ANNOTATION].as_str().unwrap().to_owned()
@@ -139,9 +139,9 @@ fn unwanted_taints_are_remembered_until_they_are_gone() {
 #[test]
 fn a_provider_id_is_written_once() {
     let desired = desired(|template| template.provider_id = Some("mock://1".to_owned()));
-    let change = desired.spec_change(&node(json!({"metadata": {}}))).unwrap();
+    let change = desired.spec_patch(&node(json!({"metadata": {}}))).unwrap();
     assert_eq!(change["spec"], json!({"providerID": "mock://1"}));
-    assert_eq!(desired.spec_change(&node(json!({"metadata": {}, "spec": {"providerID": "other"}}))), None);
+    assert_eq!(desired.spec_patch(&node(json!({"metadata": {}, "spec": {"providerID": "other"}}))), None);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_transition_time_moves_only_with_the_status() {
 }
 
 #[test]
-fn a_restricted_identity_leaves_out_labels_that_it_may_not_set() {
+fn a_restricted_identity_skips_labels_that_it_may_not_set() {
     let edit = |template: &mut NodeTemplate| {
         template.labels.insert("kubernetes.io/role".to_owned(), "agent".to_owned());
         template.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
@@ -179,24 +179,24 @@ fn a_restricted_identity_leaves_out_labels_that_it_may_not_set() {
     let node = node(json!({"metadata": {}}));
     let open = desired(edit);
     assert_eq!(open.metadata(&node)["metadata"]["labels"].as_object().unwrap().len(), 3);
-    assert!(open.left_out.is_empty());
+    assert!(open.refused_labels.is_empty());
     let restricted = restricted(true, edit);
     assert_eq!(
         restricted.metadata(&node)["metadata"]["labels"],
         json!({"type": "virtual-kubelet", "kubernetes.io/os": "linux"})
     );
-    assert_eq!(restricted.left_out, ["kubernetes.io/role"]);
+    assert_eq!(restricted.refused_labels, ["kubernetes.io/role"]);
 }
 
 #[test]
-fn a_restricted_identity_keeps_labels_of_ours_that_it_may_not_take_away() {
+fn a_restricted_identity_keeps_our_labels_that_it_may_not_remove() {
     let labels =
         json!({"kubernetes.io/role": "agent", "x.k8s.io/ours": "1", "x.k8s.io/theirs": "2", "old": "3"});
     let fields =
         json!({"f:metadata": {"f:labels": {"f:kubernetes.io/role": {}, "f:x.k8s.io/ours": {}, "f:old": {}}}});
     let entry = |manager: &str, operation: &str| json!({"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
     let with = |entry: Value| node(json!({"metadata": {"labels": labels, "managedFields": [entry]}}));
-    let sent = |desired: &Desired, node: &Node| desired.metadata(node)["metadata"]["labels"].clone();
+    let sent = |desired: &DesiredNode, node: &Node| desired.metadata(node)["metadata"]["labels"].clone();
     let ours = with(entry("virtual-kubelet", "Apply"));
     assert_eq!(
         sent(&restricted(true, |_| {}), &ours),
@@ -226,7 +226,7 @@ fn addresses_replace_the_list_and_are_compared_in_order() {
 }
 
 #[test]
-fn only_our_part_of_the_node_counts() {
+fn only_our_fields_are_compared() {
     let desired = desired(|template| {
         template.annotations.insert("note".to_owned(), "x".to_owned());
     });
@@ -247,24 +247,24 @@ fn only_our_part_of_the_node_counts() {
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
     let before = body("virtual-kubelet", "a", early, "2", "False");
     let unchanged = body("virtual-kubelet", "bb", late, "2", "False");
-    assert_eq!(desired.metadata_there(&before), desired.metadata_there(&unchanged));
-    assert_eq!(desired.status_there(&before), desired.status_there(&unchanged));
+    assert_eq!(desired.observed_metadata(&before), desired.observed_metadata(&unchanged));
+    assert_eq!(desired.observed_status(&before), desired.observed_status(&unchanged));
 
     let relabelled = body("other", "a", early, "2", "False");
-    assert_ne!(desired.metadata_there(&before), desired.metadata_there(&relabelled));
+    assert_ne!(desired.observed_metadata(&before), desired.observed_metadata(&relabelled));
     for changed in [
         body("virtual-kubelet", "a", early, "3", "False"),
         body("virtual-kubelet", "a", early, "2", "Unknown"),
         node(json!({"metadata": {}})),
     ] {
-        assert_ne!(desired.status_there(&before), desired.status_there(&changed));
+        assert_ne!(desired.observed_status(&before), desired.observed_status(&changed));
     }
-    let bare = desired.metadata_there(&node(json!({"metadata": {}})));
-    assert_ne!(desired.metadata_there(&before), bare);
+    let bare = desired.observed_metadata(&node(json!({"metadata": {}})));
+    assert_ne!(desired.observed_metadata(&before), bare);
 }
 
 #[test]
-fn ready_is_the_cores_whatever_the_provider_says() {
+fn the_provider_cannot_set_the_ready_condition() {
     let desired = desired(|template| template.conditions.push(condition("Ready", ConditionStatus::True)));
     let ready = condition("Ready", ConditionStatus::False);
     let body = desired.status(&node(json!({"metadata": {}})), &ready, NOW.parse().unwrap());
@@ -278,25 +278,25 @@ fn ready_is_the_cores_whatever_the_provider_says() {
 }
 
 #[test]
-fn what_makes_a_write_necessary_has_no_times_in_it() {
+fn the_compared_status_has_no_timestamps() {
     let (first, second) = (desired(|_| {}), desired(|_| {}));
     let ready = condition("Ready", ConditionStatus::True);
-    assert_eq!(first.status_wanted(&ready), second.status_wanted(&ready));
+    assert_eq!(first.wanted_status(&ready), second.wanted_status(&ready));
     assert_ne!(
-        first.status_wanted(&ready),
-        first.status_wanted(&Condition { reason: "Other".to_owned(), ..ready.clone() })
+        first.wanted_status(&ready),
+        first.wanted_status(&Condition { reason: "Other".to_owned(), ..ready.clone() })
     );
     let more = desired(|template| {
         template.capacity.insert("cpu".to_owned(), "3".parse().unwrap());
     });
-    assert_ne!(first.status_wanted(&ready), more.status_wanted(&ready));
+    assert_ne!(first.wanted_status(&ready), more.wanted_status(&ready));
 }
 
 #[test]
-fn a_node_claims_our_version_unless_its_provider_knows_another() {
+fn the_provider_can_override_the_kubelet_version() {
     let claimed = |version: Option<&str>| {
         let desired = desired(|template| template.kubelet_version = version.map(str::to_owned));
-        desired.facts["nodeInfo"]["kubeletVersion"].clone()
+        desired.status["nodeInfo"]["kubeletVersion"].clone()
     };
     assert_eq!(claimed(None), "v1");
     assert_eq!(claimed(Some("v1.18.15")), "v1.18.15");

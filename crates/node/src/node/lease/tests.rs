@@ -2,26 +2,26 @@ mod standby;
 
 use rand::SeedableRng as _;
 
-use super::{claim::LOOK_PERIOD, *};
+use super::{acquisition::POLL_PERIOD, *};
 
 const NODE: &str = "node";
-const LIFE: Duration = Duration::from_secs(40);
+const DURATION: Duration = Duration::from_secs(40);
 const WALL: &str = "2026-01-01T00:10:00Z";
 const ELSEWHERE: &str = "elsewhere/boot/pid:[1]/4711/1";
 
-struct Bench {
+struct LeaseTest {
     renewer: Renewer,
     now: Duration,
     rng: StdRng,
 }
 
-impl Bench {
+impl LeaseTest {
     fn new() -> Self {
-        Self::on(Terms { duration: LIFE, renew_deadline: LIFE / 2, standby: None })
+        Self::with_times(LeaseTimes { duration: DURATION, renew_deadline: DURATION / 2, standby: None })
     }
 
-    fn on(terms: Terms) -> Self {
-        let renewer = Renewer::new(NODE.to_owned(), Instance::this(), terms);
+    fn with_times(times: LeaseTimes) -> Self {
+        let renewer = Renewer::new(NODE.to_owned(), Instance::current(), times);
         Self { renewer, now: Duration::ZERO, rng: StdRng::seed_from_u64(7) }
     }
 
@@ -33,19 +33,19 @@ impl Bench {
         self.renewer.start(self.now, self.wall())
     }
 
-    fn answer(&mut self, call: &LeaseCall, answer: Result<Lease, Kind>) -> Result<(), Taken> {
+    fn answer(&mut self, call: &LeaseCall, answer: Result<Lease, Kind>) -> Result<(), LeaseConflict> {
         let wall = self.wall();
         let answer = answer.map(Some).map_err(|kind| Error::new(kind, "no"));
-        self.renewer.answered(self.now, wall, call, answer, &mut self.rng)
+        self.renewer.on_answer(self.now, wall, call, answer, &mut self.rng)
     }
 
-    /// Makes the call that is due, which must be a read.
-    fn read(&mut self, answer: Result<Lease, Kind>) -> Result<(), Taken> {
+    /// Makes the due call, which must be a read.
+    fn read(&mut self, answer: Result<Lease, Kind>) -> Result<(), LeaseConflict> {
         assert_eq!(self.start(), Some(LeaseCall::Read));
         self.answer(&LeaseCall::Read, answer)
     }
 
-    /// Makes the call that is due, which must write, and lets the server take it.
+    /// Makes the due call, which must be a write, and answers it with success.
     fn write(&mut self) -> Value {
         let call = self.start().expect("a call");
         let (LeaseCall::Create(body) | LeaseCall::Renew(body)) = &call else { panic!("{call:?}") };
@@ -57,15 +57,15 @@ impl Bench {
     }
 
     fn held() -> Self {
-        let mut bench = Self::new();
-        bench.read(Err(Kind::NotFound)).unwrap();
-        bench.write();
-        assert!(bench.renewer.is_held());
-        bench
+        let mut test = Self::new();
+        test.read(Err(Kind::NotFound)).unwrap();
+        test.write();
+        assert!(test.renewer.is_held());
+        test
     }
 
     fn due_in(&self) -> Duration {
-        self.renewer.deadline().unwrap().saturating_sub(self.now)
+        self.renewer.next_deadline().unwrap().saturating_sub(self.now)
     }
 
     fn wait(&mut self, time: Duration) {
@@ -85,177 +85,183 @@ fn lease(holder: &str, instance: Option<&str>, age: i64) -> Lease {
 }
 
 fn dead() -> String {
-    let this = Instance::this().to_string();
+    let this = Instance::current().to_string();
     let (rest, start) = this.rsplit_once('/').unwrap();
     format!("{rest}/{}", start.parse::<u64>().unwrap() + 1)
 }
 
 #[test]
-fn a_lease_that_is_not_there_is_created_and_then_held() {
-    let mut bench = Bench::new();
-    bench.read(Err(Kind::NotFound)).unwrap();
-    assert!(!bench.renewer.is_held());
-    let body = bench.write();
+fn a_missing_lease_is_created_and_then_held() {
+    let mut test = LeaseTest::new();
+    test.read(Err(Kind::NotFound)).unwrap();
+    assert!(!test.renewer.is_held());
+    let body = test.write();
     assert_eq!(body["spec"]["holderIdentity"], NODE);
     assert_eq!(body["spec"]["leaseDurationSeconds"], 40);
-    assert_eq!(body["metadata"]["annotations"][INSTANCE_ANNOTATION], Instance::this().to_string());
+    assert_eq!(body["metadata"]["annotations"][INSTANCE_ANNOTATION], Instance::current().to_string());
     assert!(body["metadata"].get("resourceVersion").is_none(), "{body}");
-    assert!(bench.renewer.is_held());
+    assert!(test.renewer.is_held());
 }
 
 #[test]
-fn a_free_lease_is_taken_at_once_under_its_version() {
-    let (this, gone) = (Instance::this().to_string(), dead());
+fn a_free_lease_is_acquired_at_once_with_its_version_as_precondition() {
+    let (this, gone) = (Instance::current().to_string(), dead());
     for (why, found) in [
         ("released", lease("", None, 1)),
         ("ours", lease(NODE, Some(&this), 1)),
         ("of a dead process", lease(NODE, Some(&gone), 1)),
         ("expired", lease(NODE, Some(ELSEWHERE), 41)),
-        ("expired, and nobody's we know", lease(NODE, None, 41)),
+        ("expired, without an instance annotation", lease(NODE, None, 41)),
     ] {
-        let mut bench = Bench::new();
-        bench.read(Ok(found)).unwrap();
-        assert!(!bench.renewer.is_held() || why == "ours", "{why}");
-        let body = bench.write();
+        let mut test = LeaseTest::new();
+        test.read(Ok(found)).unwrap();
+        assert!(!test.renewer.is_held() || why == "ours", "{why}");
+        let body = test.write();
         assert_eq!(body["metadata"]["resourceVersion"], "5", "{why}");
-        assert!(bench.renewer.is_held(), "{why}");
+        assert!(test.renewer.is_held(), "{why}");
     }
 }
 
 #[test]
-fn a_lease_without_a_time_is_free_only_after_its_duration() {
-    let mut bench = Bench::new();
+fn a_lease_without_a_renew_time_is_free_only_after_its_duration() {
+    let mut test = LeaseTest::new();
     let mut found = lease(NODE, Some(ELSEWHERE), 0);
     found.spec.as_mut().unwrap().renew_time = None;
-    bench.read(Ok(found.clone())).unwrap();
-    assert!(!bench.renewer.is_held());
-    bench.wait(LOOK_PERIOD);
-    bench.read(Ok(found)).unwrap();
-    bench.write();
-    assert!(bench.renewer.is_held());
+    test.read(Ok(found.clone())).unwrap();
+    assert!(!test.renewer.is_held());
+    test.wait(POLL_PERIOD);
+    test.read(Ok(found)).unwrap();
+    test.write();
+    assert!(test.renewer.is_held());
 }
 
 #[test]
-fn a_holder_that_renews_is_left_alone() {
-    let mut bench = Bench::new();
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 5))).unwrap();
+fn a_lease_that_is_renewed_by_its_holder_is_a_conflict() {
+    let mut test = LeaseTest::new();
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 5))).unwrap();
     for _ in 0..4 {
-        bench.wait(LOOK_PERIOD);
-        bench.read(Ok(lease(NODE, Some(ELSEWHERE), 5))).unwrap();
-        assert!(!bench.renewer.is_held());
+        test.wait(POLL_PERIOD);
+        test.read(Ok(lease(NODE, Some(ELSEWHERE), 5))).unwrap();
+        assert!(!test.renewer.is_held());
     }
-    bench.wait(LOOK_PERIOD);
-    let taken = bench.read(Ok(lease(NODE, Some(ELSEWHERE), -5))).unwrap_err();
-    assert_eq!(taken, Taken::InUse { node: NODE.into(), holder: "process 4711 on host elsewhere".into() });
+    test.wait(POLL_PERIOD);
+    let conflict = test.read(Ok(lease(NODE, Some(ELSEWHERE), -5))).unwrap_err();
+    assert_eq!(
+        conflict,
+        LeaseConflict::InUse { node: NODE.into(), holder: "process 4711 on host elsewhere".into() }
+    );
 }
 
 #[test]
-fn a_holder_that_does_not_renew_is_succeeded_after_its_duration_and_not_before() {
-    let mut bench = Bench::new();
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
-    while bench.now < Duration::from_secs(29) {
-        bench.wait(LOOK_PERIOD);
-        bench.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
-        assert_ne!(bench.renewer.state, State::Ours, "{:?}", bench.now);
+fn a_lease_that_is_not_renewed_is_acquired_after_its_duration_and_not_before() {
+    let mut test = LeaseTest::new();
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
+    while test.now < Duration::from_secs(29) {
+        test.wait(POLL_PERIOD);
+        test.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
+        assert_ne!(test.renewer.state, State::Ours, "{:?}", test.now);
     }
-    bench.wait(LOOK_PERIOD);
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
-    bench.write();
-    assert!(bench.renewer.is_held());
+    test.wait(POLL_PERIOD);
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 10))).unwrap();
+    test.write();
+    assert!(test.renewer.is_held());
 }
 
 #[test]
-fn a_holder_whose_clock_is_ahead_is_waited_for_no_longer_than_its_duration() {
-    let mut bench = Bench::new();
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), -3600))).unwrap();
-    bench.wait(LIFE);
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), -3600))).unwrap();
-    bench.write();
-    assert!(bench.renewer.is_held());
+fn a_holder_whose_clock_is_ahead_delays_us_by_at_most_the_lease_duration() {
+    let mut test = LeaseTest::new();
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), -3600))).unwrap();
+    test.wait(DURATION);
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), -3600))).unwrap();
+    test.write();
+    assert!(test.renewer.is_held());
 }
 
 #[test]
-fn whoever_is_faster_in_taking_a_free_lease_has_it() {
-    let mut bench = Bench::new();
-    bench.read(Ok(lease("", None, 1))).unwrap();
-    let call = bench.start().unwrap();
-    bench.answer(&call, Err(Kind::Conflict)).unwrap();
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
-    assert!(!bench.renewer.is_held());
+fn a_lost_race_for_a_free_lease_leaves_it_to_the_winner() {
+    let mut test = LeaseTest::new();
+    test.read(Ok(lease("", None, 1))).unwrap();
+    let call = test.start().unwrap();
+    test.answer(&call, Err(Kind::Conflict)).unwrap();
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
+    assert!(!test.renewer.is_held());
 
-    let mut bench = Bench::new();
-    bench.read(Err(Kind::NotFound)).unwrap();
-    let call = bench.start().unwrap();
-    bench.answer(&call, Err(Kind::AlreadyExists)).unwrap();
-    bench.wait(Duration::from_secs(1));
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
-    assert!(!bench.renewer.is_held());
+    let mut test = LeaseTest::new();
+    test.read(Err(Kind::NotFound)).unwrap();
+    let call = test.start().unwrap();
+    test.answer(&call, Err(Kind::AlreadyExists)).unwrap();
+    test.wait(Duration::from_secs(1));
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
+    assert!(!test.renewer.is_held());
 }
 
 #[test]
-fn a_lease_that_another_process_took_is_lost() {
-    let mut bench = Bench::held();
-    bench.wait(LIFE);
-    let call = bench.start().unwrap();
-    bench.answer(&call, Err(Kind::Conflict)).unwrap();
-    assert!(!bench.renewer.is_held(), "not before it was looked at");
-    let taken = bench.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap_err();
-    assert_eq!(taken, Taken::Lost { node: NODE.into(), holder: "process 4711 on host elsewhere".into() });
+fn a_lease_that_another_process_acquired_is_lost() {
+    let mut test = LeaseTest::held();
+    test.wait(DURATION);
+    let call = test.start().unwrap();
+    test.answer(&call, Err(Kind::Conflict)).unwrap();
+    assert!(!test.renewer.is_held(), "not before it was read again");
+    let conflict = test.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap_err();
+    assert_eq!(
+        conflict,
+        LeaseConflict::Lost { node: NODE.into(), holder: "process 4711 on host elsewhere".into() }
+    );
 }
 
 #[test]
-fn a_lease_that_somebody_touched_is_renewed_all_the_same() {
-    let mut bench = Bench::held();
-    bench.wait(LIFE);
-    let call = bench.start().unwrap();
-    bench.answer(&call, Err(Kind::Conflict)).unwrap();
-    let mut touched = lease(NODE, Some(&Instance::this().to_string()), 0);
+fn a_lease_that_was_edited_by_others_is_still_renewed() {
+    let mut test = LeaseTest::held();
+    test.wait(DURATION);
+    let call = test.start().unwrap();
+    test.answer(&call, Err(Kind::Conflict)).unwrap();
+    let mut touched = lease(NODE, Some(&Instance::current().to_string()), 0);
     touched.metadata.resource_version = Some("77".into());
-    bench.read(Ok(touched)).unwrap();
-    assert_eq!(bench.write()["metadata"]["resourceVersion"], "77");
+    test.read(Ok(touched)).unwrap();
+    assert_eq!(test.write()["metadata"]["resourceVersion"], "77");
 }
 
 #[test]
-fn a_lease_that_vanished_is_created_again_at_once() {
-    let mut bench = Bench::held();
-    bench.renewer.owned_by("node-uid", bench.now);
-    bench.write();
-    bench.wait(LIFE / 2);
-    let call = bench.start().unwrap();
+fn a_deleted_lease_is_created_again_at_once() {
+    let mut test = LeaseTest::held();
+    test.renewer.set_owner("node-uid", test.now);
+    test.write();
+    test.wait(DURATION / 2);
+    let call = test.start().unwrap();
     assert!(matches!(call, LeaseCall::Renew(_)));
-    bench.answer(&call, Err(Kind::NotFound)).unwrap();
-    let call = bench.start().unwrap();
+    test.answer(&call, Err(Kind::NotFound)).unwrap();
+    let call = test.start().unwrap();
     let LeaseCall::Create(body) = &call else { panic!("{call:?}") };
     assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "node-uid");
     assert!(body["metadata"].get("resourceVersion").is_none(), "{body}");
 }
 
 #[test]
-fn the_lease_is_renewed_four_times_in_its_life() {
-    let mut bench = Bench::held();
+fn the_lease_is_renewed_four_times_per_duration() {
+    let mut test = LeaseTest::held();
     for _ in 0..50 {
-        let wait = bench.due_in();
-        assert!((LIFE / 4..LIFE / 4 + LIFE / 100).contains(&wait), "{wait:?}");
-        assert_eq!(bench.start(), None);
-        bench.wait(wait);
-        bench.write();
+        let wait = test.due_in();
+        assert!((DURATION / 4..DURATION / 4 + DURATION / 100).contains(&wait), "{wait:?}");
+        assert_eq!(test.start(), None);
+        test.wait(wait);
+        test.write();
     }
 }
 
 #[test]
 fn a_new_node_owns_the_lease_at_once_and_other_owners_stay() {
-    let mut bench = Bench::held();
-    bench.renewer.owned_by("first", bench.now);
-    assert_eq!(bench.renewer.deadline(), Some(bench.now));
-    assert_eq!(bench.write()["metadata"]["ownerReferences"][0]["uid"], "first");
-    bench.renewer.owned_by("first", bench.now);
-    assert_eq!(bench.start(), None);
+    let mut test = LeaseTest::held();
+    test.renewer.set_owner("first", test.now);
+    assert_eq!(test.renewer.next_deadline(), Some(test.now));
+    assert_eq!(test.write()["metadata"]["ownerReferences"][0]["uid"], "first");
+    test.renewer.set_owner("first", test.now);
+    assert_eq!(test.start(), None);
 
     let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "theirs"});
-    let owners = &mut bench.renewer.seen.as_mut().unwrap().metadata.owner_references;
+    let owners = &mut test.renewer.lease.as_mut().unwrap().metadata.owner_references;
     owners.as_mut().unwrap().push(serde_json::from_value(other).unwrap());
-    bench.renewer.owned_by("second", bench.now);
-    let body = bench.write();
+    test.renewer.set_owner("second", test.now);
+    let body = test.write();
     let owners: Vec<&str> = body["metadata"]["ownerReferences"]
         .as_array()
         .unwrap()
@@ -263,57 +269,57 @@ fn a_new_node_owns_the_lease_at_once_and_other_owners_stay() {
         .map(|owner| owner["uid"].as_str().unwrap())
         .collect();
     assert_eq!(owners, ["theirs", "second"]);
-    assert_eq!(bench.start(), None, "the server has it");
+    assert_eq!(test.start(), None, "the server already has it");
 }
 
 #[test]
-fn failures_are_repeated_within_the_life_of_the_lease_and_without_haste() {
-    let mut bench = Bench::held();
-    bench.wait(LIFE / 3);
+fn failed_renewals_are_retried_with_backoff_within_the_lease_duration() {
+    let mut test = LeaseTest::held();
+    test.wait(DURATION / 3);
     let mut waits = Vec::new();
     for _ in 0..30 {
-        let call = bench.start().expect("a renewal");
-        bench.answer(&call, Err(Kind::Unreachable)).unwrap();
-        assert!(bench.renewer.is_held(), "nobody else has it");
-        let wait = bench.due_in();
+        let call = test.start().expect("a renewal");
+        test.answer(&call, Err(Kind::Unreachable)).unwrap();
+        assert!(test.renewer.is_held(), "no other process has it");
+        let wait = test.due_in();
         waits.push(wait);
-        bench.wait(wait);
+        test.wait(wait);
     }
     assert!(waits[0] <= Duration::from_millis(200), "{waits:?}");
-    assert!(waits.iter().all(|wait| *wait <= LIFE / 6), "{waits:?}");
-    assert!(waits[20..].iter().all(|wait| *wait >= LIFE / 12), "{waits:?}");
-    bench.write();
-    assert!(bench.due_in() >= LIFE / 4);
+    assert!(waits.iter().all(|wait| *wait <= DURATION / 6), "{waits:?}");
+    assert!(waits[20..].iter().all(|wait| *wait >= DURATION / 12), "{waits:?}");
+    test.write();
+    assert!(test.due_in() >= DURATION / 4);
 }
 
 #[test]
-fn only_what_is_held_is_given_back() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.renewer.release(bench.now, false), None);
-    assert!(bench.renewer.is_released());
+fn only_a_held_lease_is_released() {
+    let mut test = LeaseTest::new();
+    assert_eq!(test.renewer.release(test.now, false), None);
+    assert!(test.renewer.is_released());
 
-    let mut bench = Bench::new();
-    bench.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
-    assert_eq!(bench.renewer.release(bench.now, true), None);
-    assert!(bench.renewer.is_released());
+    let mut test = LeaseTest::new();
+    test.read(Ok(lease(NODE, Some(ELSEWHERE), 0))).unwrap();
+    assert_eq!(test.renewer.release(test.now, true), None);
+    assert!(test.renewer.is_released());
 
-    let mut bench = Bench::held();
-    let call = bench.renewer.release(bench.now, false).unwrap();
+    let mut test = LeaseTest::held();
+    let call = test.renewer.release(test.now, false).unwrap();
     let LeaseCall::Release(body) = &call else { panic!("{call:?}") };
     assert_eq!(body["metadata"]["resourceVersion"], "9");
     assert!(body["spec"]["holderIdentity"].is_null());
-    bench.answer(&call, Err(Kind::Unreachable)).unwrap();
-    assert!(!bench.renewer.is_released());
-    assert_eq!(bench.renewer.release(bench.now, false), None, "not at once");
-    bench.wait(Duration::from_secs(1));
-    let again = bench.renewer.release(bench.now, false).unwrap();
-    bench.answer(&again, Ok(lease("", None, 0))).unwrap();
-    assert!(bench.renewer.is_released());
-    assert_eq!(bench.renewer.deadline(), None);
+    test.answer(&call, Err(Kind::Unreachable)).unwrap();
+    assert!(!test.renewer.is_released());
+    assert_eq!(test.renewer.release(test.now, false), None, "not at once");
+    test.wait(Duration::from_secs(1));
+    let again = test.renewer.release(test.now, false).unwrap();
+    test.answer(&again, Ok(lease("", None, 0))).unwrap();
+    assert!(test.renewer.is_released());
+    assert_eq!(test.renewer.next_deadline(), None);
 
-    let mut bench = Bench::held();
-    let call = bench.renewer.release(bench.now, true).unwrap();
+    let mut test = LeaseTest::held();
+    let call = test.renewer.release(test.now, true).unwrap();
     assert_eq!(call, LeaseCall::Delete { uid: "lease-uid".into() });
-    bench.answer(&call, Err(Kind::NotFound)).unwrap();
-    assert!(bench.renewer.is_released());
+    test.answer(&call, Err(Kind::NotFound)).unwrap();
+    assert!(test.renewer.is_released());
 }

@@ -1,7 +1,7 @@
-//! `fileKeyRef`: a variable from a file that an earlier container left in an emptyDir volume.
+//! `fileKeyRef`: a variable from a file that an earlier container wrote to an emptyDir volume.
 //!
-//! The file is a strict subset of shell syntax: `NAME='value'`, one after the other, values in single quotes and taken
-//! literally, newlines included. What comes after a `#`, and empty lines, count for nothing.
+//! The format is a strict subset of shell syntax: lines `NAME='value'` with literal values in single quotes, which may
+//! contain newlines. Empty lines and comments (`#`) are ignored.
 
 use k8s_openapi::api::core::v1::{FileKeySelector, Pod};
 use vk_files::RootDir;
@@ -10,22 +10,22 @@ use vk_provider::{
     resolve::{Facts, Reference, ReferenceKind},
 };
 
-use super::super::objects::{Remark, namespace, remark, unresolved};
+use super::super::fetched_objects::{ResolveWarning, add_warning, namespace, unresolved};
 
-/// No line may be longer; the kubelet's limit.
-const LONGEST_LINE: usize = 64 * 1024 - 1;
-/// What we read at most; no environment could hold as much.
-const LARGEST_FILE: u64 = 1 << 20;
+/// Maximum length of a line (the kubelet's limit).
+const MAX_LINE: usize = 64 * 1024 - 1;
+/// Maximum file size; larger than any environment.
+const MAX_FILE: u64 = 1 << 20;
 
-/// The value; `None` where the key may be missing and is. An empty value counts as missing.
+/// The value; `None` if the key is optional and missing. An empty value counts as missing.
 pub(super) fn value(
     field: &FileKeySelector,
     pod: &Pod,
     facts: &Facts,
-    remarks: &mut Vec<Remark>,
+    warnings: &mut Vec<ResolveWarning>,
 ) -> Result<Option<String>> {
     let FileKeySelector { volume_name, path, key, .. } = field;
-    let Some(place) = facts.volumes.get(volume_name) else {
+    let Some(directory) = facts.volumes.get(volume_name) else {
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
         return Err(if volumes.iter().any(|volume| volume.name == *volume_name) {
             Error::unsupported(format!(
@@ -36,28 +36,28 @@ pub(super) fn value(
         });
     };
     let reference = Reference::new(ReferenceKind::File, namespace(pod), format!("{volume_name}/{path}"));
-    // Also where the key is optional: a kubelet wants the file itself to be there and to be well formed.
-    let broken = |cause: Box<dyn std::error::Error + Send + Sync>| {
+    // Even if the key is optional: like in the kubelet, the file must exist and be valid.
+    let parse_error = |cause: Box<dyn std::error::Error + Send + Sync>| {
         unresolved(reference.clone(), "couldn't parse env file".to_owned()).caused_by(cause)
     };
-    let content = RootDir::open(place)
-        .and_then(|root| root.read(path, LARGEST_FILE))
-        .map_err(|error| broken(Box::new(error)))?;
-    let value = find(&content, key).map_err(|error| broken(error.into()))?;
+    let content = RootDir::open(directory)
+        .and_then(|root| root.read(path, MAX_FILE))
+        .map_err(|error| parse_error(Box::new(error)))?;
+    let value = find(&content, key).map_err(|error| parse_error(error.into()))?;
     if !value.is_empty() {
         return Ok(Some(value));
     }
     let reference = reference.clone().key(key);
     if field.optional == Some(true) {
-        remark(remarks, Remark::Missing(reference));
+        add_warning(warnings, ResolveWarning::MissingOptional(reference));
         return Ok(None);
     }
-    let full = place.join(path);
+    let full = directory.join(path);
     let message = format!("environment variable key {key:?} not found in file \"{}\"", full.display());
     Err(unresolved(reference, message))
 }
 
-/// The value of a key; empty where it is not there. What comes behind it is not looked at.
+/// The value of a key; empty if it is not found. The rest of the file after the key is not parsed.
 fn find(content: &[u8], key: &str) -> Result<String, String> {
     let mut lines = Lines { rest: content, number: 0 };
     while let Some(line) = lines.next()? {
@@ -65,17 +65,19 @@ fn find(content: &[u8], key: &str) -> Result<String, String> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let fault = |number: usize, what: &str| {
+        let format_error = |number: usize, what: &str| {
             format!("invalid environment variable format at line {number}: {what}")
         };
         let Some(equals) = line.iter().position(|byte| *byte == b'=') else {
-            return Err(fault(lines.number, "missing '='"));
+            return Err(format_error(lines.number, "missing '='"));
         };
         let (name, value) = (&line[..equals], &line[equals + 1..]);
         let wanted = name == key.as_bytes();
         match name.last() {
-            None => return Err(fault(lines.number, "empty variable name")),
-            Some(b' ' | b'\t') => return Err(fault(lines.number, "whitespace before '=' is not allowed")),
+            None => return Err(format_error(lines.number, "empty variable name")),
+            Some(b' ' | b'\t') => {
+                return Err(format_error(lines.number, "whitespace before '=' is not allowed"));
+            }
             Some(_) => {}
         }
         // As in a shell: `NAME= 'value'` sets nothing.
@@ -86,9 +88,9 @@ fn find(content: &[u8], key: &str) -> Result<String, String> {
             continue;
         }
         let Some(mut rest) = value.strip_prefix(b"'") else {
-            return Err(fault(lines.number, "value must be enclosed in single quotes"));
+            return Err(format_error(lines.number, "value must be enclosed in single quotes"));
         };
-        let began = lines.number;
+        let first_line = lines.number;
         let mut text = Vec::new();
         let behind = loop {
             if let Some(end) = rest.iter().position(|byte| *byte == b'\'') {
@@ -98,14 +100,16 @@ fn find(content: &[u8], key: &str) -> Result<String, String> {
             text.extend_from_slice(rest);
             text.push(b'\n');
             rest = lines.next()?.ok_or_else(|| {
-                format!("invalid environment variable format starting at line {began}: unclosed single quote")
+                format!(
+                    "invalid environment variable format starting at line {first_line}: unclosed single quote"
+                )
             })?;
         };
         if !behind.is_empty() && !behind.starts_with(b"#") {
-            return Err(fault(lines.number, "unexpected content after closing quote"));
+            return Err(format_error(lines.number, "unexpected content after closing quote"));
         }
         if wanted {
-            return String::from_utf8(text).map_err(|_| fault(began, "value is not UTF-8"));
+            return String::from_utf8(text).map_err(|_| format_error(first_line, "value is not UTF-8"));
         }
     }
     Ok(String::new())
@@ -116,7 +120,7 @@ fn trim_start(line: &[u8]) -> &[u8] {
     &line[blank..]
 }
 
-/// Lines without their ends, be those `\n` or `\r\n`.
+/// Lines without their terminator (`\n` or `\r\n`).
 struct Lines<'a> {
     rest: &'a [u8],
     number: usize,
@@ -133,8 +137,8 @@ impl<'a> Lines<'a> {
             None => (self.rest, &[][..]),
         };
         self.number += 1;
-        if line.len() > LONGEST_LINE {
-            return Err(format!("line {} is longer than {LONGEST_LINE} bytes", self.number));
+        if line.len() > MAX_LINE {
+            return Err(format!("line {} is longer than {MAX_LINE} bytes", self.number));
         }
         self.rest = rest;
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))

@@ -13,7 +13,7 @@ use vk_provider::{
     resolve::{ContainerInputs, Facts, NodeFacts, Reference, ReferenceKind},
 };
 
-use super::super::objects::{Need, Needs, Objects, Remark};
+use super::super::fetched_objects::{FetchedObjects, RequiredObjects, Requirement, ResolveWarning};
 
 fn config_map(data: &[(&str, &str)]) -> Arc<ConfigMap> {
     let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -26,7 +26,7 @@ fn secret(data: &[(&str, &[u8])]) -> Arc<Secret> {
 }
 
 /// The objects that the Go original's tests know.
-fn objects() -> Objects {
+fn objects() -> FetchedObjects {
     let config_maps = [
         ("one", Some(config_map(&[("FOO", "one-foo"), ("BAR", "one-bar")]))),
         ("two", Some(config_map(&[("FOO", "two-foo"), ("BAZ", "two-baz")]))),
@@ -48,7 +48,7 @@ fn objects() -> Objects {
         });
         Arc::new(serde_json::from_value::<Service>(service).expect("a service"))
     };
-    Objects {
+    FetchedObjects {
         config_maps: config_maps.map(|(name, map)| (name.to_owned(), map)).into(),
         secrets: secrets.map(|(name, secret)| (name.to_owned(), secret)).into(),
         services: vec![
@@ -57,7 +57,7 @@ fn objects() -> Objects {
             service("elsewhere", "hidden", "10.96.0.8", 80),
             service("default", "other", "10.96.0.9", 80),
         ],
-        ..Objects::default()
+        ..FetchedObjects::default()
     }
 }
 
@@ -93,25 +93,25 @@ fn in_list(list: &str, mut container: Value) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-fn resolve(pod: &Pod) -> Result<(ContainerInputs, Vec<Remark>)> {
+fn resolve(pod: &Pod) -> Result<(ContainerInputs, Vec<ResolveWarning>)> {
     let facts = Facts { pod_ips: vec!["10.1.0.5".parse().expect("an address")], ..Facts::default() };
     super::container(pod, "c", &facts, &node(), &objects())
 }
 
-/// The environment without the variables of the service `kubernetes`, and the remarks.
-fn environment(pod: &Pod) -> (Vec<(String, String)>, Vec<Remark>) {
-    let (inputs, remarks) = resolve(pod).expect("an environment");
+/// The environment without the variables of the service `kubernetes`, and the warnings.
+fn environment(pod: &Pod) -> (Vec<(String, String)>, Vec<ResolveWarning>) {
+    let (inputs, warnings) = resolve(pod).expect("an environment");
     let own = |(name, _): &(String, String)| !name.starts_with("KUBERNETES_");
-    (inputs.env.into_iter().filter(own).collect(), remarks)
+    (inputs.env.into_iter().filter(own).collect(), warnings)
 }
 
 #[track_caller]
 fn is(pod: &Pod, wanted: &[(&str, &str)]) {
-    let (found, remarks) = environment(pod);
+    let (found, warnings) = environment(pod);
     let found: Vec<(&str, &str)> =
         found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(found, wanted);
-    assert_eq!(remarks, []);
+    assert_eq!(warnings, []);
 }
 
 #[track_caller]
@@ -181,28 +181,28 @@ const ALL: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_sort_of_container_takes_variables_from_keys() {
+fn every_type_of_container_supports_variables_from_keys() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_keys()), KEYS);
     }
 }
 
 #[test]
-fn every_sort_of_container_takes_variables_from_fields() {
+fn every_type_of_container_supports_variables_from_fields() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_fields()), FIELDS);
     }
 }
 
 #[test]
-fn every_sort_of_container_takes_whole_objects() {
+fn every_type_of_container_supports_env_from() {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         is(&in_list(list, from_all()), ALL);
     }
 }
 
 #[test]
-fn a_later_source_wins_over_an_earlier_one_and_keeps_its_place() {
+fn a_later_source_overrides_an_earlier_one_at_its_position() {
     let sources = json!({"envFrom": [
         {"configMapRef": {"name": "one"}},
         {"configMapRef": {"name": "two"}},
@@ -220,20 +220,20 @@ fn a_later_source_wins_over_an_earlier_one_and_keeps_its_place() {
 
 /// The Go original left such keys out; the kubelet of 1.36 passes every key on, and so do we.
 #[test]
-fn keys_that_no_shell_would_take_are_passed_on() {
+fn keys_that_are_invalid_in_a_shell_are_kept() {
     let wanted = [(".dot", "dot"), ("1-st.key", "dash"), ("FOO", "odd-foo"), ("a-b", "ab")];
     is(&pod(json!({"envFrom": [{"configMapRef": {"name": "odd"}}]})), &wanted);
 }
 
 #[test]
-fn names_and_values_that_no_system_takes_are_left_out_and_told() {
+fn names_and_values_that_no_system_accepts_are_skipped_with_a_warning() {
     let prefixed = json!({"envFrom": [
         {"prefix": "A=", "configMapRef": {"name": "one"}},
         {"secretRef": {"name": "binary"}},
     ]});
-    let (env, remarks) = environment(&pod(prefixed));
+    let (env, warnings) = environment(&pod(prefixed));
     assert_eq!(env, [("TEXT".to_owned(), "text".to_owned())]);
-    let skipped = |source, names: &[&str]| Remark::Skipped {
+    let skipped = |source, names: &[&str]| ResolveWarning::SkippedKeys {
         source,
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     };
@@ -241,15 +241,15 @@ fn names_and_values_that_no_system_takes_are_left_out_and_told() {
         skipped(map_reference("one"), &["A=BAR", "A=FOO"]),
         skipped(secret_reference("binary"), &["BYTES", "ZERO"]),
     ];
-    assert_eq!(remarks, wanted);
+    assert_eq!(warnings, wanted);
 }
 
 #[test]
-fn a_secret_that_is_no_text_is_refused_as_a_variable() {
-    for (key, fault) in [("BYTES", "is not UTF-8"), ("ZERO", "holds a byte 0")] {
+fn a_binary_secret_is_rejected_as_a_variable() {
+    for (key, fault) in [("BYTES", "is not UTF-8"), ("ZERO", "contains a NUL byte")] {
         let reference = secret_reference("binary").key(key);
         let message = format!(
-            "the value of key {key} in Secret shop/binary {fault} and cannot be a variable: mount it as a file"
+            "the value of key {key} in Secret shop/binary {fault} and cannot be an environment variable; mount it as a file"
         );
         let source = json!({"secretKeyRef": {"name": "binary", "key": key}});
         let pod = pod(json!({"env": [{"name": "A", "valueFrom": source}]}));
@@ -258,10 +258,10 @@ fn a_secret_that_is_no_text_is_refused_as_a_variable() {
 }
 
 #[test]
-fn a_pod_with_a_byte_0_in_it_is_refused() {
-    let message = "variable A holds a byte 0, with which no program can be started";
+fn nul_bytes_are_rejected() {
+    let message = "variable A contains a NUL byte, so the container cannot be started";
     fails(&pod(json!({"env": [{"name": "A", "value": "a\0b"}]})), &Kind::Invalid, message);
-    let message = "the command line holds a byte 0, with which no program can be started";
+    let message = "the command line contains a NUL byte, so the container cannot be started";
     fails(&pod(json!({"args": ["a\0b"]})), &Kind::Invalid, message);
 }
 
@@ -275,34 +275,34 @@ fn env_wins_over_env_from() {
 }
 
 #[test]
-fn a_missing_optional_config_map_is_told_and_a_mandatory_one_awaited() {
+fn a_missing_config_map_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from = |optional: Value| {
         pod(
             json!({"envFrom": [{"configMapRef": {"name": "gone", "optional": optional}}], "env": [{"name": "A", "value": "a"}]}),
         )
     };
-    let (env, remarks) = environment(&from(json!(true)));
+    let (env, warnings) = environment(&from(json!(true)));
     assert_eq!(env, [("A".to_owned(), "a".to_owned())]);
-    assert_eq!(remarks, [Remark::Missing(map_reference("gone"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(map_reference("gone"))]);
     for mandatory in [json!(false), json!(null)] {
         fails(&from(mandatory), &Kind::Unresolved(map_reference("gone")), "configmap \"gone\" not found");
     }
 }
 
 #[test]
-fn a_missing_optional_secret_is_told_and_a_mandatory_one_awaited() {
+fn a_missing_secret_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from =
         |optional: Value| pod(json!({"envFrom": [{"secretRef": {"name": "gone", "optional": optional}}]}));
-    let (env, remarks) = environment(&from(json!(true)));
+    let (env, warnings) = environment(&from(json!(true)));
     assert_eq!(env, []);
-    assert_eq!(remarks, [Remark::Missing(secret_reference("gone"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(secret_reference("gone"))]);
     for mandatory in [json!(false), json!(null)] {
         fails(&from(mandatory), &Kind::Unresolved(secret_reference("gone")), "secret \"gone\" not found");
     }
 }
 
 #[test]
-fn a_missing_key_of_a_config_map_leaves_what_env_from_gave() {
+fn a_missing_optional_key_keeps_the_value_from_env_from() {
     let from = |optional: Value| {
         pod(json!({
             "envFrom": [{"configMapRef": {"name": "two"}}],
@@ -312,11 +312,17 @@ fn a_missing_key_of_a_config_map_leaves_what_env_from_gave() {
             ],
         }))
     };
-    let (env, remarks) = environment(&from(json!(true)));
+    let (env, warnings) = environment(&from(json!(true)));
     let wanted = [("BAZ".to_owned(), "two-baz".to_owned()), ("FOO".to_owned(), "two-foo".to_owned())];
     assert_eq!(env, wanted);
     let missing = map_reference("one").key("NONE");
-    assert_eq!(remarks, [Remark::Missing(missing.clone()), Remark::Missing(map_reference("gone"))]);
+    assert_eq!(
+        warnings,
+        [
+            ResolveWarning::MissingOptional(missing.clone()),
+            ResolveWarning::MissingOptional(map_reference("gone"))
+        ]
+    );
     for mandatory in [json!(false), json!(null)] {
         let message = "couldn't find key NONE in ConfigMap shop/one";
         fails(&from(mandatory), &Kind::Unresolved(missing.clone()), message);
@@ -324,15 +330,15 @@ fn a_missing_key_of_a_config_map_leaves_what_env_from_gave() {
 }
 
 #[test]
-fn a_missing_key_of_a_secret_is_told_or_awaited() {
+fn a_missing_key_of_a_secret_is_a_warning_if_optional_and_unresolved_otherwise() {
     let from = |optional: Value| {
         let source = json!({"secretKeyRef": {"name": "password", "key": "NONE", "optional": optional}});
         pod(json!({"env": [{"name": "A", "valueFrom": source}, {"name": "B", "value": "b"}]}))
     };
     let missing = secret_reference("password").key("NONE");
-    let (env, remarks) = environment(&from(json!(true)));
+    let (env, warnings) = environment(&from(json!(true)));
     assert_eq!(env, [("B".to_owned(), "b".to_owned())]);
-    assert_eq!(remarks, [Remark::Missing(missing.clone())]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(missing.clone())]);
     for mandatory in [json!(false), json!(null)] {
         let message = "couldn't find key NONE in Secret shop/password";
         fails(&from(mandatory), &Kind::Unresolved(missing.clone()), message);
@@ -340,7 +346,7 @@ fn a_missing_key_of_a_secret_is_told_or_awaited() {
 }
 
 #[test]
-fn services_are_linked_unless_the_pod_says_no_and_the_api_server_always_is() {
+fn service_links_can_be_disabled_except_for_the_api_server() {
     let names = |links: Option<bool>| {
         let mut pod = pod(json!({}));
         pod.spec.as_mut().expect("a spec").enable_service_links = links;
@@ -358,7 +364,7 @@ fn services_are_linked_unless_the_pod_says_no_and_the_api_server_always_is() {
 }
 
 #[test]
-fn a_value_is_composed_of_what_comes_before_it_and_of_services() {
+fn values_are_expanded_from_earlier_variables_and_services() {
     let container = json!({
         "envFrom": [{"configMapRef": {"name": "one"}}],
         "env": [
@@ -389,15 +395,15 @@ fn an_empty_value_is_a_variable() {
 }
 
 #[test]
-fn a_value_that_is_written_out_wins_over_a_source() {
+fn a_literal_value_takes_precedence_over_a_source() {
     let source = json!({"configMapKeyRef": {"name": "gone", "key": "A"}});
     let pod = pod(json!({"env": [{"name": "A", "value": "a", "valueFrom": source}]}));
     is(&pod, &[("A", "a")]);
-    assert_eq!(super::needs(&pod, "c").expect("needs").config_maps, BTreeMap::new());
+    assert_eq!(super::required_objects(&pod, "c").expect("needs").config_maps, BTreeMap::new());
 }
 
 #[test]
-fn what_refers_to_each_other_in_a_circle_ends() {
+fn circular_references_are_not_expanded() {
     let circle = json!({"env": [
         {"name": "A", "value": "$(B)"},
         {"name": "B", "value": "$(A)$(B)"},
@@ -421,7 +427,7 @@ fn command_and_arguments_are_expanded_with_the_whole_environment() {
 }
 
 #[test]
-fn nothing_is_read_but_what_the_container_names() {
+fn only_objects_that_the_container_references_are_required() {
     let container = json!({
         "envFrom": [
             {"configMapRef": {"name": "one", "optional": true}},
@@ -435,21 +441,21 @@ fn nothing_is_read_but_what_the_container_names() {
         ],
     });
     let mut pod = pod(container);
-    let wanted = Needs {
-        config_maps: BTreeMap::from([("one".to_owned(), Need { optional: false })]),
-        secrets: BTreeMap::from([("password".to_owned(), Need { optional: true })]),
+    let wanted = RequiredObjects {
+        config_maps: BTreeMap::from([("one".to_owned(), Requirement { optional: false })]),
+        secrets: BTreeMap::from([("password".to_owned(), Requirement { optional: true })]),
         kubernetes_service: true,
-        ..Needs::default()
+        ..RequiredObjects::default()
     };
-    assert_eq!(super::needs(&pod, "c").expect("needs"), wanted);
+    assert_eq!(super::required_objects(&pod, "c").expect("needs"), wanted);
     pod.spec.as_mut().expect("a spec").enable_service_links = None;
-    assert!(super::needs(&pod, "c").expect("needs").services);
-    assert_eq!(super::needs(&pod, "d").expect_err("no such container").kind(), &Kind::Invalid);
-    assert_eq!(environment(&pod).1, [Remark::Missing(secret_reference(""))]);
+    assert!(super::required_objects(&pod, "c").expect("needs").services);
+    assert_eq!(super::required_objects(&pod, "d").expect_err("no such container").kind(), &Kind::Invalid);
+    assert_eq!(environment(&pod).1, [ResolveWarning::MissingOptional(secret_reference(""))]);
 }
 
 #[test]
-fn what_no_kubelet_gives_is_invalid_and_says_so_in_its_words() {
+fn specs_that_a_kubelet_rejects_are_invalid_with_its_message() {
     let field =
         |path: &str, version: Option<&str>| json!({"fieldRef": {"fieldPath": path, "apiVersion": version}});
     let amount = |resource: &str, container: Option<&str>| json!({"resourceFieldRef": {"resource": resource, "containerName": container}});

@@ -13,9 +13,9 @@ fn expanded(text: &str) -> String {
 
 /// The cases of the kubelet's own table, and some more.
 #[test]
-fn references_are_expanded_as_by_a_kubelet() {
+fn references_are_expanded_like_in_a_kubelet() {
     let table = [
-        // Where a reference can stand.
+        // Positions of a reference.
         ("$(VAR_A)", "A"),
         ("$(VAR_A)-$(VAR_A)", "A-A"),
         ("$(VAR_A)-1", "A-1"),
@@ -24,7 +24,7 @@ fn references_are_expanded_as_by_a_kubelet() {
         ("$(VAR_A)_$(VAR_B)_$(VAR_C)", "A_B_C"),
         ("$(VAR_A)$(VAR_B)", "AB"),
         ("foo$(VAR_EMPTY)bar", "foobar"),
-        // A pair of `$` is one, and starts nothing.
+        // `$$` is a literal `$` and starts no reference.
         ("$$(VAR_B)_$(VAR_A)", "$(VAR_B)_A"),
         ("$$(VAR_A)_$$(VAR_B)", "$(VAR_A)_$(VAR_B)"),
         ("f000-$$VAR_A", "f000-$VAR_A"),
@@ -34,17 +34,17 @@ fn references_are_expanded_as_by_a_kubelet() {
         ("$$$$$$$(VAR_A)", "$$$A"),
         ("$$", "$"),
         ("$$$", "$$"),
-        // A backslash means nothing.
+        // A backslash has no special meaning.
         (r"foo\$(VAR_C)bar", r"foo\Cbar"),
         (r"foo\\$(VAR_C)bar", r"foo\\Cbar"),
         (r"foo\\\\$(VAR_A)bar", r"foo\\\\Abar"),
         (r"foo-\$(VAR_A", r"foo-\$(VAR_A"),
-        // No nesting, and no second round.
+        // No nesting and no second expansion.
         ("$(VAR_A$(VAR_B))", "$(VAR_A$(VAR_B))"),
         ("$(VAR_A$(VAR_B)", "$(VAR_A$(VAR_B)"),
         ("$(VAR_REF)", "$(VAR_A)"),
         ("%%$(VAR_REF)--$(VAR_REF)%%", "%%$(VAR_A)--$(VAR_A)%%"),
-        // What is no reference.
+        // Not references.
         ("foo$(VAR_Awhoops!", "foo$(VAR_Awhoops!"),
         ("f00__(VAR_A)__", "f00__(VAR_A)__"),
         ("$?_boo_$!", "$?_boo_$!"),
@@ -69,7 +69,7 @@ fn references_are_expanded_as_by_a_kubelet() {
     }
 }
 
-/// Another way to say the grammar: a string is a row of pieces, and each piece has one meaning.
+/// An alternative form of the grammar: a string is a sequence of pieces with one meaning each.
 #[derive(Clone, Debug)]
 enum Piece {
     Text(String),
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn what_nobody_knows_stays_verbatim_but_for_pairs(text in "[$()A ]{0,30}") {
+    fn unknown_references_stay_verbatim_except_for_double_dollars(text in "[$()A ]{0,30}") {
         // With no variable at all, only `$$` changes; take the pairs out and nothing does.
         let single = text.replace("$$", "$ ");
         let single = single.replace("$$", "$ ");
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn each_piece_means_one_thing_and_values_are_not_looked_at_again(
+    fn each_piece_is_expanded_once_and_values_are_not_expanded_again(
         pieces in prop::collection::vec(piece(), 0..12),
         variables in prop::collection::hash_map("[A-C]{1,2}", "[$(ABC) ]{0,9}", 0..6),
     ) {

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::{Value, json};
 use vk_provider::error::Kind;
 
-use super::{super::objects::Need, *};
+use super::{super::fetched_objects::Requirement, *};
 
-fn objects() -> Objects {
+fn objects() -> FetchedObjects {
     let map: ConfigMap = serde_json::from_value(json!({
         "data": {"one": "1", "two": "2", "both": "text"},
         "binaryData": {"bytes": "//4=", "both": "AAA="},
@@ -18,14 +18,14 @@ fn objects() -> Objects {
     let odd: ConfigMap =
         serde_json::from_value(json!({"data": {"..up": "", "ok": ""}})).expect("a ConfigMap");
     let (odd, secret) = (Some(Arc::new(odd)), Some(Arc::new(secret)));
-    Objects {
+    FetchedObjects {
         config_maps: BTreeMap::from([
             ("settings".to_owned(), Some(Arc::new(map))),
             ("odd".to_owned(), odd),
             ("gone".to_owned(), None),
         ]),
         secrets: BTreeMap::from([("login".to_owned(), secret), ("gone".to_owned(), None)]),
-        ..Objects::default()
+        ..FetchedObjects::default()
     }
 }
 
@@ -46,13 +46,13 @@ fn node() -> NodeFacts {
     NodeFacts { allocatable: BTreeMap::from([("memory".to_owned(), memory)]), ..NodeFacts::default() }
 }
 
-fn made(volume: Value) -> Result<(FileSet, Vec<Remark>)> {
+fn made(volume: Value) -> Result<(FileSet, Vec<ResolveWarning>)> {
     super::volume(&pod(volume), "v", &node(), &objects())
 }
 
 fn files(volume: Value) -> Vec<(String, File)> {
-    let (set, remarks) = made(volume).expect("files");
-    assert_eq!(remarks, []);
+    let (set, warnings) = made(volume).expect("files");
+    assert_eq!(warnings, []);
     set.files.into_iter().collect()
 }
 
@@ -77,7 +77,7 @@ fn secret_reference(name: &str) -> Reference {
 }
 
 #[test]
-fn every_key_of_a_config_map_is_a_file_bytes_included() {
+fn every_key_of_a_config_map_is_a_file_including_binary_data() {
     let wanted = [
         file("both", b"\0\0", 0o400),
         file("bytes", b"\xff\xfe", 0o400),
@@ -88,7 +88,7 @@ fn every_key_of_a_config_map_is_a_file_bytes_included() {
 }
 
 #[test]
-fn listed_keys_stand_under_their_paths_with_their_modes() {
+fn listed_items_have_their_paths_and_modes() {
     let items = json!([
         {"key": "one", "path": "sub/./one.txt"},
         {"key": "one", "path": "again", "mode": 0o600},
@@ -116,7 +116,7 @@ fn a_secret_is_files_too() {
 }
 
 #[test]
-fn a_missing_object_is_awaited_or_leaves_the_volume_empty() {
+fn a_missing_object_is_unresolved_or_an_empty_volume_if_optional() {
     fails(
         json!({"configMap": {"name": "gone"}}),
         &Kind::Unresolved(map_reference("gone")),
@@ -132,14 +132,14 @@ fn a_missing_object_is_awaited_or_leaves_the_volume_empty() {
         json!({"configMap": {"name": "gone", "optional": true}}),
         json!({"configMap": {"name": "gone", "optional": true, "items": items}}),
     ] {
-        let (set, remarks) = made(volume).expect("an empty volume");
+        let (set, warnings) = made(volume).expect("an empty volume");
         assert_eq!(set, FileSet::default());
-        assert_eq!(remarks, [Remark::Missing(map_reference("gone"))]);
+        assert_eq!(warnings, [ResolveWarning::MissingOptional(map_reference("gone"))]);
     }
 }
 
 #[test]
-fn a_missing_key_is_awaited_or_left_out() {
+fn a_missing_key_is_unresolved_or_skipped_if_optional() {
     let items = json!([{"key": "none", "path": "p"}, {"key": "one", "path": "q"}]);
     fails(
         json!({"configMap": {"name": "settings", "items": items}}),
@@ -151,14 +151,14 @@ fn a_missing_key_is_awaited_or_left_out() {
         &Kind::Unresolved(secret_reference("login").key("none")),
         "references non-existent secret key: none",
     );
-    let (set, remarks) =
+    let (set, warnings) =
         made(json!({"secret": {"secretName": "login", "items": items, "optional": true}})).expect("files");
     assert_eq!(set.files.into_keys().collect::<Vec<_>>(), ["q"]);
-    assert_eq!(remarks, [Remark::Missing(secret_reference("login").key("none"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(secret_reference("login").key("none"))]);
 }
 
 #[test]
-fn paths_that_leave_the_volume_are_refused() {
+fn paths_outside_the_volume_are_rejected() {
     for (path, message) in [
         ("../out", "invalid path: must not contain '..': ../out"),
         ("a/../../out", "invalid path: must not contain '..': a/../../out"),
@@ -176,7 +176,7 @@ fn paths_that_leave_the_volume_are_refused() {
 
 /// The object can be put right, so it is waited for and the pod does not fail.
 #[test]
-fn a_key_that_is_no_file_name_is_awaited() {
+fn a_key_that_is_not_a_valid_file_name_is_unresolved() {
     fails(
         json!({"configMap": {"name": "odd"}}),
         &Kind::Unresolved(map_reference("odd").key("..up")),
@@ -204,7 +204,7 @@ fn fields_of_the_pod_are_files() {
 }
 
 #[test]
-fn all_that_is_wrong_with_the_fields_is_said_at_once() {
+fn all_invalid_fields_are_reported_at_once() {
     let items = json!([
         {"path": "a", "fieldRef": {"fieldPath": "status.podIP"}},
         {"path": "b", "resourceFieldRef": {"containerName": "none", "resource": "limits.cpu"}},
@@ -215,10 +215,10 @@ fn all_that_is_wrong_with_the_fields_is_said_at_once() {
 }
 
 #[test]
-fn other_volumes_are_not_ours() {
+fn other_volume_types_are_unsupported() {
     for volume in [json!({"emptyDir": {}}), json!({"hostPath": {"path": "/"}})] {
         assert_eq!(made(volume.clone()).expect_err("not ours").kind(), &Kind::Unsupported);
-        assert_eq!(needs(&pod(volume), "v").expect_err("not ours").kind(), &Kind::Unsupported);
+        assert_eq!(required_objects(&pod(volume), "v").expect_err("not ours").kind(), &Kind::Unsupported);
     }
     let error =
         super::volume(&pod(json!({"emptyDir": {}})), "w", &node(), &objects()).expect_err("no volume");
@@ -238,13 +238,16 @@ fn large_objects_are_files_like_others() {
 }
 
 #[test]
-fn nothing_is_read_but_what_the_volume_names() {
+fn only_objects_that_the_volume_references_are_required() {
     let volume = json!({"configMap": {"name": "settings", "optional": true}});
-    let wanted = BTreeMap::from([("settings".to_owned(), Need { optional: true })]);
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs { config_maps: wanted, ..Needs::default() });
+    let wanted = BTreeMap::from([("settings".to_owned(), Requirement { optional: true })]);
+    assert_eq!(
+        required_objects(&pod(volume), "v").expect("needs"),
+        RequiredObjects { config_maps: wanted, ..RequiredObjects::default() }
+    );
     let volume = json!({"downwardAPI": {"items": []}});
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs::default());
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), RequiredObjects::default());
     let volume = json!({"secret": {}});
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), Needs::default());
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), RequiredObjects::default());
     fails(json!({"secret": {}}), &Kind::Unresolved(secret_reference("")), "secret \"\" not found");
 }

@@ -1,4 +1,4 @@
-//! The kinds that a shelf can hold.
+//! The kinds that a cache can hold.
 
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret},
@@ -7,9 +7,9 @@ use k8s_openapi::api::{
 use vk_kube::{Client, Objects};
 use vk_provider::resolve::ReferenceKind;
 
-use super::Shelved;
+use super::CachedObject;
 
-impl Shelved for ConfigMap {
+impl CachedObject for ConfigMap {
     const KIND: ReferenceKind = ReferenceKind::ConfigMap;
 
     fn objects(client: Client, namespace: &str) -> Objects<Self> {
@@ -21,7 +21,7 @@ impl Shelved for ConfigMap {
     }
 }
 
-impl Shelved for Secret {
+impl CachedObject for Secret {
     const KIND: ReferenceKind = ReferenceKind::Secret;
 
     fn objects(client: Client, namespace: &str) -> Objects<Self> {
@@ -33,7 +33,7 @@ impl Shelved for Secret {
     }
 }
 
-impl Shelved for RuntimeClass {
+impl CachedObject for RuntimeClass {
     const KIND: ReferenceKind = ReferenceKind::RuntimeClass;
 
     fn objects(client: Client, _namespace: &str) -> Objects<Self> {

@@ -1,8 +1,8 @@
-//! Where images are: names of images, and places that credentials are written for.
+//! Registry locations: of images, and of credential entries.
 
 use vk_provider::{Error, Result};
 
-/// A host, perhaps with a port, and a path.
+/// A host with an optional port, and a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Location {
     host: String,
@@ -11,11 +11,11 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// Reads `HOST[:PORT][/PATH]`; `None` where Go's URL parser would refuse it, for then the kubelet passes it over.
+    /// Parses `HOST[:PORT][/PATH]`; `None` if Go's URL parser would reject it, because the kubelet then skips it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (authority, path) = split(text)?;
         let (host, port) = match authority.rsplit_once(':') {
-            // Without a port an address of IPv6 keeps its brackets.
+            // An IPv6 address without a port keeps its brackets.
             Some((host, port)) if !port.contains(']') => (host, port),
             _ => (authority, ""),
         };
@@ -24,19 +24,19 @@ impl Location {
         Some(Self { host: host.to_owned(), port: port.to_owned(), path })
     }
 
-    /// Whether credentials for this place are good for what is at the other.
-    pub(super) fn fits(&self, target: &Self) -> bool {
+    /// Whether credentials for this location apply to the target.
+    pub(super) fn matches(&self, target: &Self) -> bool {
         let (own, wanted) = (self.host.split('.'), target.host.split('.'));
         self.port == target.port
             && target.path.starts_with(&self.path)
             && own.clone().count() == wanted.clone().count()
-            && own.zip(wanted).all(|(own, wanted)| alike(own, wanted))
+            && own.zip(wanted).all(|(own, wanted)| matches_pattern(own, wanted))
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything.
-fn alike(pattern: &str, name: &str) -> bool {
-    // A class such as `[ab]` can only be an address here, and the kubelet does not find those without a port either.
+/// Whether a name matches a pattern in which `*` matches anything.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    // A bracket can only be part of an IPv6 address here, which the kubelet does not match without a port either.
     if pattern.contains('[') {
         return false;
     }
@@ -51,16 +51,16 @@ fn alike(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Under what an entry is kept: its host and path, without scheme and without the version of the protocol.
+/// Key of an entry: its host and path, without scheme and protocol version.
 pub(super) fn key(entry: &str) -> Option<String> {
-    let place = entry.strip_prefix("https://").or_else(|| entry.strip_prefix("http://")).unwrap_or(entry);
-    let (authority, path) = split(place)?;
+    let location = entry.strip_prefix("https://").or_else(|| entry.strip_prefix("http://")).unwrap_or(entry);
+    let (authority, path) = split(location)?;
     let path = if path.starts_with("/v2/") || path.starts_with("/v1/") { &path[3..] } else { &path };
     let path = if path == "/" { "" } else { path };
     Some(format!("{authority}{path}"))
 }
 
-/// Authority and path, by the rules of Go's `url.Parse` as far as they matter for a registry.
+/// Splits into authority and path by the rules of Go's `url.Parse` that matter for registries.
 fn split(text: &str) -> Option<(&str, String)> {
     if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
         return None;
@@ -72,7 +72,7 @@ fn split(text: &str) -> Option<(&str, String)> {
         Some(slash) => text.split_at(slash),
         None => (text, ""),
     };
-    // Credentials inside of the place are no part of it.
+    // User info is not part of the location.
     let (user, authority) = authority.rsplit_once('@').unwrap_or(("", authority));
     if !user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte)) {
         return None;
@@ -88,9 +88,9 @@ fn split(text: &str) -> Option<(&str, String)> {
         None => authority.find(':').map_or("", |colon| &authority[colon..]),
     };
     let port = behind.strip_prefix(':').unwrap_or_default();
-    let sound =
+    let valid =
         (behind.is_empty() || behind.starts_with(':')) && port.bytes().all(|byte| byte.is_ascii_digit());
-    sound.then_some(())?;
+    valid.then_some(())?;
     Some((authority, unescape(path)?))
 }
 
@@ -111,7 +111,7 @@ fn unescape(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The image without tag and digest, under its full name: `nginx` is `docker.io/library/nginx`.
+/// The image's full repository name without tag and digest: `nginx` is `docker.io/library/nginx`.
 pub(super) fn repository(image: &str) -> Result<String> {
     let refuse = |why: &str| Error::invalid(format!("couldn't parse image name {image:?}: {why}"));
     let name = image.split_once('@').map_or(image, |(name, _)| name);
@@ -131,12 +131,12 @@ pub(super) fn repository(image: &str) -> Result<String> {
     if path != path.to_lowercase() {
         return Err(refuse("invalid reference format: repository name must be lowercase"));
     }
-    let sound = |part: &str| {
+    let valid = |part: &str| {
         let ends = [part.bytes().next(), part.bytes().next_back()];
         ends.iter().all(|end| end.is_some_and(|end| end.is_ascii_alphanumeric()))
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
     };
-    if !path.split('/').all(sound) {
+    if !path.split('/').all(valid) {
         return Err(refuse("invalid reference format"));
     }
     Ok(match domain {
@@ -145,7 +145,7 @@ pub(super) fn repository(image: &str) -> Result<String> {
     })
 }
 
-/// Whether an image is pulled from docker's own registry.
+/// Whether an image is pulled from Docker's own registry.
 pub(super) fn names_default_registry(repository: &str) -> bool {
     let Some((first, _)) = repository.split_once('/') else { return !repository.is_empty() };
     ["docker.io", "index.docker.io"].contains(&first) || (!first.is_empty() && !first.contains(['.', ':']))

@@ -49,7 +49,7 @@ fn both_formats_are_read() {
 }
 
 #[test]
-fn the_longest_place_comes_first() {
+fn the_longest_location_comes_first() {
     let secret = new_format(json!({
         "example.com": user("host"),
         "example.com/team": user("team"),
@@ -65,7 +65,7 @@ fn an_image_without_a_host_is_pulled_from_docker() {
     let secret =
         new_format(json!({"https://index.docker.io/v1/": user("hub"), "example.com": user("other")}));
     let secrets = [secret];
-    for image in ["nginx", "library/nginx:1", "docker.io/nginx", "index.docker.io/library/nginx"] {
+    for image in ["nginx", "factory/nginx:1", "docker.io/nginx", "index.docker.io/library/nginx"] {
         assert_eq!(found(image, &secrets), ["hub:p"], "{image}");
     }
     for image in ["other.example.com/nginx", "example.com:5000/nginx"] {
@@ -73,12 +73,12 @@ fn an_image_without_a_host_is_pulled_from_docker() {
     }
     // What is written for the image's own place comes before the default.
     let named =
-        new_format(json!({"https://index.docker.io/v1/": user("hub"), "docker.io/library": user("library")}));
-    assert_eq!(found("nginx", &[named]), ["library:p"]);
+        new_format(json!({"https://index.docker.io/v1/": user("hub"), "docker.io/library": user("factory")}));
+    assert_eq!(found("nginx", &[named]), ["factory:p"]);
 }
 
 #[test]
-fn the_field_auth_wins_and_may_lack_its_padding() {
+fn the_auth_field_takes_precedence_and_padding_is_optional() {
     let entry =
         |auth: &str| new_format(json!({"example.com": {"username": "x", "password": "y", "auth": auth}}));
     let image = "example.com/app";
@@ -90,7 +90,7 @@ fn the_field_auth_wins_and_may_lack_its_padding() {
 }
 
 #[test]
-fn tokens_are_handed_over_as_such() {
+fn tokens_are_returned_as_tokens() {
     let secret = new_format(json!({
         "example.com/a": {"auth": STANDARD.encode("00:"), "identitytoken": "identity"},
         "example.com/b": {"registrytoken": "registry"},
@@ -101,7 +101,7 @@ fn tokens_are_handed_over_as_such() {
 }
 
 #[test]
-fn what_says_nothing_is_passed_over() {
+fn empty_entries_are_skipped() {
     let secrets = [
         new_format(
             json!({"example.com": {}, "example.com/app": null, "exa mple.com": user("x"), "example.com:port": user("y")}),
@@ -117,7 +117,7 @@ fn what_says_nothing_is_passed_over() {
 }
 
 #[test]
-fn a_secret_that_cannot_be_read_is_named_and_not_shown() {
+fn an_unreadable_secret_is_named_without_its_content() {
     let content = [
         r#"{"auths": {"example.com": "hunter2"}}"#.to_owned(),
         r#"{"auths": ["hunter2"]}"#.to_owned(),

@@ -1,11 +1,11 @@
-//! The corpus: one pod each, with the objects that it refers to.
+//! The cases of the corpus: a pod with the objects that it refers to.
 
 use std::path::{Path, PathBuf};
 
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
-/// The image whose entry point prints what it was started with.
+/// An image whose entry point prints its environment and arguments.
 pub(super) const IMAGE: &str = "vk.test/probe:1";
 /// The image's entry point.
 pub(super) const ENTRY_POINT: &str = "/probe";
@@ -15,10 +15,10 @@ pub(super) const NODE: &str = "peer";
 /// A pod and what it refers to.
 pub(super) struct Case {
     pub(super) name: String,
-    /// Objects, in the order in which they are made.
+    /// Objects, in creation order.
     pub(super) objects: Vec<(ApiResource, DynamicObject)>,
     pub(super) pod: Value,
-    /// Containers that are added to the pod once it is there: it cannot be made with them.
+    /// Ephemeral containers, which are added after the creation of the pod.
     pub(super) added: Option<Value>,
 }
 
@@ -52,7 +52,7 @@ impl Case {
         Self { name, objects, pod, added: added.filter(|added| !added.is_null()) }
     }
 
-    /// Whether what the kubelet gives depends on the size of the machine that it runs on.
+    /// Whether the result depends on the size of the machine.
     #[cfg(feature = "e2e")]
     pub(super) fn depends_on_the_machine(&self) -> bool {
         self.name.contains("of-the-node")
@@ -63,7 +63,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/kubelet/corpus")
 }
 
-/// Adds what is the same in every pod, so that a case holds nothing but what it shows.
+/// Adds the common parts, so that a case only has what it is about.
 fn complete(mut pod: Value, name: &str) -> Value {
     pod["apiVersion"] = json!("v1");
     pod["metadata"]["name"] = json!(name);
@@ -115,7 +115,7 @@ fn object(mut object: Value) -> (ApiResource, DynamicObject) {
             }
         }
     }
-    // Indexing has made fields that were not there.
+    // Indexing created missing fields.
     object.as_object_mut().unwrap().retain(|_, value| !value.is_null());
     (resource, serde_json::from_value(object).unwrap())
 }

@@ -1,6 +1,6 @@
-//! The real kubelet, on a containerd of its own, as a node of the test control plane. Needs root: `make e2e-resolve`.
+//! The real kubelet with its own containerd, as a node of the test control plane. Needs root: `make e2e-resolve`.
 //!
-//! Recordings hold the addresses of the machine, so it is always the same one.
+//! Recordings contain the addresses of the machine, so these are fixed.
 
 mod observe;
 
@@ -17,44 +17,46 @@ use vk_testing::{
 use super::{
     assert_as_meant,
     case::{Case, ENTRY_POINT, IMAGE, NODE},
-    ours::Ours,
+    comparison::OurResolver,
     recording::{self, Node, Recording},
     stage,
 };
-/// Pods that are started at once: enough to keep two cores busy.
+/// Number of pods that are started concurrently; keeps two cores busy.
 const AT_ONCE: usize = 12;
 const SOON: Duration = Duration::from_mins(2);
 
 /// Which machine it is.
 const MACHINE: u8 = 211;
-/// Prints what the container was started with and what it sees, a line for each thing.
+/// Prints the container's environment, arguments and files, one per line.
 const LOOK: &str = include_str!("peer/look.sh");
 
-/// Set to record, in place of comparing with what was recorded.
+/// Environment variable: record instead of comparing.
 const RECORD: &str = "VK_RECORD";
 
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-resolve"]
-async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
+async fn the_real_kubelet_matches_the_recordings_and_our_resolver() {
     let machine = Machine::numbered(MACHINE);
-    let cluster = stage::control_plane().await;
+    let cluster = control_plane::control_plane().await;
     let client = cluster.admin().unwrap();
     let options = containerd::Options { images: vec![image()], ..containerd::Options::default() };
     let containerd = Containerd::start(machine, options).await;
-    let options =
-        kubelet::Options { node: NODE.to_owned(), features: stage::FEATURES.map(str::to_owned).to_vec() };
-    let agent = Kubelet::start(&containerd, &cluster, &options).await;
+    let options = kubelet::Options {
+        node: NODE.to_owned(),
+        features: control_plane::FEATURES.map(str::to_owned).to_vec(),
+    };
+    let controller = Kubelet::start(&containerd, &cluster, &options).await;
     let node = registered(&client).await;
     println!("{} on {}: {:?}", node.kubelet, node.runtime, node.allocatable);
 
-    let ours = Ours::new(&cluster, node.clone());
+    let ours = OurResolver::new(&cluster, node.clone());
     let seen: Vec<(Case, Recording, Vec<String>)> = stream::iter(Case::all())
         .map(|case| {
-            let (cluster, client, agent, ours) = (&cluster, &client, &agent, &ours);
+            let (cluster, client, controller, ours) = (&cluster, &client, &controller, &ours);
             async move {
-                match stage::place(cluster, client, &case).await {
+                match control_plane::place(cluster, client, &case).await {
                     Ok(placed) => {
-                        let recording = observe::observe(client, agent, placed.clone()).await;
+                        let recording = observe::observe(client, controller, placed.clone()).await;
                         let differences = ours.differences(placed, &recording).await;
                         (case, recording, differences)
                     }
@@ -72,7 +74,7 @@ async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
 
     if std::env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
         node.save();
-        recording::forget();
+        recording::remove_all();
         for (case, recording, _) in &seen {
             recording.save(&case.name);
         }
@@ -92,7 +94,7 @@ async fn the_real_kubelet_gives_what_was_recorded_and_what_ours_gives() {
     println!("ours: {} cases are as the kubelet's", found.len());
 }
 
-/// The image of all pods, which prints what it was started with; `/stay` does not end then.
+/// The image of all pods. It prints its environment and arguments; `/stay` does not exit afterwards.
 fn image() -> Image {
     Image::new(IMAGE)
         .entry_point(&[ENTRY_POINT])
@@ -101,7 +103,7 @@ fn image() -> Image {
         .file("/stay", "#!/bin/sh\n. /look\nexec sleep 2147483647\n")
 }
 
-/// The node, as soon as it is ready.
+/// Waits for the node to be ready.
 async fn registered(client: &kube::Client) -> Node {
     let nodes: Api<KubeNode> = Api::all(client.clone());
     let node = eventually("the kubelet's node is Ready", SOON, || async {

@@ -1,4 +1,4 @@
-//! What was made of a case: by the kubelet, as it was recorded, or by ours, in the same form.
+//! The result of a case: recorded from the kubelet, or from our resolver in the same form.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,34 +7,34 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::contents::Contents;
+use super::file_contents::Contents;
 
-/// What was made of one pod.
+/// The result of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Recording {
-    /// The API server's answer, when it refused an object or the pod.
+    /// The API server's error, if it rejected an object or the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
-    /// What became of each container.
+    /// Results of the containers.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) containers: BTreeMap<String, Container>,
-    /// The warnings among the pod's events.
+    /// Warning events of the pod.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) warnings: BTreeSet<Warning>,
 }
 
-/// What became of a container.
+/// The result of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Container {
-    /// Why it waits.
+    /// Why it is waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<Waiting>,
     /// Why the runtime could not start it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) broken: Option<String>,
-    /// What it was started with; absent also for one that is no probe.
+    /// What it was started with; absent if it does not run the probe image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) started: Option<Started>,
 }
@@ -53,11 +53,11 @@ pub(super) struct Warning {
     pub(super) message: String,
 }
 
-/// What a container found when it started.
+/// Environment, command line and volumes that a container saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Started {
-    /// Without what the image and the runtime add by themselves.
+    /// Without variables of the image and the runtime.
     pub(super) env: BTreeMap<String, String>,
     /// Command and arguments.
     pub(super) command: Vec<String>,
@@ -71,7 +71,7 @@ pub(super) struct Started {
 pub(super) struct Volume {
     /// Files by their path, through all links.
     pub(super) files: BTreeMap<String, File>,
-    /// Links at the top of the volume. The kubelet's own folders are named by time: `..{time}`.
+    /// Links at the top of the volume. The kubelet's directories are named by time: `..{time}`.
     pub(super) links: BTreeMap<String, String>,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct File {
     pub(super) contents: Contents,
 }
 
-/// What does not depend on a pod: the node that the recordings were made on.
+/// The node on which the recordings were made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {
@@ -95,9 +95,9 @@ pub(super) struct Node {
     pub(super) allocatable: BTreeMap<String, String>,
 }
 
-/// What differs from run to run, with the words that stand for it in a recording.
+/// Values that differ between runs, with their placeholders in recordings.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Words(Vec<(String, &'static str)>);
+pub(super) struct Placeholders(Vec<(String, &'static str)>);
 
 // === impl Recording ===
 
@@ -135,7 +135,7 @@ pub(super) fn names() -> Vec<String> {
 
 /// Removes all recordings of pods, so that none is left of a case that is gone.
 #[cfg(feature = "e2e")]
-pub(super) fn forget() {
+pub(super) fn remove_all() {
     for name in names() {
         std::fs::remove_file(file(&name)).unwrap();
     }
@@ -160,15 +160,15 @@ fn write<T: Serialize>(file: &Path, value: &T) {
     std::fs::write(file, format!("{}\n", serde_json::to_string_pretty(value).unwrap())).unwrap();
 }
 
-// === impl Words ===
+// === impl Placeholders ===
 
-impl Words {
-    /// From here on `word` stands for `text`.
+impl Placeholders {
+    /// Adds a placeholder for `text`.
     pub(super) fn learn(&mut self, text: impl Into<String>, word: &'static str) {
         self.0.push((text.into(), word));
     }
 
-    /// The text with everything that differs from run to run replaced.
+    /// Replaces values that differ between runs by their placeholders.
     pub(super) fn replace(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }

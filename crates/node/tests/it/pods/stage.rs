@@ -147,7 +147,7 @@ impl<'a> Stage<'a> {
             client: client.clone(),
             node: self.node.clone(),
             ips: vec![HOST_IP.parse().unwrap()],
-            facts: setup.facts.clone(),
+            observed_node: setup.facts.clone(),
             clock: Clock::system(),
             limits: Limits::default(),
             watches: Gauge::default(),

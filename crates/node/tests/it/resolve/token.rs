@@ -1,4 +1,4 @@
-//! Tokens.
+//! ServiceAccount tokens.
 
 use std::{
     sync::{
@@ -14,9 +14,9 @@ use vk_node::resolve::Limits;
 use vk_provider::{Resolver as _, error::Kind, resolve::TokenRequest};
 use vk_supervisor::Clock;
 
-use super::desk::{Desk, Setup, next, no_more};
+use super::resolver_test::{ResolverTest, Setup, next, no_more};
 
-/// A clock that runs with the system's, some seconds ahead.
+/// A clock that is some seconds ahead of the system's.
 fn ahead(seconds: &Arc<AtomicI64>) -> Clock {
     let (system, seconds) = (Clock::system(), Arc::clone(seconds));
     Clock::new(move || system.now() + SignedDuration::from_secs(seconds.load(Ordering::Relaxed)))
@@ -24,14 +24,14 @@ fn ahead(seconds: &Arc<AtomicI64>) -> Clock {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_token_in_a_volume_is_renewed_at_four_fifths_of_its_life() {
+async fn a_token_in_a_volume_is_renewed_at_80_percent_of_its_lifetime() {
     let moved = Arc::new(AtomicI64::new(0));
     let limits = Limits { clock: Duration::from_millis(50), ..Limits::default() };
-    let desk = Desk::with("renewal", Setup { limits, clock: ahead(&moved) }).await;
+    let test = ResolverTest::with("renewal", Setup { limits, clock: ahead(&moved) }).await;
     let token =
         json!({"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}});
     let spec = json!({"volumes": [{"name": "files", "projected": {"sources": [token]}}]});
-    let (_, answers) = desk.pod("web", spec).await;
+    let (_, answers) = test.pod("web", spec).await;
     let mut files = answers.volume("files");
     let first = next(&mut files).await.unwrap();
     assert_eq!(first.files["token"].mode, 0o644);
@@ -46,11 +46,11 @@ async fn a_token_in_a_volume_is_renewed_at_four_fifths_of_its_life() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_node_gets_tokens_only_for_audiences_that_a_volume_of_the_pod_names() {
-    let desk = Desk::new("audience").await;
+async fn tokens_are_limited_to_audiences_of_the_pods_volumes() {
+    let test = ResolverTest::new("audience").await;
     let token = json!({"serviceAccountToken": {"path": "token", "audience": "vault"}});
     let spec = json!({"volumes": [{"name": "files", "projected": {"sources": [token]}}]});
-    let (_, answers) = desk.pod("web", spec).await;
+    let (_, answers) = test.pod("web", spec).await;
     let request = |audience: &str| TokenRequest {
         audience: Some(audience.to_owned()),
         lifetime: Some(Duration::from_mins(10)),

@@ -1,4 +1,4 @@
-//! What the lower cluster's admission does to pods, and how that shows above.
+//! Effects of the lower cluster's admission on pods, and how they appear in the upper cluster.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use tokio_rustls::TlsAcceptor;
 use vk_testing::ControlPlane;
 
 use super::{
-    rig::Rig,
-    side::{condition, text},
+    cluster_namespace::{condition, text},
+    cluster_pair::ClusterPair,
 };
 
 /// A webhook that puts a container beside those of every pod.
@@ -92,31 +92,31 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) -> std::io::Result<()>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn a_container_that_a_webhook_below_injects_stays_below() {
-    let rig = Rig::common().await;
-    let room = rig.room("injected").await;
-    let injector = Injector::start(rig.lower).await;
-    let name = room.below.namespace.clone();
+    let pair = ClusterPair::common().await;
+    let namespaces = pair.namespace_pair("injected").await;
+    let injector = Injector::start(pair.lower).await;
+    let name = namespaces.below.namespace.clone();
     let webhook = json!({"metadata": {"name": name}, "webhooks": [{
         "name": "inject.example.com",
         "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
         "clientConfig": {"url": format!("https://127.0.0.1:{}/", injector.port),
-            "caBundle": ByteString(rig.lower.ca_pem().as_bytes().to_vec())},
+            "caBundle": ByteString(pair.lower.ca_pem().as_bytes().to_vec())},
         "namespaceSelector": {"matchLabels": {"inject": name}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
     }]});
-    room.below.create("mutatingwebhookconfigurations", &webhook).await;
-    room.prepare_below(&json!({"inject": name})).await;
+    namespaces.below.create("mutatingwebhookconfigurations", &webhook).await;
+    namespaces.prepare_below(&json!({"inject": name})).await;
     // The API server hears of a webhook a moment after it was made.
     let probe = json!({"metadata": {"name": "probe", "annotations": {"a": "b"}}, "spec": {
         "schedulerName": "nobody", "containers": [{"name": "a", "image": "a"}]}});
-    vk_testing::eventually("the webhook is asked", super::side::PATIENCE, || async {
-        let made = room.below.create("pods", &probe).await;
-        room.below.delete("pods/probe", Some(0)).await;
+    vk_testing::eventually("the webhook is asked", super::cluster_namespace::PATIENCE, || async {
+        let made = namespaces.below.create("pods", &probe).await;
+        namespaces.below.delete("pods/probe", Some(0)).await;
         if made["metadata"]["annotations"]["injected"] == "yes" { Ok(()) } else { Err(made.to_string()) }
     })
     .await;
 
-    let (upper, twin) = room.run(&rig.pod("web")).await;
+    let (upper, twin) = namespaces.run(&pair.pod("web")).await;
     let names = |list: &Value| -> Vec<String> {
         let all = list.as_array().cloned().unwrap_or_default();
         all.iter().map(|one| text(&one["name"]).to_owned()).collect()
@@ -127,112 +127,115 @@ async fn a_container_that_a_webhook_below_injects_stays_below() {
     assert_eq!(condition(&upper, "Ready")["status"], "True");
     assert!(upper["metadata"]["annotations"].get("injected").is_none(), "{upper}");
     // It is neither taken for a change of ours nor taken away by one.
-    room.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    namespaces.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
     let edited = |pod: &Value| pod["metadata"]["labels"]["edited"] == "yes";
-    let twin = room.below.see("pods/web", "is edited", edited).await;
+    let twin = namespaces.below.see("pods/web", "is edited", edited).await;
     assert_eq!(names(&twin["spec"]["containers"]), ["main", "injected"]);
-    room.remove("web").await;
-    room.below.delete(&format!("mutatingwebhookconfigurations/{name}"), None).await;
+    namespaces.remove("web").await;
+    namespaces.below.delete(&format!("mutatingwebhookconfigurations/{name}"), None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn limits_that_the_lower_cluster_sets_are_no_change_to_be_undone() {
-    let rig = Rig::common().await;
-    let room = rig.room("limits").await;
-    room.prepare_below(&json!({})).await;
+    let pair = ClusterPair::common().await;
+    let namespaces = pair.namespace_pair("limits").await;
+    namespaces.prepare_below(&json!({})).await;
     let range = json!({"metadata": {"name": "range"}, "spec": {"limits": [{"type": "Container",
         "default": {"cpu": "1", "memory": "64Mi"}, "defaultRequest": {"cpu": "100m", "memory": "32Mi"}, "max": {"cpu": "2"}}]}});
-    room.below.create("limitranges", &range).await;
-    let (upper, twin) = room.run(&rig.pod("web")).await;
+    namespaces.below.create("limitranges", &range).await;
+    let (upper, twin) = namespaces.run(&pair.pod("web")).await;
     assert_eq!(twin["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
     assert_eq!(upper["spec"]["containers"][0]["resources"], json!({}));
-    room.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    namespaces.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
     let edited = |pod: &Value| pod["metadata"]["labels"]["edited"] == "yes";
-    let twin = room.below.see("pods/web", "is edited", edited).await;
+    let twin = namespaces.below.see("pods/web", "is edited", edited).await;
     assert_eq!(twin["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
     // One that wants too much is refused below.
-    let mut pod = rig.pod("large");
+    let mut pod = pair.pod("large");
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "3"}, "limits": {"cpu": "3"}});
-    room.above.create("pods", &pod).await;
-    room.above.told("large", &["maximum cpu usage per Container is 2"]).await;
-    shows(&room, "large", "maximum cpu usage per Container is 2").await;
-    room.remove("large").await;
+    namespaces.above.create("pods", &pod).await;
+    namespaces.above.told("large", &["maximum cpu usage per Container is 2"]).await;
+    shows(&namespaces, "large", "maximum cpu usage per Container is 2").await;
+    namespaces.remove("large").await;
 }
 
 /// Waits until the status of a pod has these words of the lower cluster.
-async fn shows(room: &super::rig::Room<'_>, pod: &str, words: &str) -> Value {
+async fn shows(namespaces: &super::cluster_pair::NamespacePair<'_>, pod: &str, words: &str) -> Value {
     let what = format!("shows {words:?}");
-    room.above.see(&format!("pods/{pod}"), &what, |pod| pod["status"].to_string().contains(words)).await
+    namespaces.above.see(&format!("pods/{pod}"), &what, |pod| pod["status"].to_string().contains(words)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn a_pod_over_the_lower_quota_waits_with_the_lower_clusters_words_until_there_is_room() {
-    let rig = Rig::common().await;
-    let room = rig.room("quota").await;
-    room.prepare_below(&json!({})).await;
+    let pair = ClusterPair::common().await;
+    let namespaces = pair.namespace_pair("quota").await;
+    namespaces.prepare_below(&json!({})).await;
     let quota = json!({"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}});
-    room.below.create("resourcequotas", &quota).await;
-    room.below.see("resourcequotas/small", "is counted", |it| it["status"]["hard"]["pods"] == "0").await;
-    room.above.create("pods", &rig.pod("web")).await;
-    let told = room.above.told("web", &["exceeded quota: small"]).await;
+    namespaces.below.create("resourcequotas", &quota).await;
+    namespaces
+        .below
+        .see("resourcequotas/small", "is counted", |it| it["status"]["hard"]["pods"] == "0")
+        .await;
+    namespaces.above.create("pods", &pair.pod("web")).await;
+    let told = namespaces.above.told("web", &["exceeded quota: small"]).await;
     assert_eq!(told["type"], "Warning");
-    let waits = shows(&room, "web", "exceeded quota: small").await;
+    let waits = shows(&namespaces, "web", "exceeded quota: small").await;
     assert_eq!(waits["status"]["phase"], "Pending");
     // A pod that is not to be started again has had its chance.
-    let mut once = rig.pod("once");
+    let mut once = pair.pod("once");
     once["spec"]["restartPolicy"] = json!("Never");
-    room.above.create("pods", &once).await;
-    let failed = room.above.phase("once", "Failed").await;
+    namespaces.above.create("pods", &once).await;
+    let failed = namespaces.above.phase("once", "Failed").await;
     assert_eq!(failed["status"]["reason"], "LowerAdmissionRejected", "{}", failed["status"]);
     assert!(text(&failed["status"]["message"]).contains("exceeded quota"), "{}", failed["status"]);
-    room.below.patch("resourcequotas/small", &json!({"spec": {"hard": {"pods": "5"}}})).await;
-    room.above.runs("web").await;
-    let now = room.above.get("pods/web").await;
+    namespaces.below.patch("resourcequotas/small", &json!({"spec": {"hard": {"pods": "5"}}})).await;
+    namespaces.above.runs("web").await;
+    let now = namespaces.above.get("pods/web").await;
     assert!(!now["status"].to_string().contains("exceeded quota"), "it is told no more: {}", now["status"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn a_pod_that_pod_security_below_refuses_says_what_is_wrong_with_it() {
-    let rig = Rig::common().await;
-    let room = rig.room("security").await;
-    room.prepare_below(&json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
-    room.above.create("pods", &rig.pod("careless")).await;
-    room.above.told("careless", &["violates PodSecurity", "allowPrivilegeEscalation"]).await;
-    shows(&room, "careless", "violates PodSecurity").await;
-    let mut pod = rig.pod("careful");
+    let pair = ClusterPair::common().await;
+    let namespaces = pair.namespace_pair("security").await;
+    namespaces.prepare_below(&json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
+    namespaces.above.create("pods", &pair.pod("careless")).await;
+    namespaces.above.told("careless", &["violates PodSecurity", "allowPrivilegeEscalation"]).await;
+    shows(&namespaces, "careless", "violates PodSecurity").await;
+    let mut pod = pair.pod("careful");
     pod["spec"]["securityContext"] =
         json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
     pod["spec"]["containers"][0]["securityContext"] =
         json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-    room.run(&pod).await;
-    assert!(room.below.find("pods/careless").await.is_none());
+    namespaces.run(&pod).await;
+    assert!(namespaces.below.find("pods/careless").await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn classes_that_only_the_upper_cluster_has_do_not_keep_a_pod_from_running() {
-    let rig = Rig::common().await;
-    let room = rig.room("classes").await;
-    let [only, both] = ["only", "both"].map(|name| format!("{name}-{}", room.above.namespace));
+    let pair = ClusterPair::common().await;
+    let namespaces = pair.namespace_pair("classes").await;
+    let [only, both] = ["only", "both"].map(|name| format!("{name}-{}", namespaces.above.namespace));
     let class = |name: &str, value: i32| json!({"metadata": {"name": name}, "value": value});
     for name in [&only, &both] {
-        room.above.create("priorityclasses", &class(name, 1000)).await;
+        namespaces.above.create("priorityclasses", &class(name, 1000)).await;
     }
     // The same name, and another number.
-    room.below.create("priorityclasses", &class(&both, 7)).await;
-    let mut pod = rig.pod("only");
+    namespaces.below.create("priorityclasses", &class(&both, 7)).await;
+    let mut pod = pair.pod("only");
     pod["spec"]["priorityClassName"] = json!(only);
-    let (_, twin) = room.run(&pod).await;
+    let (_, twin) = namespaces.run(&pod).await;
     assert!(twin["spec"].get("priorityClassName").is_none(), "{}", twin["spec"]);
-    let mut pod = rig.pod("both");
+    let mut pod = pair.pod("both");
     pod["spec"]["priorityClassName"] = json!(both);
-    let (upper, twin) = room.run(&pod).await;
+    let (upper, twin) = namespaces.run(&pod).await;
     assert_eq!((&twin["spec"]["priorityClassName"], &twin["spec"]["priority"]), (&json!(both), &json!(7)));
     assert_eq!(upper["spec"]["priority"], 1000);
-    for (side, names) in [(&room.above, vec![&only, &both]), (&room.below, vec![&both])] {
+    for (side, names) in [(&namespaces.above, vec![&only, &both]), (&namespaces.below, vec![&both])] {
         for name in names {
             side.delete(&format!("priorityclasses/{name}"), None).await;
         }

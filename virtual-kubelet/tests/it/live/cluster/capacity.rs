@@ -1,4 +1,4 @@
-//! What the virtual node offers, by what its lower nodes have and others have taken of it.
+//! The capacity of the virtual node, from its lower nodes and what other pods use of them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use vk_testing::{ControlPlane, eventually};
 
 use super::{
-    rig::{Rig, SITE, lower, upper},
-    side::{PATIENCE, Side, condition, text},
+    cluster_namespace::{ClusterNamespace, PATIENCE, condition, text},
+    cluster_pair::{ClusterPair, SITE, lower, upper},
 };
 
 /// A node of which nobody is the kubelet: it is Ready as long as nobody misses its heartbeat.
-fn still_node(name: &str, site: &str, allocatable: &Value) -> Value {
+fn still_node(name: &str, test: &str, allocatable: &Value) -> Value {
     json!({
-        "metadata": {"name": name, "labels": {SITE: site, "kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": {SITE: test, "kubernetes.io/hostname": name}},
         "status": {
             "capacity": allocatable, "allocatable": allocatable,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
@@ -23,9 +23,9 @@ fn still_node(name: &str, site: &str, allocatable: &Value) -> Value {
 }
 
 /// Has such a node join, without the taint that every new node has for a moment. Returns its name.
-async fn join(below: &Side<'_>, site: &str, allocatable: &Value) -> String {
+async fn join(below: &ClusterNamespace<'_>, test: &str, allocatable: &Value) -> String {
     let name = format!("{site}-still");
-    below.create("nodes", &still_node(&name, site, allocatable)).await;
+    below.create("nodes", &still_node(&name, test, allocatable)).await;
     let tainted = |node: &Value| node["spec"]["taints"].to_string().contains("not-ready");
     eventually("the new node has no taint", PATIENCE, || async {
         below.patch(&format!("nodes/{name}"), &json!({"spec": {"taints": null}})).await;
@@ -45,7 +45,7 @@ fn foreign(name: &str, node: &str, requests: &Value) -> Value {
 
 /// Waits until the virtual node offers these amounts.
 async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
-    let side = Side::new(cluster, "default");
+    let side = ClusterNamespace::new(cluster, "default");
     let what = format!("nodes/{node}");
     eventually(&format!("{node} offers {wanted}"), PATIENCE, || async {
         let found = side.get(&what).await;
@@ -61,7 +61,7 @@ async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
 
 /// All amounts of cpu that a node offers until there is enough of it.
 async fn amounts(
-    side: &Side<'_>,
+    side: &ClusterNamespace<'_>,
     node: &str,
     enough: tokio::sync::watch::Receiver<bool>,
 ) -> BTreeSet<String> {
@@ -78,20 +78,20 @@ async fn amounts(
 #[ignore = "needs the control plane: make test"]
 async fn a_virtual_node_offers_what_others_have_left_of_its_lower_nodes() {
     let (upper, lower) = (upper().await, lower().await);
-    let mut rig = Rig::open(upper, lower, "capacity", 2, json!({}), &[]).await;
-    let (node, above) = (rig.node.clone(), Side::new(upper, "default"));
-    let below = Side::new(lower, lower.namespace("capacity").await.unwrap().name());
+    let mut pair = ClusterPair::open(upper, lower, "capacity", 2, json!({}), &[]).await;
+    let (node, above) = (pair.node.clone(), ClusterNamespace::new(upper, "default"));
+    let below = ClusterNamespace::new(lower, lower.namespace("capacity").await.unwrap().name());
     offers(upper, &node, &json!({"cpu": "16", "pods": "400"})).await;
 
     // Others take their part, our own pods take none: the upper scheduler counts those.
-    let (first, second) = (rig.lower_node(0), rig.lower_node(1));
+    let (first, second) = (pair.lower_node(0), pair.lower_node(1));
     below.create("pods", &foreign("other", &first, &json!({"cpu": "3"}))).await;
     offers(upper, &node, &json!({"cpu": "13", "pods": "399"})).await;
     {
-        let room = rig.room("capacity").await;
-        let mut pod = rig.pod("own");
+        let namespaces = pair.namespace_pair("capacity").await;
+        let mut pod = pair.pod("own");
         pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
-        room.run(&pod).await;
+        namespaces.run(&pod).await;
         let found = above.get(&format!("nodes/{node}")).await;
         assert_eq!(found["status"]["allocatable"]["cpu"], "13");
         assert_eq!(found["status"]["capacity"]["cpu"], "16");
@@ -100,11 +100,11 @@ async fn a_virtual_node_offers_what_others_have_left_of_its_lower_nodes() {
     let (enough, watched) = tokio::sync::watch::channel(false);
     let seen = amounts(&above, &node, watched);
     let again = async {
-        rig.kill();
-        rig.start().await;
-        let room = rig.room("capacity").await;
+        pair.kill();
+        pair.start().await;
+        let namespaces = pair.namespace_pair("capacity").await;
         // It has taken up its work when it has done some.
-        room.run(&rig.pod("next")).await;
+        namespaces.run(&pair.pod("next")).await;
         enough.send(true).unwrap();
     };
     let (seen, ()) = tokio::join!(seen, again);
@@ -133,14 +133,14 @@ async fn a_virtual_node_offers_what_others_have_left_of_its_lower_nodes() {
 #[ignore = "needs the control plane: make test"]
 async fn tensile_kube_91_pods_that_take_more_than_there_is_leave_a_node_that_offers_nothing_and_is_ready() {
     let (upper, lower) = (upper().await, lower().await);
-    let rig = Rig::open(upper, lower, "overdrawn", 1, json!({}), &[]).await;
-    let below = Side::new(lower, lower.namespace("overdrawn").await.unwrap().name());
+    let pair = ClusterPair::open(upper, lower, "overdrawn", 1, json!({}), &[]).await;
+    let below = ClusterNamespace::new(lower, lower.namespace("overdrawn").await.unwrap().name());
     // On a node without a kubelet, who would refuse it.
-    let still = join(&below, &rig.node, &json!({"cpu": "4", "memory": "8Gi", "pods": "10"})).await;
-    offers(upper, &rig.node, &json!({"cpu": "12"})).await;
+    let still = join(&below, &pair.node, &json!({"cpu": "4", "memory": "8Gi", "pods": "10"})).await;
+    offers(upper, &pair.node, &json!({"cpu": "12"})).await;
     let greedy = json!({"cpu": "100", "example.com/nothing": "5"});
     below.create("pods", &foreign("greedy", &still, &greedy)).await;
-    let found = offers(upper, &rig.node, &json!({"cpu": "0"})).await;
+    let found = offers(upper, &pair.node, &json!({"cpu": "0"})).await;
     let negative = |amounts: &Value| {
         let all = amounts.as_object().cloned().unwrap_or_default();
         all.values().any(|amount| amount.as_str().is_some_and(|text| text.starts_with('-')))
@@ -148,7 +148,7 @@ async fn tensile_kube_91_pods_that_take_more_than_there_is_leave_a_node_that_off
     assert!(!negative(&found["status"]["allocatable"]) && !negative(&found["status"]["capacity"]), "{found}");
     assert_eq!(condition(&found, "Ready")["status"], "True");
     below.delete("pods/greedy", Some(0)).await;
-    offers(upper, &rig.node, &json!({"cpu": "12"})).await;
+    offers(upper, &pair.node, &json!({"cpu": "12"})).await;
     below.delete(&format!("nodes/{still}"), None).await;
 }
 
@@ -156,15 +156,15 @@ async fn tensile_kube_91_pods_that_take_more_than_there_is_leave_a_node_that_off
 #[ignore = "needs the control plane: make test"]
 async fn tensile_kube_49_a_pod_that_is_deleted_by_force_frees_what_it_took_on_both_sides() {
     let (upper, lower) = (upper().await, lower().await);
-    let rig = Rig::open(upper, lower, "forced", 1, json!({}), &[]).await;
-    let room = rig.room("forced").await;
-    let mut pod = rig.pod("large");
+    let pair = ClusterPair::open(upper, lower, "forced", 1, json!({}), &[]).await;
+    let namespaces = pair.namespace_pair("forced").await;
+    let mut pod = pair.pod("large");
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "8"}});
-    room.run(&pod).await;
+    namespaces.run(&pod).await;
     // Another of this size has no place, above or below, until this one is gone.
-    room.above.delete("pods/large", Some(0)).await;
-    room.below.goes("pods/large").await;
+    namespaces.above.delete("pods/large", Some(0)).await;
+    namespaces.below.goes("pods/large").await;
     let mut next = pod.clone();
     next["metadata"]["name"] = json!("next");
-    room.run(&next).await;
+    namespaces.run(&next).await;
 }

@@ -1,4 +1,4 @@
-//! The provider keeps the contract, with a real cluster below it.
+//! The provider `cluster` conforms to the contract, with a real lower cluster.
 
 use std::{
     collections::VecDeque,
@@ -25,8 +25,8 @@ use vk_testing::{
 };
 
 use super::{
-    rig::Rig,
-    side::{PATIENCE, Side},
+    cluster_namespace::{ClusterNamespace, PATIENCE},
+    cluster_pair::ClusterPair,
 };
 
 /// How many cases run at a time.
@@ -36,27 +36,26 @@ const ONLY: &str = "VK_ONLY";
 
 /// Lower namespaces and an upper cluster's name for one case.
 struct Live {
-    rig: &'static Rig<'static>,
+    pair: &'static ClusterPair<'static>,
     upper: Client,
     supervisor: Supervisor,
     number: u32,
 }
 
 impl Live {
-    async fn new(rig: &'static Rig<'static>) -> Self {
+    async fn new(pair: &'static ClusterPair<'static>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let supervisor = Supervisor::new();
-        let source =
-            ClientOptions { kubeconfig: Some(rig.upper.admin_kubeconfig().to_owned()), server: None };
+        let source = ClientOptions { kubeconfig: Some(pair.upper.admin_kubeconfig().to_owned()), server: None };
         let upper = source.connect(&supervisor, Metrics::default()).await.unwrap();
-        Self { rig, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
+        Self { pair, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
 #[async_trait]
 impl Subject for Live {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
-        let mut config = self.rig.config.clone();
+        let mut config = self.pair.config.clone();
         config["origin"] = json!(format!("conformance-{}", self.number));
         config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
         let upper = self.upper.clone();
@@ -105,25 +104,28 @@ impl Drop for Live {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn the_provider_keeps_the_contract_with_a_real_cluster_below() {
-    let rig = Rig::common().await;
+    let pair = ClusterPair::common().await;
     // What the pods of some cases refer to.
     let (name, key, value) = SETTINGS;
     let settings = json!({"metadata": {"name": name}, "data": {key: value}});
-    Side::new(rig.upper, "default").create("configmaps", &settings).await;
+    ClusterNamespace::new(pair.upper, "default").create("configmaps", &settings).await;
     let only = std::env::var(ONLY).unwrap_or_default();
     let chosen = cases().iter().filter(|case| case.name.contains(&only));
     let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
-    let lanes = (0..LANES).map(|_| lane(rig, Arc::clone(&queue)));
+    let lanes = (0..LANES).map(|_| lane(pair, Arc::clone(&queue)));
     let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
     assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
 }
 
 /// Runs cases as long as there are any, and answers what they found.
-async fn lane(rig: &'static Rig<'static>, queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
+async fn lane(
+    pair: &'static ClusterPair<'static>,
+    queue: Arc<Mutex<VecDeque<&'static Case>>>,
+) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        if let Verdict::Broken(breach) = case.run(Arc::new(Live::new(rig).await)).await {
+        if let Verdict::Broken(breach) = case.run(Arc::new(Live::new(pair).await)).await {
             broken.push(case.report(&breach));
         }
     }

@@ -1,5 +1,5 @@
-//! The command is killed at any moment of a rollout over two lower clusters: nothing is made twice, nothing is lost, nothing is left, and
-//! nothing of others is touched.
+//! The command is killed at random times of a rollout over two lower clusters: nothing is created twice, lost or left over, and
+//! objects of others are not touched.
 
 #![allow(clippy::print_stdout, reason = "what was measured on the way")]
 
@@ -17,10 +17,10 @@ use tokio::{task::JoinSet, time::Instant};
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 use super::{
-    super::{Process, becomes_ready, place::number, ports, run_as},
-    dump::Dump,
-    rig::{ORIGIN_UID, SITE, TAINT, lower, mock_nodes, started, upper},
-    side::{Side, text},
+    super::{Process, becomes_ready, container_node::number, ports, run_as},
+    cluster_namespace::{ClusterNamespace, text},
+    cluster_pair::{ORIGIN_UID, SITE, TAINT, lower, mock_nodes, started, upper},
+    object_dump::ObjectDump,
 };
 
 /// Time enough for a leftover, which is removed only when it was seen twice in two minutes.
@@ -32,7 +32,7 @@ struct Below<'a> {
     node: String,
     _nodes: Process,
     /// What was there before of others, and where it is looked for.
-    before: Dump,
+    before: ObjectDump,
     scope: Option<String>,
 }
 
@@ -78,7 +78,7 @@ async fn follow(pods: Api<Pod>, mut enough: tokio::sync::watch::Receiver<bool>) 
 
 /// Pods, ConfigMaps and Secrets of somebody else in the namespace of the rollout, and one with a name that ours could have.
 async fn bystanders(cluster: &ControlPlane, namespace: &str, node: &str) {
-    let side = Side::new(cluster, namespace);
+    let side = ClusterNamespace::new(cluster, namespace);
     side.create("namespaces", &json!({"metadata": {"name": namespace}})).await;
     side.comes("serviceaccounts/default").await;
     side.create("configmaps", &json!({"metadata": {"name": "theirs"}, "data": {"a": "b"}})).await;
@@ -143,7 +143,7 @@ async fn storm(
     seed: usize,
 ) {
     let namespace = upper.namespace("storm").await.unwrap().name().to_owned();
-    let above = Side::new(upper, &namespace);
+    let above = ClusterNamespace::new(upper, &namespace);
     above.create("configmaps", &json!({"metadata": {"name": "settings"}, "data": {"colour": "green"}})).await;
     let mut belows = Vec::new();
     let mut entries = Vec::new();
@@ -156,7 +156,7 @@ async fn storm(
         let config = json!({"kubeconfig": cluster.admin_kubeconfig(), "virtualNodes": true, "nodeSelector": {SITE: node}});
         entries.push(json!({"name": node, "port": ports(1), "providerConfig": config}));
         let scope = (!apart).then(|| namespace.clone());
-        let before = Dump::of(cluster, scope.as_deref()).await;
+        let before = ObjectDump::of(cluster, scope.as_deref()).await;
         belows.push(Below { cluster, node, _nodes: nodes, before, scope });
     }
     let file = json!({"provider": "cluster", "nodes": entries}).to_string();
@@ -199,7 +199,7 @@ async fn storm(
         let upper: BTreeSet<(String, String)> = running(&above.list("pods").await, "uid");
         let mut lower = BTreeSet::new();
         for below in &belows {
-            let side = Side::new(below.cluster, &namespace);
+            let side = ClusterNamespace::new(below.cluster, &namespace);
             let pods: Vec<Value> = side.list("pods").await.into_iter().filter(is_ours).collect();
             lower.extend(running(&pods, ORIGIN_UID));
         }
@@ -224,7 +224,7 @@ async fn storm(
 
     above.delete("deployments/web", None).await;
     for below in &belows {
-        let side = Side::new(below.cluster, &namespace);
+        let side = ClusterNamespace::new(below.cluster, &namespace);
         eventually("nothing of ours is left but the anchor", PATIENCE, || async {
             let pods = side.list("pods").await.into_iter().filter(is_ours).count();
             // Copies stay for a minute, which is not waited for where there is little time.
@@ -232,7 +232,7 @@ async fn storm(
             if pods == 0 && copies.is_none() { Ok(()) } else { Err(format!("{pods} pods, {copies:?}")) }
         })
         .await;
-        below.before.assert_same_for_others(&Dump::of(below.cluster, below.scope.as_deref()).await);
+        below.before.assert_same_for_others(&ObjectDump::of(below.cluster, below.scope.as_deref()).await);
     }
 }
 

@@ -1,5 +1,5 @@
-//! The demonstration that this provider is measured by, step by step: a node of real containers below, a pod above with a ConfigMap, a
-//! Secret and a volume, and kubectl through both API servers.
+//! The demo scenario of the provider, step by step: a lower node with real containers, an upper pod with a ConfigMap, a Secret
+//! and a volume, and kubectl through both API servers.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -10,11 +10,11 @@ use vk_testing::{
 };
 
 use super::{
-    super::{SOON, becomes_ready, local, place::Place, run_as},
-    rig::{ORIGIN, TAINT, approve, lower, upper},
-    side::{PATIENCE, Side, text},
+    super::{SOON, becomes_ready, container_node::ContainerNode, local, run_as},
+    cluster_namespace::{ClusterNamespace, PATIENCE, text},
+    cluster_pair::{ORIGIN, TAINT, approve, lower, upper},
 };
-use crate::bridge::Bridge;
+use crate::network_cleanup::NetworkCleanup;
 
 const NODE: &str = "vk-node";
 /// The lower node that the lower volume is on.
@@ -129,12 +129,12 @@ spec:
 }
 
 /// A lower node with real containers.
-async fn lower_node(cluster: &'static ControlPlane) -> Place<Bare> {
+async fn lower_node(cluster: &'static ControlPlane) -> ContainerNode<Bare> {
     let (host, config) = local::host(&[Image::standard().remove(0).named(IMAGE)]).await;
-    Place::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
+    ContainerNode::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
 }
 
-async fn apply(side: &Side<'_>, folder: &Path, manifests: &str) {
+async fn apply(side: &ClusterNamespace<'_>, folder: &Path, manifests: &str) {
     let path = folder.join("manifests.yaml");
     fs::write(&path, manifests).unwrap();
     side.kubectl(&["apply", "-f", path.to_str().unwrap()]).await;
@@ -147,7 +147,7 @@ fn columns(table: &str, first: &str) -> Vec<String> {
 }
 
 /// kubectl through both API servers, as soon as the upper one trusts the node's certificate.
-async fn through(side: &Side<'_>, words: &[&str]) -> String {
+async fn through(side: &ClusterNamespace<'_>, words: &[&str]) -> String {
     eventually(&format!("kubectl {words:?} is answered"), PATIENCE, || async {
         let output = side.try_kubectl(words).await;
         if output.success() { Ok(output.stdout) } else { Err(output.stderr) }
@@ -159,9 +159,10 @@ async fn through(side: &Side<'_>, words: &[&str]) -> String {
 #[ignore = "needs the control plane and root: make test"]
 async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
     let (upper, lower) = (upper().await, lower().await);
-    let place = lower_node(lower).await;
-    let _network = Bridge(place.folder().join("state").join(LOWER_NODE).join("local/network"));
-    let folder = place.folder().to_owned();
+    let container_node = lower_node(lower).await;
+    let _network =
+        NetworkCleanup(container_node.folder().join("state").join(LOWER_NODE).join("local/network"));
+    let folder = container_node.folder().to_owned();
     let example = folder.join("example");
     fs::create_dir_all(&example).unwrap();
     let example = example.to_str().unwrap();
@@ -185,7 +186,7 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
     let node = becomes_ready(upper, NODE).await;
 
     let namespace = upper.namespace("demo").await.unwrap().name().to_owned();
-    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    let (above, below) = (ClusterNamespace::new(upper, &namespace), ClusterNamespace::new(lower, &namespace));
     // The node.
     let shown = columns(&above.kubectl(&["get", "node", NODE]).await, NODE);
     let version = below.kubectl(&["version", "--output=json"]).await;

@@ -1,4 +1,4 @@
-//! `virtual-kubelet detach`, after the command that made what it removes.
+//! `virtual-kubelet detach`.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use serde_json::json;
 use vk_provider::finding::Level;
 
 use super::{
-    rig::{ORIGIN, Rig, lower, upper},
-    side::Side,
+    cluster_namespace::ClusterNamespace,
+    cluster_pair::{ClusterPair, ORIGIN, lower, upper},
 };
 use crate::vk;
 
@@ -15,18 +15,18 @@ use crate::vk;
 #[ignore = "needs the control plane: make test"]
 async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_is_gone() {
     let (upper, lower) = (upper().await, lower().await);
-    let mut rig = Rig::open(upper, lower, "detach", 1, json!({}), &[]).await;
+    let mut pair = ClusterPair::open(upper, lower, "detach", 1, json!({}), &[]).await;
     let name = upper.namespace("detach").await.unwrap().name().to_owned();
-    let (above, below) = (Side::new(upper, &name), Side::new(lower, &name));
+    let (above, below) = (ClusterNamespace::new(upper, &name), ClusterNamespace::new(lower, &name));
     above.create("configmaps", &json!({"metadata": {"name": "settings"}, "data": {"a": "1"}})).await;
-    let mut pod = rig.pod("app");
+    let mut pod = pair.pod("app");
     pod["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "settings"}}]);
     above.create("pods", &pod).await;
     above.runs("app").await;
     below.create("configmaps", &json!({"metadata": {"name": "theirs"}})).await;
     let (theirs, twin) = (below.get("configmaps/theirs").await, below.get("pods/app").await);
 
-    let (node, server) = (rig.node.clone(), lower.admin_kubeconfig().to_str().unwrap());
+    let (node, server) = (pair.node.clone(), lower.admin_kubeconfig().to_str().unwrap());
     let detach = |more: &[&str], upper: &str| {
         let mut all =
             vec!["detach", "--nodename", &node, "--kubeconfig", upper, "--client-kubeconfig", server];
@@ -40,7 +40,7 @@ async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_i
         twin["metadata"]["uid"],
         "nothing was touched"
     );
-    rig.kill();
+    pair.kill();
 
     // There is no such upper cluster any more, but its name is known.
     let folder = tempfile::TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! The lower API server goes away and comes back.
+//! Outages of the lower API server.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use vk_testing::{ControlPlane, eventually};
 
 use super::{
     super::{becomes, becomes_ready, leases, run_as},
-    dump::Dump,
-    rig::{Rig, SITE, another, lower, mock_nodes, unready, upper},
-    side::{PATIENCE, Side, condition, text},
+    cluster_namespace::{ClusterNamespace, PATIENCE, condition, text},
+    cluster_pair::{ClusterPair, SITE, another, lower, mock_nodes, unready, upper},
+    object_dump::ObjectDump,
 };
 
 const REACHABLE: &str = "multicluster.virtual-kubelet.io/LowerClusterReachable";
@@ -54,11 +54,11 @@ async fn a_lower_cluster_that_is_away_keeps_its_pods_hinders_no_other_and_can_be
 }
 
 async fn pods_stay_as_they_are_and_deletions_wait(upper: &ControlPlane, lower: &ControlPlane, turns: &Turns) {
-    let mut rig = Rig::open(upper, lower, "outage", 2, json!({}), &["--lease-duration", "8s"]).await;
+    let mut pair = ClusterPair::open(upper, lower, "outage", 2, json!({}), &["--lease-duration", "8s"]).await;
     let namespace = upper.namespace("outage").await.unwrap().name().to_owned();
-    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    let (above, below) = (ClusterNamespace::new(upper, &namespace), ClusterNamespace::new(lower, &namespace));
     for pod in ["stays", "goes", "forced"] {
-        above.create("pods", &rig.pod(pod)).await;
+        above.create("pods", &pair.pod(pod)).await;
     }
     for pod in ["stays", "goes", "forced"] {
         above.runs(pod).await;
@@ -66,15 +66,15 @@ async fn pods_stay_as_they_are_and_deletions_wait(upper: &ControlPlane, lower: &
     let twin = below.get("pods/stays").await;
     let bystander = json!({"metadata": {"name": "bystander"}, "data": {"a": "b"}});
     below.create("configmaps", &bystander).await;
-    let before = Dump::of(lower, Some(&namespace)).await;
+    let before = ObjectDump::of(lower, Some(&namespace)).await;
 
     turns.away().await;
-    unready(upper, &rig.node, "does not answer").await;
+    unready(upper, &pair.node, "does not answer").await;
     let silent = |node: &Value| condition(node, REACHABLE)["status"] == "False";
-    above.see(&format!("nodes/{}", rig.node), "says that the lower cluster is silent", silent).await;
+    above.see(&format!("nodes/{}", pair.node), "says that the lower cluster is silent", silent).await;
     // The lease goes on: the process is there, it is the backend that is not.
     let renewed = || async {
-        let lease = leases(upper).get(&rig.node).await.unwrap();
+        let lease = leases(upper).get(&pair.node).await.unwrap();
         lease.spec.unwrap().renew_time.unwrap().0
     };
     let then = renewed().await;
@@ -85,19 +85,19 @@ async fn pods_stay_as_they_are_and_deletions_wait(upper: &ControlPlane, lower: &
     above.delete("pods/goes", None).await;
     above.delete("pods/forced", Some(0)).await;
     above.goes("pods/forced").await;
-    let mut late = rig.pod("late");
-    late["spec"]["nodeName"] = json!(rig.node);
+    let mut late = pair.pod("late");
+    late["spec"]["nodeName"] = json!(pair.node);
     late["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     above.create("pods", &late).await;
     // A process that begins while it is away waits for it, and makes nothing up.
-    rig.kill();
-    rig.launch();
+    pair.kill();
+    pair.launch();
     let shown = above.get("pods/stays").await;
     assert_eq!(shown["status"]["phase"], "Running");
     assert!(above.find("pods/goes").await.is_some(), "it left, and nobody knows whether it still runs");
 
     turns.back().await;
-    becomes(upper, &rig.node, "True", "KubeletReady", PATIENCE).await;
+    becomes(upper, &pair.node, "True", "KubeletReady", PATIENCE).await;
     above.goes("pods/goes").await;
     assert!(below.find("pods/goes").await.is_none(), "it left before its twin did");
     above.runs("late").await;
@@ -113,7 +113,7 @@ async fn pods_stay_as_they_are_and_deletions_wait(upper: &ControlPlane, lower: &
     assert_eq!(now["metadata"]["uid"], twin["metadata"]["uid"]);
     let shown = above.runs("stays").await;
     assert_eq!(shown["status"]["containerStatuses"][0]["restartCount"], 0);
-    before.assert_same_for_others(&Dump::of(lower, Some(&namespace)).await);
+    before.assert_same_for_others(&ObjectDump::of(lower, Some(&namespace)).await);
 }
 
 async fn admiralty_106_the_other_lower_cluster_of_the_process_does_not_notice(
@@ -136,7 +136,7 @@ async fn admiralty_106_the_other_lower_cluster_of_the_process_does_not_notice(
     for name in names {
         becomes_ready(upper, name).await;
     }
-    let above = Side::new(upper, &namespace);
+    let above = ClusterNamespace::new(upper, &namespace);
     let pod = |name: &str, node: &str| {
         json!({"metadata": {"name": name}, "spec": {"nodeName": node, "automountServiceAccountToken": false,
             "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": "a"}]}})
@@ -163,27 +163,27 @@ async fn given_up_it_frees_its_pods_and_the_node_without_being_asked(
     lower: &ControlPlane,
     turns: &Turns,
 ) {
-    let rig = Rig::open(upper, lower, "given-up", 1, json!({}), &[]).await;
+    let pair = ClusterPair::open(upper, lower, "given-up", 1, json!({}), &[]).await;
     let namespace = upper.namespace("given-up").await.unwrap().name().to_owned();
-    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    let (above, below) = (ClusterNamespace::new(upper, &namespace), ClusterNamespace::new(lower, &namespace));
     for pod in ["runs", "ends"] {
-        above.create("pods", &rig.pod(pod)).await;
+        above.create("pods", &pair.pod(pod)).await;
     }
     for pod in ["runs", "ends"] {
         above.runs(pod).await;
     }
     let twin = below.get("pods/runs").await;
     turns.away().await;
-    unready(upper, &rig.node, "does not answer").await;
+    unready(upper, &pair.node, "does not answer").await;
     above.delete("pods/ends", None).await;
-    let node = format!("nodes/{}", rig.node);
+    let node = format!("nodes/{}", pair.node);
     let abandon = json!({"metadata": {"annotations": {"multicluster.virtual-kubelet.io/abandon": "true"}}});
     above.patch(&node, &abandon).await;
     above.goes("pods/ends").await;
     above.goes("pods/runs").await;
     above.goes(&node).await;
-    let told = Side::new(upper, "default");
-    let event = told.told(&rig.node, &["runs"]).await;
+    let told = ClusterNamespace::new(upper, "default");
+    let event = told.told(&pair.node, &["runs"]).await;
     assert_eq!(event["involvedObject"]["kind"], "Node", "{event}");
     turns.back().await;
     let left = below.runs("runs").await;

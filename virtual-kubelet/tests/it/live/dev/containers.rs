@@ -1,8 +1,8 @@
-//! `virtual-kubelet dev` with real containers, of which nothing remains either.
+//! `virtual-kubelet dev` with real containers, which leaves nothing behind.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use tempfile::TempDir;
 use vk_testing::eventually;
 
@@ -105,7 +105,7 @@ async fn dev_runs_containers_that_answer_and_leaves_nothing_after_ctrl_c() {
     let traces = Traces::of(&dev, node);
     assert!(!traces.mounts.is_empty() && !traces.cgroups.is_empty(), "{traces:?}");
     assert_eq!(traces.processes.iter().filter(|name| *name == "httpd").count(), 2, "{traces:?}");
-    dev.process.signal(Signal::SIGINT);
+    dev.process.signal(Signal::INT);
     let outcome = dev.process.end(SWEPT + GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
     assert!(Traces::of(&dev, node).is_empty(), "what is over is gone: {:?}", Traces::of(&dev, node));
@@ -128,7 +128,7 @@ async fn dev_that_is_stopped_while_its_pods_start_leaves_nothing() {
     let node = "dev-hasty";
     let mut dev = Dev::begin(&["--nodename", node]);
     dev.says("kubectl apply").await;
-    dev.process.signal(Signal::SIGINT);
+    dev.process.signal(Signal::INT);
     let outcome = dev.process.end(SWEPT + GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
     nothing_is_left(&dev, node).await;
@@ -150,7 +150,7 @@ async fn dev_without_root_shows_plain_processes_and_says_so() {
     let condition =
         "jsonpath={.items[*].status.conditions[?(@.type==\"virtual-kubelet.io/Isolated\")].status}";
     assert_eq!(dev.kubectl(&["get", "nodes", "-o", condition]), "False");
-    dev.process.signal(Signal::SIGINT);
+    dev.process.signal(Signal::INT);
     let outcome = dev.process.end(SWEPT + GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");
     nothing_is_left(&dev, node).await;

@@ -1,9 +1,9 @@
-//! Clients that are not kubectl, through the real API server: what they offer and how they read it differs from kubectl.
+//! Clients other than kubectl, through the real API server. They offer other protocols and read responses differently.
 
 mod kube_rs;
 mod python;
 
 use super::{
     Served,
-    verbs::{WAYS, served},
+    kubectl_commands::{WAYS, served},
 };

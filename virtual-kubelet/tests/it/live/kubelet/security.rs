@@ -1,4 +1,4 @@
-//! Who is let in, and to what.
+//! Authentication and authorization of the kubelet API.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,7 +10,7 @@ use vk_testing::{ControlPlane, Output, eventually, kubectl};
 
 use super::{
     Served,
-    calls::{Answer, Caller},
+    direct_requests::{Answer, Caller},
 };
 use crate::live::{SOON, becomes_ready, ports, run};
 

@@ -1,4 +1,4 @@
-//! Replicas of one node: processes with one identity and one backend.
+//! Replicas of one node: processes with the same identity and the same backend.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,7 +6,7 @@ use vk_provider::error::Kind;
 use super::*;
 
 #[test]
-fn values_are_found_as_by_a_kubelet() {
+fn values_are_parsed_like_in_a_kubelet() {
     let table = [
         ("K='v'", Ok("v")),
         ("  \tK='v'", Ok("v")),
@@ -23,7 +23,7 @@ fn values_are_found_as_by_a_kubelet() {
         ("A= junk\nK='v'", Ok("v")),
         ("A='a'", Ok("")),
         ("", Ok("")),
-        // What comes behind the key is not looked at.
+        // The rest after the key is not parsed.
         ("K='v'\nbroken", Ok("v")),
         ("broken", Err("invalid environment variable format at line 1: missing '='")),
         ("\n='v'", Err("invalid environment variable format at line 2: empty variable name")),
@@ -60,17 +60,14 @@ fn values_are_found_as_by_a_kubelet() {
 }
 
 #[test]
-fn a_line_may_be_as_long_as_a_kubelet_reads() {
+fn the_maximum_line_length_is_the_kubelets() {
     let line = |length: usize| format!("K='{}'", "x".repeat(length - 4));
-    assert_eq!(find(line(LONGEST_LINE).as_bytes(), "K").expect("a value").len(), LONGEST_LINE - 4);
-    assert_eq!(
-        find(line(LONGEST_LINE + 1).as_bytes(), "K"),
-        Err("line 1 is longer than 65535 bytes".to_owned())
-    );
+    assert_eq!(find(line(MAX_LINE).as_bytes(), "K").expect("a value").len(), MAX_LINE - 4);
+    assert_eq!(find(line(MAX_LINE + 1).as_bytes(), "K"), Err("line 1 is longer than 65535 bytes".to_owned()));
 }
 
 #[test]
-fn a_value_that_is_no_text_is_refused() {
+fn a_binary_value_is_rejected() {
     assert!(find(b"K='\xff'", "K").expect_err("no text").ends_with("value is not UTF-8"));
     assert_eq!(find(b"A='\xff'\nK='v'", "K").as_deref(), Ok("v"));
 }
@@ -95,16 +92,16 @@ fn a_key_is_read_from_the_volume_and_may_be_missing_where_it_is_optional() {
     std::fs::write(place.path().join("sub/env"), "K='v'\nEMPTY=''\n").expect("a file");
     let volumes = BTreeMap::from([("work".to_owned(), place.path().to_owned())]);
     let facts = Facts { volumes, ..Facts::default() };
-    let mut remarks = Vec::new();
-    let found = value(&field("sub/env", "K", false), &pod(), &facts, &mut remarks).expect("a value");
-    assert_eq!((found.as_deref(), remarks.len()), (Some("v"), 0));
+    let mut warnings = Vec::new();
+    let found = value(&field("sub/env", "K", false), &pod(), &facts, &mut warnings).expect("a value");
+    assert_eq!((found.as_deref(), warnings.len()), (Some("v"), 0));
     let missing = Reference::new(ReferenceKind::File, "shop", "work/sub/env");
     for key in ["NONE", "EMPTY"] {
-        let found = value(&field("sub/env", key, true), &pod(), &facts, &mut remarks).expect("an answer");
+        let found = value(&field("sub/env", key, true), &pod(), &facts, &mut warnings).expect("an answer");
         assert_eq!(found, None);
-        assert_eq!(remarks.pop(), Some(Remark::Missing(missing.clone().key(key))));
+        assert_eq!(warnings.pop(), Some(ResolveWarning::MissingOptional(missing.clone().key(key))));
         let error =
-            value(&field("sub/env", key, false), &pod(), &facts, &mut remarks).expect_err("no such key");
+            value(&field("sub/env", key, false), &pod(), &facts, &mut warnings).expect_err("no such key");
         assert_eq!(error.kind(), &Kind::Unresolved(missing.clone().key(key)));
         let wanted = format!(
             "environment variable key {key:?} not found in file \"{}\"",
@@ -136,7 +133,7 @@ fn no_file_is_read_outside_of_the_volume() {
 }
 
 #[test]
-fn a_provider_without_the_volume_says_that_it_cannot() {
+fn a_provider_without_the_volume_is_unsupported() {
     let error = value(&field("env", "K", true), &pod(), &Facts::default(), &mut Vec::new());
     let error = error.expect_err("nothing to read");
     assert_eq!(error.kind(), &Kind::Unsupported);

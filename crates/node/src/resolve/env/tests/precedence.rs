@@ -31,7 +31,7 @@ fn maps() -> impl Strategy<Value = Vec<BTreeMap<String, String>>> {
 
 proptest! {
     #[test]
-    fn each_variable_stands_once_with_the_value_that_the_rules_give(
+    fn each_variable_occurs_once_with_the_value_of_highest_precedence(
         maps in maps(),
         entries in prop::collection::vec((NAMES, entry()), 0..8),
     ) {

@@ -5,13 +5,13 @@ use secrecy::SecretString;
 use vk_provider::resolve::Token;
 
 use super::*;
-use crate::resolve::objects::TrustKey;
+use crate::resolve::fetched_objects::TrustBundleKey;
 
 fn token(text: &str) -> Token {
     Token { token: SecretString::from(text), expires: Timestamp::MAX }
 }
 
-fn with_tokens() -> Objects {
+fn with_tokens() -> FetchedObjects {
     let mut objects = objects();
     let key = |audience: Option<&str>, expiration_seconds| TokenKey {
         audience: audience.map(str::to_owned),
@@ -32,17 +32,17 @@ fn automatic() -> Value {
 }
 
 #[test]
-fn the_automatic_volume_is_token_certificate_and_namespace() {
-    let (set, remarks) =
+fn the_automatic_volume_has_token_ca_and_namespace() {
+    let (set, warnings) =
         super::super::volume(&pod(automatic()), "v", &node(), &with_tokens()).expect("files");
     let wanted =
         [file("ca.crt", "1", 0o644), file("namespace", "shop", 0o644), file("token", "for-the-api", 0o644)];
     assert_eq!(set.files.into_iter().collect::<Vec<_>>(), wanted);
-    assert_eq!(remarks, []);
+    assert_eq!(warnings, []);
 }
 
 #[test]
-fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
+fn a_token_file_belongs_to_the_pods_common_user() {
     let owned = |change: &dyn Fn(&mut Value)| {
         let mut pod = serde_json::to_value(pod(automatic())).expect("a pod");
         change(&mut pod["spec"]);
@@ -58,7 +58,7 @@ fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
         owned(&|spec| spec["containers"][0]["securityContext"] = pod_user.clone()),
         (0o600, Some(1000))
     );
-    // One who is another, or does not say: nobody is given the file.
+    // Different or unset users: the file has no owner.
     let other = json!([{"name": "init", "securityContext": {"runAsUser": 1001}}]);
     assert_eq!(
         owned(&|spec| {
@@ -82,7 +82,7 @@ fn a_token_is_for_the_pods_user_alone_where_there_is_one() {
 }
 
 #[test]
-fn of_two_files_with_one_path_the_later_one_stays() {
+fn the_later_of_two_files_with_one_path_wins() {
     let volume = json!({"projected": {"sources": [
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "sub/same", "mode": 0o600}]}},
         {"secret": {"name": "login", "items": [{"key": "user", "path": "sub//same"}]}},
@@ -101,7 +101,7 @@ fn of_two_files_with_one_path_the_later_one_stays() {
 }
 
 #[test]
-fn a_file_where_another_source_needs_a_directory_is_refused() {
+fn a_file_that_conflicts_with_a_directory_is_rejected() {
     let volume = json!({"projected": {"sources": [
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "a"}]}},
         {"secret": {"name": "login", "items": [{"key": "user", "path": "a/b"}]}},
@@ -111,7 +111,7 @@ fn a_file_where_another_source_needs_a_directory_is_refused() {
 }
 
 #[test]
-fn all_sources_that_are_missing_are_told_at_once() {
+fn all_missing_sources_are_reported_at_once() {
     let volume = json!({"projected": {"sources": [
         {"secret": {"name": "gone"}},
         {"configMap": {"name": "gone"}},
@@ -127,13 +127,13 @@ fn all_sources_that_are_missing_are_told_at_once() {
         {"secret": {"name": "gone", "optional": true}},
         {"configMap": {"name": "settings", "items": [{"key": "one", "path": "one"}]}},
     ]}});
-    let (set, remarks) = made(optional).expect("files");
+    let (set, warnings) = made(optional).expect("files");
     assert_eq!(set.files.len(), 1);
-    assert_eq!(remarks, [Remark::Missing(secret_reference("gone"))]);
+    assert_eq!(warnings, [ResolveWarning::MissingOptional(secret_reference("gone"))]);
 }
 
 #[test]
-fn every_source_says_what_it_needs() {
+fn every_source_lists_its_required_objects() {
     let volume = json!({"projected": {"sources": [
         {"secret": {"name": "login", "optional": true}},
         {"secret": {"name": "login"}},
@@ -145,28 +145,28 @@ fn every_source_says_what_it_needs() {
         {"clusterTrustBundle": {"path": "e", "signerName": "s", "labelSelector": {"matchLabels": {"a": "b"}}, "optional": true}},
         {"clusterTrustBundle": {"path": "f", "signerName": "s", "optional": true}},
     ]}});
-    let wanted = Needs {
-        config_maps: BTreeMap::from([("settings".to_owned(), Need { optional: true })]),
-        secrets: BTreeMap::from([("login".to_owned(), Need { optional: false })]),
+    let wanted = RequiredObjects {
+        config_maps: BTreeMap::from([("settings".to_owned(), Requirement { optional: true })]),
+        secrets: BTreeMap::from([("login".to_owned(), Requirement { optional: false })]),
         tokens: [
             TokenKey { audience: Some("vault".to_owned()), expiration_seconds: Some(600) },
             TokenKey { audience: None, expiration_seconds: None },
         ]
         .into(),
         trust_bundles: BTreeMap::from([
-            (TrustKey::Name("roots".to_owned()), Need { optional: false }),
+            (TrustBundleKey::Name("roots".to_owned()), Requirement { optional: false }),
             (
-                TrustKey::Signer { signer: "s".to_owned(), selector: Some("a=b".to_owned()) },
-                Need { optional: true },
+                TrustBundleKey::Signer { signer: "s".to_owned(), selector: Some("a=b".to_owned()) },
+                Requirement { optional: true },
             ),
         ]),
-        ..Needs::default()
+        ..RequiredObjects::default()
     };
-    assert_eq!(needs(&pod(volume), "v").expect("needs"), wanted);
+    assert_eq!(required_objects(&pod(volume), "v").expect("needs"), wanted);
 }
 
 #[test]
-fn tokens_are_told_apart_by_audience_and_life() {
+fn tokens_differ_by_audience_and_lifetime() {
     let volume = json!({"projected": {"sources": [
         {"serviceAccountToken": {"path": "api", "expirationSeconds": 3607}},
         {"serviceAccountToken": {"path": "vault", "expirationSeconds": 600, "audience": "vault"}},
@@ -177,7 +177,7 @@ fn tokens_are_told_apart_by_audience_and_life() {
 }
 
 #[test]
-fn a_token_under_a_path_that_leaves_the_volume_is_refused() {
+fn a_token_path_outside_the_volume_is_rejected() {
     let volume = json!({"projected": {"sources": [
         {"serviceAccountToken": {"path": "../token", "expirationSeconds": 3607}},
     ]}});
@@ -186,10 +186,13 @@ fn a_token_under_a_path_that_leaves_the_volume_is_refused() {
 }
 
 #[test]
-fn certificates_for_pods_are_not_made() {
+fn pod_certificates_are_unsupported() {
     let volume = json!({"projected": {"sources": [
         {"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "k"}},
     ]}});
-    assert_eq!(needs(&pod(volume.clone()), "v").expect_err("unsupported").kind(), &Kind::Unsupported);
+    assert_eq!(
+        required_objects(&pod(volume.clone()), "v").expect_err("unsupported").kind(),
+        &Kind::Unsupported
+    );
     assert_eq!(made(volume).expect_err("unsupported").kind(), &Kind::Unsupported);
 }

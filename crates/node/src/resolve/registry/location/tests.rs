@@ -4,7 +4,7 @@ use super::*;
 
 /// Answers of `URLsMatchStr` of Kubernetes 1.36.4.
 #[test]
-fn places_fit_as_in_a_kubelet() {
+fn locations_match_like_in_a_kubelet() {
     let table = [
         ("*.example.com", "prefix.example.com", true),
         ("prefix.*.com", "prefix.example.com", true),
@@ -40,7 +40,11 @@ fn places_fit_as_in_a_kubelet() {
     ];
     for (entry, target, wanted) in table {
         let found = Location::parse(entry).zip(Location::parse(target));
-        assert_eq!(found.is_some_and(|(entry, target)| entry.fits(&target)), wanted, "{entry} for {target}");
+        assert_eq!(
+            found.is_some_and(|(entry, target)| entry.matches(&target)),
+            wanted,
+            "{entry} for {target}"
+        );
     }
 }
 
@@ -95,12 +99,12 @@ fn images_have_full_names() {
 
 proptest! {
     #[test]
-    fn a_place_fits_itself_and_what_is_below_it(host in "[a-z]{1,4}(\\.[a-z]{1,4}){0,3}(:[0-9]{1,4})?", path in "(/[a-z]{1,4}){0,3}") {
+    fn a_location_matches_itself_and_its_subpaths(host in "[a-z]{1,4}(\\.[a-z]{1,4}){0,3}(:[0-9]{1,4})?", path in "(/[a-z]{1,4}){0,3}") {
         let place = format!("{host}{path}");
         let own = Location::parse(&place).expect("a place");
-        prop_assert!(own.fits(&own));
+        prop_assert!(own.matches(&own));
         let below = format!("{place}/below");
-        prop_assert!(own.fits(&Location::parse(&below).expect("a place")));
+        prop_assert!(own.matches(&Location::parse(&below).expect("a place")));
         prop_assert_eq!(key(&format!("https://{place}")), Some(place));
     }
 }

@@ -1,4 +1,4 @@
-//! What became of a pod at the real kubelet: what its containers printed, how they stand, and what people were told.
+//! Observes a pod on the real kubelet: container output, container states and events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use vk_testing::{
 
 use super::SOON;
 use crate::kubelet::{
-    contents::{Contents, from_base64},
-    recording::{Container, File, Recording, Started, Volume, Waiting, Warning, Words},
-    stage::{Placed, volume_name},
+    control_plane::{Placed, volume_name},
+    file_contents::{Contents, from_base64},
+    recording::{Container, File, Placeholders, Recording, Started, Volume, Waiting, Warning},
 };
 
-/// What a kubelet says while its caches fill, and not of the pod.
+/// Messages while the kubelet's caches are filling, which are not about the pod.
 const PASSING: [&str; 3] = ["failed to sync", "not registered", "no relationship found"];
-/// Reasons for waiting that say nothing yet.
+/// Waiting reasons that are not final.
 const EARLY: [&str; 2] = ["PodInitializing", "ContainerCreating"];
 
-/// Waits until it is clear what becomes of a pod, and says it.
-pub(super) async fn observe(client: &Client, agent: &Kubelet, placed: Placed) -> Recording {
+/// Waits until the result of a pod is final and returns it.
+pub(super) async fn observe(client: &Client, controller: &Kubelet, placed: Placed) -> Recording {
     let Placed { pod, mut words } = placed;
-    words.learn(agent.folder().to_str().unwrap(), "{folder}");
+    words.learn(controller.folder().to_str().unwrap(), "{folder}");
     let (namespace, name) = (pod.metadata.namespace.clone().unwrap(), pod.metadata.name.clone().unwrap());
     let uid = pod.metadata.uid.clone().unwrap();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -36,7 +36,7 @@ pub(super) async fn observe(client: &Client, agent: &Kubelet, placed: Placed) ->
         let pod = pods.get(&name).await.map_err(|error| error.to_string())?;
         let events = events.list(&about).await.map_err(|error| error.to_string())?.items;
         let warnings: BTreeSet<Warning> = events.into_iter().filter_map(warning).collect();
-        // No container starts before the volumes are there and the init containers are done.
+        // Containers start after the volumes are mounted and the init containers are done.
         let before = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
         let held =
             warnings.iter().any(|warning| warning.reason == "FailedMount") || before.clone().any(stuck);
@@ -45,7 +45,7 @@ pub(super) async fn observe(client: &Client, agent: &Kubelet, placed: Placed) ->
         }
         let mut printed = BTreeMap::new();
         for container in statuses(&pod) {
-            let text = printed_by(agent, &namespace, &name, &uid, &container.name);
+            let text = printed_by(controller, &namespace, &name, &uid, &container.name);
             settled(&container, &text, held)?;
             printed.insert(container.name.clone(), text);
         }
@@ -79,13 +79,13 @@ pub(super) async fn observe(client: &Client, agent: &Kubelet, placed: Placed) ->
     Recording { refused: None, containers, warnings }
 }
 
-/// What a container printed in its first run, as far as it is written.
-fn printed_by(agent: &Kubelet, namespace: &str, pod: &str, uid: &str, container: &str) -> String {
-    let file = agent.logs().join(format!("{namespace}_{pod}_{uid}")).join(container).join("0.log");
+/// The output of a container's first run so far.
+fn printed_by(controller: &Kubelet, namespace: &str, pod: &str, uid: &str, container: &str) -> String {
+    let file = controller.logs().join(format!("{namespace}_{pod}_{uid}")).join(container).join("0.log");
     let Ok(log) = std::fs::read_to_string(file) else { return String::new() };
     let mut text = String::new();
     for line in log.lines() {
-        // Time, stream, whether the line is whole or a part of one, text.
+        // Time, stream, full or partial line, text.
         let mut fields = line.splitn(4, ' ');
         let (_, stream, part, printed) = (fields.next(), fields.next(), fields.next(), fields.next());
         assert_eq!(stream, Some("stdout"), "{pod}/{container}: {line}");
@@ -97,41 +97,41 @@ fn printed_by(agent: &Kubelet, namespace: &str, pod: &str, uid: &str, container:
     text
 }
 
-/// Whether it is clear what becomes of a container; what is missing otherwise.
+/// Whether the result of a container is final; the error says what is missing.
 fn settled(container: &ContainerStatus, printed: &str, held: bool) -> Result<(), String> {
     let state = container.state.clone().unwrap_or_default();
     let over = match &state.waiting {
         Some(_) => held || stuck(container),
-        // One that cannot be started prints nothing.
+        // A container that cannot be started prints nothing.
         None => printed.is_empty() && state.terminated.is_some() || printed.ends_with("end\n"),
     };
     if over { Ok(()) } else { Err(format!("{}: {state:?}", container.name)) }
 }
 
-/// Whether a container waits for something that does not come by itself.
+/// Whether a container waits for something that needs intervention.
 fn stuck(container: &ContainerStatus) -> bool {
     let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
     waiting.and_then(|waiting| waiting.reason.as_deref()).is_some_and(|reason| !EARLY.contains(&reason))
 }
 
-fn container_of(pod: &Pod, container: &ContainerStatus, printed: &str, words: &Words) -> Container {
+fn container_of(pod: &Pod, container: &ContainerStatus, printed: &str, words: &Placeholders) -> Container {
     let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
     let waiting = waiting.map(|waiting| Waiting {
         reason: waiting.reason.clone().unwrap_or_default(),
         message: words.replace(&waiting.message.clone().unwrap_or_default()),
     });
     let started = printed.starts_with("environ ").then(|| started(pod, printed, words));
-    // The reason that runtimes have for it; any other belongs to a program that ran.
+    // The runtime's reason; any other belongs to a program that ran.
     let ended = container.state.as_ref().and_then(|state| state.terminated.as_ref());
     let broken = ended.filter(|ended| ended.reason.as_deref() == Some("StartError"));
     let broken = broken.map(|ended| words.replace(ended.message.as_deref().unwrap_or_default()));
     Container { waiting, broken, started }
 }
 
-fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
+fn started(pod: &Pod, printed: &str, words: &Placeholders) -> Started {
     let mut started = Started::default();
     let spec = pod.spec.as_ref().unwrap();
-    // The machine's, which is nobody's business.
+    // Machine-specific.
     let host_network = spec.host_network.unwrap_or(false);
     let host_name = spec.hostname.as_deref().or(pod.metadata.name.as_deref()).unwrap_or_default();
     let bytes = |field: &str| from_base64(field).unwrap_or_else(|| panic!("no base64: {field}"));
@@ -151,7 +151,7 @@ fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
             ["environ", environ] => {
                 for variable in text(environ).split_terminator('\0') {
                     let (name, value) = variable.split_once('=').unwrap();
-                    // The image's and the runtime's own.
+                    // Set by the image or the runtime.
                     let own =
                         [("PATH", PATH), ("HOSTNAME", host_name), ("HOME", "/")].contains(&(name, value));
                     if !(own || host_network && name == "HOSTNAME") {
@@ -161,7 +161,7 @@ fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
                 }
             }
             ["cmdline", cmdline] => {
-                // The first is the shell that runs the script.
+                // The first argument is the shell that runs the script.
                 started.command = text(cmdline).split_terminator('\0').skip(1).map(str::to_owned).collect();
             }
             ["file", volume, path, mode, owner, contents] => {
@@ -189,7 +189,7 @@ fn started(pod: &Pod, printed: &str, words: &Words) -> Started {
     started
 }
 
-/// What a file system says names folders of this run, and depends on the order in which a Go map gives the files.
+/// File system errors name directories of this run and depend on the order of a Go map.
 fn told(message: &str) -> String {
     match message.split_once(" : ") {
         Some((what, why)) if why.contains("/volumes/kubernetes.io~") => {

@@ -1,5 +1,5 @@
-//! The official Python client: its own WebSocket code, which offers v5 and v4 for everything. What it calls is in
-//! `dev/python-client/calls.py`; one process for all, because to load it takes seconds.
+//! The official Python client with its own WebSocket code, which offers v5 and v4 for everything. The calls are in
+//! `dev/python-client/calls.py`; one process makes them all, because it takes seconds to load.
 
 use std::{path::Path, process::Stdio, time::Duration};
 

@@ -1,0 +1,42 @@
+//! Lease times, and the deadline for writes that follows from a renewal.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::now::Now;
+
+/// Duration and deadlines of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTimes {
+    /// Lease duration. No other process takes the lease before it is over.
+    pub duration: Duration,
+    /// How long after a renewal writes may be started. The rest of the duration covers requests in flight and clock drift.
+    pub renew_deadline: Duration,
+    /// With several replicas: how often a standby reads the lease. `None`: only one process may run, and a second one exits.
+    pub standby: Option<Duration>,
+}
+
+/// When writes must stop, on two clocks. The earlier one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteDeadline {
+    /// Time since the controller started.
+    pub elapsed: Duration,
+    /// Wall-clock time, which advances while the machine is suspended.
+    pub wall: Timestamp,
+}
+
+// === impl WriteDeadline ===
+
+impl WriteDeadline {
+    pub(super) fn after(sent: Now, renew_deadline: Duration) -> Self {
+        // On overflow of the wall clock the deadline is now, not never.
+        let wall = sent.wall.checked_add(renew_deadline).unwrap_or(sent.wall);
+        Self { elapsed: sent.elapsed + renew_deadline, wall }
+    }
+
+    /// Whether a write may be started now.
+    pub fn allows(&self, now: Now) -> bool {
+        now.elapsed < self.elapsed && now.wall < self.wall
+    }
+}

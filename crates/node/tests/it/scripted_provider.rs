@@ -1,0 +1,66 @@
+//! The mock provider with a node description that tests can change.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use vk_provider::{NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result};
+use vk_provider_mock::Mock;
+
+type Edit = Box<dyn Fn(&mut NodeTemplate) + Send>;
+
+pub(crate) struct ScriptedProvider {
+    mock: Mock,
+    edit: Mutex<Edit>,
+}
+
+impl ScriptedProvider {
+    pub(crate) fn new(mock: Mock) -> Self {
+        Self { mock, edit: Mutex::new(Box::new(|_| {})) }
+    }
+
+    /// Describes the node like this from now on, and says so.
+    pub(crate) fn describe(&self, edit: impl Fn(&mut NodeTemplate) + Send + 'static) {
+        *self.edit.lock() = Box::new(edit);
+        // Every change of its capacity tells the core to look.
+        self.mock.set_capacity("pods", "20".parse().unwrap());
+    }
+}
+
+#[async_trait]
+impl Provider for ScriptedProvider {
+    async fn create_pod(&self, pod: PodBundle) -> Result<()> {
+        self.mock.create_pod(pod).await
+    }
+
+    async fn update_pod(&self, pod: PodBundle) -> Result<()> {
+        self.mock.update_pod(pod).await
+    }
+
+    async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
+        self.mock.delete_pod(pod, last_known, grace).await
+    }
+
+    async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
+        self.mock.pod_status(pod).await
+    }
+
+    async fn pods(&self) -> Result<Vec<ObservedPod>> {
+        self.mock.pods().await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.mock.ping().await
+    }
+
+    fn configure_node(&self, node: &mut NodeTemplate) {
+        self.mock.configure_node(node);
+        (self.edit.lock())(node);
+    }
+
+    fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
+        self.mock.node_changes()
+    }
+}

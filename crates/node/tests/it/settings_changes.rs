@@ -1,0 +1,89 @@
+//! Settings that change between two runs, and provider descriptions that change during one.
+
+use vk_provider::node::{Condition, ConditionStatus};
+
+use crate::harness::{
+    NodeTest, Setup, Who, annotation, condition, label, state, taint, taints, uid, under_both_identities,
+};
+
+under_both_identities!(
+    removed_settings_are_removed_and_changed_ones_updated,
+    a_condition_that_the_provider_drops_is_removed,
+    a_label_that_the_provider_drops_is_removed,
+    labels_that_a_node_may_not_change_do_not_block_it,
+);
+
+async fn removed_settings_are_removed_and_changed_ones_updated(who: Who) {
+    let test = NodeTest::shared(who, "settings").await;
+    let setup = Setup::default()
+        .label("example.com/gone", "x")
+        .label("example.com/changed", "old")
+        .annotation("example.com/gone", "x")
+        .annotation("example.com/changed", "old");
+    let controller = test.start_ready(setup).await;
+    test.kubectl(&["label", "node", &test.name, "example.com/theirs=stays"]).await;
+    controller.stop().await.unwrap();
+
+    let setup = Setup::default().label("example.com/changed", "new").annotation("example.com/changed", "new");
+    let _controller = test.start_ready(setup).await;
+    let node = test.node().await;
+    assert_eq!(label(&node, "example.com/gone"), None);
+    assert_eq!(label(&node, "example.com/changed"), Some("new"));
+    assert_eq!(label(&node, "example.com/theirs"), Some("stays"));
+    assert_eq!(annotation(&node, "example.com/gone"), None);
+    assert_eq!(annotation(&node, "example.com/changed"), Some("new"));
+}
+
+async fn a_condition_that_the_provider_drops_is_removed(who: Who) {
+    let test = NodeTest::shared(who, "condition").await;
+    let controller = test.start_ready(Setup::default()).await;
+    controller.provider.describe(|node| {
+        node.set_condition(Condition {
+            kind: "Sunny".to_owned(),
+            status: ConditionStatus::True,
+            reason: "NoClouds".to_owned(),
+            message: "blue".to_owned(),
+        });
+    });
+    test.wait_for("the condition", |node| state(node, "Sunny") == ("True", "NoClouds")).await;
+    controller.provider.describe(|_| {});
+    test.wait_for("no such condition", |node| condition(node, "Sunny").is_none()).await;
+}
+
+async fn a_label_that_the_provider_drops_is_removed(who: Who) {
+    let test = NodeTest::shared(who, "label").await;
+    let controller = test.start_ready(Setup::default()).await;
+    controller.provider.describe(|node| {
+        node.labels.insert("example.com/zone".to_owned(), "north".to_owned());
+    });
+    test.wait_for("the label", |node| label(node, "example.com/zone") == Some("north")).await;
+    controller.provider.describe(|_| {});
+    test.wait_for("no such label", |node| label(node, "example.com/zone").is_none()).await;
+}
+
+/// A node identity may neither change nor remove labels that a run as administrator has set.
+async fn labels_that_a_node_may_not_change_do_not_block_it(who: Who) {
+    let test = NodeTest::shared(Who::Admin, "restricted").await;
+    let mut setup = Setup::default().label("x.k8s.io/tier", "one");
+    setup.taints.push(taint("example.com/second", "", "NoExecute"));
+    let controller = test.start_ready(setup).await;
+    let before = test.node().await;
+    controller.stop().await.unwrap();
+
+    let test = test.as_who(who);
+    let controller = test.start_ready(Setup::default().label("example.com/new", "y")).await;
+    let node = test.wait_for("the new label", |node| label(node, "example.com/new") == Some("y")).await;
+    assert_eq!(uid(&node), uid(&before));
+    assert_eq!(label(&node, "kubernetes.io/role"), Some("controller"));
+    match who {
+        Who::Admin => {
+            assert_eq!(label(&node, "x.k8s.io/tier"), None);
+            assert_eq!(taints(&node).len(), 1);
+        }
+        Who::Node => {
+            assert_eq!(label(&node, "x.k8s.io/tier"), Some("one"));
+            assert_eq!(taints(&node).len(), 2);
+        }
+    }
+    assert_eq!(controller.requests("patch", "nodes", Some("Forbidden")), 0);
+}
