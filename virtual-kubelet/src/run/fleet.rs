@@ -20,9 +20,9 @@ use vk_node::{
     node::{self, Controller, Instance, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::{
         self,
-        admission::{Checks, Refused},
+        admission::{Checks, RejectionPolicy},
         pod_store::PodStore,
-        watches::Watches,
+        watch_pool::PodWatchPool,
     },
     resolve::{Limits, ResolverFactory, ServiceCache, Sources},
 };
@@ -87,7 +87,7 @@ struct Common {
     settings: Settings,
     restricted: bool,
     shared: Option<SharedNodeWatch>,
-    watches: Watches,
+    watches: PodWatchPool,
     services: ServiceCache,
     metrics: node::Metrics,
     supervisor: Supervisor,
@@ -131,7 +131,7 @@ impl Fleet {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
             SharedNodeWatch::start(client.clone(), &labels, supervisor)
         });
-        let watches = Watches::new(client.clone(), config.nodes.len(), supervisor);
+        let watches = PodWatchPool::new(client.clone(), config.nodes.len(), supervisor);
         let server = server_version(&client).await;
         let common = Common {
             services: ServiceCache::new(client.clone(), supervisor),
@@ -422,12 +422,12 @@ fn policy(pods: &config::Pods, restricted: bool) -> pods::Policy {
         force_after: pods.force_delete_after,
         daemon_sets: match pods.daemon_sets {
             DaemonSets::Run => None,
-            DaemonSets::Fail => Some(Refused::Fail),
-            DaemonSets::Hold => Some(Refused::Hold),
+            DaemonSets::Fail => Some(RejectionPolicy::Fail),
+            DaemonSets::Hold => Some(RejectionPolicy::Hold),
         },
         refused: match pods.refused {
-            RefusedPods::Fail => Refused::Fail,
-            RefusedPods::Hold => Refused::Hold,
+            RefusedPods::Fail => RejectionPolicy::Fail,
+            RefusedPods::Hold => RejectionPolicy::Hold,
         },
         may_label: !restricted,
         events_per_second: pods.events_per_second,
@@ -467,10 +467,10 @@ fn pods(
         provider: Arc::clone(provider),
         client: common.client.clone(),
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
-        sights: roll.follow(common.watches.of(name)),
-        roll: roll.clone(),
-        facts,
-        library: ResolverFactory::new(sources, &common.supervisor),
+        pod_watch: roll.follow(common.watches.for_node(name)),
+        pod_store: roll.clone(),
+        node_object: facts,
+        resolvers: ResolverFactory::new(sources, &common.supervisor),
         clock: Clock::system(),
     }
 }

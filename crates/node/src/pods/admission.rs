@@ -5,6 +5,7 @@
 //! memory, the number of pods and host ports. Reasons and messages are the kubelet's, because people and controllers know
 //! them.
 
+mod node_admission;
 mod placement;
 mod ports;
 
@@ -17,6 +18,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use vk_provider::Quantity;
 
 use self::ports::{Port, ports};
+
+pub(super) use self::node_admission::NodeAdmission;
 
 pub use vk_provider::requests::requests;
 
@@ -34,7 +37,7 @@ pub enum Checks {
 
 /// What becomes of a pod that the node does not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refused {
+pub enum RejectionPolicy {
     /// It fails, with the reason.
     #[default]
     Fail,
@@ -44,7 +47,7 @@ pub enum Refused {
 
 /// What the node says about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AdmissionVerdict {
     /// It may run.
     Admitted,
     /// It may not.
@@ -54,13 +57,13 @@ pub enum Verdict {
         /// For people.
         message: String,
         /// What becomes of it.
-        refused: Refused,
+        refused: RejectionPolicy,
     },
 }
 
 /// Why a pod cannot have another size now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delay {
+pub struct ResizeDelay {
     /// The node could never have it.
     pub infeasible: bool,
     /// For people.
@@ -69,16 +72,16 @@ pub struct Delay {
 
 /// What the pods of the node have claimed.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct ResourceLedger {
     checks: Checks,
-    daemon_sets: Option<Refused>,
-    claims: HashMap<Arc<str>, Claim>,
+    daemon_sets: Option<RejectionPolicy>,
+    claims: HashMap<Arc<str>, ResourceClaim>,
     used: BTreeMap<String, Quantity>,
     ports: HashSet<Port>,
 }
 
 #[derive(Debug, Default)]
-struct Claim {
+struct ResourceClaim {
     requests: BTreeMap<String, Quantity>,
     ports: Vec<Port>,
 }
@@ -91,11 +94,11 @@ struct Shortage {
     capacity: i64,
 }
 
-// === impl Verdict ===
+// === impl AdmissionVerdict ===
 
-impl Verdict {
+impl AdmissionVerdict {
     fn rejected(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Rejected { reason: reason.into(), message: message.into(), refused: Refused::Fail }
+        Self::Rejected { reason: reason.into(), message: message.into(), refused: RejectionPolicy::Fail }
     }
 
     /// Whether a newer look at the node's labels could change it.
@@ -104,20 +107,20 @@ impl Verdict {
     }
 }
 
-// === impl Ledger ===
+// === impl ResourceLedger ===
 
-impl Ledger {
+impl ResourceLedger {
     /// Nothing is claimed yet. `daemon_sets` tells what becomes of DaemonSets' pods where they do not run.
-    pub fn new(checks: Checks, daemon_sets: Option<Refused>) -> Self {
+    pub fn new(checks: Checks, daemon_sets: Option<RejectionPolicy>) -> Self {
         Self { checks, daemon_sets, ..Self::default() }
     }
 
     /// Decides about a pod that shall run here, and books what it claims if it may. One that was admitted `before` is not
     /// asked again what it was asked then.
-    pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, before: bool, node: &Node) -> Verdict {
+    pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, before: bool, node: &Node) -> AdmissionVerdict {
         if let Some(refused) = self.daemon_sets.filter(|_| of_daemon_set(pod)) {
             let message = "this node does not run pods of DaemonSets";
-            return Verdict::Rejected {
+            return AdmissionVerdict::Rejected {
                 reason: "DaemonSetNotSupported".to_owned(),
                 message: message.to_owned(),
                 refused,
@@ -125,22 +128,22 @@ impl Ledger {
         }
         if !before && self.checks != Checks::Off {
             let verdict = self.judge(uid, pod, node);
-            if verdict != Verdict::Admitted {
+            if verdict != AdmissionVerdict::Admitted {
                 return verdict;
             }
         }
         self.claim(uid, pod);
-        Verdict::Admitted
+        AdmissionVerdict::Admitted
     }
 
-    fn judge(&self, uid: &str, pod: &Pod, node: &Node) -> Verdict {
+    fn judge(&self, uid: &str, pod: &Pod, node: &Node) -> AdmissionVerdict {
         if let Some(verdict) = placement::operating_system(pod, node) {
             return verdict;
         }
         if self.checks == Checks::Full
             && let Some(shortage) = self.shortages(uid, pod, node).into_iter().next()
         {
-            return Verdict::rejected(format!("OutOf{}", shortage.resource), shortage.message());
+            return AdmissionVerdict::rejected(format!("OutOf{}", shortage.resource), shortage.message());
         }
         if let Some(verdict) = placement::affinity(pod, node) {
             return verdict;
@@ -154,16 +157,16 @@ impl Ledger {
             let message = "node(s) didn't have free ports for the requested pod ports";
             return placement::predicate("NodePorts", message);
         }
-        placement::taints(pod, node).unwrap_or(Verdict::Admitted)
+        placement::taints(pod, node).unwrap_or(AdmissionVerdict::Admitted)
     }
 
     /// Decides about a pod that runs here and shall have another size, and books that if it may.
-    pub fn resize(&mut self, uid: &Arc<str>, pod: &Pod, node: &Node) -> Result<(), Delay> {
+    pub fn resize(&mut self, uid: &Arc<str>, pod: &Pod, node: &Node) -> Result<(), ResizeDelay> {
         if self.checks == Checks::Full
             && let Some(shortage) = self.shortages(uid, pod, node).into_iter().next()
         {
             let infeasible = shortage.requested > shortage.capacity;
-            return Err(Delay { infeasible, message: shortage.message() });
+            return Err(ResizeDelay { infeasible, message: shortage.message() });
         }
         self.claim(uid, pod);
         Ok(())
@@ -175,7 +178,7 @@ impl Ledger {
             return;
         }
         self.release(uid);
-        let claim = Claim { requests: requests(pod), ports: ports(pod) };
+        let claim = ResourceClaim { requests: requests(pod), ports: ports(pod) };
         for (name, amount) in &claim.requests {
             let used = self.used.entry(name.clone()).or_insert(Quantity::units(0));
             *used = *used + *amount;

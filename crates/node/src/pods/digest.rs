@@ -15,7 +15,7 @@ use serde_json::Error;
 /// What a value says. What says nothing, null or an object without members, is as good as not there: the API server writes out
 /// some of it (`lastState: {}`) and not the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digest(Option<u64>);
+pub(crate) struct ValueDigest(Option<u64>);
 
 /// The digest of a value in the making; `None` says nothing.
 type Said = Result<Option<u64>, Error>;
@@ -32,11 +32,11 @@ struct Members {
     key: Option<u64>,
 }
 
-// === impl Digest ===
+// === impl ValueDigest ===
 
-impl Digest {
+impl ValueDigest {
     /// Of this value.
-    pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
+    pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> Self {
         // The types of Kubernetes can always be written.
         Self(value.serialize(Reading).unwrap_or_default())
     }
@@ -318,16 +318,16 @@ mod tests {
         #[test]
         fn two_digests_are_equal_when_their_values_say_the_same(one in any_value(), other in any_value()) {
             let whole = |value: &Value| prune(json!({"value": value}));
-            prop_assert_eq!(Digest::of(&one) == Digest::of(&other), whole(&one) == whole(&other));
-            prop_assert_eq!(Digest::of(&one), Digest::of(&prune(one.clone())));
+            prop_assert_eq!(ValueDigest::of(&one) == ValueDigest::of(&other), whole(&one) == whole(&other));
+            prop_assert_eq!(ValueDigest::of(&one), ValueDigest::of(&prune(one.clone())));
         }
     }
 
     #[test]
     fn what_says_nothing_is_not_there_but_keeps_its_place_in_a_list() {
-        assert_eq!(Digest::of(&json!({"a": 1, "b": {"c": null}})), Digest::of(&json!({"a": 1})));
-        assert_ne!(Digest::of(&json!([null, 1])), Digest::of(&json!([1, null])));
-        assert_ne!(Digest::of(&json!({"a": []})), Digest::of(&json!({})));
-        assert_ne!(Digest::of(&json!({"a": "1"})), Digest::of(&json!({"a": 1})));
+        assert_eq!(ValueDigest::of(&json!({"a": 1, "b": {"c": null}})), ValueDigest::of(&json!({"a": 1})));
+        assert_ne!(ValueDigest::of(&json!([null, 1])), ValueDigest::of(&json!([1, null])));
+        assert_ne!(ValueDigest::of(&json!({"a": []})), ValueDigest::of(&json!({})));
+        assert_ne!(ValueDigest::of(&json!({"a": "1"})), ValueDigest::of(&json!({"a": 1})));
     }
 }

@@ -4,27 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::digest::Digest;
+use super::digest::ValueDigest;
 
 /// The parts of a pod that Kubernetes lets change while it runs and that concern the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint {
+pub(crate) struct Fingerprint {
     /// How large it is: see [`size`].
-    pub size: Digest,
+    pub(crate) size: ValueDigest,
     /// All the rest.
-    pub rest: Digest,
+    pub(crate) rest: ValueDigest,
 }
 
 impl Fingerprint {
     /// Of this pod. Annotations and labels that the provider has `published` itself are no news for it.
-    pub fn of(pod: &Pod, published: &BTreeSet<String>) -> Self {
+    pub(crate) fn of(pod: &Pod, published: &BTreeSet<String>) -> Self {
         let spec = pod.spec.as_ref();
         let news = |all: &BTreeMap<String, String>| -> Vec<(String, String)> {
             let all = all.iter().filter(|(key, _)| !published.contains(*key));
             all.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         let images: Vec<_> = containers(pod).map(|(_, one)| (&one.name, &one.image)).collect();
-        let rest = Digest::of(&(
+        let rest = ValueDigest::of(&(
             images,
             spec.and_then(|spec| spec.ephemeral_containers.as_ref()),
             spec.and_then(|spec| spec.active_deadline_seconds),
@@ -38,14 +38,14 @@ impl Fingerprint {
 }
 
 /// How large the pod shall be: the resources of its containers and of the whole.
-pub fn size(pod: &Pod) -> Digest {
+pub(crate) fn size(pod: &Pod) -> ValueDigest {
     let sizes = containers(pod).map(|(_, one)| (&one.name, &one.resources, &one.resize_policy));
     let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-    Digest::of(&(sizes.collect::<Vec<_>>(), whole))
+    ValueDigest::of(&(sizes.collect::<Vec<_>>(), whole))
 }
 
 /// The containers of a pod, init containers first, each with the name of the list in which it stands.
-pub fn containers(pod: &Pod) -> impl Iterator<Item = (&'static str, &Container)> {
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (&'static str, &Container)> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
     let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The pods of a node by name, for whoever asks from outside: the kubelet API. It is filled from what the controller sees and what
-//! its writes answer, so that nothing is read twice and nothing is held twice.
+//! The pods of a node by name, for the kubelet API. It is filled from the controller's watch and from the answers to its writes,
+//! so that nothing is read twice and nothing is held twice.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,20 +12,20 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::RwLock;
 
 use super::{
-    watch::{Sight, Sights},
+    watch::{PodWatch, PodWatchEvent},
     worker::version,
 };
 
-/// The roll of a node's pods. Clones share it.
+/// The pods of a node. Clones share them.
 #[derive(Clone, Default)]
-pub struct PodStore(Arc<RwLock<Known>>);
+pub struct PodStore(Arc<RwLock<PodsByName>>);
 
 #[derive(Default)]
-struct Known {
-    /// Of two with one name, the one that was seen last: the older one is being deleted, or gone.
+struct PodsByName {
+    /// Of two with the same name, the one that was seen last: the older one is being deleted, or gone.
     by_name: HashMap<Name, Arc<Pod>>,
-    /// Seen since a listing began.
-    in_listing: Option<HashSet<Name>>,
+    /// Pods that were seen since the list in progress began.
+    in_list: Option<HashSet<Name>>,
 }
 
 type Name = (String, String);
@@ -33,12 +33,12 @@ type Name = (String, String);
 // === impl PodStore ===
 
 impl PodStore {
-    /// Passes sights on and keeps the roll by them. What an earlier stream of sights has told counts no more.
+    /// Passes the events of a watch on and records them. What an earlier watch has shown is forgotten.
     #[must_use]
-    pub fn follow(&self, sights: Sights) -> Sights {
-        *self.0.write() = Known::default();
-        let roll = self.clone();
-        sights.inspect(move |sight| roll.note(sight)).boxed()
+    pub fn follow(&self, watch: PodWatch) -> PodWatch {
+        *self.0.write() = PodsByName::default();
+        let store = self.clone();
+        watch.inspect(move |event| store.record(event)).boxed()
     }
 
     /// All pods.
@@ -51,7 +51,7 @@ impl PodStore {
         self.0.read().by_name.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// A pod that stands here is like this by now, which the watch may not have shown yet.
+    /// A newer version of a pod that is here, which the watch may not have shown yet.
     pub(super) fn renew(&self, pod: &Arc<Pod>) {
         let Some(name) = name(pod) else { return };
         if let Some(there) = self.0.write().by_name.get_mut(&name).filter(|there| is_newer(pod, there)) {
@@ -59,37 +59,37 @@ impl PodStore {
         }
     }
 
-    fn note(&self, sight: &Sight) {
-        let mut known = self.0.write();
-        match sight {
-            Sight::Restarted => known.in_listing = Some(HashSet::new()),
-            Sight::Seen(pod) => {
+    fn record(&self, event: &PodWatchEvent) {
+        let mut pods = self.0.write();
+        match event {
+            PodWatchEvent::Restarted => pods.in_list = Some(HashSet::new()),
+            PodWatchEvent::Applied(pod) => {
                 let Some(name) = name(pod) else { return };
-                if let Some(seen) = &mut known.in_listing {
+                if let Some(seen) = &mut pods.in_list {
                     seen.insert(name.clone());
                 }
-                if !known.by_name.get(&name).is_some_and(|there| is_newer(there, pod)) {
-                    known.by_name.insert(name, Arc::clone(pod));
+                if !pods.by_name.get(&name).is_some_and(|there| is_newer(there, pod)) {
+                    pods.by_name.insert(name, Arc::clone(pod));
                 }
             }
-            Sight::Deleted(pod) => {
+            PodWatchEvent::Deleted(pod) => {
                 let Some(name) = name(pod) else { return };
-                // A namesake that came since stays.
-                if known.by_name.get(&name).is_some_and(|there| there.metadata.uid == pod.metadata.uid) {
-                    known.by_name.remove(&name);
+                // A newer pod of the same name stays.
+                if pods.by_name.get(&name).is_some_and(|there| there.metadata.uid == pod.metadata.uid) {
+                    pods.by_name.remove(&name);
                 }
             }
-            Sight::Listed => {
-                if let Some(seen) = known.in_listing.take() {
-                    known.by_name.retain(|name, _| seen.contains(name));
+            PodWatchEvent::Listed => {
+                if let Some(seen) = pods.in_list.take() {
+                    pods.by_name.retain(|name, _| seen.contains(name));
                 }
             }
-            Sight::Surveyed(_) => {}
+            PodWatchEvent::Versions(_) => {}
         }
     }
 }
 
-/// Whether it is the same pod as the other one, later.
+/// Whether it is a later version of the other pod.
 fn is_newer(pod: &Pod, other: &Pod) -> bool {
     pod.metadata.uid == other.metadata.uid && version(pod) > version(other)
 }
@@ -118,38 +118,48 @@ mod tests {
         Arc::new(pod)
     }
 
-    async fn after(sights: Vec<Sight>) -> PodStore {
-        let roll = PodStore::default();
-        roll.follow(stream::iter(sights).boxed()).for_each(async |_| ()).await;
-        roll
+    async fn after(watch: Vec<PodWatchEvent>) -> PodStore {
+        let store = PodStore::default();
+        store.follow(stream::iter(watch).boxed()).for_each(async |_| ()).await;
+        store
     }
 
-    fn uids(roll: &PodStore) -> Vec<String> {
-        let mut uids: Vec<String> = roll.all().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+    fn uids(store: &PodStore) -> Vec<String> {
+        let mut uids: Vec<String> = store.all().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         uids.sort();
         uids
     }
 
     #[tokio::test]
     async fn pods_come_and_go_and_what_a_listing_lacks_is_gone() {
-        let first =
-            vec![Sight::Restarted, Sight::Seen(pod("a", "1")), Sight::Seen(pod("b", "2")), Sight::Listed];
-        let then = vec![Sight::Seen(pod("c", "3")), Sight::Deleted(pod("a", "1"))];
-        let roll = after([first.clone(), then.clone()].concat()).await;
-        assert_eq!(uids(&roll), ["2", "3"]);
+        let first = vec![
+            PodWatchEvent::Restarted,
+            PodWatchEvent::Applied(pod("a", "1")),
+            PodWatchEvent::Applied(pod("b", "2")),
+            PodWatchEvent::Listed,
+        ];
+        let then = vec![PodWatchEvent::Applied(pod("c", "3")), PodWatchEvent::Deleted(pod("a", "1"))];
+        let store = after([first.clone(), then.clone()].concat()).await;
+        assert_eq!(uids(&store), ["2", "3"]);
         assert!(
-            roll.find("ns", "b").is_some() && roll.find("ns", "a").is_none() && roll.find("x", "b").is_none()
+            store.find("ns", "b").is_some()
+                && store.find("ns", "a").is_none()
+                && store.find("x", "b").is_none()
         );
 
-        let again = vec![Sight::Restarted, Sight::Seen(pod("c", "3")), Sight::Listed];
+        let again =
+            vec![PodWatchEvent::Restarted, PodWatchEvent::Applied(pod("c", "3")), PodWatchEvent::Listed];
         assert_eq!(uids(&after([first, then, again].concat()).await), ["3"]);
     }
 
     #[tokio::test]
     async fn the_end_of_an_older_namesake_does_not_take_the_newer_one_away() {
-        let sights =
-            vec![Sight::Seen(pod("a", "1")), Sight::Seen(pod("a", "2")), Sight::Deleted(pod("a", "1"))];
-        assert_eq!(uids(&after(sights).await), ["2"]);
+        let watch = vec![
+            PodWatchEvent::Applied(pod("a", "1")),
+            PodWatchEvent::Applied(pod("a", "2")),
+            PodWatchEvent::Deleted(pod("a", "1")),
+        ];
+        assert_eq!(uids(&after(watch).await), ["2"]);
     }
 
     #[tokio::test]
@@ -159,26 +169,26 @@ mod tests {
             pod.metadata.resource_version = Some(version.to_owned());
             Arc::new(pod)
         };
-        let roll = after(vec![Sight::Seen(at("7"))]).await;
+        let store = after(vec![PodWatchEvent::Applied(at("7"))]).await;
         let version =
-            |roll: &PodStore| roll.find("ns", "a").unwrap().metadata.resource_version.clone().unwrap();
-        roll.renew(&at("10"));
-        assert_eq!(version(&roll), "10");
-        for (sight, stands) in [("9", "10"), ("10", "10"), ("11", "11")] {
-            roll.note(&Sight::Seen(at(sight)));
-            assert_eq!(version(&roll), stands, "after {sight}");
+            |store: &PodStore| store.find("ns", "a").unwrap().metadata.resource_version.clone().unwrap();
+        store.renew(&at("10"));
+        assert_eq!(version(&store), "10");
+        for (event, stands) in [("9", "10"), ("10", "10"), ("11", "11")] {
+            store.record(&PodWatchEvent::Applied(at(event)));
+            assert_eq!(version(&store), stands, "after {event}");
         }
-        roll.renew(&pod("b", "2"));
-        assert_eq!(uids(&roll), ["1"], "a pod that the watch has not shown does not stand here");
-        roll.note(&Sight::Seen(pod("a", "3")));
-        roll.renew(&at("12"));
-        assert_eq!(uids(&roll), ["3"], "nor does an older namesake come back");
+        store.renew(&pod("b", "2"));
+        assert_eq!(uids(&store), ["1"], "a pod that the watch has not shown does not stand here");
+        store.record(&PodWatchEvent::Applied(pod("a", "3")));
+        store.renew(&at("12"));
+        assert_eq!(uids(&store), ["3"], "nor does an older namesake come back");
     }
 
     #[tokio::test]
-    async fn a_new_stream_of_sights_begins_from_nothing() {
-        let roll = after(vec![Sight::Seen(pod("a", "1"))]).await;
-        drop(roll.follow(stream::pending().boxed()));
-        assert!(roll.all().is_empty());
+    async fn a_new_watch_begins_with_an_empty_store() {
+        let store = after(vec![PodWatchEvent::Applied(pod("a", "1"))]).await;
+        drop(store.follow(stream::pending().boxed()));
+        assert!(store.all().is_empty());
     }
 }

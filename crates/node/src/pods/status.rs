@@ -17,19 +17,19 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::digest::Digest;
+use super::digest::ValueDigest;
 
 pub use self::{
     conditions::{
         CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
     },
     containers::{all_ended, fill, lost},
-    patch::{StatusPatch, Words},
+    patch::{MetadataChanges, StatusPatch},
 };
 
 /// What else is needed to compose a status.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct StatusContext {
     /// Addresses of the node, for providers that do not tell their own.
     pub host_ips: Vec<String>,
     /// The time now.
@@ -42,7 +42,7 @@ pub struct Surroundings {
 
 /// A status, and what of the provider's report was not taken over.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Composed {
+pub struct ComposedStatus {
     /// The status that the pod shall have.
     pub status: PodStatus,
     /// What the provider said and nobody could mean, for an event.
@@ -72,7 +72,7 @@ fn is_whole(reported: &PodStatus) -> bool {
 pub use vk_provider::pod::{is_terminal as has_ended, is_terminal_phase as is_terminal};
 
 /// The status that the pod shall have, from what the provider reports and what the API server has.
-pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+pub fn compose(pod: &Pod, reported: &PodStatus, around: &StatusContext) -> ComposedStatus {
     let says_nothing_else = reported.conditions.is_none() && reported.container_statuses.is_none();
     if is_whole(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
         return rejected(pod, reported, around);
@@ -106,11 +106,11 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compos
     status.allocated_resources =
         reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
     conditions::compose(pod, there, reported, around, &mut status, &mut refused);
-    Composed { status, refused }
+    ComposedStatus { status, refused }
 }
 
 /// The status of a pod that the node refused on sight: why, and nothing else, as by a kubelet, because there never was anything else.
-pub fn rejected(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {
+pub fn rejected(pod: &Pod, reported: &PodStatus, around: &StatusContext) -> ComposedStatus {
     let start = pod.status.as_ref().and_then(|there| there.start_time.clone());
     let status = PodStatus {
         phase: reported.phase.clone(),
@@ -120,7 +120,7 @@ pub fn rejected(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Compo
         observed_generation: around.generation,
         ..PodStatus::default()
     };
-    Composed { status, refused: Vec::new() }
+    ComposedStatus { status, refused: Vec::new() }
 }
 
 fn phase(
@@ -154,7 +154,7 @@ fn phase(
 fn addresses(
     there: &PodStatus,
     reported: &PodStatus,
-    around: &Surroundings,
+    around: &StatusContext,
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {
@@ -206,11 +206,11 @@ pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
 }
 
 /// Our part of a pod's status, for comparing.
-pub fn digest(status: &PodStatus) -> Digest {
+pub(crate) fn digest(status: &PodStatus) -> ValueDigest {
     let ours = |condition: &&PodCondition| conditions::is_ours(&condition.type_);
     let conditions: BTreeMap<&str, &PodCondition> =
         status.conditions.iter().flatten().filter(ours).map(|one| (one.type_.as_str(), one)).collect();
-    Digest::of(&(
+    ValueDigest::of(&(
         (&status.phase, &status.reason, &status.message),
         (&status.host_ip, &status.host_ips, &status.pod_ip, &status.pod_ips),
         (&status.start_time, &status.observed_generation),

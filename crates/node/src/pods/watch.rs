@@ -1,5 +1,4 @@
-//! How the pods of a node arrive: a watch with the node's name as field selector, which is all that a node identity may
-//! have.
+//! The watch of a node's pods, with the node's name as field selector, which is all that a node identity may have.
 
 use std::sync::Arc;
 
@@ -7,62 +6,59 @@ use futures::{Stream, StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use vk_kube::{Client, Objects, Selector, Slim, WatchEvent};
 
-use super::{
-    missed::Survey,
-    surveying::{PERIOD, surveys},
-};
+use super::watch_audit::{PERIOD, PodVersions, pod_versions};
 
-/// What the watch tells.
+/// What the watch of a node's pods shows.
 #[derive(Clone, Debug)]
-pub enum Sight {
-    /// A full listing begins.
+pub enum PodWatchEvent {
+    /// A full list begins.
     Restarted,
-    /// A pod of the node is like this.
-    Seen(Arc<Pod>),
+    /// A version of a pod of the node.
+    Applied(Arc<Pod>),
     /// A pod is gone.
     Deleted(Arc<Pod>),
-    /// The listing is complete: what was not seen since it began is gone.
+    /// The list is complete: a pod that was not shown since it began is gone.
     Listed,
-    /// What the API server's cache has: a reason to look, and no more.
-    Surveyed(Arc<Survey>),
+    /// The versions that the API server's cache has: a reason to check, and no more.
+    Versions(Arc<PodVersions>),
 }
 
-/// Sights of all pods that are bound to a node.
-pub type Sights = BoxStream<'static, Sight>;
+/// The watch of all pods that are bound to a node.
+pub type PodWatch = BoxStream<'static, PodWatchEvent>;
 
-/// The pods bound to one node, by a watch of its own, and surveys of them.
-pub fn of_node(client: Client, node: &str) -> Sights {
+/// The pods bound to one node, by a watch of its own, and the lists of versions for its audit.
+pub fn of_node(client: Client, node: &str) -> PodWatch {
     let fields = format!("spec.nodeName={node}");
-    let surveys = surveys(client.clone(), fields.clone(), false, PERIOD);
+    let versions = pod_versions(client.clone(), fields.clone(), false, PERIOD);
     let selector = Selector { fields: Some(fields), labels: None };
-    let watch = changes(client, &selector);
-    stream::select(watch.filter_map(|change| future::ready(sight(change))), surveys).boxed()
+    let watch = pod_changes(client, &selector);
+    stream::select(watch.filter_map(|event| future::ready(pod_event(event))), versions).boxed()
 }
 
-/// A watch of pods, of which nobody needs everything.
-pub(super) fn changes(
+/// A watch of pods without the fields that nobody here reads.
+pub(super) fn pod_changes(
     client: Client,
     selector: &Selector,
 ) -> impl Stream<Item = WatchEvent<Pod>> + Send + use<> {
     let pods = Objects::<Slim<Pod>>::all(client);
-    pods.watch_trimmed(selector, |Slim(pod)| trim(pod)).map(|change| change.map(|Slim(pod)| pod))
+    pods.watch_trimmed(selector, |Slim(pod)| trim(pod)).map(|event| event.map(|Slim(pod)| pod))
 }
 
-fn sight(change: WatchEvent<Pod>) -> Option<Sight> {
-    Some(match change {
-        WatchEvent::Restarted => Sight::Restarted,
-        WatchEvent::Applied(pod) => Sight::Seen(Arc::new(pod)),
-        WatchEvent::Deleted(pod) => Sight::Deleted(Arc::new(pod)),
-        WatchEvent::Listed => Sight::Listed,
+fn pod_event(event: WatchEvent<Pod>) -> Option<PodWatchEvent> {
+    Some(match event {
+        WatchEvent::Restarted => PodWatchEvent::Restarted,
+        WatchEvent::Applied(pod) => PodWatchEvent::Applied(Arc::new(pod)),
+        WatchEvent::Deleted(pod) => PodWatchEvent::Deleted(Arc::new(pod)),
+        WatchEvent::Listed => PodWatchEvent::Listed,
         WatchEvent::Error(_) => return None,
     })
 }
 
-/// Takes off what nobody here looks at. Everything else may matter to a provider.
+/// Removes what nobody here reads. Everything else may matter to a provider.
 pub(super) fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     pod.metadata.self_link = None;
-    // A list that grows while it is read has room for more than it will ever hold.
+    // Lists that grew while they were decoded have spare capacity.
     if let Some(status) = &mut pod.status {
         shrink(status);
     }
@@ -85,7 +81,7 @@ fn fit<T>(list: &mut Option<Vec<T>>) {
     list.iter_mut().for_each(Vec::shrink_to_fit);
 }
 
-/// Gives back what the lists of a status have too much.
+/// Gives back the spare capacity of a status' lists.
 pub(super) fn shrink(status: &mut PodStatus) {
     fit(&mut status.container_statuses);
     fit(&mut status.init_container_statuses);

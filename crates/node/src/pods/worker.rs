@@ -1,466 +1,552 @@
-//! The decisions about one pod: events in, actions out.
+//! The decisions about one pod.
 //!
-//! One worker per UID. It knows what the API server wants (the pod), what the provider has (present or absent, and the
-//! status it reports), and compares the two after every event. At most one lifecycle call, one look at the status and one
-//! write to the API server are under way at a time; a later event never waits for an older one's retry.
+//! There is one worker per UID. It compares what the API server wants ([`desired`]) with what the provider has
+//! ([`backend`]) after every event, and emits effects. It is composed of small state machines that own their fields: the
+//! lifecycle call, the refresh of the status, the writes to the API server, the admission, the resize, the termination. At
+//! most one lifecycle call, one read of the status and one write to the API server are in flight at a time; a later event
+//! never waits for the retry of an older one.
 
-mod admitting;
-mod calling;
-mod looking;
-mod publishing;
-mod sizing;
-mod slot;
-mod stopping;
-mod words;
-mod writing;
+mod admission;
+mod backend;
+mod desired;
+mod event;
+mod lifecycle;
+mod metadata;
+mod provider_calls;
+mod resize;
+mod retry;
+mod spec_sync;
+mod status_refresh;
+mod status_source;
+mod status_writer;
+mod termination;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::rngs::StdRng;
-use vk_provider::{EventKind, PodRef};
-use vk_supervisor::Backoff;
+use vk_kube::{Error as ApiError, Kind as ApiKind};
+use vk_provider::{EventKind, PodRef, error::Kind};
 
-use self::{admitting::Admission, sizing::Resizing, slot::Slot};
-use super::{digest::Digest, fingerprint::Fingerprint, missed::Known, status};
+use self::{
+    admission::{Admission, PodFailure, StartFailure},
+    backend::{BackendState, has_run, has_started},
+    desired::DesiredPod,
+    lifecycle::{CallKind, Lifecycle},
+    metadata::PublishedMetadata,
+    resize::{Before, ResizeTracker},
+    spec_sync::SpecSync,
+    status_refresh::StatusRefresh,
+    status_writer::{PendingWrite, StatusWriter},
+    termination::Termination,
+};
+use super::{
+    Policy,
+    admission::NodeAdmission,
+    container_events::{self, ContainerEvent, ProviderEventReasons},
+    event_queue::EventBudget,
+    reconciler::{
+        effect::{EffectId, EffectIds, PodEffect, PodEventRecord},
+        write_queue::WriteQueue,
+    },
+    status,
+    status::MetadataChanges,
+    watch,
+    watch_audit::KnownVersion,
+};
 use crate::now::Now;
 
-pub use self::words::{Action, Call, Event, Policy, Refusal, Write};
+pub(super) use self::desired::version;
+pub(crate) use self::event::{Event, ProviderFailure};
 
-/// Whether the backend has the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    /// Nobody asked yet.
-    Unknown,
-    /// It certainly does not.
-    Absent,
-    /// It has, or may have.
-    Present,
-}
-
-/// Why a pod does not start, for people.
-#[derive(Clone, Debug)]
-struct Held {
-    /// The reason at the containers.
-    state: String,
-    /// The reason at the pod.
-    reason: Option<String>,
-    message: String,
-    /// Nothing but a change of the pod can help.
-    parked: bool,
-}
-
-/// What was written last, and what the server made of it.
-#[derive(Debug)]
-struct Written {
-    asked: Digest,
-    there: Digest,
+/// What a worker uses while it handles an event: the time, and what belongs to the node as a whole.
+pub(super) struct WorkerContext<'a> {
+    pub(super) now: Now,
+    pub(super) policy: &'a Policy,
+    pub(super) rng: &'a mut StdRng,
+    pub(super) ids: &'a mut EffectIds,
+    pub(super) admission: &'a mut NodeAdmission,
+    pub(super) writes: &'a mut WriteQueue,
+    /// Reasons of events that the provider records itself.
+    pub(super) provider_events: &'a ProviderEventReasons,
+    pub(super) effects: &'a mut Vec<PodEffect>,
 }
 
 /// The state of one pod.
-pub struct Worker {
+pub(crate) struct Worker {
     pod: PodRef,
-    policy: Arc<Policy>,
-    desired: Option<Arc<Pod>>,
-    /// Of our part of its status, once it was needed.
-    there: Option<Digest>,
-    /// The pod as it was last in the API server, for the time after it left.
-    last_known: Option<Arc<Pod>>,
-    presence: Presence,
-    /// The provider has accepted the pod in this process.
-    accepted: bool,
+    desired: DesiredPod,
+    backend: BackendState,
+    spec: SpecSync,
     admission: Admission,
-    /// The node has refused the pod for good.
-    rejected: bool,
-    /// Of the pod as it is wanted.
-    print: Option<Fingerprint>,
-    /// Of the pod with which the last call was made, unless that is to be repeated.
-    acted_on: Option<Fingerprint>,
-    /// Of the pod that the provider has taken last.
-    settled: Option<Fingerprint>,
-    resizing: Option<Box<Resizing>>,
-    /// Why the provider did not take the last change: a kind and a message.
-    unchanged: Option<(String, String)>,
-    generation: Option<i64>,
-    reported: Option<Box<PodStatus>>,
-    /// The core's own verdict, which stands above what the provider says.
-    failed: Option<(String, String)>,
-    held: Option<Held>,
-    /// Nothing of it runs. Containers that have ended are not enough, because they may be between two lives: the phase must
-    /// be final, or the backend must have been told to stop the pod before it was looked at.
-    ended: bool,
-    /// The backend has taken our request to stop it.
-    stopping: bool,
-    removed: bool,
-    /// This UID has left the API server, and never comes back: an answer that says otherwise is an old one.
-    gone: bool,
-    /// The watch has told so, too: from now on it tells nothing old.
-    watched_out: bool,
-    /// When the grace of the last delete call ends.
-    stop_by: Option<Duration>,
-    /// Annotations to be written.
-    annotations: BTreeMap<String, Option<String>>,
-    /// Labels to be written.
-    labels: BTreeMap<String, Option<String>>,
-    /// Annotations and labels that the provider has published: it need not hear of them.
-    published: BTreeSet<String>,
-    life: Slot,
-    /// How often in a row a call was repeated because what it missed had appeared.
-    recalls: u32,
-    call: Option<Call>,
-    write: Slot,
-    written: Option<Written>,
-    asked: Option<Digest>,
-    /// The phase that was written last, with whatever success.
-    said: Option<String>,
-    look_busy: bool,
-    /// A lifecycle call began or ended since the look under way was asked for.
-    look_old: bool,
-    /// The provider pushed a status since then, or said that there is nothing of the pod.
-    look_passed: bool,
-    look_due: Option<Duration>,
-    /// How often nothing had changed in a row.
-    same_looks: u32,
-    /// For looks that fail.
-    look_backoff: Backoff,
-    refused: Vec<String>,
-    told_overdue: bool,
-    told_killing: bool,
-    /// When `activeDeadlineSeconds` is over.
-    expiry: Option<Duration>,
+    resize: ResizeTracker,
+    lifecycle: Lifecycle,
+    termination: Termination,
+    refresh: StatusRefresh,
+    writer: StatusWriter,
+    metadata: PublishedMetadata,
+    /// Why the pod has failed by the controller's decision.
+    failure: Option<Box<PodFailure>>,
+    /// Why the pod does not start.
+    start_failure: Option<Box<StartFailure>>,
+    events: EventBudget,
+    /// The provider was given a resolver for the pod's references, which is to be closed.
+    resolver_open: bool,
 }
 
 // === impl Worker ===
 
 impl Worker {
-    /// A worker that knows nothing yet. `listed` tells that the provider's pods are known and this is not one of them.
-    pub fn new(pod: PodRef, policy: Arc<Policy>, listed: bool) -> Self {
+    /// A worker that knows nothing yet. `known_absent`: the provider's pods are known, and this is not one of them.
+    pub(super) fn new(pod: PodRef, known_absent: bool) -> Self {
         Self {
             pod,
-            policy,
-            desired: None,
-            there: None,
-            last_known: None,
-            presence: if listed { Presence::Absent } else { Presence::Unknown },
-            accepted: false,
-            admission: Admission::Open,
-            rejected: false,
-            print: None,
-            acted_on: None,
-            settled: None,
-            resizing: None,
-            unchanged: None,
-            generation: None,
-            reported: None,
-            failed: None,
-            held: None,
-            ended: false,
-            stopping: false,
-            removed: false,
-            gone: false,
-            watched_out: false,
-            stop_by: None,
-            annotations: BTreeMap::new(),
-            labels: BTreeMap::new(),
-            published: BTreeSet::new(),
-            life: Slot::new(Duration::from_secs(30)),
-            recalls: 0,
-            call: None,
-            write: Slot::new(Duration::from_secs(10)),
-            written: None,
-            asked: None,
-            said: None,
-            look_busy: false,
-            look_old: false,
-            look_passed: false,
-            look_due: None,
-            same_looks: 0,
-            look_backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
-            refused: Vec::new(),
-            told_overdue: false,
-            told_killing: false,
-            expiry: None,
+            desired: DesiredPod::unseen(),
+            backend: BackendState::new(known_absent),
+            spec: SpecSync::default(),
+            admission: Admission::default(),
+            resize: ResizeTracker::default(),
+            lifecycle: Lifecycle::new(),
+            termination: Termination::default(),
+            refresh: StatusRefresh::new(),
+            writer: StatusWriter::new(),
+            metadata: PublishedMetadata::default(),
+            failure: None,
+            start_failure: None,
+            events: EventBudget::default(),
+            resolver_open: false,
         }
     }
 
-    /// Other policies hold from now on.
-    pub fn follow(&mut self, policy: Arc<Policy>) {
-        self.policy = policy;
-    }
-
-    /// Which pod it is.
-    pub fn pod(&self) -> &PodRef {
+    /// The pod's reference.
+    pub(super) fn pod(&self) -> &PodRef {
         &self.pod
     }
 
-    /// The pod as it is wanted, while it is in the API server.
-    pub fn desired(&self) -> Option<&Arc<Pod>> {
-        self.desired.as_ref()
+    /// The pod, while it is in the API server.
+    pub(super) fn desired(&self) -> Option<&Arc<Pod>> {
+        self.desired.pod()
     }
 
-    /// Who comes first where there is not room for all: those that were admitted before, and then the older ones.
-    pub fn precedence(&self) -> (bool, Option<Timestamp>) {
-        let pod = self.desired.as_ref();
-        let status = pod.and_then(|pod| pod.status.as_ref());
-        let started = status.is_some_and(|status| status.start_time.is_some());
-        (!started, pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0))
+    /// Who comes first where there is not room for all: pods that were admitted before, and then the older ones.
+    pub(super) fn precedence(&self) -> (bool, Option<Timestamp>) {
+        let pod = self.desired();
+        let admitted = pod.is_some_and(|pod| admission::was_admitted(pod));
+        (!admitted, pod.and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0))
     }
 
     /// Which version of the pod it knows.
-    pub fn known(&self) -> Known {
-        self.desired.as_deref().map_or(Known::Gone, |pod| Known::Version(version(pod).unwrap_or(0)))
+    pub(super) fn known_version(&self) -> KnownVersion {
+        self.desired.known_version()
     }
 
-    /// Whether the backend may have something of this pod.
-    pub fn may_run(&self) -> bool {
-        (self.presence != Presence::Absent || self.call == Some(Call::Create)) && !self.ended
-    }
-
-    /// Takes an event and says what to do.
-    pub fn handle(&mut self, now: Now, event: Event, rng: &mut StdRng) -> Vec<Action> {
-        let mut actions = Vec::new();
+    /// Handles an event.
+    pub(super) fn handle(&mut self, cx: &mut WorkerContext<'_>, event: Event) {
         match event {
             Event::Tick => {}
-            Event::Desired(pod) => self.want(now, pod, &mut actions),
-            Event::Gone => {
-                self.watched_out = true;
-                self.gone(now, &mut actions);
-            }
-            Event::Listed(status) => self.listed(status, &mut actions),
-            Event::Reported(status) => {
-                self.look_passed = true;
-                let stopped = self.stopping && status::all_ended(&status);
-                self.report(status, &mut actions);
-                if stopped && !self.ended {
-                    self.look_due = Some(now.elapsed);
-                }
-            }
-            Event::Hint => self.look_due = Some(now.elapsed),
+            Event::Applied(pod) => self.apply(cx, pod),
+            Event::Gone => self.set_gone(cx, true),
+            Event::Listed { requested_at, status } => self.listed(cx, requested_at, status),
+            Event::Adopted(status) => self.report(cx, status),
+            Event::StatusReported(status) => self.status_pushed(cx, status),
+            Event::StatusChanged => self.refresh.request(cx.now.elapsed),
             Event::Annotations(annotations) => {
-                self.publish(&annotations);
-                self.annotations.extend(annotations);
+                self.metadata.annotate(annotations);
+                self.ignore_published();
             }
-            Event::Labels(labels) => self.label(labels, &mut actions),
-            Event::Turn => {
-                self.write.busy = false;
-                self.asked = None;
-            }
-            Event::Judged(verdict) => self.judged(verdict, &mut actions),
-            Event::Sized(answer) => self.sized(answer, &mut actions),
-            Event::Room => self.room(),
-            Event::Appeared => self.appeared(now),
-            Event::Called(call, answer) => self.called(now, call, answer, rng, &mut actions),
-            Event::Looked(answer) => self.looked(now, answer, rng, &mut actions),
-            Event::Wrote(write, answer) => self.wrote(now, &write, answer, rng, &mut actions),
+            Event::Labels(labels) => self.label(cx, labels),
+            Event::NodeRead(id, node) => self.node_read(cx, id, node),
+            Event::RoomFreed => self.resize.room_freed(),
+            Event::ReferenceAvailable(id) => self.lifecycle.reference_available(id, cx.now.elapsed),
+            Event::CallCompleted(id, result) => self.call_completed(cx, id, result),
+            Event::StatusRead(id, result) => self.status_read(cx, id, result),
+            Event::WritePermit => self.writer.permit_granted(),
+            Event::WriteCompleted(id, result) => self.write_completed(cx, id, result),
         }
-        self.advance(now, &mut actions);
-        actions
+        self.reconcile(cx);
     }
 
-    /// When to send a [`Event::Tick`], if nothing else happens before.
-    pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        let overdue = self.force_at().filter(|at| *at > now && self.is_ending() && self.may_run());
-        let look = self.look_due.filter(|_| !self.look_busy && self.presence == Presence::Present);
-        let expiry = self.expiry.filter(|at| *at > now && self.failed.is_none());
-        [self.life.deadline(now), self.write.deadline(now), look, overdue, expiry].into_iter().flatten().min()
+    /// When to send [`Event::Tick`], if nothing else happens before.
+    pub(super) fn deadline(&self, now: Duration, policy: &Policy) -> Option<Duration> {
+        let force = self.termination.force_at(policy.force_after);
+        let force = force.filter(|at| *at > now && self.desired.is_terminating() && self.may_run());
+        let refresh = self.refresh.deadline().filter(|_| self.backend.is_present());
+        let expiry = self.desired.expires_at().filter(|at| *at > now && self.failure.is_none());
+        let (call, write) = (self.lifecycle.deadline(now), self.writer.deadline(now));
+        [call, write, refresh, force, expiry].into_iter().flatten().min()
     }
 
-    /// The provider has reported a final phase.
-    fn is_over(&self) -> bool {
-        status::is_terminal(self.reported.as_ref().and_then(|status| status.phase.as_deref()))
+    /// Whether all is done, and the worker may be dropped.
+    pub(super) fn is_done(&self) -> bool {
+        let idle =
+            self.lifecycle.in_flight().is_none() && self.writer.is_idle() && !self.refresh.is_in_flight();
+        let nothing_left = !self.may_run() && !self.backend.is_unknown();
+        self.desired().is_none() && nothing_left && self.desired.is_final() && idle
     }
 
-    fn is_ending(&self) -> bool {
-        self.desired.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    /// Gives back what it holds of the node, before it is dropped.
+    pub(super) fn finish(&mut self, cx: &mut WorkerContext<'_>) {
+        cx.admission.release(&self.pod.uid);
+        self.close_resolver(cx);
     }
 
-    fn want(&mut self, now: Now, pod: Arc<Pod>, actions: &mut Vec<Action>) {
-        let known = self.desired.as_ref();
-        if self.gone || known.is_some_and(|known| version(known) > version(&pod)) {
+    /// Whether the provider may run something of this pod.
+    fn may_run(&self) -> bool {
+        let creating = self.lifecycle.in_flight() == Some(CallKind::Create);
+        (!self.backend.is_absent() || creating) && !self.backend.has_ended()
+    }
+
+    /// Whether the pod needs resources of the node, now or soon.
+    fn needs_resources(&self) -> bool {
+        let wanted = !self.desired.is_terminating()
+            && !self.desired.has_ended()
+            && self.failure.is_none()
+            && !self.backend.is_terminal();
+        wanted || self.may_run()
+    }
+
+    /// A version of the pod in the API server.
+    fn apply(&mut self, cx: &mut WorkerContext<'_>, pod: Arc<Pod>) {
+        if self.desired.is_outdated(&pod) {
             return;
         }
-        if let Some(print) = self.print.filter(|_| self.knows(&pod)) {
-            // The same again: of two that say the same, only this one is kept, which others hold, too.
-            self.size(&pod, print);
-            return self.hold(pod);
+        if let Some(fingerprint) = self.spec.desired().filter(|_| self.desired.has_version_of(&pod)) {
+            self.observe_size(&pod, fingerprint.size);
+            return self.desired.replace(pod);
         }
-        let was_ending = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
-        let grace_before = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
-        let is_ending = pod.metadata.deletion_timestamp.is_some();
-        let hurried = grace_before != pod.metadata.deletion_grace_period_seconds;
-        if is_ending && (!was_ending || hurried) {
-            // Whatever failed before, this is new: no waiting. And what hangs shall not keep the pod.
-            self.life.not_before = Duration::ZERO;
-            self.cancel(now, actions);
-            self.stop_by = None;
+        let known = self.desired.pod();
+        let grace = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
+        let was_terminating = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
+        let terminating = pod.metadata.deletion_timestamp.is_some();
+        let fingerprint = self.spec.fingerprint(&pod, known, self.metadata.keys());
+        if terminating && (!was_terminating || grace != pod.metadata.deletion_grace_period_seconds) {
+            // Whatever failed before, this is new: no delay. And a call that hangs must not keep the pod.
+            self.lifecycle.skip_delay();
+            self.cancel_call(cx);
+            self.termination.ask_again();
         }
-        let print = self.print_of(&pod);
-        if !is_ending && self.print.is_some_and(|before| before != print) {
-            // The newest state does not wait for the retries of an older one.
-            self.life.not_before = Duration::ZERO;
-            if self.held.as_ref().is_some_and(|held| held.parked) {
-                self.held = None;
-                self.admission = Admission::Open;
+        let before = self.spec.desired();
+        if !terminating && before.is_some_and(|before| before != fingerprint) {
+            // The newest version does not wait for the retries of an older one.
+            self.lifecycle.skip_delay();
+            if self.start_failure.take_if(|failure| failure.until_changed).is_some() {
+                self.admission.reset();
             }
         }
-        self.size(&pod, print);
-        let resized = self.print.is_some_and(|before| before.size != print.size);
-        if resized && self.resizing.is_none() && self.admission == Admission::Given {
-            self.admission = Admission::Open;
+        self.observe_size(&pod, fingerprint.size);
+        let resized = before.is_some_and(|before| before.size != fingerprint.size);
+        if resized && !self.resize.is_active() && self.admission.is_admitted() {
+            self.admission.reset();
         }
-        self.print = Some(print);
-        self.expiry = deadline_of(&pod, now);
-        self.there = None;
-        self.hold(pod);
+        self.spec.set_desired(fingerprint);
+        self.writer.invalidate();
+        self.desired.update(pod, cx.now);
     }
 
-    /// Whether the pod is known in just this version.
-    fn knows(&self, pod: &Pod) -> bool {
-        let known = self.desired.as_deref().and_then(version);
-        known.is_some() && known == version(pod)
-    }
-
-    fn hold(&mut self, pod: Arc<Pod>) {
-        self.last_known = Some(Arc::clone(&pod));
-        self.desired = Some(pod);
+    fn observe_size(&mut self, pod: &Pod, size: super::digest::ValueDigest) {
+        let call = self.lifecycle.in_flight();
+        let before = Before {
+            pod: self.desired.pod().map(|known| &**known),
+            size: self.spec.desired().map(|known| known.size),
+            may_exist: !self.backend.is_absent() || call.is_some(),
+            updating: call == Some(CallKind::Update),
+        };
+        self.resize.observe(pod, size, before);
     }
 
     /// The pod is not in the API server any more: nobody waits for it, and what is left of it is stopped at once.
-    fn gone(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if !std::mem::replace(&mut self.gone, true) {
-            self.life.not_before = Duration::ZERO;
-            self.cancel(now, actions);
+    fn set_gone(&mut self, cx: &mut WorkerContext<'_>, reported_by_watch: bool) {
+        if self.desired.set_gone(reported_by_watch) {
+            self.lifecycle.skip_delay();
+            self.cancel_call(cx);
         }
-        self.desired = None;
     }
 
-    /// Drops a call that may hang, unless it is just what is wanted. It may have taken effect.
-    fn cancel(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let at_once = self.stop_by.is_some_and(|by| by <= now.elapsed);
-        if self.call.is_some_and(|call| call != Call::Delete || !at_once) {
-            actions.push(Action::Cancel);
-            self.call = None;
-            self.settled = None;
-            self.look_old = true;
-            self.life.busy = false;
-            self.presence = Presence::Present;
+    /// The provider publishes labels.
+    fn label(&mut self, cx: &mut WorkerContext<'_>, labels: MetadataChanges) {
+        if !cx.policy.may_label {
+            let keys: Vec<&str> = labels.keys().map(String::as_str).collect();
+            let message = format!(
+                "the provider publishes the labels {}, which a node identity may not set: left out",
+                keys.join(", ")
+            );
+            return self.record_event(cx, EventKind::Warning, "LabelsRefused", message);
+        }
+        self.metadata.label(labels);
+        self.ignore_published();
+    }
+
+    /// What the provider published is no change for it.
+    fn ignore_published(&mut self) {
+        if let Some(pod) = self.desired.pod() {
+            self.spec.ignore_published(pod, self.metadata.keys());
+        }
+    }
+
+    /// A list of the provider's pods has the pod with this status, or does not have it.
+    fn listed(&mut self, cx: &mut WorkerContext<'_>, requested_at: Duration, status: Option<Box<PodStatus>>) {
+        let calling = self.lifecycle.in_flight().is_some();
+        if !self.backend.accepts_list(requested_at, calling, status.is_some()) {
+            return;
+        }
+        match status {
+            Some(status) => self.report(cx, status),
+            None if self.backend.is_present() => self.set_lost(cx),
+            None => self.backend.set_absent(),
+        }
+    }
+
+    fn status_pushed(&mut self, cx: &mut WorkerContext<'_>, status: Box<PodStatus>) {
+        self.backend.heard(cx.now.elapsed);
+        self.refresh.supersede();
+        let stopped = self.termination.is_accepted() && status::all_ended(&status);
+        self.report(cx, status);
+        if stopped && !self.backend.has_ended() {
+            self.refresh.request(cx.now.elapsed);
+        }
+    }
+
+    /// The provider has the pod with this status.
+    fn report(&mut self, cx: &mut WorkerContext<'_>, mut status: Box<PodStatus>) {
+        watch::shrink(&mut status);
+        self.start_failure = None;
+        let changed = self.backend.reported() != Some(&status);
+        self.refresh.reported(changed);
+        let events = match self.desired.pod().filter(|_| changed) {
+            Some(pod) => {
+                let before = self.backend.reported().or(pod.status.as_ref());
+                container_events::between(pod, before, &status)
+            }
+            None => Vec::new(),
+        };
+        self.backend.report(status);
+        self.record_container_events(cx, events);
+    }
+
+    /// The provider certainly has nothing of this pod.
+    fn set_lost(&mut self, cx: &mut WorkerContext<'_>) {
+        let (was_accepted, was_present) = (self.backend.is_accepted(), self.backend.is_present());
+        self.backend.set_absent();
+        self.spec.lost();
+        // What has ended has ended, also when that is not written yet.
+        if self.desired.is_terminating() || self.failure.is_some() || self.backend.is_terminal() {
+            return self.backend.set_ended();
+        }
+        let Some(pod) = self.desired.pod().filter(|pod| was_present && !status::has_ended(pod)).cloned()
+        else {
+            return;
+        };
+        let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+        let message = "the backend lost the pod";
+        // A pod that was never created, as far as is known, was not lost either.
+        let reported = self.backend.take_reported();
+        if was_accepted || reported.is_some() {
+            self.record_event(cx, EventKind::Warning, "PodLost", message.to_owned());
+        }
+        if policy == Some("Never") && (has_started(&pod) || reported.is_some_and(|status| has_run(&status))) {
+            // A container that ran once may not run again.
+            self.backend.set_ended();
+            self.fail("NotFound".to_owned(), message.to_owned(), false);
+        }
+    }
+
+    /// The answer to a read of the status.
+    fn status_read(
+        &mut self,
+        cx: &mut WorkerContext<'_>,
+        id: EffectId,
+        result: Result<Box<PodStatus>, ProviderFailure>,
+    ) {
+        let Some(read) = self.refresh.complete(id) else { return };
+        let now = cx.now.elapsed;
+        let next = self.next_refresh(cx);
+        match result {
+            Err(failure) if failure.kind != Kind::NotFound => {
+                self.refresh.failed(now, next, failure.kind.retry_after(), cx.rng);
+            }
+            answer => {
+                self.backend.heard(now);
+                self.refresh.answered(next);
+                match answer {
+                    Ok(status) => {
+                        let ended = self.termination.is_accepted() && status::all_ended(&status);
+                        if !read.superseded || ended {
+                            self.report(cx, status);
+                        }
+                        if ended && read.stale {
+                            self.refresh.request(now);
+                        } else if ended {
+                            self.backend.set_ended();
+                        }
+                    }
+                    Err(_) if read.stale => self.refresh.request(now),
+                    // While the pod is being created the provider may not know it yet.
+                    Err(_) => {
+                        let creating = self.lifecycle.in_flight() == Some(CallKind::Create);
+                        if !creating && (self.backend.is_accepted() || self.desired.is_terminating()) {
+                            self.set_lost(cx);
+                        }
+                    }
+                }
+            }
+        }
+        if !self.may_run() && self.desired.is_terminating() {
+            self.refresh.stop();
+        }
+    }
+
+    /// When to read the status again without being asked.
+    fn next_refresh(&self, cx: &WorkerContext<'_>) -> Option<Duration> {
+        let terminating = self.desired.is_terminating();
+        if !terminating && self.desired.has_ended() {
+            return None;
+        }
+        Some(cx.now.elapsed + self.refresh.next_period(terminating, cx.policy.poll)?)
+    }
+
+    /// The answer to a write.
+    fn write_completed(
+        &mut self,
+        cx: &mut WorkerContext<'_>,
+        id: EffectId,
+        result: Result<Option<Arc<Pod>>, ApiError>,
+    ) {
+        let Some(write) = self.writer.complete(id) else { return };
+        match (write, result) {
+            (PendingWrite::Status { digest, metadata }, Ok(pod)) => {
+                if let Some(metadata) = metadata {
+                    self.metadata.written(&metadata.0, &metadata.1);
+                }
+                self.writer.written(digest, pod.as_deref());
+                if let Some(pod) = pod {
+                    // Where the watch was quicker, what it showed stays: others hold that, too.
+                    let known = self.desired.pod().filter(|_| self.desired.has_version_of(&pod)).cloned();
+                    self.apply(cx, known.unwrap_or(pod));
+                }
+            }
+            (PendingWrite::Remove, Ok(_)) => self.writer.removed(),
+            (write, Err(error)) => self.write_failed(cx, &write, &error),
+        }
+    }
+
+    fn write_failed(&mut self, cx: &mut WorkerContext<'_>, write: &PendingWrite, error: &ApiError) {
+        let removal = matches!(write, PendingWrite::Remove);
+        match error.kind {
+            // This UID is gone, whatever the watch shows yet.
+            ApiKind::NotFound | ApiKind::Replaced => {
+                self.writer.settled();
+                self.set_gone(cx, false);
+            }
+            ApiKind::Conflict if removal => {
+                self.writer.settled();
+                self.set_gone(cx, false);
+            }
+            // Labels are extra: the status must not wait for the right to set them.
+            ApiKind::Forbidden if !self.metadata.labels().is_empty() => {
+                self.writer.settled();
+                let keys = self.metadata.drop_labels().join(", ");
+                let message = format!("labels that the provider publishes, {keys}: {error}");
+                self.record_event(cx, EventKind::Warning, "LabelsRefused", message);
+            }
+            _ => {
+                if self.writer.is_first_attempt() {
+                    tracing::warn!(pod = %self.pod, kind = %error.kind, %error, "a write failed: trying again");
+                    if error.kind == ApiKind::Invalid {
+                        let message = format!("the API server refuses the status of the pod: {error}");
+                        self.record_event(cx, EventKind::Warning, "StatusRefused", message);
+                    }
+                }
+                self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
+            }
         }
     }
 
     /// Starts whatever is missing.
-    fn advance(&mut self, now: Now, actions: &mut Vec<Action>) {
-        self.expire(now, actions);
-        self.live(now, actions);
-        if self.look_due.is_some_and(|due| now.elapsed >= due)
-            && !self.look_busy
-            && self.presence == Presence::Present
+    fn reconcile(&mut self, cx: &mut WorkerContext<'_>) {
+        self.expire(cx);
+        self.call_provider(cx);
+        if self.backend.is_present()
+            && let Some(id) = self.refresh.start(cx.now.elapsed, cx.ids)
         {
-            self.look_busy = true;
-            self.look_old = false;
-            self.look_passed = false;
-            self.look_due = None;
-            actions.push(Action::Look);
+            cx.effects.push(PodEffect::ReadStatus { id, pod: self.pod.clone() });
         }
-        if self.write.free(now.elapsed) {
-            self.write(now, actions);
+        if self.writer.is_due(cx.now.elapsed) {
+            self.write(cx);
         }
-        if self.admission == Admission::Given && !self.claims() {
-            self.admission = Admission::Over;
-            actions.push(Action::Release);
-        }
-        // An old word of the watch would make a new worker, which would create the pod again.
-        let silent = self.watched_out || self.last_known.is_none();
-        let idle = silent && self.call.is_none() && !self.write.busy && !self.look_busy;
-        if self.desired.is_none() && !self.may_run() && self.presence != Presence::Unknown && idle {
-            actions.push(Action::Forget);
+        if !self.needs_resources() {
+            if self.admission.is_admitted() {
+                self.admission.release();
+                cx.admission.release(&self.pod.uid);
+            }
+            self.close_resolver(cx);
         }
     }
 
-    /// `activeDeadlineSeconds`: a pod that has had its time is failed.
-    fn expire(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let over = self.desired.as_ref().is_none_or(|pod| status::has_ended(pod)) || self.is_ending();
-        if over || self.failed.is_some() || self.expiry.is_none_or(|at| now.elapsed < at) {
+    /// `activeDeadlineSeconds`: a pod that has had its time fails.
+    fn expire(&mut self, cx: &mut WorkerContext<'_>) {
+        let over = self.desired.has_ended() || self.desired.is_terminating() || self.failure.is_some();
+        if over || self.desired.expires_at().is_none_or(|at| cx.now.elapsed < at) {
             return;
         }
         let message = "Pod was active on the node longer than the specified deadline";
-        self.failed = Some(("DeadlineExceeded".to_owned(), message.to_owned()));
-        self.life.not_before = Duration::ZERO;
-        self.cancel(now, actions);
-        actions.push(Action::Announce(EventKind::Normal, "DeadlineExceeded".into(), message.to_owned()));
+        self.fail("DeadlineExceeded".to_owned(), message.to_owned(), false);
+        self.lifecycle.skip_delay();
+        self.cancel_call(cx);
+        self.record_event(cx, EventKind::Normal, "DeadlineExceeded", message.to_owned());
     }
 
-    /// The lifecycle call that is due.
-    fn live(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if !self.life.free(now.elapsed) || self.call.is_some() || self.presence == Presence::Unknown {
-            return;
+    fn fail(&mut self, reason: String, message: String, rejected: bool) {
+        self.failure = Some(Box::new(PodFailure { reason, message, rejected }));
+    }
+
+    fn close_resolver(&mut self, cx: &mut WorkerContext<'_>) {
+        if let Some(id) = self.lifecycle.cancel_wait() {
+            cx.effects.push(PodEffect::Cancel(id));
         }
-        let pod = match &self.desired {
-            Some(pod) if pod.metadata.deletion_timestamp.is_none() && self.failed.is_none() => {
-                Arc::clone(pod)
+        if std::mem::take(&mut self.resolver_open) {
+            cx.effects.push(PodEffect::CloseResolver(Arc::clone(&self.pod.uid)));
+        }
+    }
+
+    /// Records an event on the pod.
+    fn record_event(
+        &mut self,
+        cx: &mut WorkerContext<'_>,
+        kind: EventKind,
+        reason: impl Into<Cow<'static, str>>,
+        message: String,
+    ) {
+        let reason = reason.into();
+        self.record(cx.now.elapsed, cx.effects, None, kind, reason, message);
+    }
+
+    /// Records events about containers, unless the provider does that itself.
+    fn record_container_events(&mut self, cx: &mut WorkerContext<'_>, events: Vec<ContainerEvent>) {
+        for ContainerEvent { path, kind, reason, message } in events {
+            if !cx.provider_events.contains(&reason) {
+                self.record(cx.now.elapsed, cx.effects, Some(path), kind, reason, message);
             }
-            _ => return self.stop(now, actions),
-        };
-        if status::has_ended(&pod) || self.is_over() {
-            // Everybody takes it for dead: it must not go on. But what has ended by itself stays, with its logs.
-            let runs = self.reported.as_deref().is_some_and(|reported| !status::all_ended(reported));
-            if runs && self.may_run() {
-                self.stop(now, actions);
-            }
-            return;
         }
-        let parked = self.held.as_ref().is_some_and(|held| held.parked);
-        if parked || !self.admitted(&pod, actions) || !self.may_resize(&pod, actions) {
-            return;
-        }
-        let print = self.print_to_send(&pod);
-        let call = if !self.accepted {
-            Call::Create
-        } else if self.acted_on != Some(print) {
-            Call::Update
-        } else {
-            return;
-        };
-        let bundle = self.bundle(&pod);
-        actions.push(if call == Call::Create { Action::Create(bundle) } else { Action::Update(bundle) });
-        self.ended = false;
-        self.stopping = false;
-        self.start(call);
-        self.acted_on = Some(print);
-        self.generation = pod.metadata.generation;
     }
 
-    fn start(&mut self, call: Call) {
-        self.life.busy = true;
-        self.call = Some(call);
-        self.look_old = true;
+    /// Records an event, if the pod has not had too many.
+    pub(super) fn record(
+        &mut self,
+        now: Duration,
+        effects: &mut Vec<PodEffect>,
+        field_path: Option<String>,
+        kind: EventKind,
+        reason: Cow<'static, str>,
+        message: String,
+    ) {
+        if !self.events.take(now) {
+            return tracing::debug!(pod = %self.pod, %reason, "too many events on one pod: dropped");
+        }
+        let pod = self.pod.clone();
+        effects.push(PodEffect::RecordEvent(PodEventRecord { pod, field_path, kind, reason, message }));
     }
 }
 
-pub(super) fn version(pod: &Pod) -> Option<u64> {
-    pod.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-fn has_started(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(ran)
-}
-
-fn ran(status: &PodStatus) -> bool {
-    status.container_statuses.iter().flatten().any(|one| {
-        let started = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
-        one.state.as_ref().is_some_and(started) || one.restart_count > 0
-    })
-}
-
-/// When the pod has had its time, by the controller's clock.
-fn deadline_of(pod: &Pod, now: Now) -> Option<Duration> {
-    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
-    let start: Timestamp = pod.status.as_ref()?.start_time.as_ref()?.0;
-    let age = Duration::try_from(now.wall.duration_since(start)).unwrap_or(Duration::ZERO);
-    let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    Some(now.elapsed + limit.saturating_sub(age))
-}
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,15 @@
 //! What the core makes of the reports: the status that the upper pod has in the end.
 
 use serde_json::{Value, json};
-use vk_node::pods::status::{Composed, Surroundings, all_ended, compose};
+use vk_node::pods::status::{ComposedStatus, StatusContext, all_ended, compose};
 
 use super::{
     tests::{condition, ended, lower, running, upper},
     *,
 };
 
-fn composed(upper: &Pod, report: &PodStatus) -> Composed {
-    let around = Surroundings {
+fn composed(upper: &Pod, report: &PodStatus) -> ComposedStatus {
+    let around = StatusContext {
         host_ips: vec!["192.0.2.1".to_owned()],
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
         generation: Some(1),
@@ -20,7 +20,7 @@ fn composed(upper: &Pod, report: &PodStatus) -> Composed {
 
 /// The upper pod after the core has written what it made of this report, of which it had nothing to refuse.
 fn after(upper: &Pod, report: &PodStatus) -> Pod {
-    let Composed { mut status, refused } = composed(upper, report);
+    let ComposedStatus { mut status, refused } = composed(upper, report);
     assert_eq!(refused, Vec::<String>::new());
     // Of the status these are not the core's.
     status.qos_class = Some("Burstable".to_owned());

@@ -5,26 +5,29 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec};
 use vk_provider::taint::tolerates;
 
-use super::Verdict;
+use super::AdmissionVerdict;
 
 /// The kubelet's reason for a pod that wants to be elsewhere.
 pub(super) const AFFINITY: &str = "NodeAffinity";
 
 type Labels = BTreeMap<String, String>;
 
-pub(super) fn predicate(name: &str, why: &str) -> Verdict {
-    Verdict::rejected(name, format!("Predicate {name} failed: {why}"))
+pub(super) fn predicate(name: &str, why: &str) -> AdmissionVerdict {
+    AdmissionVerdict::rejected(name, format!("Predicate {name} failed: {why}"))
 }
 
-pub(super) fn operating_system(pod: &Pod, node: &Node) -> Option<Verdict> {
+pub(super) fn operating_system(pod: &Pod, node: &Node) -> Option<AdmissionVerdict> {
     let wanted = pod.spec.as_ref()?.os.as_ref()?.name.as_str();
     let there = node.status.as_ref()?.node_info.as_ref()?.operating_system.as_str();
     (wanted != there).then(|| {
-        Verdict::rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        AdmissionVerdict::rejected(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        )
     })
 }
 
-pub(super) fn affinity(pod: &Pod, node: &Node) -> Option<Verdict> {
+pub(super) fn affinity(pod: &Pod, node: &Node) -> Option<AdmissionVerdict> {
     let spec = pod.spec.as_ref()?;
     let none = Labels::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&none);
@@ -73,7 +76,7 @@ fn meets(requirement: &NodeSelectorRequirement, there: Option<&str>) -> bool {
 }
 
 /// Only taints that drive pods away: the rest is the scheduler's business.
-pub(super) fn taints(pod: &Pod, node: &Node) -> Option<Verdict> {
+pub(super) fn taints(pod: &Pod, node: &Node) -> Option<AdmissionVerdict> {
     let taints = node.spec.as_ref()?.taints.as_deref().unwrap_or_default();
     let spec = pod.spec.as_ref()?;
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();

@@ -33,24 +33,24 @@ fn asking(requests: Value) -> Pod {
     pod(json!({"containers": [{"name": "main", "resources": {"requests": requests}}]}))
 }
 
-fn verdict(ledger: &mut Ledger, uid: &str, pod: &Pod) -> Result<(), (String, String)> {
+fn verdict(ledger: &mut ResourceLedger, uid: &str, pod: &Pod) -> Result<(), (String, String)> {
     match ledger.admit(&uid.into(), pod, false, &node(json!({}))) {
-        Verdict::Admitted => Ok(()),
-        Verdict::Rejected { reason, message, .. } => Err((reason, message)),
+        AdmissionVerdict::Admitted => Ok(()),
+        AdmissionVerdict::Rejected { reason, message, .. } => Err((reason, message)),
     }
 }
 
 fn reason(spec: Value, node: &Node) -> Option<String> {
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     match ledger.admit(&"u".into(), &pod(spec), false, node) {
-        Verdict::Admitted => None,
-        Verdict::Rejected { reason, .. } => Some(reason),
+        AdmissionVerdict::Admitted => None,
+        AdmissionVerdict::Rejected { reason, .. } => Some(reason),
     }
 }
 
 #[test]
 fn pods_are_taken_while_there_is_room_and_refused_in_the_kubelets_words_after_that() {
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     assert_eq!(verdict(&mut ledger, "a", &asking(json!({"cpu": "3", "memory": "1Gi"}))), Ok(()));
     let (reason, message) = verdict(&mut ledger, "b", &asking(json!({"cpu": "1500m"}))).expect_err("no room");
     assert_eq!(reason, "OutOfcpu");
@@ -71,7 +71,7 @@ fn pods_are_taken_while_there_is_room_and_refused_in_the_kubelets_words_after_th
 
 #[test]
 fn a_resource_of_the_node_counts_and_one_of_the_cluster_does_not() {
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     assert_eq!(verdict(&mut ledger, "a", &asking(json!({"example.com/gpu": "1"}))), Ok(()));
     let refused = verdict(&mut ledger, "b", &asking(json!({"example.com/gpu": "1"}))).expect_err("one only");
     assert_eq!(refused.0, "OutOfexample.com/gpu");
@@ -171,7 +171,7 @@ fn only_taints_that_drive_pods_away_count_and_only_where_they_are_not_tolerated(
 #[test]
 fn two_pods_do_not_get_one_port_of_the_machine() {
     let with = |ports: Value| pod(json!({"containers": [{"name": "main", "ports": ports}]}));
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     let web = with(json!([{"containerPort": 80, "hostPort": 8080}]));
     assert_eq!(verdict(&mut ledger, "a", &web), Ok(()));
     assert_eq!(verdict(&mut ledger, "a", &web), Ok(()), "its own port");
@@ -186,24 +186,24 @@ fn two_pods_do_not_get_one_port_of_the_machine() {
 
 #[test]
 fn an_elastic_node_asks_only_where_a_pod_wants_to_be() {
-    let mut ledger = Ledger::new(Checks::Placement, None);
+    let mut ledger = ResourceLedger::new(Checks::Placement, None);
     for uid in ["a", "b", "c", "d"] {
         assert_eq!(verdict(&mut ledger, uid, &asking(json!({"cpu": "100"}))), Ok(()));
     }
     let refused = verdict(&mut ledger, "e", &pod(json!({"nodeSelector": {"zone": "b"}})));
     assert_eq!(refused.expect_err("elsewhere").0, "NodeAffinity");
-    let mut off = Ledger::new(Checks::Off, None);
+    let mut off = ResourceLedger::new(Checks::Off, None);
     assert_eq!(verdict(&mut off, "a", &pod(json!({"nodeSelector": {"zone": "b"}}))), Ok(()));
 }
 
 #[test]
 fn a_pod_that_was_admitted_before_is_not_asked_again() {
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     let large = asking(json!({"cpu": "100"}));
     let verdict_of =
-        |ledger: &mut Ledger, before| ledger.admit(&"a".into(), &large, before, &node(json!({})));
-    assert_ne!(verdict_of(&mut ledger, false), Verdict::Admitted);
-    assert_eq!(verdict_of(&mut ledger, true), Verdict::Admitted);
+        |ledger: &mut ResourceLedger, before| ledger.admit(&"a".into(), &large, before, &node(json!({})));
+    assert_ne!(verdict_of(&mut ledger, false), AdmissionVerdict::Admitted);
+    assert_eq!(verdict_of(&mut ledger, true), AdmissionVerdict::Admitted);
     assert_eq!(verdict(&mut ledger, "b", &asking(json!({"cpu": "1"}))).expect_err("all taken").0, "OutOfcpu");
 }
 
@@ -215,18 +215,21 @@ fn pods_of_daemon_sets_are_left_out_where_that_is_wanted() {
             json!({"metadata": {"name": "d-1", "ownerReferences": owner(kind)}, "spec": {"containers": []}});
         serde_json::from_value(pod).expect("a pod")
     };
-    let mut ledger = Ledger::new(Checks::Off, Some(Refused::Hold));
+    let mut ledger = ResourceLedger::new(Checks::Off, Some(RejectionPolicy::Hold));
     let verdict = ledger.admit(&"a".into(), &owned("DaemonSet"), true, &node(json!({})));
     assert!(
-        matches!(&verdict, Verdict::Rejected { reason, refused: Refused::Hold, .. } if reason == "DaemonSetNotSupported"),
+        matches!(&verdict, AdmissionVerdict::Rejected { reason, refused: RejectionPolicy::Hold, .. } if reason == "DaemonSetNotSupported"),
         "{verdict:?}"
     );
-    assert_eq!(ledger.admit(&"b".into(), &owned("ReplicaSet"), false, &node(json!({}))), Verdict::Admitted);
+    assert_eq!(
+        ledger.admit(&"b".into(), &owned("ReplicaSet"), false, &node(json!({}))),
+        AdmissionVerdict::Admitted
+    );
 }
 
 #[test]
 fn another_size_is_had_when_there_is_room_put_off_when_there_is_not_and_infeasible_when_there_never_is() {
-    let mut ledger = Ledger::new(Checks::Full, None);
+    let mut ledger = ResourceLedger::new(Checks::Full, None);
     let node = node(json!({}));
     let (small, large) = (asking(json!({"cpu": "1"})), asking(json!({"cpu": "3"})));
     assert_eq!(verdict(&mut ledger, "a", &small), Ok(()));

@@ -7,7 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{Surroundings, is_terminal, is_whole, whole_seconds};
+use super::{StatusContext, is_terminal, is_whole, whole_seconds};
 
 /// All init containers have ended well.
 pub const INITIALIZED: &str = "Initialized";
@@ -124,7 +124,7 @@ pub(super) fn compose(
     pod: &Pod,
     there: &PodStatus,
     reported: &PodStatus,
-    around: &Surroundings,
+    around: &StatusContext,
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use super::conditions;
 
 /// What a provider publishes on its pod, annotations or labels; `None` takes back.
-pub type Words = BTreeMap<String, Option<String>>;
+pub type MetadataChanges = BTreeMap<String, Option<String>>;
 
 /// A change of a pod's status, and of what its provider publishes on it. It is written out when it is sent and not before: many are
 /// decided on that are not sent after all.
@@ -23,8 +23,8 @@ pub struct StatusPatch {
     outdated: Vec<String>,
     /// Whether amounts are there, of which those that are not given must go.
     amounts: bool,
-    annotations: Words,
-    labels: Words,
+    annotations: MetadataChanges,
+    labels: MetadataChanges,
 }
 
 // === impl StatusPatch ===
@@ -35,8 +35,8 @@ impl StatusPatch {
         uid: Arc<str>,
         mut status: PodStatus,
         there: Option<&PodStatus>,
-        annotations: &Words,
-        labels: &Words,
+        annotations: &MetadataChanges,
+        labels: &MetadataChanges,
     ) -> Self {
         let has_amounts =
             |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
@@ -57,12 +57,12 @@ impl StatusPatch {
     }
 
     /// The annotations that it publishes.
-    pub fn annotations(&self) -> &Words {
+    pub fn annotations(&self) -> &MetadataChanges {
         &self.annotations
     }
 
     /// The labels that it publishes.
-    pub fn labels(&self) -> &Words {
+    pub fn labels(&self) -> &MetadataChanges {
         &self.labels
     }
 }
@@ -115,9 +115,9 @@ struct Body<'a> {
 struct Metadata<'a> {
     uid: &'a str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: &'a Words,
+    annotations: &'a MetadataChanges,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a Words,
+    labels: &'a MetadataChanges,
 }
 
 #[derive(Serialize)]

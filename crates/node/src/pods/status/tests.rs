@@ -21,8 +21,8 @@ fn report(value: Value) -> PodStatus {
     serde_json::from_value(value).expect("a status")
 }
 
-fn around() -> Surroundings {
-    Surroundings {
+fn around() -> StatusContext {
+    StatusContext {
         host_ips: vec!["10.0.0.1".to_owned()],
         now: "2026-01-01T00:00:10.5Z".parse().expect("a time"),
         verdicts: Vec::new(),
@@ -37,7 +37,7 @@ fn running(name: &str) -> Value {
 
 /// What is sent to bring about a status.
 fn patch(status: &PodStatus, there: Option<&PodStatus>) -> Value {
-    let none = Words::new();
+    let none = MetadataChanges::new();
     let patch = StatusPatch::new("u1".into(), status.clone(), there, &none, &none);
     serde_json::to_value(patch).expect("a patch")
 }
@@ -98,7 +98,7 @@ fn composing_again_what_the_server_has_changes_nothing() {
         json!({"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [running("a"), running("b")]}),
     );
     let first = compose(&web("Always", json!({})), &said, &around()).status;
-    let later = Surroundings { now: "2026-01-01T01:00:00Z".parse().expect("a time"), ..around() };
+    let later = StatusContext { now: "2026-01-01T01:00:00Z".parse().expect("a time"), ..around() };
     let stored = web("Always", serde_json::to_value(&first).expect("JSON"));
     let second = compose(&stored, &said, &later).status;
     assert_eq!(digest(&second), digest(&first));
@@ -284,7 +284,7 @@ fn a_whole_report_is_taken_over_as_it_is() {
         condition["lastTransitionTime"] = json!("2026-01-01T00:00:10Z");
     }
     let found = serde_json::to_value(&composed.status).expect("JSON");
-    assert_eq!(Digest::of(&found), Digest::of(&expected), "{found:#} is not {expected:#}");
+    assert_eq!(ValueDigest::of(&found), ValueDigest::of(&expected), "{found:#} is not {expected:#}");
 }
 
 #[test]
@@ -463,8 +463,8 @@ fn that_a_pod_is_about_to_be_ended_is_said_once_and_never_taken_back() {
 
 #[test]
 fn a_patch_publishes_words_and_takes_them_back() {
-    let words: Words = [("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)].into();
-    let patch = StatusPatch::new("u1".into(), PodStatus::default(), None, &words, &Words::new());
+    let words: MetadataChanges = [("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)].into();
+    let patch = StatusPatch::new("u1".into(), PodStatus::default(), None, &words, &MetadataChanges::new());
     let sent = serde_json::to_value(patch).expect("a patch");
     assert_eq!(sent["metadata"], json!({"uid": "u1", "annotations": {"a": "1", "b": null}}));
 }

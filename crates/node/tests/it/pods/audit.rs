@@ -19,8 +19,8 @@ use vk_testing::{
 };
 
 use super::{
+    fixture::{PodFixture, is_running},
     references::mounting,
-    stage::{Stage, is_running},
 };
 use crate::harness::{SOON, Who};
 
@@ -67,7 +67,7 @@ fn pod(node: &str, index: usize) -> (Value, Vec<Value>, Vec<Value>) {
 async fn nothing_is_read_that_no_pod_refers_to_and_no_refusal_persists() {
     let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::default() };
     let cluster = ControlPlane::start(options).await.unwrap();
-    let stage = Stage::on(&cluster, Who::Node, "audit").await;
+    let fixture = PodFixture::on(&cluster, Who::Node, "audit").await;
     let mut namespaces = Vec::new();
     for _ in 0..NAMESPACES {
         namespaces.push(cluster.namespace("audit").await.unwrap().name().to_owned());
@@ -77,10 +77,10 @@ async fn nothing_is_read_that_no_pod_refers_to_and_no_refusal_persists() {
         create::<Secret>(&cluster, &namespaces[index % NAMESPACES], secret)
     });
     unrelated.buffer_unordered(16).collect::<()>().await;
-    let run = stage.start(mounting(&stage));
+    let run = fixture.start(mounting(&fixture));
     let all = namespaces.iter().flat_map(|namespace| (0..PODS).map(move |index| (namespace, index)));
     let created = stream::iter(all).map(|(namespace, index)| {
-        let (cluster, node) = (&cluster, &stage.node);
+        let (cluster, node) = (&cluster, &fixture.node);
         async move {
             let (pod, secrets, maps) = pod(node, index);
             // Half of the pods are there before what they need.
@@ -116,7 +116,7 @@ async fn nothing_is_read_that_no_pod_refers_to_and_no_refusal_persists() {
     let named: BTreeSet<String> =
         (0..PODS).map(|index| format!("own-{index}")).chain(["all".to_owned()]).collect();
     let log = std::fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
-    let user = format!("system:node:{}", stage.node);
+    let user = format!("system:node:{}", fixture.node);
     let mut reads = 0;
     let mut refused: BTreeMap<String, bool> = BTreeMap::new();
     for entry in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {

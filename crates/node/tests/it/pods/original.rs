@@ -8,13 +8,13 @@ use futures::{StreamExt as _, channel::mpsc};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{WatchEvent, WatchParams};
 use serde_json::json;
-use vk_node::pods::watch::Sight;
+use vk_node::pods::watch::PodWatchEvent;
 use vk_provider::{Changes, ObservedPod, PodBundle, PodRef, Provider, Result, error::Kind};
 use vk_provider_mock::{Call, Fault, Mock};
 
 use super::{
-    puppet::{Puppet, running},
-    stage::{Setup, Stage, container, is_running, phase, reference, see_stopped, uid, until},
+    fixture::{PodFixture, Setup, container, is_running, phase, reference, see_stopped, uid, until},
+    scripted_provider::{ScriptedProvider, running},
 };
 use crate::harness::SOON;
 
@@ -68,8 +68,8 @@ impl Way {
         Either { mock: mock.clone(), way: self }
     }
 
-    fn puppet(self, node: &str) -> Puppet {
-        if self == Self::Told { Puppet::new(node) } else { Puppet::polled(node, PERIOD) }
+    fn provider(self, node: &str) -> ScriptedProvider {
+        if self == Self::Told { ScriptedProvider::new(node) } else { ScriptedProvider::polled(node, PERIOD) }
     }
 }
 
@@ -105,141 +105,141 @@ impl Provider for Either {
 
 /// The last that anybody sees of the pod is how it ended.
 async fn a_pod_is_created_starts_and_is_deleted(way: Way) {
-    let stage = Stage::admin("original").await;
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
-    let pod = stage.create_running("web", json!({"spec": {"restartPolicy": "Never"}})).await;
-    assert_eq!((run.spy.creates(uid(&pod)), run.spy.updates(uid(&pod)).len()), (1, 0));
+    let fixture = PodFixture::admin("original").await;
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
+    let pod = fixture.create_running("web", json!({"spec": {"restartPolicy": "Never"}})).await;
+    assert_eq!((run.recorder.creates(uid(&pod)), run.recorder.updates(uid(&pod)).len()), (1, 0));
     let selected = WatchParams::default().fields("metadata.name=web");
     let version = pod.metadata.resource_version.as_deref().unwrap();
-    let watched = stage.pods.watch(&selected, version).await.unwrap();
+    let watched = fixture.pods.watch(&selected, version).await.unwrap();
     let deleted = watched.filter_map(|event| async {
         if let Ok(WatchEvent::Deleted(pod)) = event { Some(pod) } else { None }
     });
-    stage.delete("web", Some(10)).await;
+    fixture.delete("web", Some(10)).await;
     let deleted = tokio::time::timeout(SOON, Box::pin(deleted).next()).await.expect("an end").unwrap();
     assert_eq!(phase(&deleted), "Succeeded");
     let last = container(&deleted, "main").state.unwrap().terminated.unwrap();
     assert!(last.started_at.is_some() && last.finished_at.is_some(), "{last:?}");
-    assert_eq!((run.spy.creates(uid(&pod)), run.spy.deletes(uid(&pod)).len()), (1, 1));
+    assert_eq!((run.recorder.creates(uid(&pod)), run.recorder.deletes(uid(&pod)).len()), (1, 1));
 }
 
 async fn a_deleted_pod_that_the_provider_does_not_know_leaves(way: Way) {
-    let stage = Stage::admin("unknown").await;
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
-    let pod = stage.create_running("web", json!({})).await;
+    let fixture = PodFixture::admin("unknown").await;
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
+    let pod = fixture.create_running("web", json!({})).await;
     mock.faults().set(Call::Delete, Fault::error(Kind::NotFound, "no such pod"));
-    stage.delete("web", Some(10)).await;
-    stage.see_gone(&pod).await;
-    assert_eq!(run.spy.deletes(uid(&pod)).len(), 1);
+    fixture.delete("web", Some(10)).await;
+    fixture.see_gone(&pod).await;
+    assert_eq!(run.recorder.deletes(uid(&pod)).len(), 1);
 }
 
 async fn a_deleted_pod_stays_while_the_provider_fails_to_stop_it(way: Way) {
-    let stage = Stage::admin("random").await;
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
-    let pod = stage.create_running("web", json!({})).await;
+    let fixture = PodFixture::admin("random").await;
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
+    let pod = fixture.create_running("web", json!({})).await;
     mock.faults().set(Call::Delete, Fault::error(Kind::Internal, "random error"));
-    stage.delete("web", Some(10)).await;
-    until("another stop", || run.spy.deletes(uid(&pod)).len(), |count| *count >= 2).await;
-    let kept = stage.get("web").await.expect("a pod that still runs stays");
+    fixture.delete("web", Some(10)).await;
+    until("another stop", || run.recorder.deletes(uid(&pod)).len(), |count| *count >= 2).await;
+    let kept = fixture.get("web").await.expect("a pod that still runs stays");
     assert!(kept.metadata.deletion_timestamp.is_some());
     mock.faults().clear_all();
-    stage.see_gone(&pod).await;
+    fixture.see_gone(&pod).await;
 }
 
 async fn a_pod_that_only_the_provider_knows_is_stopped_once(way: Way) {
-    let stage = Stage::admin("dangling").await;
-    let run = stage.start(way.provider(&stage.mock()));
+    let fixture = PodFixture::admin("dangling").await;
+    let run = fixture.start(way.provider(&fixture.mock()));
     // What has ended and can still be read would be told again.
     let script = json!({"metadata": {"annotations": {"mock.virtual-kubelet.io/keep-ended": "0s"}}});
-    let pod = stage.create_running("web", script).await;
+    let pod = fixture.create_running("web", script).await;
     run.stop().await;
-    stage.delete("web", Some(0)).await;
-    let mock = stage.mock();
+    fixture.delete("web", Some(0)).await;
+    let mock = fixture.mock();
     let setup = Setup { compare: Duration::from_millis(100), ..Setup::default() };
-    let run = stage.start_with(way.provider(&mock), setup);
+    let run = fixture.start_with(way.provider(&mock), setup);
     see_stopped(&mock, &pod).await;
     let lists = mock.calls(Call::List);
     until("more comparisons", || mock.calls(Call::List), |count| *count >= lists + 3).await;
-    assert_eq!(run.spy.deletes(uid(&pod)).len(), 1);
-    assert_eq!(run.spy.creates(uid(&pod)), 0);
+    assert_eq!(run.recorder.deletes(uid(&pod)).len(), 1);
+    assert_eq!(run.recorder.creates(uid(&pod)), 0);
 }
 
 async fn a_pod_that_was_deleted_before_the_start_is_stopped(way: Way) {
-    let stage = Stage::admin("deleted").await;
-    let run = stage.start(way.provider(&stage.mock()));
-    let pod = stage.create_running("web", json!({})).await;
+    let fixture = PodFixture::admin("deleted").await;
+    let run = fixture.start(way.provider(&fixture.mock()));
+    let pod = fixture.create_running("web", json!({})).await;
     run.stop().await;
-    stage.delete("web", Some(10)).await;
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
-    stage.see_gone(&pod).await;
+    fixture.delete("web", Some(10)).await;
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
+    fixture.see_gone(&pod).await;
     see_stopped(&mock, &pod).await;
-    assert_eq!((run.spy.creates(uid(&pod)), run.spy.deletes(uid(&pod)).len()), (0, 1));
+    assert_eq!((run.recorder.creates(uid(&pod)), run.recorder.deletes(uid(&pod)).len()), (0, 1));
 }
 
 async fn a_pod_that_had_ended_before_the_start_is_left_alone(way: Way) {
-    let stage = Stage::admin("ended").await;
+    let fixture = PodFixture::admin("ended").await;
     let mut pods = Vec::new();
     for (name, phase) in [("failed", "Failed"), ("succeeded", "Succeeded")] {
-        stage.create(name, json!({"spec": {"restartPolicy": "Never"}})).await;
-        pods.push(stage.patch_status(name, json!({"status": {"phase": phase}})).await);
+        fixture.create(name, json!({"spec": {"restartPolicy": "Never"}})).await;
+        pods.push(fixture.patch_status(name, json!({"status": {"phase": phase}})).await);
     }
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
     // Another pod's whole way.
-    let other = stage.create_running("other", json!({})).await;
-    stage.delete("other", Some(10)).await;
-    stage.see_gone(&other).await;
+    let other = fixture.create_running("other", json!({})).await;
+    fixture.delete("other", Some(10)).await;
+    fixture.see_gone(&other).await;
     for pod in pods {
-        let now = stage.get(pod.metadata.name.as_deref().unwrap()).await.unwrap();
+        let now = fixture.get(pod.metadata.name.as_deref().unwrap()).await.unwrap();
         assert_eq!(
             now.metadata.resource_version, pod.metadata.resource_version,
             "somebody wrote it: {now:?}"
         );
-        assert_eq!(run.spy.creates(uid(&pod)), 0);
-        assert!(run.spy.deletes(uid(&pod)).is_empty());
+        assert_eq!(run.recorder.creates(uid(&pod)), 0);
+        assert!(run.recorder.deletes(uid(&pod)).is_empty());
     }
 }
 
 async fn a_change_of_a_running_pod_is_an_update(way: Way) {
-    let stage = Stage::admin("changes").await;
-    let mock = stage.mock();
-    let run = stage.start(way.provider(&mock));
-    let pod = stage.create_running("web", json!({})).await;
-    stage.patch("web", json!({"spec": {"activeDeadlineSeconds": 3600}})).await;
-    let updates = until("an update", || run.spy.updates(uid(&pod)), |all| !all.is_empty()).await;
+    let fixture = PodFixture::admin("changes").await;
+    let mock = fixture.mock();
+    let run = fixture.start(way.provider(&mock));
+    let pod = fixture.create_running("web", json!({})).await;
+    fixture.patch("web", json!({"spec": {"activeDeadlineSeconds": 3600}})).await;
+    let updates = until("an update", || run.recorder.updates(uid(&pod)), |all| !all.is_empty()).await;
     assert_eq!(updates[0].spec.as_ref().unwrap().active_deadline_seconds, Some(3600));
     assert_eq!(updates.len(), 1);
 }
 
 /// A backend that knows of the pod and has nothing to say yet.
 async fn an_empty_status_does_no_harm(way: Way) {
-    let stage = Stage::admin("empty").await;
-    let puppet = way.puppet(&stage.node);
-    let run = stage.start(puppet.clone());
-    let pod = stage.create_running("web", json!({})).await;
-    puppet.set(&reference(&pod), PodStatus::default());
+    let fixture = PodFixture::admin("empty").await;
+    let provider = way.provider(&fixture.node);
+    let run = fixture.start(provider.clone());
+    let pod = fixture.create_running("web", json!({})).await;
+    provider.set(&reference(&pod), PodStatus::default());
     // Another pod's whole way.
-    let other = stage.create_running("other", json!({})).await;
-    stage.delete("other", Some(10)).await;
-    stage.see_gone(&other).await;
-    assert_eq!(phase(&stage.get("web").await.unwrap()), "Running");
-    assert_eq!(run.spy.creates(uid(&pod)), 1);
-    puppet.set(&reference(&pod), running());
-    stage.see("web", "a running pod", is_running).await;
-    stage.delete("web", Some(10)).await;
-    stage.see_gone(&pod).await;
+    let other = fixture.create_running("other", json!({})).await;
+    fixture.delete("other", Some(10)).await;
+    fixture.see_gone(&other).await;
+    assert_eq!(phase(&fixture.get("web").await.unwrap()), "Running");
+    assert_eq!(run.recorder.creates(uid(&pod)), 1);
+    provider.set(&reference(&pod), running());
+    fixture.see("web", "a running pod", is_running).await;
+    fixture.delete("web", Some(10)).await;
+    fixture.see_gone(&pod).await;
 }
 
 /// Nobody resolves on the way what the provider may want to resolve itself.
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn a_pod_reaches_the_provider_as_the_api_server_has_it() {
-    let stage = Stage::admin("untouched").await;
-    let run = stage.start(stage.mock());
+    let fixture = PodFixture::admin("untouched").await;
+    let run = fixture.start(fixture.mock());
     let field = |path: &str| json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
     let env = json!([
         {"name": "NAME", "valueFrom": field("metadata.name")},
@@ -248,8 +248,8 @@ async fn a_pod_reaches_the_provider_as_the_api_server_has_it() {
         {"name": "FIRST", "value": "1"},
     ]);
     let containers = json!([{"name": "main", "image": "example.com/app:1", "env": env}]);
-    let pod = stage.create("web", json!({"spec": {"containers": containers}})).await;
-    let created = until("a create", || run.spy.created(uid(&pod)), |all| !all.is_empty()).await;
+    let pod = fixture.create("web", json!({"spec": {"containers": containers}})).await;
+    let created = until("a create", || run.recorder.created(uid(&pod)), |all| !all.is_empty()).await;
     assert_eq!(created[0].spec, pod.spec);
     assert_eq!(created[0].metadata.name, pod.metadata.name);
 }
@@ -258,20 +258,22 @@ async fn a_pod_reaches_the_provider_as_the_api_server_has_it() {
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn a_pod_that_is_seen_again_unchanged_is_no_update() {
-    let stage = Stage::admin("unchanged").await;
-    let (sender, sights) = mpsc::unbounded();
-    let setup = Setup { sights: Some(sights.boxed()), ..Setup::default() };
-    let run = stage.start_with(stage.mock(), setup);
-    let created = Arc::new(stage.create("web", json!({})).await);
-    let see = |sights: Vec<Sight>| sights.into_iter().for_each(|sight| sender.unbounded_send(sight).unwrap());
-    see(vec![Sight::Restarted, Sight::Seen(created), Sight::Listed]);
-    let pod = Arc::new(stage.see("web", "a running pod", is_running).await);
+    let fixture = PodFixture::admin("unchanged").await;
+    let (sender, pod_watch) = mpsc::unbounded();
+    let setup = Setup { pod_watch: Some(pod_watch.boxed()), ..Setup::default() };
+    let run = fixture.start_with(fixture.mock(), setup);
+    let created = Arc::new(fixture.create("web", json!({})).await);
+    let see = |pod_watch: Vec<PodWatchEvent>| {
+        pod_watch.into_iter().for_each(|event| sender.unbounded_send(event).unwrap())
+    };
+    see(vec![PodWatchEvent::Restarted, PodWatchEvent::Applied(created), PodWatchEvent::Listed]);
+    let pod = Arc::new(fixture.see("web", "a running pod", is_running).await);
     for _ in 0..5 {
-        see(vec![Sight::Restarted, Sight::Seen(Arc::clone(&pod)), Sight::Listed]);
+        see(vec![PodWatchEvent::Restarted, PodWatchEvent::Applied(Arc::clone(&pod)), PodWatchEvent::Listed]);
     }
-    let other = Arc::new(stage.create("other", json!({})).await);
-    see(vec![Sight::Seen(other)]);
-    stage.see("other", "a running pod", is_running).await;
-    assert_eq!((run.spy.creates(uid(&pod)), run.spy.updates(uid(&pod)).len()), (1, 0));
+    let other = Arc::new(fixture.create("other", json!({})).await);
+    see(vec![PodWatchEvent::Applied(other)]);
+    fixture.see("other", "a running pod", is_running).await;
+    assert_eq!((run.recorder.creates(uid(&pod)), run.recorder.updates(uid(&pod)).len()), (1, 0));
     run.wrote(2).await;
 }

@@ -1,0 +1,281 @@
+//! An API server of a few lines: pods by name, with the rules of writing that were tried on the real one.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, PodCondition, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use serde_json::{Value, json};
+use vk_kube::{Error, Kind};
+use vk_provider::PodRef;
+
+use crate::pods::{admission::requests, status, watch::PodWatchEvent, watch_audit::PodVersions};
+
+/// The wall clock's time when a simulation begins.
+const START: &str = "2026-01-01T00:00:00Z";
+/// How much cpu the node has.
+pub(super) const ROOM: u32 = 6;
+/// Name of the label and of the condition that somebody else sets.
+pub(super) const FOREIGN: &str = "example.com/foreign";
+/// Conditions of the provider's own: while something of the pod runs, and while nothing does.
+pub(super) const AT_WORK: &str = "sim.virtual-kubelet.io/AtWork";
+pub(super) const AT_REST: &str = "sim.virtual-kubelet.io/AtRest";
+
+/// What becomes of a pod that is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It runs for ever.
+    Runs,
+    /// It ends well.
+    Completes,
+    /// It has a time limit.
+    Expires,
+    /// The provider refuses it.
+    Refused,
+}
+
+#[derive(Default)]
+pub(super) struct Server {
+    pods: BTreeMap<String, Arc<Pod>>,
+    version: u64,
+    uids: u64,
+    /// What a watch tells, since it was last read.
+    pub(super) log: Vec<PodWatchEvent>,
+    /// Writes by the controller.
+    pub(super) writes: u64,
+}
+
+/// The wall clock at this time of the simulation, when it is right.
+pub(super) fn wall(now: Duration) -> Timestamp {
+    START.parse::<Timestamp>().expect("a time") + jiff::SignedDuration::try_from(now).expect("short")
+}
+
+pub(super) fn label(pod: &Pod, key: &str) -> Option<String> {
+    pod.metadata.labels.as_ref()?.get(key).cloned()
+}
+
+pub(super) fn fate(pod: &Pod) -> Fate {
+    match label(pod, "fate").as_deref() {
+        Some("completes") => Fate::Completes,
+        Some("expires") => Fate::Expires,
+        Some("refused") => Fate::Refused,
+        _ => Fate::Runs,
+    }
+}
+
+/// The node: what it has is not enough for all pods at once.
+pub(super) fn node() -> Node {
+    let node = json!({"metadata": {"name": "vk"}, "status": {"allocatable": {"cpu": ROOM.to_string(), "pods": "10"}}});
+    serde_json::from_value(node).expect("a node")
+}
+
+/// Whether it is written down how large the pod is.
+pub(super) fn is_sized(pod: &Pod) -> bool {
+    let status = pod.status.clone().unwrap_or_default();
+    status.container_statuses.iter().flatten().any(|one| one.allocated_resources.is_some())
+}
+
+/// How large the pod shall be.
+pub(super) fn size(pod: &Pod) -> u32 {
+    let requests = requests(pod);
+    requests.get("cpu").and_then(|cpu| u32::try_from(cpu.to_units()).ok()).unwrap_or_default()
+}
+
+pub(super) fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub(super) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
+}
+
+impl Server {
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.values()
+    }
+
+    pub(super) fn versions(&self) -> PodVersions {
+        let pods = self.pods().filter_map(|pod| {
+            let reference = PodRef::of(pod)?;
+            let version = pod.metadata.resource_version.as_ref()?.parse().ok()?;
+            Some((Arc::clone(&reference.uid), (reference, version)))
+        });
+        PodVersions { version: self.version, pods: pods.collect(), all_nodes: false }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&Arc<Pod>> {
+        self.pods.get(name)
+    }
+
+    pub(super) fn by_uid(&self, wanted: &str) -> Option<&Arc<Pod>> {
+        self.pods.values().find(|pod| uid(pod) == wanted)
+    }
+
+    /// Whether the pod shall run: it is there, is not being deleted and has not ended.
+    pub(super) fn wants(&self, wanted: &str) -> bool {
+        self.by_uid(wanted)
+            .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !status::has_ended(pod))
+    }
+
+    pub(super) fn create(&mut self, name: &str, fate: &str, size: u32) {
+        self.uids += 1;
+        let deadline = (fate == "expires").then_some(20);
+        let policy = if fate == "completes" { "Never" } else { "Always" };
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{}", self.uids),
+                         "labels": {"fate": fate, "edit": "0"}, "generation": 1},
+            "spec": {"nodeName": "vk", "restartPolicy": policy, "terminationGracePeriodSeconds": 30,
+                     "activeDeadlineSeconds": deadline, "containers": [{"name": "app", "image": "app:1",
+                                    "resources": {"requests": {"cpu": size.to_string()}}}]},
+            "status": {"phase": "Pending"},
+        });
+        self.pods.insert(name.to_owned(), Arc::new(serde_json::from_value(pod).expect("a pod")));
+        self.edit(name, |_| {});
+    }
+
+    /// Somebody wants another size.
+    pub(super) fn resize(&mut self, name: &str, size: u32) {
+        self.edit(name, |pod| {
+            let container = &mut pod.spec.get_or_insert_default().containers[0];
+            let resources = json!({"requests": {"cpu": size.to_string()}});
+            container.resources = serde_json::from_value(resources).expect("resources");
+            pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
+        });
+    }
+
+    pub(super) fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Pod)) {
+        self.version += 1;
+        let Some(pod) = self.pods.get_mut(name) else { return };
+        let changed = Arc::make_mut(pod);
+        edit(changed);
+        changed.metadata.resource_version = Some(self.version.to_string());
+        let finalized = changed.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+        let over = changed.metadata.deletion_timestamp.is_some()
+            && changed.metadata.deletion_grace_period_seconds == Some(0);
+        if over && finalized {
+            let gone = Arc::clone(pod);
+            self.pods.remove(name);
+            self.log.push(PodWatchEvent::Deleted(gone));
+        } else {
+            self.log.push(PodWatchEvent::Applied(Arc::clone(pod)));
+        }
+    }
+
+    /// Somebody deletes a pod. A pod that has ended goes at once; a grace can only get shorter.
+    pub(super) fn delete(&mut self, name: &str, now: Duration, grace: i64) {
+        self.edit(name, |pod| {
+            let ended = status::has_ended(pod);
+            let meta = &mut pod.metadata;
+            let before = meta.deletion_grace_period_seconds;
+            let grace = if ended { 0 } else { before.map_or(grace, |before| before.min(grace)) };
+            if before != Some(grace) {
+                let by = now + Duration::from_secs(grace.try_into().unwrap_or(0));
+                meta.deletion_timestamp = Some(Time(wall(by)));
+                meta.deletion_grace_period_seconds = Some(grace);
+            }
+        });
+    }
+
+    /// The controller's removal of a pod.
+    pub(super) fn remove(&mut self, name: &str, wanted: &str, now: Duration) -> Result<(), Error> {
+        self.writes += 1;
+        let pod = self.pods.get(name).ok_or_else(|| Error::new(Kind::NotFound, "gone"))?;
+        if uid(pod) != wanted {
+            return Err(Error::new(Kind::Conflict, "another UID"));
+        }
+        self.delete(name, now, 0);
+        Ok(())
+    }
+
+    /// The controller's strategic patch of the status.
+    pub(super) fn patch_status(&mut self, name: &str, body: &Value) -> Result<Arc<Pod>, Error> {
+        self.writes += 1;
+        let pod = self.pods.get(name).ok_or_else(|| Error::new(Kind::NotFound, "gone"))?;
+        if body["metadata"]["uid"] != uid(pod) {
+            return Err(Error::new(Kind::Replaced, "another UID"));
+        }
+        for key in body["metadata"].as_object().expect("metadata").keys() {
+            assert!(matches!(key.as_str(), "uid" | "annotations"), "a status write changes metadata.{key}");
+        }
+        let had_foreign = has_foreign_condition(pod);
+        let before = pod.status.clone().unwrap_or_default();
+        let after = merged(before.clone(), &body["status"]);
+        let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+        check_transition(&before, &after, policy == Some("Never"));
+        self.edit(name, |pod| {
+            pod.status = Some(after);
+            for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
+                let value = value.as_str().unwrap_or_default().to_owned();
+                pod.metadata.annotations.get_or_insert_default().insert(key.clone(), value);
+            }
+        });
+        let pod = &self.pods[name];
+        assert_eq!(has_foreign_condition(pod), had_foreign, "a condition of somebody else was lost");
+        Ok(Arc::clone(pod))
+    }
+}
+
+pub(super) fn has_foreign_condition(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|one| one.type_ == FOREIGN)
+}
+
+pub(super) fn add_foreign_things(pod: &mut Pod) {
+    pod.metadata.labels.get_or_insert_default().insert(FOREIGN.to_owned(), "yes".to_owned());
+    if !has_foreign_condition(pod) {
+        let condition =
+            PodCondition { type_: FOREIGN.to_owned(), status: "True".to_owned(), ..PodCondition::default() };
+        pod.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
+    }
+}
+
+/// What strategic merge makes of a status: conditions merge by type, `null` removes, what is omitted stays.
+fn merged(there: PodStatus, given: &Value) -> PodStatus {
+    let mut there = serde_json::to_value(there).expect("a status");
+    let status = there.as_object_mut().expect("a map");
+    for (key, value) in given.as_object().expect("a status") {
+        let replaced = value.as_array().is_some_and(|list| list.iter().any(|one| one["$patch"] == "replace"));
+        match value {
+            Value::Null => drop(status.remove(key)),
+            Value::Array(list) if replaced => {
+                let rest = list.iter().filter(|one| one["$patch"].is_null()).cloned().collect();
+                status.insert(key.clone(), Value::Array(rest));
+            }
+            Value::Array(list) if key == "conditions" => {
+                let conditions = status.entry(key.clone()).or_insert_with(|| json!([]));
+                let conditions = conditions.as_array_mut().expect("a list");
+                for condition in list {
+                    conditions.retain(|known| known["type"] != condition["type"]);
+                    if condition["$patch"] != "delete" {
+                        conditions.push(condition.clone());
+                    }
+                }
+            }
+            _ => drop(status.insert(key.clone(), value.clone())),
+        }
+    }
+    serde_json::from_value(there).expect("a status")
+}
+
+/// What no kubelet would write, and what the real one refuses.
+fn check_transition(before: &PodStatus, after: &PodStatus, never: bool) {
+    let rank = |status: &PodStatus| match status.phase.as_deref() {
+        Some("Running") => 1,
+        Some("Succeeded" | "Failed") => 2,
+        _ => 0,
+    };
+    assert!(rank(after) >= rank(before), "the phase went from {:?} to {:?}", before.phase, after.phase);
+    assert!(rank(before) < 2 || before.phase == after.phase, "a final phase changed");
+    let ended = |status: &PodStatus| {
+        status
+            .container_statuses
+            .iter()
+            .flatten()
+            .any(|one| one.state.as_ref().is_some_and(|state| state.terminated.is_some()))
+    };
+    assert!(!never || !ended(before) || ended(after), "a container that may not run again does");
+    let hosts = after.host_ips.as_ref().and_then(|ips| ips.first()).map(|host| &host.ip);
+    assert_eq!(hosts, after.host_ip.as_ref(), "the API server refuses this");
+}
