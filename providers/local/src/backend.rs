@@ -1,17 +1,19 @@
-//! Sandboxes and containers as the engine wants them, on this machine and with no daemon.
+//! The backend of the pod engine on this host: sandboxes and containers without a daemon.
 //!
-//! Everything that must be known after a restart is on disk, below `local/` in the node's directory:
+//! All state that must survive a restart is on disk, in `local/` below the node's directory:
 //!
 //! ```text
 //! sandboxes/ID/   draft.json, record.json, stopped, net ipc uts (mounted namespaces), shm/, resolv.conf, hostname
-//! containers/ID/  record.json, config.json, rootfs/ upper/ work/ images/N/, and what the shim keeps there
-//! events.sock     where shims say that something happened
+//! containers/ID/  record.json, config.json, rootfs/ upper/ work/ images/N/, and the shim's files
+//! events.sock     shims send the UID of a pod here when one of its containers changes
 //! ```
 //!
-//! A record is written once, when the thing is whole. What has none was being made when we were killed, and is removed at the
-//! next start. Nothing outside of this directory is ever removed, but the cgroups that a record or draft names.
+//! A record is written last, once the sandbox or container is complete. A directory without a record was being created
+//! when this process was killed; the next start removes it. Only this directory and the cgroups named by a record or
+//! draft are ever removed.
 //!
-//! Work that changes something runs to its end even where the caller gives up: half a sandbox helps nobody.
+//! An operation that changes state runs to completion even if its caller gives up, so that no sandbox is left half
+//! made.
 
 mod container;
 mod events;
@@ -46,50 +48,50 @@ pub(crate) use self::fault::words;
 use self::{leftover::boot_id, registry::Registry};
 use crate::{cgroup::Cgroups, image::Store, level::Level, network::Network, shim::Program, spec::Machine};
 
-/// How long a call may take, unless it says otherwise: as long as a kubelet waits.
+/// Default time limit of a call, as in the kubelet.
 const CALL_LIMIT: Duration = Duration::from_mins(2);
 
-/// How long the supervisors of containers that are gone may take to end, and how often is looked.
+/// How long the shims of removed containers may take to exit, and the polling interval.
 const SHIMS_LIMIT: Duration = Duration::from_secs(5);
 const SHIMS_LOOK: Duration = Duration::from_millis(10);
 
-/// What the backend is opened with.
+/// Settings of the backend.
 #[derive(Clone)]
 pub struct LocalSettings {
-    /// The node's directory. Ours is `local` in it.
+    /// The node's directory; the backend uses `local` in it.
     pub root: PathBuf,
-    /// How a shim is started.
+    /// How to start a shim.
     pub program: Program,
-    /// How well containers are kept apart.
+    /// How containers are isolated.
     pub level: Level,
-    /// The images.
+    /// The image store.
     pub store: Arc<Store>,
-    /// The pods' network; without it, pods have the machine's.
+    /// The pod network; `None` means that pods use the host's network.
     pub network: Option<Network>,
-    /// Why there is none, where there should be.
+    /// Why there is no pod network although one is configured.
     pub network_problem: Option<String>,
-    /// The machine's addresses, which pods have where there is no network for them.
+    /// The host's addresses, which are the pod IPs if there is no pod network.
     pub node_ips: Vec<IpAddr>,
-    /// The cgroup in which those pods have theirs for which the engine names none.
+    /// Parent cgroup of pods for which the engine names none.
     pub cgroup_root: String,
-    /// The machine's cgroups. Level `oci` needs them.
+    /// The host's cgroups; required by level `oci`.
     pub cgroups: Option<Cgroups>,
-    /// The most processes that a container may have.
+    /// Maximum number of processes in a container.
     pub pids_limit: Option<i64>,
-    /// Whether `image: host` stands for the machine's own programs; level `process` only.
+    /// Whether `image: host` runs the host's own programs; level `process` only.
     pub host_image: bool,
-    /// How long a call may take.
+    /// Time limit of a call.
     pub call_limit: Duration,
-    /// How long a pull may take; `None` is as long as it takes.
+    /// Time limit of a pull; `None` means no limit.
     pub pull_limit: Option<Duration>,
-    /// What this start of the machine is called; `None` asks the kernel.
+    /// The boot id; `None` reads it from the kernel.
     pub boot_id: Option<String>,
     /// The clock.
     pub clock: Clock,
 }
 
 impl LocalSettings {
-    /// Settings with neither network nor cgroups, and else as usual.
+    /// Default settings, without network and cgroups.
     pub fn new(root: impl Into<PathBuf>, program: Program, level: Level, store: Arc<Store>) -> Self {
         Self {
             root: root.into(),
@@ -111,7 +113,7 @@ impl LocalSettings {
     }
 }
 
-/// Pods as containers of this machine.
+/// The backend that runs pods as containers or processes of this host.
 #[derive(Clone)]
 pub struct Local {
     inner: Arc<Inner>,
@@ -132,7 +134,8 @@ pub(crate) struct Inner {
 // === impl Inner ===
 
 impl Inner {
-    /// The cgroup of the supervisors: not that of this process, with which a service manager would end them.
+    /// The cgroup of the shims. They are not in the cgroup of this process, because a service manager would kill them
+    /// with it.
     fn shims_cgroup(&self) -> String {
         format!("{}/shims", self.settings.cgroup_root.trim_end_matches('/'))
     }
@@ -141,7 +144,7 @@ impl Inner {
 // === impl Local ===
 
 impl Local {
-    /// Opens the backend on its directory: reads what is there, and removes what was being made when the last process was killed.
+    /// Opens the backend: reads the records in its directory and removes what the previous process left incomplete.
     pub async fn open(settings: LocalSettings) -> Result<Self> {
         let directory = settings.root.join("local");
         let told = |what: &'static str| {
@@ -150,17 +153,17 @@ impl Local {
             }
         };
         if settings.level == Level::Oci && settings.cgroups.is_none() {
-            return Err(Error::invalid("open provider local: the level \"oci\" needs the machine's cgroups"));
+            return Err(Error::invalid("open provider local: level \"oci\" needs the host's cgroups"));
         }
         for part in ["", "sandboxes", "containers"] {
-            make_private(&directory.join(part)).map_err(told("make its directories"))?;
+            make_private(&directory.join(part)).map_err(told("create its directories"))?;
         }
         let boot = match &settings.boot_id {
             Some(boot) => boot.clone(),
             None => boot_id().map_err(told("read the boot id"))?,
         };
         let host =
-            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host's name"))?;
+            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host name"))?;
         let machine = settings.cgroups.as_ref().map(Machine::detect).unwrap_or_default();
         let events = Arc::new(events::bind(&directory).map_err(told("bind events.sock"))?);
         let inner = Inner {
@@ -179,7 +182,7 @@ impl Local {
         Ok(local)
     }
 
-    /// Stops and removes everything of this node, by force.
+    /// Kills and removes all sandboxes and containers of this node.
     pub async fn remove_all(&self) -> Result<()> {
         let (sandboxes, containers) = {
             let registry = self.inner.registry.lock();
@@ -195,18 +198,18 @@ impl Local {
         first
     }
 
-    /// Gives the bridge and the empty cgroups back, when nothing is left that needs them.
+    /// Removes the bridge and the empty cgroups, unless a sandbox or container still exists.
     pub async fn close(&self) -> Result<()> {
         if !self.inner.registry.lock().is_empty() {
             return Ok(());
         }
         if let Some(network) = &self.inner.settings.network {
             network.close().await.map_err(|error| {
-                Error::internal(format!("close the pods' network: {error}")).caused_by(error)
+                Error::internal(format!("close the pod network: {error}")).caused_by(error)
             })?;
         }
         if let Some(cgroups) = &self.inner.settings.cgroups {
-            // The last supervisors end a moment after their containers.
+            // The last shims exit a moment after their containers.
             let (shims, until) = (self.inner.shims_cgroup(), Instant::now() + SHIMS_LIMIT);
             cgroups.discard(&shims);
             while cgroups.exists(&shims) && Instant::now() < until {
@@ -218,7 +221,7 @@ impl Local {
         Ok(())
     }
 
-    /// Runs work that changes something to its end, within the time limit of calls, also when nobody waits for it any more.
+    /// Runs an operation to completion within `limit`, even if the caller stops waiting for it.
     async fn whole<T, F>(&self, limit: Duration, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,
@@ -234,7 +237,7 @@ impl Local {
                     Ok(outcome) => outcome,
                     Err(_) => Err(fault::overdue()),
                 };
-                // Nobody may be waiting.
+                // The caller may be gone.
                 let _ = tell.send(outcome);
             });
         }
@@ -244,7 +247,7 @@ impl Local {
     }
 }
 
-/// Work on files and mounts, which may take a while.
+/// Runs blocking work on files and mounts off the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -254,7 +257,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| Error::internal(format!("{what}: {error}")).caused_by(error))?
 }
 
-/// A directory that only this user can enter.
+/// Creates a directory that only this user can enter.
 pub(crate) fn make_private(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;

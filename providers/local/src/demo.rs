@@ -1,4 +1,4 @@
-//! An image made of the machine's own busybox, for those who have no registry at hand.
+//! A demo image made of the host's busybox, for users without a registry.
 
 mod elf;
 
@@ -11,19 +11,19 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-/// The name of the image. Its tag is not `latest`, which would be asked for at a registry each time.
+/// The name of the image. The tag is not `latest`, because that would imply the pull policy `Always`.
 pub const NAME: &str = "demo:1";
 
-/// What installs a busybox that needs no other file.
+/// The package that installs a static busybox.
 pub const PACKAGE: &str = "busybox-static";
 
-/// Where a busybox is, on most systems.
+/// The usual paths of busybox.
 const USUAL: [&str; 4] = ["/bin/busybox", "/usr/bin/busybox", "/usr/local/bin/busybox", "/sbin/busybox"];
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnobody:x:65534:\n";
 
-/// A busybox that runs in an image in which nothing else is: linked statically.
+/// A statically linked busybox, which runs in an otherwise empty image.
 pub fn busybox() -> io::Result<PathBuf> {
     pick(USUAL.iter().map(Path::new))
 }
@@ -39,15 +39,14 @@ fn pick<'a>(candidates: impl Iterator<Item = &'a Path>) -> io::Result<PathBuf> {
     }
     let why = match linked {
         Some(path) => format!("{} needs shared libraries, which the image would not have", path.display()),
-        None => "there is no busybox".to_owned(),
+        None => "no busybox found".to_owned(),
     };
-    let message = format!(
-        "{why}: install one that is linked statically (Debian and Ubuntu: apt-get install {PACKAGE})"
-    );
+    let message =
+        format!("{why}: install a statically linked one (Debian and Ubuntu: apt-get install {PACKAGE})");
     Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
-/// The image as an OCI archive: busybox under all of its names, users `root` and `nobody`, and nothing else.
+/// The image as an OCI archive: busybox with links for all of its applets, and the users `root` and `nobody`.
 pub fn archive(busybox: &Path) -> io::Result<Vec<u8>> {
     let applets = Command::new(busybox).arg("--list").output()?;
     let applets = String::from_utf8_lossy(&applets.stdout).into_owned();
@@ -114,7 +113,7 @@ fn file(archive: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, contents: &[
     entry(archive, tar::EntryType::Regular, path, mode, None, contents)
 }
 
-/// The same bytes each time: the sums of images are their names.
+/// Appends an entry with fixed metadata: the image must be reproducible, because its digest is its name.
 fn entry(
     archive: &mut tar::Builder<Vec<u8>>,
     kind: tar::EntryType,

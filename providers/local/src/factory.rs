@@ -34,9 +34,9 @@ use crate::{
 
 pub use self::sweep::sweep;
 
-/// How often everything is looked at. Shims tell what happens; this is for what they could not tell.
+/// How often all containers are listed. Shims report events; this catches what they could not report.
 const RELIST: Duration = Duration::from_secs(1);
-/// How often a pod is looked at without any reason, as often as a kubelet does.
+/// How often each pod is synced without an event, as in the kubelet.
 const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `local`.
@@ -45,30 +45,30 @@ pub struct LocalFactory {
     program: Program,
 }
 
-/// Where pods get their network from on this machine.
+/// The network that pods use.
 struct Networked {
     network: Option<Network>,
-    /// Why it is the machine's own, or what it cannot do; `None` where that was asked for.
+    /// Why pods use the host's network, or what the pod network cannot do; `None` if the host's network is configured.
     problem: Option<String>,
 }
 
 // === impl LocalFactory ===
 
 impl Default for LocalFactory {
-    /// Shims are processes of this very program, which must answer to the verb `shim` as `virtual-kubelet` does.
+    /// Shims are processes of this program, which must have the subcommand `shim`, as `virtual-kubelet` does.
     fn default() -> Self {
-        // Not by its name: that may be another version by now.
+        // Not by its path, where another version may have been installed.
         Self::with_program(Program { path: "/proc/self/exe".into(), args: vec!["shim".to_owned()] })
     }
 }
 
 impl LocalFactory {
-    /// A factory whose shims are processes of another program.
+    /// A factory whose shims run another program.
     pub fn with_program(program: Program) -> Self {
         Self { program }
     }
 
-    /// The runtime of a node, with what there is to tell about it.
+    /// Opens the backend of a node.
     async fn local(
         &self,
         settings: &Settings,
@@ -78,20 +78,20 @@ impl LocalFactory {
         let (node_dir, images) = (settings.node_dir(context), settings.images(context));
         private(&context.shared_dir).and_then(|()| private(&node_dir)).map_err(|error| {
             Error::invalid(format!(
-                "make the node's directory {}: {error}: set `stateDir` to a directory that this user may write to",
+                "create the node's directory {}: {error}: set `stateDir` to a directory that this user can write to",
                 node_dir.display()
             ))
         })?;
         let level = choose(settings, &node_dir)?;
         let store = store(settings, images).await?;
         let networked = networked(settings, level, &node_dir).await?;
-        let cgroups =
-            match level {
-                Level::Oci => Some(Cgroups::detect(Path::new(MOUNTED)).map_err(|error| {
-                    Error::unavailable(format!("find the cgroups of this machine: {error}"))
-                })?),
-                Level::Process => None,
-            };
+        let cgroups = match level {
+            Level::Oci => Some(
+                Cgroups::detect(Path::new(MOUNTED))
+                    .map_err(|error| Error::unavailable(format!("find the cgroups of this host: {error}")))?,
+            ),
+            Level::Process => None,
+        };
         let described = Described::new(level, networked.network.is_some(), networked.problem.clone());
         let local = Local::open(LocalSettings {
             network: networked.network,
@@ -127,7 +127,7 @@ impl Factory for LocalFactory {
         let settings = Settings::read(&config)?;
         if context.operating_system != "linux" {
             return Err(Error::invalid(format!(
-                "the provider local runs pods on linux, and the node's `os` is {}",
+                "the provider local runs pods on linux only, and the node's `os` is {}",
                 context.operating_system
             )));
         }
@@ -136,9 +136,8 @@ impl Factory for LocalFactory {
         described.log();
         let root = settings.node_dir(&context);
         let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
-        let memory = machine
-            .memory()
-            .ok_or_else(|| Error::internal("read the size of the memory from /proc/meminfo"))?;
+        let memory =
+            machine.memory().ok_or_else(|| Error::internal("read the memory size from /proc/meminfo"))?;
         let engine_settings = settings::Settings {
             node: context.node_name.clone(),
             node_ips: vec![context.internal_ip],
@@ -169,7 +168,7 @@ impl Factory for LocalFactory {
         let settings = match Settings::read(&config) {
             Ok(settings) => settings,
             Err(error) => {
-                let remedy = "correct it; see the guide of the provider for its keys";
+                let remedy = "correct it; the provider's guide lists the keys";
                 return vec![Finding::error("configuration", error.message(), remedy)];
             }
         };
@@ -181,20 +180,18 @@ impl Factory for LocalFactory {
     }
 }
 
-/// The level that is asked for, where the machine allows it; else the best that it does.
+/// The configured level if the host allows it, otherwise the best one that it allows.
 fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
     let allowed = Allowed::on(&Machine::here(node_dir), &try_overlay, node_dir);
     match (settings.level, allowed.level()) {
         (Some(Level::Oci), Level::Process) => {
             let why = allowed.why();
-            Err(Error::invalid(format!(
-                "level: this machine does not allow oci: {why}; or set `level: auto`"
-            )))
+            Err(Error::invalid(format!("level: this host does not allow oci: {why}; or set `level: auto`")))
         }
         (Some(level), _) => Ok(level),
         (None, level) => {
             if level == Level::Process {
-                tracing::warn!(why = allowed.why(), "pods run as plain processes: nothing keeps them apart");
+                tracing::warn!(why = allowed.why(), "pods run as plain processes, without isolation");
             }
             Ok(level)
         }
@@ -204,13 +201,13 @@ fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
 async fn store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
     let settings =
         image::Settings { plain_http: settings.insecure_registries.clone(), ..image::Settings::default() };
-    // It may have to clean up after an earlier process.
+    // Opening may have to clean up after a previous process.
     let opened = tokio::task::spawn_blocking(move || Store::open(&images, settings)).await;
     let opened = opened.map_err(|error| Error::internal(format!("open the image store: {error}")))?;
     Ok(opened?)
 }
 
-/// A bridge, where one is wanted and can be made.
+/// Opens the pod network: a bridge, if one is configured and possible.
 async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result<Networked> {
     let host = |problem| Ok(Networked { network: None, problem });
     match (level, settings.network) {
@@ -220,7 +217,7 @@ async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result
             ));
         }
         (Level::Process, _) => {
-            return host(Some("plain processes have the machine's network".to_owned()));
+            return host(Some("plain processes use the host's network".to_owned()));
         }
         (Level::Oci, NetworkMode::Host) => return host(None),
         (Level::Oci, _) => {}
@@ -229,11 +226,11 @@ async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result
     match Network::open(wanted).await {
         Ok(network) => {
             let problem = network.limits().or_else(|| network.obstacle()).map(str::to_owned);
-            tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "pods have a network of their own");
+            tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "opened the pod network");
             Ok(Networked { network: Some(network), problem })
         }
         Err(error) if settings.network == NetworkMode::Bridge => {
-            Err(Error::unavailable(format!("network: no bridge can be made: {error}")))
+            Err(Error::unavailable(format!("network: create the bridge: {error}")))
         }
         Err(error) => host(Some(error.to_string())),
     }
@@ -243,10 +240,10 @@ fn network_dir(node_dir: &Path) -> PathBuf {
     node_dir.join("local").join("network")
 }
 
-/// A group of the node's own, so that nothing of another node or process is in it.
+/// The node's cgroup. Its name is unique, so that no other node or process is in it.
 fn cgroup_root(settings: &Settings, context: &Context) -> String {
     settings.cgroup_root.clone().unwrap_or_else(|| {
-        // Processes may run nodes of one name, in directories of their own.
+        // Several processes may run nodes with the same name in different directories.
         let place = settings.node_dir(context).into_os_string().into_encoded_bytes();
         let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
         let mark = sum.as_ref().iter().take(4).fold(0_u32, |mark, byte| mark << 8 | u32::from(*byte));
@@ -254,10 +251,10 @@ fn cgroup_root(settings: &Settings, context: &Context) -> String {
     })
 }
 
-/// A directory that only its owner sees.
+/// Creates a directory that only its owner can enter.
 fn private(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // One that was there before may be open to others, and secrets are written below.
+    // An existing directory may be accessible to others, and secrets are stored below it.
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     }

@@ -1,4 +1,4 @@
-//! How well containers are kept apart from each other and from the machine, and what the machine must have for it.
+//! How pods are isolated from each other and from the host, and what the host must provide for it.
 
 mod overlay;
 
@@ -10,38 +10,38 @@ use vk_pod_engine::machine::{Cgroups, Machine};
 
 pub use self::overlay::{Trial, try_overlay};
 
-/// How well containers are kept apart.
+/// The isolation of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Level {
-    /// Plain processes of this user, with the machine's files and network.
+    /// Plain processes of this user, with the host's files and network.
     Process,
-    /// Containers: files, processes, network and limits of their own. Linux, as root.
+    /// Containers with their own files, processes, network and limits. Linux only, as root.
     Oci,
 }
 
-/// Something that the level [`Oci`](Level::Oci) needs of the machine.
+/// A requirement of [`Oci`](Level::Oci).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// What it is, in a word or two.
+    /// Its name, in a word or two.
     pub what: &'static str,
     /// What was found.
     pub found: String,
-    /// What to do where it is not met; `None` where it is.
+    /// How to meet it; `None` if it is met.
     pub remedy: Option<String>,
 }
 
-/// What a machine has of what the level [`Oci`](Level::Oci) needs.
+/// How a host meets the requirements of [`Oci`](Level::Oci).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// All that was looked at.
+    /// All requirements that were checked.
     pub needs: Vec<Need>,
 }
 
-/// The right to make bridges, and to give addresses to pods.
+/// The capability to create bridges and to assign addresses to pods.
 pub(crate) const CAP_NET_ADMIN: u32 = 12;
 
-/// What the runtime and the unpacking of images do that only a privileged process may.
+/// Capabilities that the runtime and the unpacking of images need.
 const CAPABILITIES: [(u32, &str); 11] = [
     (0, "CAP_CHOWN"),
     (1, "CAP_DAC_OVERRIDE"),
@@ -84,7 +84,7 @@ impl Need {
 // === impl Allowed ===
 
 impl Allowed {
-    /// Looks at the machine. Whether files can be laid over others is tried with `overlay`, where it can be tried at all.
+    /// Checks the host. `overlay` tests whether an overlay can be mounted, if the process has the rights to try.
     pub fn on(machine: &Machine, overlay: &Trial<'_>, storage: &Path) -> Self {
         let mut needs = vec![root(machine)];
         let is_root = needs.iter().all(|need| need.remedy.is_none());
@@ -97,17 +97,17 @@ impl Allowed {
         Self { needs }
     }
 
-    /// The best level that the machine allows.
+    /// The best isolation that the host allows.
     pub fn level(&self) -> Level {
         if self.obstacles().next().is_none() { Level::Oci } else { Level::Process }
     }
 
-    /// What stands in the way of a higher level.
+    /// The requirements that are not met.
     pub fn obstacles(&self) -> impl Iterator<Item = &Need> {
         self.needs.iter().filter(|need| need.remedy.is_some())
     }
 
-    /// Why there is no higher level, in one line with what to do.
+    /// The requirements that are not met, with remedies, in one line.
     pub fn why(&self) -> String {
         let told: Vec<String> = self
             .obstacles()
@@ -122,7 +122,7 @@ impl Allowed {
 fn root(machine: &Machine) -> Need {
     let what = "user";
     let status = machine.read("proc/self/status").unwrap_or_default();
-    // Real, effective, saved, and for files.
+    // Real, effective, saved and filesystem UID.
     let effective = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1));
     match effective {
         Some("0") => Need::met(what, "root"),
@@ -141,12 +141,12 @@ fn capabilities(machine: &Machine) -> Need {
         .map(|(_, name)| *name)
         .collect();
     if lacking.is_empty() {
-        return Need::met(what, "all that containers need");
+        return Need::met(what, "complete");
     }
     Need::unmet(
         what,
         format!("this process lacks {}", lacking.join(", ")),
-        "give them to it (where it runs in a container itself: a privileged one)",
+        "add them (if this process runs in a container: run it privileged)",
     )
 }
 
@@ -157,12 +157,12 @@ fn namespaces(machine: &Machine) -> Need {
         .filter(|kind| machine.path(&format!("proc/self/ns/{kind}")).symlink_metadata().is_err())
         .collect();
     if lacking.is_empty() {
-        return Need::met(what, "all that containers need");
+        return Need::met(what, "complete");
     }
     Need::unmet(
         what,
-        format!("the kernel has none for {}", lacking.join(", ")),
-        "boot a kernel that has them",
+        format!("not supported by the kernel: {}", lacking.join(", ")),
+        "boot a kernel that supports them",
     )
 }
 
@@ -180,7 +180,7 @@ fn cgroups(machine: &Machine, is_root: bool) -> Need {
     if let Some(remedy) = remedy {
         return Need::unmet(what, cgroups.to_string(), remedy);
     }
-    // To anybody but root they are read-only, which need not be said twice.
+    // For other users than root they are read-only anyway, which the need "user" already reports.
     let locked = cgroups.roots(machine).into_iter().find(|path| access(path, Access::WRITE_OK).is_err());
     match locked {
         Some(path) if is_root => Need::unmet(

@@ -1,10 +1,12 @@
-//! A network of its own for each pod.
+//! The pod network: a bridge with a veth pair for each pod.
 //!
-//! A node has a bridge with an address, and each pod a pair of links: one end is a port of the bridge, the other one is `eth0` in the pod. Pods reach
-//! each other and the host by their addresses, the world in the host's name, and ports of the host lead to pods. IPv4 only.
+//! A node has a bridge with an address. Each pod has a veth pair: one end is a port of the bridge, the other is `eth0`
+//! in the pod. Pods reach each other and the host by their addresses, and other hosts by masquerading; host ports are
+//! forwarded to pods. IPv4 only.
 //!
-//! All of it is the kernel's; what must outlive this process is in files of the node's directory, written before the kernel is told, so that after a
-//! crash anywhere [`Network::reconcile`] finds what belongs to nobody. Nothing runs in the background.
+//! All of this is kernel state. What must survive this process is stored in files of the node's directory, written
+//! before the kernel state changes, so that [`Network::reconcile`] finds orphans after a crash at any point. There are
+//! no background tasks.
 
 mod addresses;
 mod conntrack;
@@ -39,21 +41,21 @@ pub use self::{
 };
 use crate::namespace;
 
-/// The pod's end of the pair.
+/// The name of the pod's interface.
 const INTERFACE: &str = "eth0";
 
-/// What a node's network is to be.
+/// Settings of a node's network.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
-    /// Where its files are; made if missing. It also tells this network from others on the machine.
+    /// The directory of its files, created if missing. It also distinguishes this network from others on the host.
     pub dir: PathBuf,
-    /// The pods' addresses; without it, a subnet is chosen that nothing else on the machine uses.
+    /// The pod subnet; `None` chooses one that nothing else on the host uses.
     pub subnet: Option<Subnet>,
-    /// Whether pods reach the world and have ports of the host.
+    /// Whether to masquerade and to forward host ports.
     pub nat: bool,
 }
 
-/// A node's network.
+/// The pod network of a node.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Inner>);
 
@@ -65,63 +67,66 @@ struct Inner {
     limits: Option<String>,
     obstacle: Option<String>,
     addresses: Mutex<Addresses>,
-    /// The version of the addresses that the rules are of. Taken before the addresses where both are.
+    /// The version of the addresses that the current rules were made from. Locked before `addresses` if both are
+    /// locked.
     published: Mutex<u64>,
 }
 
-/// The steps of attaching a sandbox, of which each may be the last one before a crash.
+/// The steps of attaching a sandbox. A crash may happen after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    /// It has an address in a file.
+    /// The address is reserved in a file.
     Reserved,
-    /// The pair of links is there.
+    /// The veth pair exists.
     Paired,
-    /// What it sends may come back to it.
+    /// Hairpin mode is set on the bridge port.
     Hairpinned,
-    /// The pod's end has its address.
+    /// The pod's interface has its address.
     Addressed,
     /// The pod has a default route.
     Routed,
-    /// Its ports lead to it.
+    /// Its host ports are forwarded.
     Published,
 }
 
 // === impl Network ===
 
 impl Network {
-    /// Makes the bridge and the rules, or finds those that are there.
+    /// Creates the bridge and the rules, or reuses existing ones.
     ///
-    /// An error says why this machine gives no bridge. Forwarding of IPv4 is switched on for the machine, and stays on: others may rely on it meanwhile.
+    /// Fails if no bridge can be created on this host. Enables IPv4 forwarding on the host; it stays enabled, because
+    /// others may rely on it meanwhile.
     pub async fn open(settings: NetworkSettings) -> Result<Self, Error> {
         blocking(move || machine::open(&settings).map(|inner| Self(Arc::new(inner)))).await
     }
 
-    /// The bridge's name, which is also the name of the table with the rules.
+    /// The name of the bridge, which is also the name of the nftables table.
     pub fn bridge(&self) -> &str {
         &self.0.bridge
     }
 
-    /// The pods' addresses.
+    /// The pod subnet.
     pub fn subnet(&self) -> Subnet {
         self.0.subnet
     }
 
-    /// The host's address towards the pods.
+    /// The address of the bridge.
     pub fn gateway(&self) -> Ipv4Addr {
         self.0.subnet.gateway()
     }
 
-    /// Why pods reach neither the world nor have ports of the host, if so.
+    /// Why masquerading and host ports are not available, if they are not.
     pub fn limits(&self) -> Option<&str> {
         self.0.limits.as_deref()
     }
 
-    /// What another firewall of this machine may do to the packets of pods, and the remedy, if it was found when this network was opened.
+    /// A firewall rule that may drop pod traffic, with the remedy, if one was found when the network was opened.
     pub fn obstacle(&self) -> Option<&str> {
         self.0.obstacle.as_deref()
     }
 
-    /// Gives a sandbox an interface and an address. May be repeated, also after a crash in the middle of it; after an error nothing is left.
+    /// Gives a sandbox an interface and an address. Idempotent, also after a crash in between; leaves nothing behind
+    /// after an error.
     pub async fn attach(
         &self,
         sandbox: &str,
@@ -133,9 +138,9 @@ impl Network {
         blocking(move || {
             let attached = inner.attach(&sandbox, &netns, &ports, Step::Published);
             if attached.is_err() {
-                // The error to tell is the first one; what is left, `reconcile` finds.
+                // Return the first error; `reconcile` finds what is left.
                 if let Err(error) = inner.detach(&sandbox) {
-                    tracing::warn!(%sandbox, %error, "a sandbox that could not be attached could not be detached either");
+                    tracing::warn!(%sandbox, %error, "detaching a sandbox after a failed attach failed too");
                 }
             }
             attached.map(|address| vec![IpAddr::V4(address)])
@@ -143,7 +148,7 @@ impl Network {
         .await
     }
 
-    /// The addresses of a sandbox; none if it is not attached.
+    /// The addresses of a sandbox; empty if it is not attached.
     pub fn addresses(&self, sandbox: &str) -> Vec<IpAddr> {
         self.0
             .addresses
@@ -154,64 +159,66 @@ impl Network {
             .collect()
     }
 
-    /// Takes a sandbox off the network. May be repeated; that the namespace or the link is gone already is no matter.
+    /// Removes a sandbox from the network. Idempotent; the namespace or the link may be gone already.
     pub async fn detach(&self, sandbox: &str) -> Result<(), Error> {
         let (inner, sandbox) = (self.0.clone(), sandbox.to_owned());
         blocking(move || inner.detach(&sandbox)).await
     }
 
-    /// Detaches every sandbox but these, removes links of ours that no sandbox has, and writes the rules anew. Returns the detached ones.
+    /// Detaches all sandboxes except `live`, removes bridge ports without a sandbox, and writes the rules again.
+    /// Returns the detached sandboxes.
     pub async fn reconcile(&self, live: &BTreeSet<String>) -> Result<Vec<String>, Error> {
         let (inner, live) = (self.0.clone(), live.clone());
         blocking(move || inner.reconcile(&live)).await
     }
 
-    /// Removes the bridge and the rules if no sandbox is attached, and says whether it did.
+    /// Removes the bridge and the rules if no sandbox is attached; returns whether it did.
     pub async fn close(&self) -> Result<bool, Error> {
         let inner = self.0.clone();
         blocking(move || inner.close()).await
     }
 
-    /// What has gone through the interface of each sandbox.
+    /// Traffic counters of each sandbox's interface.
     pub async fn usage(&self) -> Result<BTreeMap<String, InterfaceUsage>, Error> {
         let inner = self.0.clone();
         blocking(move || inner.usage()).await
     }
 }
 
-/// The name of the bridge of the node with this directory of its network, which is to be an absolute path without links.
+/// The name of the bridge for the network directory `dir`, which must be a canonical path.
 pub fn bridge(dir: &Path) -> String {
     machine::name(dir)
 }
 
-/// What another firewall of this machine may do to the packets of pods of the node with this directory of its network, and the remedy.
+/// A firewall rule on this host that may drop traffic of the network in `dir`, with the remedy.
 pub fn obstacle(dir: &Path) -> Option<String> {
-    // Before the node was ever started its bridge has no name yet.
+    // The bridge has no name before the first start of the node.
     let bridge =
         std::fs::canonicalize(dir).map_or_else(|_| "BRIDGE".to_owned(), |place| machine::name(&place));
     machine::obstacle(&bridge)
 }
 
-/// Talks to the kernel where it holds nobody up.
+/// Runs blocking netlink calls off the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Panicked("the network's thread")))
 }
 
-/// Lets clients of UDP ports find the pod that has the port now. Without it they do so after a pause, so it is no reason to fail.
+/// Removes conntrack entries of UDP host ports, so that clients reach the current pod. Without it they do after a
+/// pause, so failures are only logged.
 fn forget(ports: &[PortMapping]) {
     let udp: Vec<u16> =
         ports.iter().filter(|port| port.protocol == Protocol::Udp).map(|port| port.host_port).collect();
     if let Err(error) = conntrack::forget_udp(&udp) {
-        tracing::warn!(ports = ?udp, %error, "connections to UDP ports of the host could not be forgotten");
+        tracing::warn!(ports = ?udp, %error, "removing conntrack entries of UDP host ports failed");
     }
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// The host's end of a sandbox's pair.
+    /// The name of the host's end of a sandbox's veth pair.
     fn host_end(&self, sandbox: &str) -> String {
         format!("ve{}", machine::hash(&[self.bridge.as_bytes(), sandbox.as_bytes()], 12))
     }
@@ -235,20 +242,21 @@ impl Inner {
             return Ok(address);
         }
 
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
         let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
         let inside = namespace::inside_blocking(&namespace, Routing::open)
             .and_then(|opened| opened)
-            .map_err(Error::kernel(format!("open a socket in {}", netns.display())))?;
+            .map_err(Error::kernel(format!("open a netlink socket in {}", netns.display())))?;
         let name = self.host_end(sandbox);
         let failed = |doing: &str| Error::kernel(format!("{doing} of sandbox {sandbox}"));
 
-        let host =
-            self.pair(&routing, &inside, &namespace, &attached, bridge).map_err(failed("make the links"))?;
+        let host = self
+            .pair(&routing, &inside, &namespace, &attached, bridge)
+            .map_err(failed("create the veth pair"))?;
         if until == Step::Paired {
             return Ok(address);
         }
-        routing.hairpin(host).map_err(failed(&format!("set up the port {name}")))?;
+        routing.hairpin(host).map_err(failed(&format!("set up the bridge port {name}")))?;
         if until == Step::Hairpinned {
             return Ok(address);
         }
@@ -256,7 +264,7 @@ impl Inner {
             .link(INTERFACE)
             .and_then(|link| link.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
             .map_err(failed("find eth0"))?;
-        inside.up(eth0.index).map_err(failed("switch eth0 on"))?;
+        inside.up(eth0.index).map_err(failed("set up eth0"))?;
         inside.add_address(eth0.index, address, self.subnet).map_err(failed("set the address"))?;
         if until == Step::Addressed {
             return Ok(address);
@@ -265,10 +273,10 @@ impl Inner {
         if until == Step::Routed {
             return Ok(address);
         }
-        // Version 0 is that of no rules at all: the network was closed.
+        // Version 0 means that there are no rules: the network was closed.
         let none = {
             let mut published = self.published.lock();
-            // A bridge that had to be made anew knows nothing of them either.
+            // A bridge that was created again lacks this setting, too.
             if self.limits.is_none() && !machine::routes_loopback(&self.bridge) {
                 *published = 0;
             }
@@ -278,14 +286,14 @@ impl Inner {
             self.publish()?;
             forget(&ports);
         }
-        inside.wait(INTERFACE).map_err(failed("use eth0"))?;
-        routing.wait(&name).map_err(failed("use the links"))?;
-        // Last, because it comes up with its first port.
-        routing.wait(&self.bridge).map_err(failed("use the bridge"))?;
+        inside.wait(INTERFACE).map_err(failed("wait for eth0"))?;
+        routing.wait(&name).map_err(failed("wait for the veth pair"))?;
+        // Last, because the bridge comes up with its first port.
+        routing.wait(&self.bridge).map_err(failed("wait for the bridge"))?;
         Ok(address)
     }
 
-    /// Makes the pair, or finds the one that is there and whole. The index of the host's end.
+    /// Creates the veth pair unless a complete one exists; returns the index of the host's end.
     fn pair(
         &self,
         routing: &Routing,
@@ -317,10 +325,10 @@ impl Inner {
     }
 
     fn detach(&self, sandbox: &str) -> Result<(), Error> {
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
         let name = self.host_end(sandbox);
         if let Some(link) = routing.link(&name).map_err(Error::kernel(format!("find the link {name}")))? {
-            // The pod's end goes with it.
+            // This removes the pod's end, too.
             routing.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
         }
         let ports = self.addresses.lock().close_ports(sandbox);
@@ -344,16 +352,16 @@ impl Inner {
         for sandbox in &gone {
             self.detach(sandbox)?;
         }
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
         let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
-        // Links first: a sandbox that is attached meanwhile has its file before its link.
+        // List links before reading the addresses: an attach in progress writes its file before it creates its link.
         let links = routing.links().map_err(Error::kernel("list links"))?;
         let known: BTreeSet<String> =
             self.addresses.lock().attached().map(|attached| self.host_end(&attached.sandbox)).collect();
         for link in links.iter().filter(|link| link.master == Some(bridge) && !known.contains(&link.name)) {
             routing.delete(link.index).map_err(Error::kernel(format!("remove the link {}", link.name)))?;
         }
-        // Somebody else may have removed them.
+        // The rules may have been removed by somebody else.
         *self.published.lock() = 0;
         self.publish()?;
         Ok(gone)
@@ -369,7 +377,7 @@ impl Inner {
         machine::route_loopback(&self.bridge, false)?;
         nft::remove(&self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
         let find =
             routing.link(&self.bridge).map_err(Error::kernel(format!("find the bridge {}", self.bridge)))?;
         if let Some(bridge) = find {
@@ -386,7 +394,7 @@ impl Inner {
             let name = |attached: &Attached| (self.host_end(&attached.sandbox), attached.sandbox.clone());
             addresses.attached().map(name).collect()
         };
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
         let links = routing.links().map_err(Error::kernel("list links"))?;
         let usage = links.into_iter().filter_map(|link| {
             // What the host's end sends is what the pod receives.
@@ -402,7 +410,8 @@ impl Inner {
         Ok(usage.collect())
     }
 
-    /// Sees to it that the rules are those of now, or of later: of many that wait for their turn, the first one writes for all.
+    /// Ensures that the rules match the current addresses or later ones: of several waiting callers, the first one
+    /// writes for all.
     fn publish(&self) -> Result<(), Error> {
         if self.limits.is_some() {
             return Ok(());

@@ -1,10 +1,10 @@
-//! A container as the OCI runtime wants it: what containerd makes of the same order, where it matters.
+//! The OCI runtime spec of a container, equivalent to what containerd generates.
 //!
-//! [`spec`] computes from what is handed in and touches nothing. What has to be read is read before: users by [`user::Identity::find`]
-//! in the container's files, the machine by [`Machine::detect`], a seccomp profile by [`seccomp::read`].
+//! [`spec`] is a pure function. Its inputs are read before: users by [`user::Identity::find`] from the container's
+//! files, the host's features by [`Machine::detect`], a seccomp profile by [`seccomp::read`].
 //!
-//! Two things of a container are not in its spec, because the runtime would do them to its own caller: the score for the kernel's
-//! killer, which the shim writes, and limits of processes (rlimits), which stay as they are.
+//! Two settings are not in the spec, because the runtime would apply them to its own caller: the OOM score adjustment,
+//! which the shim writes, and rlimits, which are inherited.
 
 mod machine;
 mod mounts;
@@ -36,20 +36,20 @@ pub use self::{
 };
 use crate::cgroup::MOUNTED;
 
-/// Where the pod's things are on this machine.
+/// Paths of a pod's namespaces and files on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// The root file system, absolute.
+    /// The root filesystem, absolute.
     pub rootfs: PathBuf,
-    /// The pod's network namespace; `None` is the machine's.
+    /// The pod's network namespace; `None` means the host's.
     pub network: Option<PathBuf>,
-    /// The pod's namespace of semaphores and shared memory; `None` is the machine's.
+    /// The pod's IPC namespace; `None` means the host's.
     pub ipc: Option<PathBuf>,
-    /// The pod's namespace of the host's name; `None` is the machine's.
+    /// The pod's UTS namespace; `None` means the host's.
     pub uts: Option<PathBuf>,
-    /// The namespace of processes to join, where it is another's.
+    /// The PID namespace to join, if it is not a new one.
     pub pid: Option<PathBuf>,
-    /// The pod's shared memory.
+    /// The pod's `/dev/shm`.
     pub shm: Option<PathBuf>,
     /// The pod's `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
@@ -57,36 +57,36 @@ pub struct Places {
     pub hostname: Option<PathBuf>,
 }
 
-/// What a container is made of.
+/// The input for the spec of a container.
 #[derive(Clone, Debug)]
 pub struct Order<'a> {
     /// The container.
     pub container: &'a ContainerConfig,
     /// Its sandbox.
     pub sandbox: &'a SandboxConfig,
-    /// What its image says, where it says anything.
+    /// The config of its image, if there is one.
     pub image: Option<&'a image::Config>,
-    /// Who runs in it.
+    /// The user that its process runs as.
     pub identity: &'a Identity,
-    /// Where the pod's things are.
+    /// The paths of its pod.
     pub places: &'a Places,
-    /// Where the images are that it mounts, by the path in the container.
+    /// The directories of image volumes, by their path in the container.
     pub images: &'a BTreeMap<String, PathBuf>,
-    /// The devices that it names, in their order.
+    /// The devices of the container and their permissions.
     pub devices: &'a [(DeviceNode, String)],
-    /// The profile of system calls.
+    /// The seccomp profile.
     pub seccomp: Option<&'a LinuxSeccomp>,
-    /// The machine.
+    /// The features of this host.
     pub machine: &'a Machine,
-    /// Its cgroup, below the root of each hierarchy.
+    /// Its cgroup, relative to the root of each hierarchy.
     pub cgroup: &'a str,
-    /// The most processes that it may have; `None` is without limit.
+    /// Maximum number of processes; `None` means no limit.
     pub pids_limit: Option<i64>,
-    /// The name of the machine, which pods with its network have too.
+    /// The host name of the node, for pods on the host's network.
     pub host: &'a str,
 }
 
-/// The container of an order.
+/// Builds the spec of a container.
 pub fn spec(order: &Order<'_>) -> Result<Spec> {
     let ContainerConfig { security, .. } = order.container;
     if security.namespaces.user.is_some() {
@@ -99,7 +99,7 @@ pub fn spec(order: &Order<'_>) -> Result<Spec> {
         && !order.machine.apparmor
     {
         return Err(Error::invalid(format!(
-            "apparmor profile {profile:?} is asked for, and AppArmor is not enabled on this machine"
+            "AppArmor profile {profile:?} is requested, but AppArmor is not enabled on this host"
         )));
     }
     rights::check(order.container, order.machine)?;
@@ -128,7 +128,7 @@ pub fn spec(order: &Order<'_>) -> Result<Spec> {
 }
 
 fn unwritable(error: serde_json::Error) -> Error {
-    Error::internal("make OCI spec: a value has no place in it").caused_by(error)
+    Error::internal("build the OCI spec: a value does not fit into it").caused_by(error)
 }
 
 fn namespaces(order: &Order<'_>) -> Result<Vec<Value>> {
@@ -140,13 +140,13 @@ fn namespaces(order: &Order<'_>) -> Result<Vec<Value>> {
         (Share::Node, _) => {}
         (Share::Pod | Share::Target(_), Some(path)) => namespaces.push(joined("pid", path)),
         (Share::Pod | Share::Target(_), None) => {
-            return Err(Error::internal("make OCI spec: the processes to share have no namespace"));
+            return Err(Error::internal("build the OCI spec: the PID namespace to share is missing"));
         }
     }
     for (kind, share, place) in [
         ("network", &shares.network, &order.places.network),
         ("ipc", &shares.ipc, &order.places.ipc),
-        // The host's name goes with its network.
+        // The host name goes with the network.
         ("uts", &shares.network, &order.places.uts),
     ] {
         if *share != Share::Node
@@ -161,7 +161,7 @@ fn namespaces(order: &Order<'_>) -> Result<Vec<Value>> {
     Ok(namespaces)
 }
 
-/// The widest that a mount asks for: the runtime knows it for all of them together.
+/// The widest propagation that a mount requests: the runtime has one setting for all of them.
 fn propagation(container: &ContainerConfig) -> &'static str {
     let all = || container.mounts.iter().map(|mount| mount.propagation);
     if all().any(|one| one == Propagation::Bidirectional) {
@@ -178,7 +178,7 @@ fn read_only_paths(order: &Order<'_>) -> Vec<String> {
         return Vec::new();
     }
     let mut paths = order.container.security.read_only_paths.clone();
-    // The directory of the old hierarchies, which are in it only when it is made.
+    // The parent directory of the cgroup v1 mounts, which is only writable while they are created.
     if !order.machine.unified {
         paths.push(MOUNTED.to_owned());
     }

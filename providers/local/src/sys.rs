@@ -1,4 +1,4 @@
-//! What the kernel and the C library offer and no crate wraps.
+//! System calls that need `unsafe`.
 #![allow(unsafe_code)]
 
 pub mod fd;

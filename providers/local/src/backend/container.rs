@@ -1,4 +1,4 @@
-//! Containers: made here, run by their shims.
+//! Containers: created here, run by their shims.
 
 mod ending;
 mod making;
@@ -52,7 +52,7 @@ impl Inner {
                     tracing::warn!(
                         error = second.report(),
                         container = id,
-                        "half a container could not be taken back"
+                        "removing an incomplete container failed"
                     );
                 }
                 Err(fault::told(error.kind().clone(), error.message().to_owned()))
@@ -60,7 +60,8 @@ impl Inner {
         }
     }
 
-    /// Makes a whole container known, unless its sandbox went meanwhile: nobody would ever remove it.
+    /// Adds a complete container to the registry, unless its sandbox was stopped meanwhile: nothing would ever remove
+    /// it.
     fn enter(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
         let mut registry = self.registry.lock();
         if registry.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
@@ -75,7 +76,7 @@ impl Inner {
     pub(super) async fn start_container(self: &Arc<Self>, id: &str) -> Result<()> {
         let known = self.registry.lock().container(id)?;
         let _start = known.start.lock().await;
-        // It may have been removed while we waited.
+        // It may have been removed while we waited for the lock.
         self.registry.lock().container(id)?;
         match self.state(&known).await? {
             State::Created => {}
@@ -86,7 +87,7 @@ impl Inner {
             }
         }
         if known.record.boot != self.boot {
-            let message = "failed to create container: the machine was restarted after it was made";
+            let message = "failed to create container: the host was rebooted after the container was created";
             return Err(fault::told(Kind::Internal, message));
         }
         let launched = known.shim.start(&self.settings.program, &known.record.launch).await;
@@ -145,7 +146,7 @@ impl Inner {
         Ok(container)
     }
 
-    /// A container that runs, for what needs its process.
+    /// A running container and its PID.
     pub(super) async fn running(self: &Arc<Self>, id: &str) -> Result<(Arc<KnownContainer>, i32)> {
         let known = self.registry.lock().container(id)?;
         let state = self.state(&known).await?;
@@ -167,7 +168,7 @@ impl Inner {
     }
 }
 
-/// A state in the engine's words; one that cannot be told has none.
+/// Maps a state to the engine's; `None` and lost containers are unknown.
 pub(super) fn told_state(state: Option<&State>) -> ContainerState {
     match state {
         Some(State::Created) => ContainerState::Created,
@@ -177,7 +178,7 @@ pub(super) fn told_state(state: Option<&State>) -> ContainerState {
     }
 }
 
-/// An error of the images in the words of containers.
+/// The error for an image that is not in the store.
 pub(super) fn no_image(image: &str) -> Error {
     fault::told(Kind::NotFound, format!("failed to resolve image {image:?}: not found"))
 }

@@ -1,10 +1,10 @@
-//! What went wrong, in the words in which a kubelet's users know it.
+//! Errors with the texts that containerd and the kubelet use.
 
 use std::{io, path::Path};
 
 use vk_provider::{Error, error::Kind};
 
-/// A refusal as a gRPC client in Go prints it: there is no gRPC here, but this is how it looks on pods everywhere else.
+/// An error as a gRPC client in Go prints it. There is no gRPC here, but users know this form from other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {desc}")]
 pub(crate) struct Rpc {
@@ -12,7 +12,7 @@ pub(crate) struct Rpc {
     desc: String,
 }
 
-/// An error of this kind, with its origin as its cause.
+/// An error of this kind, whose cause has the text of a CRI runtime's error.
 pub(crate) fn told(kind: Kind, message: impl Into<String>) -> Error {
     let message = message.into();
     let code = match kind {
@@ -27,37 +27,37 @@ pub(crate) fn told(kind: Kind, message: impl Into<String>) -> Error {
     Error::new(kind, message.clone()).caused_by(Rpc { code, desc: message })
 }
 
-/// What is not there.
+/// The container does not exist.
 pub(super) fn no_container(id: &str) -> Error {
     told(Kind::NotFound, format!("an error occurred when try to find container {id:?}: not found"))
 }
 
-/// What is not there.
+/// The sandbox does not exist.
 pub(super) fn no_sandbox(id: &str) -> Error {
     told(Kind::NotFound, format!("an error occurred when try to find sandbox {id:?}: not found"))
 }
 
-/// What failed with the system.
+/// A system call failed.
 pub(super) fn system(what: &str, error: &io::Error) -> Error {
     told(Kind::Internal, format!("{what}: {}", words(error)))
 }
 
-/// The same about a path.
+/// A system call on a path failed.
 pub(super) fn at(what: &str, path: &Path, error: &io::Error) -> Error {
     system(&format!("{what} {}", path.display()), error)
 }
 
-/// An error with what was being done before it. It stays of its kind.
+/// Prefixes an error with the operation that failed; its kind stays the same.
 pub(super) fn within(what: &str, error: &Error) -> Error {
     told(error.kind().clone(), format!("{what}: {}", error.message()))
 }
 
-/// A call that took too long.
+/// A call exceeded its time limit.
 pub(super) fn overdue() -> Error {
     told(Kind::Unavailable, "context deadline exceeded")
 }
 
-/// A system's error as Go says it.
+/// The text of a system error as Go prints it.
 pub(crate) fn words(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else { return error.to_string() };
     let text = io::Error::from_raw_os_error(number).to_string();
@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_systems_error_is_said_as_go_says_it() {
+    fn system_errors_have_the_text_of_go() {
         assert_eq!(words(&io::Error::from_raw_os_error(2)), "no such file or directory");
-        assert_eq!(words(&io::Error::other("as it is")), "as it is");
+        assert_eq!(words(&io::Error::other("other text")), "other text");
     }
 
     #[test]
-    fn an_error_keeps_its_kind_and_tells_its_origin_beside() {
+    fn an_error_keeps_its_kind_and_has_the_runtimes_text_as_cause() {
         let error = within("failed to do", &no_container("x"));
         assert_eq!(*error.kind(), Kind::NotFound);
         assert_eq!(

@@ -1,12 +1,12 @@
-//! The small files of a pod.
+//! The files `resolv.conf` and `hostname` of a pod.
 
 use std::{fmt::Write as _, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
 use vk_pod_engine::backend::Dns;
 
-/// Name service in the notation of `resolv.conf`, in the order in which containerd writes it.
+/// The text of `resolv.conf`, in the order in which containerd writes it.
 pub(super) fn resolv_conf(dns: &Dns) -> String {
-    // A String takes everything.
+    // Writing to a `String` cannot fail.
     let mut text = String::new();
     if !dns.searches.is_empty() {
         let _ = writeln!(text, "search {}", dns.searches.join(" "));
@@ -20,17 +20,17 @@ pub(super) fn resolv_conf(dns: &Dns) -> String {
     text
 }
 
-/// The machine's own; empty where it has none.
+/// The host's `resolv.conf`; empty if it has none.
 pub(super) fn host_resolv_conf() -> String {
     fs::read_to_string("/etc/resolv.conf").unwrap_or_default()
 }
 
-/// Writes a file that everybody in the pod can read.
+/// Writes a file that every user in the pod can read.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::{io::Write as _, os::unix::fs::PermissionsExt};
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
     file.write_all(text.as_bytes())?;
-    // Whatever the umask is.
+    // Regardless of the umask.
     file.set_permissions(fs::Permissions::from_mode(0o644))
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_service_is_written_as_resolvers_read_it() {
+    fn resolv_conf_has_the_format_of_resolvers() {
         let dns = Dns {
             servers: vec!["10.0.0.10".into(), "1.1.1.1".into()],
             searches: vec!["a.svc".into(), "svc".into()],

@@ -1,4 +1,5 @@
-//! What an earlier process left: containers that run on, and halves of what it was making when it was killed.
+//! Recovery after a restart: reads the records of running containers and removes what the previous process left
+//! incomplete.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::{namespace, shim};
 
-/// What the kernel calls this start of the machine.
+/// The kernel's id of the current boot.
 pub(super) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -25,13 +26,14 @@ pub(super) fn boot_id() -> io::Result<String> {
 struct Found {
     sandboxes: Vec<(PathBuf, SandboxRecord)>,
     containers: Vec<(PathBuf, ContainerRecord)>,
-    /// Directories without a record, with a draft where there is one.
+    /// Sandbox directories without a record, each with its draft if there is one.
     drafts: Vec<(PathBuf, Option<SandboxRecord>)>,
+    /// Container directories without a record.
     halves: Vec<PathBuf>,
 }
 
 impl Inner {
-    /// Reads the records, and removes what has none.
+    /// Reads the records, and removes directories without one.
     pub(super) async fn adopt(self: &Arc<Self>) -> Result<()> {
         let directory = self.directory.clone();
         let found = blocking("read records", move || {
@@ -73,10 +75,10 @@ impl Inner {
             let live: BTreeSet<String> = self.registry.lock().sandboxes.keys().cloned().collect();
             match network.reconcile(&live).await {
                 Ok(freed) if !freed.is_empty() => {
-                    tracing::info!(?freed, "networks of pods that are gone were removed");
+                    tracing::info!(?freed, "removed the networks of deleted pods");
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "networks of pods that are gone could not be removed"),
+                Err(error) => tracing::warn!(%error, "removing the networks of deleted pods failed"),
             }
         }
         Ok(())
@@ -97,21 +99,21 @@ impl Inner {
     }
 }
 
-/// What cannot be removed now stays for the next start: it holds nobody up.
+/// Logs a failed removal. The next start tries again; this start goes on.
 fn tolerate(what: &str, outcome: Result<()>) {
     if let Err(error) = outcome {
-        tracing::warn!(error = error.report(), what, "what an earlier process left could not be removed");
+        tracing::warn!(error = error.report(), what, "removing the remains of a previous process failed");
     }
 }
 
-/// Ends the process that holds a pod's namespace of processes, and with it the kernel ends all in it.
+/// Kills the pause process of a sandbox; the kernel then kills all processes in its PID namespace.
 pub(super) fn end_pause(sandbox: &Path) {
     if let Some(pid) = shim::paused(sandbox).and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
-/// Removes a directory of ours with what is mounted in it.
+/// Unmounts everything below a directory of the backend and removes it.
 pub(super) fn bury(path: &Path) -> Result<()> {
     let told = |error: String| Error::internal(format!("remove {}: {error}", path.display()));
     rootfs::release(path).map_err(|error| told(error.to_string()))?;
@@ -140,13 +142,14 @@ fn find(directory: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-/// Whether a sandbox holds anything. A record that a loss of power cut off holds nothing.
+/// Whether a namespace is mounted in the sandbox. If the record was truncated by a power loss, none is.
 fn holds(path: &Path) -> bool {
     let kinds = [namespace::Kind::Net, namespace::Kind::Ipc, namespace::Kind::Uts];
     kinds.into_iter().any(|kind| namespace::pinned(path, kind))
 }
 
-/// Whether a container runs, or may run. A state that a loss of power cut off, where nothing is mounted any more, is of none.
+/// Whether a container runs, or may run. A state file that was truncated by a power loss, with no mounts left, means
+/// that it does not run.
 fn runs(path: &Path) -> bool {
     match shim::Shim::at(path).state() {
         Ok(shim::State::Created | shim::State::Exited(_)) => false,
@@ -159,7 +162,7 @@ fn runs(path: &Path) -> bool {
     }
 }
 
-/// A record that we cannot read, of something that is alive: it is not ours to remove.
+/// The error for an unreadable record of something that is alive, which must not be removed.
 fn unreadable(path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!(
         "{} cannot be read ({error}): it was written by another version, or damaged; stop what runs there and remove the directory",

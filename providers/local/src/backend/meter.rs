@@ -1,4 +1,4 @@
-//! What pods use.
+//! Resource usage of pods.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::cgroup::Usage;
 
-/// How long a look at a container's layer holds: a walk through all its files is dear.
+/// How long the measured size of a writable layer is reused: walking all its files is expensive.
 const LAYER_HOLDS: SignedDuration = SignedDuration::from_secs(60);
-/// How many files are counted at most.
+/// Maximum number of files to count.
 const MOST_FILES: u64 = 200_000;
 
-/// What a container has written, and when that was counted.
+/// The measured size of a container's writable layer.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     time: Timestamp,
@@ -35,7 +35,7 @@ impl Inner {
         };
         let mut interfaces = match &self.settings.network {
             Some(network) => network.usage().await.unwrap_or_else(|error| {
-                tracing::debug!(%error, "the pods' interfaces tell nothing");
+                tracing::debug!(%error, "reading the usage of pod interfaces failed");
                 BTreeMap::new()
             }),
             None => BTreeMap::new(),
@@ -73,7 +73,7 @@ impl Inner {
 
     fn container_usage(&self, known: &KnownContainer) -> Option<ContainerUsage> {
         let usage = known.record.launch.cgroup.as_deref().and_then(|cgroup| self.counted(cgroup));
-        // Without a cgroup it does not run, or nobody counts.
+        // Without a cgroup the container does not run, or usage is not measured.
         let usage = if self.settings.cgroups.is_some() { usage? } else { Usage::default() };
         Some(ContainerUsage {
             name: known.record.config.name.clone(),
@@ -110,7 +110,7 @@ impl Inner {
     }
 }
 
-/// Adds up a tree, without following links.
+/// Adds up the sizes in a directory tree, without following links.
 fn count(directory: &Path, bytes: &mut u64, files: &mut u64) -> Option<()> {
     use std::os::unix::fs::MetadataExt;
     let entries = fs::read_dir(directory).ok()?;

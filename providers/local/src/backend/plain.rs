@@ -1,7 +1,8 @@
-//! Pods as plain processes, where this user may do no more.
+//! Pods as plain processes, for hosts where this user cannot run containers.
 //!
-//! The program is the image's, from a directory where the image's files are all together; everything else is the machine's. Mounts
-//! are not made: the environment says where the files are. What a pod asks for and cannot have is refused with a reason.
+//! The program comes from the image, whose layers are flattened into one directory; everything else is the host's.
+//! Nothing is mounted: environment variables hold the paths of the volumes. A pod that asks for something unsupported
+//! is rejected with a reason.
 
 use std::{
     fs, io,
@@ -23,35 +24,36 @@ use crate::{
 };
 
 const WHY: &str = "this node runs pods as plain processes (level \"process\")";
-/// How many ticks the kernel counts in a second towards programs, on every machine.
+/// Clock ticks per second that the kernel reports to user space; the same on every machine.
 const TICKS: i64 = 100;
-/// How far the times of a process and of its container may be apart: the start of the machine is known to a second.
+/// Tolerated difference between the start times of a process and its container: the boot time is only known to a
+/// second.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(3);
-/// How long processes that were killed may take to go.
+/// How long killed processes may take to exit.
 const ATTEMPTS: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Refuses what a pod cannot have.
+/// Rejects a pod that needs something this level does not support.
 pub(super) fn check_sandbox(config: &SandboxConfig) -> Result<(), String> {
-    let refused = |what: &str, remedy: &str| Err(format!("{what} cannot be honoured: {WHY}; {remedy}"));
+    let refused = |what: &str, remedy: &str| Err(format!("{what} is not supported: {WHY}; {remedy}"));
     if let Some(port) = config.ports.first() {
         let what = format!("hostPort {}", port.host_port);
-        return refused(&what, "listen on the port itself, the network is the machine's");
+        return refused(&what, "let the container listen on that port: pods use the host's network");
     }
     if let Some(name) = config.sysctls.keys().next() {
         return refused(&format!("sysctl {name}"), "leave it out");
     }
     if config.security.namespaces.pid == Share::Pod {
-        return refused("shareProcessNamespace", "leave it out, all processes are the machine's");
+        return refused("shareProcessNamespace", "leave it out: pods already share the host's processes");
     }
     Ok(())
 }
 
-/// Refuses what a container cannot have.
+/// Rejects a container that needs something this level does not support.
 pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     let refused = |what: &str| {
         Err(format!(
-            "{what} of container {:?} cannot be honoured: {WHY}; leave it out, or run this pod as root elsewhere",
+            "{what} of container {:?} is not supported: {WHY}; leave it out, or run this pod on a node with level \"oci\"",
             config.name
         ))
     };
@@ -60,7 +62,7 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     if security.privileged {
         return refused("privileged");
     }
-    // An image that names no user means root, and gets this one.
+    // User 0 is accepted: images without a user mean root, and run as this user here.
     if security.user.is_some_and(|user| user != 0 && user != i64::from(uid)) {
         return refused("runAsUser");
     }
@@ -91,13 +93,13 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     if config.resources.memory_limit != 0 || config.resources.cpu_quota != 0 {
         tracing::warn!(
             container = config.name,
-            "limits of processor and memory do not hold at the level \"process\""
+            "CPU and memory limits are not enforced at level \"process\""
         );
     }
     Ok(())
 }
 
-/// The program of a container as a process: the image's, from the directory `flat`, or the machine's without one.
+/// The process of a container: a program of the image flattened in `flat`, or of the host if there is no image.
 pub(super) fn launch(
     config: &ContainerConfig,
     image: Option<&image::Config>,
@@ -135,8 +137,8 @@ pub(super) fn launch(
     Ok(ProcessLaunch { argv, env, cwd: start })
 }
 
-/// Where the mounts' files are. `VK_MOUNT_0` and so on hold the paths on this machine, `VK_MOUNT_PATH_0` those where a container
-/// would see them, and `VK_VOLUME_ETC_WEB` is where `/etc/web` is.
+/// Environment variables with the paths of the mounts: `VK_MOUNT_0` and so on hold the host paths, `VK_MOUNT_PATH_0`
+/// and so on the container paths, and `VK_VOLUME_ETC_WEB` holds the host path of `/etc/web`.
 fn places(config: &ContainerConfig) -> Vec<(String, String)> {
     let mut env = Vec::new();
     for (number, mount) in config.mounts.iter().enumerate() {
@@ -153,14 +155,14 @@ fn places(config: &ContainerConfig) -> Vec<(String, String)> {
     env
 }
 
-/// The image's folders of programs, and after them the machine's of the same names.
+/// A PATH with the image's directories, followed by the same directories of the host.
 fn inner_path(flat: &Path, folders: &str) -> String {
     let inner = folders.split(':').filter(|folder| folder.starts_with('/'));
     let inner: Vec<String> = inner.map(|folder| format!("{}{folder}", flat.display())).collect();
     [inner.join(":"), folders.to_owned()].join(":")
 }
 
-/// A program in the image, by its path or in one of its folders.
+/// Finds a program in the image, by its path or in PATH.
 fn find(flat: &Path, program: &str, folders: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return inside(flat, program);
@@ -169,7 +171,7 @@ fn find(flat: &Path, program: &str, folders: &str) -> Option<PathBuf> {
     candidates.find_map(|candidate| inside(flat, &candidate))
 }
 
-/// What a path leads to in a directory that stands for the root: links in it lead nowhere else.
+/// Resolves a path in a directory as if that were the root; links cannot leave it.
 fn inside(flat: &Path, path: &str) -> Option<PathBuf> {
     let root =
         rustix::fs::open(flat, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -179,7 +181,7 @@ fn inside(flat: &Path, path: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()
 }
 
-/// The program under the name by which it was called, which tells programs like busybox what they are.
+/// The program under the name it was called by, which matters to multi-call programs such as busybox.
 fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
     let name = Path::new(called).file_name().unwrap_or(program.as_os_str());
     if program.file_name() == Some(name) {
@@ -194,10 +196,10 @@ fn named(program: &Path, called: &str, directory: &Path) -> Result<PathBuf> {
     Ok(link)
 }
 
-/// Kills the processes of a session: what a container was whose supervisor is gone. `ticks` is the kernel's time of the leader's start, which tells
-/// it from all others; without, the time of the container's start must do.
+/// Kills the processes of a session, after the shim of the container is gone. `ticks` is the start time of the session
+/// leader in the kernel's clock, which identifies it; without it, the start time of the container has to do.
 pub(super) fn kill_session(leader: i32, started: Option<Timestamp>, ticks: Option<u64>) -> io::Result<()> {
-    // The number may be another's by now: one that began later than the container did.
+    // The PID may have been reused by a process that started after the container.
     let later = |begun: Timestamp| started.is_none_or(|started| begun.duration_since(started) > TOLERANCE);
     let another = match ticks {
         Some(ticks) => shim::start_ticks_of(leader).is_some_and(|now| now != ticks),
@@ -209,12 +211,12 @@ pub(super) fn kill_session(leader: i32, started: Option<Timestamp>, ticks: Optio
     kill_all(&format!("of session {leader}"), || session(leader))
 }
 
-/// Kills the processes of a container that are in no session of it any more, as far as their environment tells.
+/// Kills processes of a container that left its session, found by their environment.
 pub(super) fn kill_strays(id: &str) -> io::Result<()> {
     kill_all(&format!("of container {id}"), || Ok(shim::plain_strays(id)))
 }
 
-/// Kills until there is nobody left.
+/// Sends SIGKILL until no process is left.
 fn kill_all(what: &str, members: impl Fn() -> io::Result<Vec<i32>>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         let members = members()?;
@@ -226,10 +228,10 @@ fn kill_all(what: &str, members: impl Fn() -> io::Result<Vec<i32>>) -> io::Resul
         }
         std::thread::sleep(PAUSE);
     }
-    Err(io::Error::other(format!("processes {what} do not end after SIGKILL")))
+    Err(io::Error::other(format!("processes {what} do not exit after SIGKILL")))
 }
 
-/// When a process began, to a few hundredths of a second; `None` where there is none.
+/// Start time of a process, to a few hundredths of a second; `None` if it does not exist.
 fn begun(pid: i32) -> Option<Timestamp> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -246,7 +248,7 @@ fn session(leader: i32) -> io::Result<Vec<i32>> {
             continue;
         };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name is in brackets and may hold anything.
+        // The command name is in parentheses and may hold any character.
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };
         let mut fields = fields.split_whitespace();
         let dead = fields.next().is_some_and(|state| state == "Z" || state == "X");
@@ -262,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_began_after_the_container_is_not_killed_for_it() {
+    fn a_process_that_started_after_the_container_is_not_killed() {
         use std::os::unix::process::CommandExt;
         let mut other = std::process::Command::new("sleep");
         let mut other = other.arg("60").process_group(0).spawn().unwrap();
@@ -272,26 +274,26 @@ mod tests {
         kill_session(pid, Some(begun - SignedDuration::from_mins(1)), None).unwrap();
         kill_session(pid, None, None).unwrap();
         kill_session(pid, Some(begun), Some(ticks + 1)).unwrap();
-        assert!(other.try_wait().unwrap().is_none(), "it runs on");
+        assert!(other.try_wait().unwrap().is_none(), "it must keep running");
         other.kill().unwrap();
         other.wait().unwrap();
         kill_session(pid, Some(begun), Some(ticks)).unwrap();
     }
 
     #[test]
-    fn the_leader_of_a_session_is_known_by_its_ticks_whatever_the_clock_says() {
+    fn a_session_leader_is_identified_by_its_start_ticks_even_if_the_clock_was_changed() {
         let mut leader = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
         let pid = leader.id().cast_signed();
         let ticks = shim::start_ticks_of(pid).unwrap();
         let deadline = std::time::Duration::from_secs(10);
-        // It is another's session until the program has made its own.
+        // `setsid` needs a moment to create the session.
         for _ in 0..deadline.as_millis() / PAUSE.as_millis() {
             if session(pid).unwrap() == [pid] {
                 break;
             }
             std::thread::sleep(PAUSE);
         }
-        // The clock was set a year back after it had begun.
+        // As if the clock had been set back by a year after the start.
         let wrong = begun(pid).unwrap() - SignedDuration::from_hours(24 * 365);
         kill_session(pid, Some(wrong), Some(ticks)).unwrap();
         let status = leader.wait().unwrap();

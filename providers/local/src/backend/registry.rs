@@ -1,4 +1,4 @@
-//! What is there, in memory: records never change, so only states are read again.
+//! The sandboxes and containers of this node, in memory. Records never change; only container states are read again.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::shim::{Exit, Shim};
 
-/// A sandbox that is there.
+/// A sandbox of this node.
 #[derive(Debug)]
 pub(super) struct KnownSandbox {
     pub(super) record: SandboxRecord,
@@ -40,18 +40,18 @@ impl KnownSandbox {
     }
 }
 
-/// A container that is there.
+/// A container of this node.
 #[derive(Debug)]
 pub(super) struct KnownContainer {
     pub(super) record: ContainerRecord,
     pub(super) shim: Shim,
-    /// How it ended: that never changes again.
+    /// How the container exited, once it has.
     pub(super) ended: Mutex<Option<Exit>>,
-    /// Held by whoever buries a container whose shim is gone.
+    /// Held while a container whose shim is gone is cleaned up.
     pub(super) burial: tokio::sync::Mutex<()>,
-    /// Held while it is started, and by whoever must not meet a start.
+    /// Held during a start, and by operations that must exclude one.
     pub(super) start: tokio::sync::Mutex<()>,
-    /// Whether it was said already that its state cannot be told.
+    /// Whether it was logged that the container's state is unknown.
     puzzling: AtomicBool,
 }
 
@@ -68,13 +68,13 @@ impl KnownContainer {
         }
     }
 
-    /// Notes that its state cannot be told, and says whether that is news.
+    /// Marks the state as unknown; returns whether it was not marked before.
     pub(super) fn puzzles(&self) -> bool {
         !self.puzzling.swap(true, Ordering::AcqRel)
     }
 }
 
-/// Everything that is there.
+/// All sandboxes and containers of this node.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub(super) sandboxes: BTreeMap<String, Arc<KnownSandbox>>,
@@ -106,14 +106,14 @@ impl Registry {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// Whether another sandbox has its things in the same cgroup: one of the same pod.
+    /// Whether another sandbox (of the same pod) uses the same cgroup.
     pub(super) fn shares_cgroup(&self, id: &str, cgroup: &str) -> bool {
         let others = self.sandboxes.values().filter(|other| other.record.id != id);
         others.into_iter().any(|other| other.record.cgroup.as_deref() == Some(cgroup))
     }
 }
 
-/// Whether something carries these labels.
+/// Whether the labels include all of `wanted`.
 pub(super) fn carries(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -29,7 +29,7 @@ impl Inner {
         self.directory.join("sandboxes").join(id)
     }
 
-    /// Makes a sandbox. What could not be made whole is taken back.
+    /// Creates a sandbox. If a step fails, everything is removed again.
     pub(super) async fn run_sandbox(self: &Arc<Self>, config: SandboxConfig) -> Result<String> {
         self.check_sandbox(&config)?;
         let id = record::new_id();
@@ -44,7 +44,7 @@ impl Inner {
             cgroup: self.settings.cgroups.as_ref().map(|_| self.pod_cgroup(&config)),
             config,
         };
-        // What takes too long is taken back too.
+        // A timeout also removes everything again.
         let filled =
             tokio::time::timeout(self.settings.call_limit, self.fill_sandbox(&directory, &mut record));
         let outcome = filled.await.unwrap_or_else(|_| Err(fault::overdue()));
@@ -64,7 +64,7 @@ impl Inner {
                     tracing::warn!(
                         error = second.report(),
                         sandbox = id,
-                        "half a sandbox could not be taken back"
+                        "removing an incomplete sandbox failed"
                     );
                 }
                 Err(error)
@@ -93,7 +93,7 @@ impl Inner {
         {
             return Err(fault::told(
                 Kind::Unsupported,
-                "host ports need a network of the pod's own, and there is none on this node: leave `hostPort` out, or listen on \
+                "hostPort needs a pod network, and this node has none: leave `hostPort` out, or listen on \
                  that port with `hostNetwork: true`",
             ));
         }
@@ -136,7 +136,7 @@ impl Inner {
             Some(network) if own_network => {
                 let path = Namespace::Net.path(directory);
                 network.attach(&record.id, &path, &record.config.ports).await.map_err(|error| {
-                    // As a kubelet's users know it.
+                    // containerd's text.
                     let message = format!("failed to setup network for sandbox {:?}: {error}", record.id);
                     fault::told(Kind::Internal, message)
                 })?
@@ -148,15 +148,15 @@ impl Inner {
             .map_err(|error| fault::system("failed to set sysctls", &error))?;
         if record.config.security.namespaces.pid == Share::Pod {
             let join: Vec<PathBuf> = record.pins.iter().map(|name| directory.join(name)).collect();
-            shim::pause(&self.settings.program, directory, &join).await.map_err(|error| {
-                fault::system("failed to start the process that holds the pod's processes", &error)
-            })?;
+            shim::pause(&self.settings.program, directory, &join)
+                .await
+                .map_err(|error| fault::system("failed to start the pause process", &error))?;
             record.pause = true;
         }
         Ok(())
     }
 
-    /// Addresses of a pod that has the machine's network: none where it asked for that, else the machine's.
+    /// The IPs of a pod on the host's network: none if it asked for `hostNetwork`, otherwise the node's.
     fn own_ips(&self, config: &SandboxConfig) -> Vec<std::net::IpAddr> {
         if config.security.namespaces.network == Share::Node {
             Vec::new()
@@ -210,7 +210,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives the network and the namespaces back.
+    /// Removes the network and the namespaces of a sandbox.
     async fn take_down(&self, known: &KnownSandbox) -> Result<()> {
         leftover::end_pause(&known.directory);
         if let Some(network) = &self.settings.network {
@@ -264,7 +264,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether it holds what a pod needs.
+    /// Whether the namespaces and the pause process of the sandbox still exist.
     pub(super) fn sandbox_state(&self, known: &KnownSandbox) -> SandboxState {
         let record = &known.record;
         let directory = &known.directory;
@@ -297,7 +297,7 @@ impl Inner {
         })
     }
 
-    /// The network namespace of a sandbox that runs; `None` is the machine's.
+    /// The network namespace of a running sandbox; `None` means the host's.
     pub(super) fn network_namespace(&self, id: &str) -> Result<Option<PathBuf>> {
         let known = self.registry.lock().sandbox(id)?;
         if self.sandbox_state(&known) != SandboxState::Ready {

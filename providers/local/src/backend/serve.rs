@@ -1,4 +1,4 @@
-//! The backend as the engine wants it.
+//! Implements [`ContainerBackend`] for [`Local`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,11 +26,11 @@ use vk_provider::{
 use super::{Inner, Local, blocking, container::told_state, events, fault, registry::carries};
 use crate::{level::Level, namespace};
 
-/// The name that stands for the machine itself, where the operator allows it.
+/// The image name that stands for the host itself, if the operator allows it.
 const HOST: &str = "host";
 
 impl Inner {
-    /// Whether a name of an image stands for the machine itself.
+    /// Whether an image name stands for the host itself.
     pub(super) fn is_host(&self, image: &str) -> bool {
         let tagged = image.strip_suffix(":latest").unwrap_or(image);
         let plain = tagged.strip_prefix("docker.io/library/").unwrap_or(tagged);
@@ -44,7 +44,7 @@ impl Inner {
                 registry.sandboxes.values().filter(|known| carries(&known.record.config.labels, labels));
             let containers =
                 registry.containers.values().filter(|known| carries(&known.record.config.labels, labels));
-            // A container says whose it is by its sandbox.
+            // The pod of a container is that of its sandbox.
             let homes = containers.filter_map(|known| {
                 let home = registry.sandboxes.get(&known.record.sandbox)?;
                 Some((Arc::clone(known), home.record.config.pod.clone()))
@@ -80,7 +80,7 @@ impl ContainerBackend for Local {
         let settings = &self.inner.settings;
         let network = match (&settings.network, &settings.network_problem) {
             (None, Some(problem)) => {
-                format!("pods have the network of the machine: {problem}")
+                format!("pods use the host's network: {problem}")
             }
             _ => String::new(),
         };
@@ -138,7 +138,7 @@ impl ContainerBackend for Local {
         self.whole(limit, |inner| async move { inner.start_container(&id).await }).await
     }
 
-    /// Not to its end where nobody waits any more: whoever asks again with another grace must not find the old one at work.
+    /// Ends when the caller stops waiting: a second call with another grace period must not compete with the first one.
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let limit = self.inner.settings.call_limit.saturating_add(grace);
         let stop = self.inner.stop_container(id, grace);
@@ -226,7 +226,7 @@ impl ContainerBackend for Local {
             None => pull.await,
             Some(limit) => tokio::time::timeout(limit, pull).await.map_err(|_| {
                 Error::unavailable(format!(
-                    "failed to pull image {image:?}: it took longer than {limit:?} (pullTimeout)"
+                    "failed to pull image {image:?}: not finished within {limit:?} (pullTimeout)"
                 ))
             })?,
         };

@@ -1,14 +1,14 @@
-//! Whether a program needs others to be loaded with it.
+//! Detects statically linked ELF programs.
 
-/// The kind of a program header that names a loader.
+/// The type of the program header that names a loader (PT_INTERP).
 const INTERPRETER: u32 = 3;
 
-/// Whether the program runs alone: one of ELF that names no loader. What cannot be read does not.
+/// Whether this is an ELF program that names no loader. False for anything that cannot be parsed.
 pub(super) fn is_static(program: &[u8]) -> bool {
     headers(program).is_some_and(|kinds| !kinds.contains(&INTERPRETER))
 }
 
-/// The kinds of all program headers.
+/// The types of all program headers.
 fn headers(program: &[u8]) -> Option<Vec<u32>> {
     if program.get(..4)? != b"\x7fELF" {
         return None;
@@ -20,7 +20,7 @@ fn headers(program: &[u8]) -> Option<Vec<u32>> {
         let digits: Vec<u8> = if little { bytes.iter().rev().copied().collect() } else { bytes.to_vec() };
         usize::try_from(digits.iter().fold(0_u64, |sum, digit| (sum << 8) | u64::from(*digit))).ok()
     };
-    // Where the table of program headers is, how long an entry is, and how many there are.
+    // Offset of the program header table, size of an entry, and number of entries.
     let (table, size, count) = if wide {
         (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?)
     } else {

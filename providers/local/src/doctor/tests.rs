@@ -31,19 +31,19 @@ fn machine(folder: &Path) {
 }
 
 #[test]
-fn a_good_machine_has_nothing_to_complain_about() {
+fn a_host_that_meets_all_needs_has_no_warnings() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let findings = look(&Settings::default(), folder.path(), true);
-    // How full the disk is that tests write to is not theirs to say.
+    // The free space depends on the machine that runs the tests.
     let wrong = |finding: &&Finding| finding.level != Gravity::Ok && finding.what != "disk";
     assert_eq!(findings.iter().find(wrong), None, "{findings:#?}");
     assert!(about(&findings, "isolation").1.contains("level oci"));
-    assert!(about(&findings, "image store").1.contains("will be made"));
+    assert!(about(&findings, "image store").1.contains("to be created"));
 }
 
 #[test]
-fn a_machine_without_root_is_told_its_level_and_why_not_a_higher_one() {
+fn without_root_the_level_and_the_reason_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     status(folder.path(), 1000, 0);
@@ -52,11 +52,11 @@ fn a_machine_without_root_is_told_its_level_and_why_not_a_higher_one() {
     assert!(gravity == Gravity::Warning && line.contains("level process"), "{line}");
     let (gravity, line) = about(&findings, "user");
     assert!(gravity == Gravity::Warning && line.contains("-> run virtual-kubelet as root"), "{line}");
-    assert!(findings.iter().all(|finding| finding.level != Gravity::Error), "pods do run: {findings:#?}");
+    assert!(findings.iter().all(|finding| finding.level != Gravity::Error), "pods can run: {findings:#?}");
 }
 
 #[test]
-fn a_level_that_is_demanded_and_not_allowed_is_an_error() {
+fn a_configured_level_that_the_host_does_not_allow_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let demanding = Settings { level: Some(Level::Oci), ..Settings::default() };
@@ -70,13 +70,13 @@ fn a_level_that_is_demanded_and_not_allowed_is_an_error() {
 }
 
 #[test]
-fn what_pods_would_miss_is_told_beside_the_level() {
+fn missing_capabilities_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     status(folder.path(), 0, 0x1ff_ffff_ffff & !(1 << CAP_NET_ADMIN) & !(1 << CAP_SYS_RESOURCE));
     let findings = look(&Settings::default(), folder.path(), true);
     let (gravity, line) = about(&findings, "pod network");
-    assert!(gravity == Gravity::Warning && line.contains("the machine's network"), "{line}");
+    assert!(gravity == Gravity::Warning && line.contains("the host's network"), "{line}");
     let (gravity, line) = about(&findings, "OOM scores");
     assert!(gravity == Gravity::Warning && line.contains("below -5"), "{line}");
     assert_eq!(about(&findings, "resource limits").0, Gravity::Warning);
@@ -89,7 +89,7 @@ fn what_pods_would_miss_is_told_beside_the_level() {
 }
 
 #[test]
-fn a_disk_with_too_little_free_is_told() {
+fn too_little_free_disk_space_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let at = |bytes| disk(&Machine::at(folder.path(), folder.path()).with_least_space(Some(bytes))).unwrap();
@@ -99,20 +99,20 @@ fn a_disk_with_too_little_free_is_told() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_an_error() {
+fn a_directory_that_cannot_be_created_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     put(folder.path(), "state", "a file in its place");
     let findings = look(&Settings::default(), folder.path(), true);
     let (gravity, line) = about(&findings, "image store");
     assert!(
-        gravity == Gravity::Error && line.contains("is no directory") && line.contains("`imageDir`"),
+        gravity == Gravity::Error && line.contains("is not a directory") && line.contains("`imageDir`"),
         "{line}"
     );
 }
 
 #[test]
-fn a_process_in_a_service_of_systemd_is_told_how_pods_outlive_it() {
+fn a_process_in_a_systemd_service_is_told_how_pods_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let service = "/system.slice/virtual-kubelet.service";
@@ -137,7 +137,7 @@ fn a_process_in_a_service_of_systemd_is_told_how_pods_outlive_it() {
 }
 
 #[test]
-fn another_firewall_is_told_with_its_remedy_unless_pods_have_the_machines_network() {
+fn a_firewall_that_drops_pod_traffic_is_reported_unless_pods_use_the_hosts_network() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let obstacle = Some("another firewall drops (chain ip filter FORWARD): let it accept vk1");

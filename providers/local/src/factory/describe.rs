@@ -1,4 +1,4 @@
-//! What the node tells about how well its pods are kept apart.
+//! The node's labels and conditions about isolation and network.
 
 use vk_provider::{
     NodeTemplate,
@@ -7,18 +7,18 @@ use vk_provider::{
 
 use crate::level::Level;
 
-/// The label by which pods can choose, or avoid, a level.
+/// The label with the isolation level, for node selectors.
 pub(super) const ISOLATION: &str = "virtual-kubelet.io/isolation";
-/// The condition that says whether pods are kept apart.
+/// The condition that reports whether pods are isolated.
 pub(super) const ISOLATED: &str = "virtual-kubelet.io/Isolated";
-/// The condition that says whether pods have a network of their own.
+/// The condition that reports whether pods have a network of their own.
 pub(super) const NETWORKED: &str = "virtual-kubelet.io/PodNetwork";
 
-/// What there is to tell.
+/// What the node reports about isolation and network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Described {
     level: Level,
-    /// Whether pods have a network of their own.
+    /// Whether there is a pod network.
     bridged: bool,
     /// Why not, or what it cannot do.
     problem: Option<String>,
@@ -31,19 +31,19 @@ impl Described {
         Self { level, bridged, problem }
     }
 
-    /// For those who read the log.
+    /// Logs the isolation and the network of pods.
     pub(super) fn log(&self) {
-        tracing::info!(level = %self.level, "pods run on this machine");
+        tracing::info!(level = %self.level, "pods run on this host");
         match (&self.problem, self.bridged) {
             (Some(why), false) => {
-                tracing::warn!(why, "pods have the machine's network: two cannot have one port");
+                tracing::warn!(why, "pods use the host's network: two pods cannot use the same port");
             }
-            (Some(why), true) => tracing::warn!(why, "the network of pods is limited"),
+            (Some(why), true) => tracing::warn!(why, "the pod network is limited"),
             (None, _) => {}
         }
     }
 
-    /// For those who look at the node.
+    /// Sets the label and the conditions of the node.
     pub(super) fn describe(&self, node: &mut NodeTemplate) {
         node.labels.insert(ISOLATION.to_owned(), self.level.to_string());
         node.set_condition(self.isolated());
@@ -53,13 +53,13 @@ impl Described {
     fn isolated(&self) -> Condition {
         let (status, reason, message) = match self.level {
             Level::Oci => {
-                (ConditionStatus::True, "Containers", "pods have files, processes and limits of their own")
+                (ConditionStatus::True, "Containers", "pods have their own files, processes and limits")
             }
             Level::Process => (
                 ConditionStatus::False,
                 "PlainProcesses",
-                "PODS ARE PLAIN PROCESSES OF THIS MACHINE: nothing keeps them from its files, its network and each other; \
-                 run only what you would run yourself (virtual-kubelet doctor says what containers need)",
+                "PODS ARE PLAIN PROCESSES OF THIS HOST: they are not isolated from its files, its network and each other; \
+                 run only trusted pods (virtual-kubelet doctor lists what containers need)",
             ),
         };
         Condition {
@@ -72,21 +72,19 @@ impl Described {
 
     fn networked(&self) -> Condition {
         let (status, reason, message) = match (self.bridged, &self.problem) {
-            (true, None) => {
-                (ConditionStatus::True, "Bridge", "each pod has an address of its own".to_owned())
-            }
+            (true, None) => (ConditionStatus::True, "Bridge", "each pod has its own address".to_owned()),
             (true, Some(why)) => {
-                (ConditionStatus::True, "Limited", format!("each pod has an address of its own; {why}"))
+                (ConditionStatus::True, "Limited", format!("each pod has its own address; {why}"))
             }
             (false, None) => (
                 ConditionStatus::False,
                 "HostNetwork",
-                "pods have the machine's network, as configured: two cannot have one port".to_owned(),
+                "pods use the host's network, as configured: two pods cannot use the same port".to_owned(),
             ),
             (false, Some(why)) => (
                 ConditionStatus::False,
                 "HostNetwork",
-                format!("pods have the machine's network, and two cannot have one port: {why}"),
+                format!("pods use the host's network, and two pods cannot use the same port: {why}"),
             ),
         };
         Condition { kind: NETWORKED.to_owned(), status, reason: reason.to_owned(), message }

@@ -31,7 +31,7 @@ fn told(described: &Described, kind: &str) -> (ConditionStatus, String, String) 
 }
 
 #[test]
-fn a_node_of_plain_processes_says_so_loudly() {
+fn a_node_of_plain_processes_reports_it_prominently() {
     let described = Described::new(Level::Process, false, Some("no root".into()));
     let (status, reason, message) = told(&described, ISOLATED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "PlainProcesses"));
@@ -46,7 +46,7 @@ fn a_node_of_plain_processes_says_so_loudly() {
 }
 
 #[test]
-fn the_machines_network_as_a_fallback_is_seen_on_the_node() {
+fn falling_back_to_the_hosts_network_is_a_condition_of_the_node() {
     let (status, reason, message) =
         told(&Described::new(Level::Oci, false, Some("no CAP_NET_ADMIN".into())), NETWORKED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "HostNetwork"));
@@ -59,17 +59,17 @@ fn the_machines_network_as_a_fallback_is_seen_on_the_node() {
 }
 
 #[test]
-fn two_nodes_of_one_name_do_not_share_a_cgroup() {
+fn two_nodes_with_the_same_name_do_not_share_a_cgroup() {
     let settings = read(json!({}));
     let one = cgroup_root(&settings, &context(Path::new("/a"), "node"));
     assert_ne!(one, cgroup_root(&settings, &context(Path::new("/b"), "node")));
-    assert_eq!(one, cgroup_root(&settings, &context(Path::new("/a"), "node")), "it is found again");
+    assert_eq!(one, cgroup_root(&settings, &context(Path::new("/a"), "node")), "the name is stable");
     assert!(one.starts_with("/virtual-kubelet-node-"), "{one}");
     assert_eq!(cgroup_root(&read(json!({"cgroupRoot": "/x"})), &context(Path::new("/a"), "n")), "/x");
 }
 
 #[tokio::test]
-async fn only_linux_has_these_containers() {
+async fn only_linux_is_supported() {
     let folder = tempfile::tempdir().unwrap();
     let windows = Context { operating_system: "windows".to_owned(), ..context(folder.path(), "n") };
     let refused = LocalFactory::default().open(Config::Default, windows).await;
@@ -86,11 +86,11 @@ async fn plain_processes_have_no_bridge() {
     let host = networked(&read(json!({})), Level::Process, Path::new("/nonexistent")).await.ok().unwrap();
     assert!(host.network.is_none() && host.problem.is_some());
     let chosen = networked(&read(json!({"network": "host"})), Level::Oci, Path::new("/nonexistent")).await;
-    assert!(chosen.ok().unwrap().problem.is_none(), "what was asked for is no problem");
+    assert!(chosen.ok().unwrap().problem.is_none(), "a configured host network is not a problem");
 }
 
 #[test]
-fn a_directory_that_was_open_to_others_is_closed() {
+fn a_directory_that_others_could_enter_is_closed_to_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a/b");
     private(&path).unwrap();
@@ -102,7 +102,7 @@ fn a_directory_that_was_open_to_others_is_closed() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_where_nothing_is_to_be_swept() {
+async fn cleaning_up_a_node_that_never_ran_creates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     sweep(Config::Default, context(folder.path(), "n")).await.unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

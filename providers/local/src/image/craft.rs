@@ -1,4 +1,4 @@
-//! Layers and archives for tests, also such as nobody should write.
+//! Builds layers and archives for tests, including malformed ones.
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -7,18 +7,18 @@ use tar::Header;
 
 use super::Digest;
 
-/// A tar archive that is being written, without any of the care that a library would take.
+/// Builds a tar archive without any of the checks of a library.
 #[derive(Clone, Default)]
 pub(crate) struct Craft {
     bytes: Vec<u8>,
 }
 
-/// An image in parts.
+/// The parts of an image.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) config: Vec<u8>,
     pub(crate) manifest: Vec<u8>,
-    /// As they are kept in registries.
+    /// As stored in a registry.
     pub(crate) layers: Vec<Vec<u8>>,
 }
 
@@ -69,7 +69,7 @@ impl Craft {
         self.entry(b'1', path.as_bytes(), target.as_bytes(), b"", |_| {})
     }
 
-    /// What is said of the entry that follows.
+    /// Adds a PAX extension header for the next entry.
     pub(crate) fn said(self, records: &[(&str, &[u8])]) -> Self {
         let mut content = Vec::new();
         for (key, value) in records {
@@ -102,7 +102,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// This machine's architecture as images call it.
+/// This host's architecture, as images name it.
 pub(crate) fn here() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -112,7 +112,7 @@ pub(crate) fn here() -> &'static str {
 }
 
 impl Parts {
-    /// An image of layers, each as its content and as it is kept.
+    /// An image of layers, each with its content and its compressed form.
     pub(crate) fn of(layers: &[(Vec<u8>, Vec<u8>)]) -> Self {
         Self::for_machine(here(), layers)
     }
@@ -143,7 +143,7 @@ impl Parts {
         Digest::of(&self.manifest)
     }
 
-    /// All that is named by its sum.
+    /// All blobs by digest.
     pub(crate) fn blobs(&self) -> BTreeMap<Digest, Vec<u8>> {
         [&self.config, &self.manifest]
             .into_iter()
@@ -157,7 +157,7 @@ pub(crate) fn descriptor(kind: &str, content: &[u8]) -> Value {
     json!({"mediaType": kind, "digest": Digest::of(content), "size": content.len()})
 }
 
-/// An OCI image layout of images and what they are called.
+/// An OCI image layout with named images.
 pub(crate) fn layout(images: &[(&str, &Parts)]) -> Vec<u8> {
     let mut craft = Craft::new().file("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#);
     let mut entries = Vec::new();
@@ -176,13 +176,13 @@ pub(crate) fn layout(images: &[(&str, &Parts)]) -> Vec<u8> {
     craft.file("index.json", json!({"schemaVersion": 2, "manifests": entries}).to_string()).bytes()
 }
 
-/// What `docker save` writes.
+/// An archive as `docker save` writes it.
 pub(crate) fn saved(name: &str, parts: &Parts) -> Vec<u8> {
     let mut craft = Craft::new();
     let mut layers = Vec::new();
     for (number, layer) in parts.layers.iter().enumerate() {
         craft = craft.file(&format!("{number}/layer.tar"), layer);
-        // Written once, and linked to from where it is looked for.
+        // The layer is written once, and linked from the place where it is expected.
         craft = craft.symlink(&format!("l{number}/layer.tar"), &format!("../{number}/layer.tar"));
         layers.push(format!("l{number}/layer.tar"));
     }

@@ -1,4 +1,4 @@
-//! Images from archives: an OCI image layout, or what `docker save` writes; as tar, compressed or not.
+//! Imports images from archives: an OCI image layout or the output of `docker save`, as tar, compressed or not.
 
 mod spool;
 
@@ -15,12 +15,12 @@ use super::{
     unpack::Expected,
 };
 
-/// Where names of images are written in an OCI layout: whole, and as some tools write it.
+/// Annotations with the image name in an OCI layout: the full name, and the form that some tools write.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
-/// As many choices may lead to each other.
+/// Maximum nesting of indexes.
 const MOST_INDEXES: usize = 4;
 
-/// An image of an archive.
+/// An image in an archive.
 struct Found {
     names: Vec<String>,
     config: Vec<u8>,
@@ -28,7 +28,7 @@ struct Found {
     manifest: Option<Vec<u8>>,
 }
 
-/// What `docker save` says of an image.
+/// An entry of `manifest.json` as `docker save` writes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -40,8 +40,8 @@ struct Saved {
 }
 
 impl Store {
-    /// Takes in the images of an archive that are for this machine. They are called as the archive says, or, where names are given,
-    /// by those; then the archive must hold one image. Nothing of an archive that is refused stays. Blocks.
+    /// Imports the images of an archive that are for this platform. They get the names in the archive, or the given
+    /// ones; then the archive must contain a single image. If the import fails, nothing is kept. Blocks.
     pub fn import<R: Read>(self: &Arc<Self>, archive: R, names: &[String]) -> Result<Vec<Stored>> {
         let names: Vec<String> = names
             .iter()
@@ -50,7 +50,7 @@ impl Store {
                 match name.digest() {
                     None => Ok(name.kept()),
                     Some(_) => {
-                        Err(Error::invalid(format!("cannot call an image {name}: a digest is no name")))
+                        Err(Error::invalid(format!("cannot name an image {name}: a digest is not a name")))
                     }
                 }
             })
@@ -73,20 +73,20 @@ impl Store {
             saved(&spool)?
         } else {
             return Err(Error::invalid(
-                "this is no archive of images: it has neither index.json (OCI image layout) nor manifest.json (docker save)",
+                "not an image archive: it has neither index.json (OCI image layout) nor manifest.json (docker save)",
             ));
         };
         if !names.is_empty() {
             let [only] = &mut found[..] else {
                 let count = found.len();
                 return Err(Error::invalid(format!(
-                    "the archive holds {count} images, and a name was given for one: import it without a name"
+                    "the archive contains {count} images, but names were given for one: import it without a name"
                 )));
             };
             only.names = names.to_vec();
         }
         if let Some(index) = found.iter().position(|image| image.names.is_empty()) {
-            return Err(Error::invalid(format!("image {index} of the archive has no name: give one")));
+            return Err(Error::invalid(format!("image {index} of the archive has no name: specify one")));
         }
         found.into_iter().map(|image| self.import_one(intake, image)).collect()
     }
@@ -100,7 +100,7 @@ impl Store {
             return Err(Error::new(
                 Kind::NotFound,
                 format!(
-                    "{name} is for {os}/{architecture}, and this machine is {machine}: no match for platform in manifest {id}: not found"
+                    "{name} is for {os}/{architecture}, but this host is {machine}: no match for platform in manifest {id}: not found"
                 ),
             ));
         }
@@ -127,9 +127,9 @@ fn layout(spool: &Spool) -> Result<Vec<Found>> {
     let digest = Digest::of(&index);
     let Document::Index(entries) = Document::parse(&index).map_err(|error| error.within("index.json"))?
     else {
-        return Err(Error::corrupt("index.json is no index"));
+        return Err(Error::corrupt("index.json is not an index"));
     };
-    // Entries of one name are one image for several machines, and so are those without.
+    // Entries with the same name, or without one, are one image for several platforms.
     let mut groups: BTreeMap<Option<String>, Vec<Descriptor>> = BTreeMap::new();
     for entry in entries {
         let annotations = entry.annotations.as_ref();
@@ -138,7 +138,7 @@ fn layout(spool: &Spool) -> Result<Vec<Found>> {
         groups.entry(name).or_default().push(entry);
     }
     if groups.is_empty() {
-        return Err(Error::invalid("the archive holds no image"));
+        return Err(Error::invalid("the archive contains no image"));
     }
     if groups.len() > 1 && groups.get(&None).is_some_and(|group| group.iter().all(is_attachment)) {
         groups.remove(&None);
@@ -146,7 +146,7 @@ fn layout(spool: &Spool) -> Result<Vec<Found>> {
     let mut found: BTreeMap<Digest, Found> = BTreeMap::new();
     for (name, group) in groups {
         let (digest, raw, manifest) = chosen(spool, &group, &digest)?;
-        // One image under several names.
+        // The same image with several names.
         if let Some(known) = found.get_mut(&digest) {
             known.names.extend(name);
             continue;
@@ -163,12 +163,12 @@ fn layout(spool: &Spool) -> Result<Vec<Found>> {
     Ok(found.into_values().collect())
 }
 
-/// What belongs to an image and is none.
+/// Whether an entry is an attestation, not an image.
 fn is_attachment(entry: &Descriptor) -> bool {
     entry.platform.as_ref().is_some_and(|platform| platform.os == "unknown")
 }
 
-/// The best of a group for this machine.
+/// The best entry of a group for this platform.
 fn chosen(spool: &Spool, group: &[Descriptor], index: &Digest) -> Result<(Digest, Vec<u8>, Manifest)> {
     let machine = Machine::here();
     let mut group = group.to_vec();
@@ -181,16 +181,16 @@ fn chosen(spool: &Spool, group: &[Descriptor], index: &Digest) -> Result<(Digest
             Document::Index(entries) => (group, index) = (entries, digest),
         }
     }
-    Err(Error::corrupt(format!("more than {MOST_INDEXES} indexes lead to each other")))
+    Err(Error::corrupt(format!("more than {MOST_INDEXES} nested indexes")))
 }
 
-/// The images of what `docker save` writes.
+/// The images of a `docker save` archive.
 fn saved(spool: &Spool) -> Result<Vec<Found>> {
     let manifest = spool.document("manifest.json")?;
     let images: Vec<Saved> = serde_json::from_slice(&manifest)
-        .map_err(|why| Error::corrupt(format!("manifest.json cannot be read: {why}")))?;
+        .map_err(|why| Error::corrupt(format!("parse manifest.json: {why}")))?;
     if images.is_empty() {
-        return Err(Error::invalid("the archive holds no image"));
+        return Err(Error::invalid("the archive contains no image"));
     }
     images
         .into_iter()

@@ -1,4 +1,4 @@
-//! What an image consists of, as registries and archives say it.
+//! Image manifests and indexes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{
     platform::{Machine, Platform},
 };
 
-/// What is asked for at registries.
+/// Media types to request from registries.
 pub(crate) const ACCEPTED: [&str; 4] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -18,7 +18,7 @@ pub(crate) const ACCEPTED: [&str; 4] = [
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
-/// Content that is somewhere else.
+/// A reference to content.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -32,16 +32,16 @@ pub(crate) struct Descriptor {
     pub(crate) annotations: Option<BTreeMap<String, String>>,
 }
 
-/// An image, or a choice of images.
+/// A manifest or an index.
 #[derive(Clone, Debug)]
 pub(crate) enum Document {
-    /// One.
+    /// A single image.
     Image(Manifest),
-    /// One per kind of machine.
+    /// One entry per platform.
     Index(Vec<Descriptor>),
 }
 
-/// One image.
+/// The manifest of an image.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
@@ -62,7 +62,7 @@ struct Raw {
     manifests: Option<Vec<Descriptor>>,
 }
 
-/// What an image is made of: its configuration, and its layers as they lie on each other.
+/// The config and the layers of an image to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) id: Digest,
@@ -73,9 +73,9 @@ pub(crate) struct Plan {
 /// A layer of a [`Plan`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layer {
-    /// The sum of its content.
+    /// The digest of its content (diff id).
     pub(crate) diff: Digest,
-    /// The sum that stands for it and all below it.
+    /// The chain id: identifies it together with all layers below.
     pub(crate) chain: Digest,
 }
 
@@ -84,13 +84,15 @@ pub(crate) struct Layer {
 impl Document {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let raw: Raw = serde_json::from_slice(bytes)
-            .map_err(|why| Error::corrupt(format!("the manifest cannot be read: {why}")))?;
+            .map_err(|why| Error::corrupt(format!("parse the manifest: {why}")))?;
         if raw.schema_version != 2 {
             let version = raw.schema_version;
-            return Err(Error::corrupt(format!("a manifest of schema {version}, and only 2 is supported")));
+            return Err(Error::corrupt(format!(
+                "manifest schema version {version} is not supported, only 2"
+            )));
         }
         match (raw.config, raw.layers, raw.manifests) {
-            // Both at once would be one image for us and another one for somebody else.
+            // A document with both could be a different image for another client.
             (Some(config), layers, None) => {
                 let layers = layers.unwrap_or_default();
                 layers.iter().try_for_each(readable)?;
@@ -98,24 +100,24 @@ impl Document {
             }
             (None, None, Some(manifests)) => Ok(Self::Index(manifests)),
             _ => Err(Error::corrupt(format!(
-                "a manifest of type {:?} that is neither an image nor an index",
+                "a manifest of type {:?} is neither an image nor an index",
                 raw.media_type
             ))),
         }
     }
 }
 
-/// Whether a layer can be one of a file system: manifests have other things too, from charts to signatures.
+/// Rejects layers that are not filesystem layers: registries also hold charts and signatures.
 fn readable(layer: &Descriptor) -> Result<()> {
     let kind = layer.media_type.as_str();
     let archive = kind.is_empty() || kind.contains(".tar");
     if archive && !kind.ends_with("+encrypted") {
         return Ok(());
     }
-    Err(Error::corrupt(format!("a layer of type {kind:?}: this is no image that can be run")))
+    Err(Error::corrupt(format!("a layer has type {kind:?}: this is not a container image")))
 }
 
-/// The best of a choice for this machine: one that says nothing about machines may be for all.
+/// The best entry for this platform. Entries without a platform come last.
 pub(crate) fn choose<'a>(choice: &'a [Descriptor], machine: &Machine) -> Option<&'a Descriptor> {
     choice
         .iter()
@@ -126,12 +128,12 @@ pub(crate) fn choose<'a>(choice: &'a [Descriptor], machine: &Machine) -> Option<
             };
             Some((rank, entry))
         })
-        // The first one of the best.
+        // The first of the best ones.
         .min_by_key(|(rank, _)| *rank)
         .map(|(_, entry)| entry)
 }
 
-/// That an image is not for this machine, as containerd says it.
+/// The image is not for this platform; the text is containerd's.
 pub(crate) fn no_match(digest: &Digest) -> Error {
     Error::new(
         Kind::NotFound,
@@ -142,27 +144,27 @@ pub(crate) fn no_match(digest: &Digest) -> Error {
 // === impl Plan ===
 
 impl Plan {
-    /// Reads the configuration of an image with so many layers, and for which machines it is.
+    /// Parses the config of an image with this number of layers; also returns its platform.
     pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &Limits) -> Result<(Self, Platform)> {
         let read = parse_config(&config)?;
         let platform: Platform = serde_json::from_slice(&config)
-            .map_err(|why| Error::corrupt(format!("the configuration cannot be read: {why}")))?;
+            .map_err(|why| Error::corrupt(format!("parse the image config: {why}")))?;
         let diffs = read
             .rootfs()
             .diff_ids()
             .iter()
             .map(|diff| diff.parse())
             .collect::<Result<Vec<Digest>>>()
-            .map_err(|error| error.within("the configuration's diff ids"))?;
+            .map_err(|error| error.within("the diff ids of the image config"))?;
         if diffs.len() != layers {
             return Err(Error::corrupt(format!(
-                "the image has {layers} layers, and {} by its configuration",
+                "the manifest has {layers} layers, but the image config has {}",
                 diffs.len()
             )));
         }
         if layers > limits.layers {
             return Err(Error::corrupt(format!(
-                "the image has {layers} layers; the most that can be mounted is {}",
+                "the image has {layers} layers; the maximum that can be mounted is {}",
                 limits.layers
             )));
         }
@@ -180,8 +182,7 @@ impl Plan {
 }
 
 pub(crate) fn parse_config(bytes: &[u8]) -> Result<ImageConfiguration> {
-    serde_json::from_slice(bytes)
-        .map_err(|why| Error::corrupt(format!("the configuration cannot be read: {why}")))
+    serde_json::from_slice(bytes).map_err(|why| Error::corrupt(format!("parse the image config: {why}")))
 }
 
 #[cfg(test)]
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_for_this_machine_is_chosen_and_an_attestation_never() {
+    fn the_entry_for_this_platform_is_chosen_and_never_an_attestation() {
         let here = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_two_things_or_none_is_refused() {
+    fn a_document_that_is_ambiguous_or_malformed_is_rejected() {
         for wrong in [
             json!({"schemaVersion": 2}),
             json!({"schemaVersion": 1, "name": "old"}),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_and_diff_ids_must_be_as_many() {
+    fn the_number_of_layers_and_diff_ids_must_match() {
         let config = json!({"architecture": "amd64", "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [Digest::of(b"a"), Digest::of(b"b")]}});
         let config = config.to_string().into_bytes();
@@ -243,10 +244,13 @@ mod tests {
         assert_eq!(plan.id, Digest::of(&config));
         assert_eq!(plan.layers[1].chain, Digest::chain(Some(Digest::of(b"a")), Digest::of(b"b")));
         let error = Plan::new(config.clone(), 1, &Limits::default()).unwrap_err();
-        assert_eq!(error.message(), "the image has 1 layers, and 2 by its configuration");
+        assert_eq!(error.message(), "the manifest has 1 layers, but the image config has 2");
         let few = Limits { layers: 1, ..Limits::default() };
         assert!(
-            Plan::new(config, 2, &few).unwrap_err().message().contains("the most that can be mounted is 1")
+            Plan::new(config, 2, &few)
+                .unwrap_err()
+                .message()
+                .contains("the maximum that can be mounted is 1")
         );
     }
 }

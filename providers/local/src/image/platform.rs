@@ -1,8 +1,8 @@
-//! Which of an image's variants this machine runs.
+//! Platforms of images, and which of them this host can run.
 
 use serde::Deserialize;
 
-/// For which machines something is, as manifests say it.
+/// The platform of an image, as in manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Platform {
     #[serde(default)]
@@ -13,7 +13,7 @@ pub(crate) struct Platform {
     pub(crate) variant: Option<String>,
 }
 
-/// What a machine runs, best first.
+/// The platforms that a host runs, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     choices: Vec<(&'static str, String)>,
@@ -22,14 +22,14 @@ pub(crate) struct Machine {
 // === impl Machine ===
 
 impl Machine {
-    /// The one that we are on.
+    /// The platforms of this host.
     pub(crate) fn here() -> Self {
         Self::new(std::env::consts::ARCH, level())
     }
 
-    /// A machine of this architecture, by Rust's name for it. The level counts the generations of x86-64.
+    /// The platforms of an architecture, given by Rust's name. `level` is the x86-64 microarchitecture level.
     fn new(architecture: &str, level: u8) -> Self {
-        // What containerd accepts too: older variants, and the 32-bit programs that most such machines run.
+        // As in containerd: includes older variants, and 32-bit programs where most hosts run them.
         let variants = |range: std::ops::RangeInclusive<u8>| {
             range.rev().map(|variant| format!("v{variant}")).collect::<Vec<_>>()
         };
@@ -52,13 +52,13 @@ impl Machine {
             "loongarch64" => plain("loong64"),
             "riscv64" => plain("riscv64"),
             "s390x" => plain("s390x"),
-            // Nothing that images are known for; nothing is chosen then.
+            // Unknown to images: nothing matches.
             _ => Vec::new(),
         };
         Self { choices }
     }
 
-    /// How well something fits, 0 best; `None` where it does not.
+    /// How well a platform matches, 0 is best; `None` if it does not.
     pub(crate) fn rank(&self, platform: &Platform) -> Option<usize> {
         if platform.os != "linux" {
             return None;
@@ -69,7 +69,7 @@ impl Machine {
             "i386" | "i686" => "386",
             other => other,
         };
-        // What is not said has a usual meaning.
+        // Default variants.
         let variant = match (architecture, platform.variant.as_deref().unwrap_or_default()) {
             ("amd64", "v1") => "",
             ("arm64", "" | "8") => "v8",
@@ -79,7 +79,7 @@ impl Machine {
         self.choices.iter().position(|(name, kind)| *name == architecture && kind == variant)
     }
 
-    /// What it is called in messages.
+    /// The name for messages.
     pub(crate) fn name(&self) -> String {
         match self.choices.iter().find(|(name, variant)| variant.is_empty() || *name == "arm64") {
             Some((name, _)) => format!("linux/{name}"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_variant_that_the_machine_has_fits_best() {
+    fn the_highest_supported_variant_is_preferred() {
         let machine = Machine::new("x86_64", 3);
         let rank = |variant| machine.rank(&platform("amd64", variant));
         assert_eq!(rank("v4"), None);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_runs_its_own_and_older_variants() {
+    fn arm64_also_runs_32_bit_variants() {
         let machine = Machine::new("aarch64", 1);
         assert_eq!(machine.rank(&platform("arm64", "")), Some(0));
         assert_eq!(machine.rank(&platform("arm64", "v8")), Some(0));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn other_systems_and_attestations_never_fit() {
+    fn other_operating_systems_and_attestations_never_match() {
         let machine = Machine::here();
         assert!(!machine.choices.is_empty());
         assert_eq!(machine.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);

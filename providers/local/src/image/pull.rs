@@ -1,4 +1,4 @@
-//! Images from registries.
+//! Pulls images from registries.
 
 mod clients;
 mod fault;
@@ -28,28 +28,29 @@ use super::{
     unpack::{Expected, Unpacked},
 };
 
-/// How often a layer is asked for.
+/// How often a layer is requested.
 const ATTEMPTS: u32 = 3;
-/// As many choices may lead to each other.
+/// Maximum nesting of indexes.
 const MOST_INDEXES: usize = 4;
-/// How many layers of an image are asked for at once.
+/// Number of layers of an image that are downloaded concurrently.
 const AT_ONCE: usize = 3;
-/// Parts of a layer that wait to be unpacked.
+/// Number of chunks of a layer that wait to be unpacked.
 const AHEAD: usize = 16;
 
-/// What a name leads to.
+/// The result of resolving a name.
 struct Resolved {
     login: Login,
-    /// What the registry has under the name: the image, or a choice of images.
+    /// The digest that the registry has for the name: of a manifest or an index.
     digest: Digest,
-    /// The image for this machine, as it is written.
+    /// The raw manifest for this platform.
     raw: Vec<u8>,
     manifest: Manifest,
 }
 
 impl Store {
-    /// Pulls an image, with credentials or anonymously, and keeps it under its name. Layers that are there are not asked for again; the
-    /// registry is asked for the image in any case, so that nobody gets one by this who may not have it. Dropping the call ends it.
+    /// Pulls an image, with credentials or anonymously, and stores it under its name. Layers in the store are not
+    /// downloaded again, but the registry is always asked for the manifest, so that a caller without access to the
+    /// image cannot get it. Dropping the future cancels the pull.
     pub async fn pull(
         self: &Arc<Self>,
         image: &str,
@@ -64,7 +65,7 @@ impl Store {
             Ok((pulled, bytes)) => {
                 tracing::info!(image = %name, id = pulled.id, bytes, milliseconds, "pulled an image");
             }
-            Err(error) => tracing::info!(image = %name, %error, milliseconds, "could not pull an image"),
+            Err(error) => tracing::info!(image = %name, %error, milliseconds, "pulling an image failed"),
         }
         result.map(|(pulled, _)| pulled)
     }
@@ -86,7 +87,7 @@ impl Store {
         let store = Arc::clone(self);
         let intake = Arc::new(blocking(move || Intake::new(&store)).await.map_err(unpacking)?);
         let result = Box::pin(self.take_in(name, &resolved, &intake, plan)).await.map_err(unpacking);
-        // Nothing of a pull that failed stays, but what a better network lets us go on with.
+        // Layers of a failed pull are removed, unless the network failed: a retry can use them.
         let keep = result.as_ref().err().is_none_or(|error| error.kind() == Kind::Unavailable);
         let store = Arc::clone(self);
         blocking(move || {
@@ -98,13 +99,13 @@ impl Store {
         Ok((Pulled { id: id.to_string(), reference: name.with_digest(&resolved.digest) }, bytes))
     }
 
-    /// Finds the image for this machine.
+    /// Finds the manifest for this platform.
     async fn resolve(&self, name: &Name, credentials: Option<&PullCredentials>) -> Result<Resolved> {
         let image = name.reference();
         let mut login = self.clients.login(image, credentials)?;
         let mut answer = login.client.pull_manifest_raw(image, &login.auth, &ACCEPTED).await;
         if answer.as_ref().is_err_and(fault::is_denied) && login.used {
-            // A token may be too old by now.
+            // A token may have expired.
             self.clients.forget(&login);
             login = self.clients.login(image, credentials)?;
             answer = login.client.pull_manifest_raw(image, &login.auth, &ACCEPTED).await;
@@ -118,7 +119,7 @@ impl Store {
         let digest = Digest::of(&raw);
         if let Some(said) = name.digest().filter(|said| *said != digest) {
             return Err(
-                step.failed(Error::corrupt(format!("the manifest is {digest}, and should be {said}")))
+                step.failed(Error::corrupt(format!("the manifest has digest {digest} instead of {said}")))
             );
         }
         let machine = Machine::here();
@@ -127,7 +128,7 @@ impl Store {
                 Document::Image(manifest) => return Ok(Resolved { login, digest, raw, manifest }),
                 Document::Index(choice) => {
                     let chosen = choose(&choice, &machine).ok_or_else(|| {
-                        tracing::debug!(image = %name, machine = machine.name(), "not for this machine");
+                        tracing::debug!(image = %name, machine = machine.name(), "no manifest for this platform");
                         no_match(&digest)
                     })?;
                     let reference = image.clone_with_digest(chosen.digest.to_string());
@@ -135,23 +136,23 @@ impl Store {
                     raw = answer.map_err(|error| step.fault(&error))?.0.to_vec();
                     if Digest::of(&raw) != chosen.digest {
                         let said = chosen.digest;
-                        return Err(
-                            step.failed(Error::corrupt(format!("the manifest {said} is another one")))
-                        );
+                        return Err(step.failed(Error::corrupt(format!(
+                            "the manifest {said} does not match its digest"
+                        ))));
                     }
                 }
             }
         }
-        Err(step.failed(Error::corrupt(format!("more than {MOST_INDEXES} indexes lead to each other"))))
+        Err(step.failed(Error::corrupt(format!("more than {MOST_INDEXES} nested indexes"))))
     }
 
-    /// The configuration of an image.
+    /// Downloads the image config.
     async fn config(&self, name: &Name, resolved: &Resolved) -> Result<Vec<u8>> {
         let descriptor = &resolved.manifest.config;
         let most = self.settings.limits.document_bytes;
         if descriptor.size > most {
             let size = descriptor.size;
-            return Err(Error::corrupt(format!("a configuration of {size} bytes; the most is {most}")));
+            return Err(Error::corrupt(format!("the image config has {size} bytes; the maximum is {most}")));
         }
         let step = Step::copy();
         let mut stream =
@@ -160,16 +161,19 @@ impl Store {
         while let Some(part) = stream.stream.try_next().await.map_err(|error| step.broken(&error))? {
             config.extend_from_slice(&part);
             if config.len() as u64 > descriptor.size {
-                return Err(Error::corrupt("the configuration is larger than the manifest says"));
+                return Err(Error::corrupt("the image config is larger than the manifest says"));
             }
         }
         if Digest::of(&config) != descriptor.digest {
-            return Err(Error::corrupt(format!("the configuration {} is another one", descriptor.digest)));
+            return Err(Error::corrupt(format!(
+                "the image config {} does not match its digest",
+                descriptor.digest
+            )));
         }
         Ok(config)
     }
 
-    /// Brings the layers that are missing, and writes the image down. Returns its id, and how many bytes came.
+    /// Downloads the missing layers and records the image. Returns its id and the number of downloaded bytes.
     async fn take_in(
         self: &Arc<Self>,
         name: &Name,
@@ -186,7 +190,7 @@ impl Store {
                 .map(|number| self.layer_of(name, resolved, intake, &plan, number))
                 .buffered(AT_ONCE);
             futures::pin_mut!(layers);
-            // In order, because each is laid upon those below it.
+            // In order, because each layer builds on those below.
             while let Some((number, unpacked)) = layers.try_next().await? {
                 bytes += unpacked.read;
                 let (intake, plan) = (Arc::clone(intake), Arc::clone(&plan));
@@ -203,8 +207,8 @@ impl Store {
         Ok((id, bytes))
     }
 
-    /// The layers that are to be brought, each with the right to do it. Who else brings one is waited for: from the lowest one up, so
-    /// that no two wait for each other.
+    /// The missing layers, each with a lock on it. Layers that another pull is downloading are waited for, from the
+    /// lowest one up, so that two pulls cannot deadlock.
     async fn missing(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
@@ -222,7 +226,7 @@ impl Store {
         Ok(missing)
     }
 
-    /// Brings one layer and unpacks it meanwhile.
+    /// Downloads and unpacks a layer.
     async fn layer_of(
         &self,
         name: &Name,
@@ -243,7 +247,7 @@ impl Store {
         let unpacked = loop {
             match self.attempt(name, resolved, intake, number, expected).await {
                 Err(error) if error.kind() == Kind::Unavailable && attempt < ATTEMPTS => {
-                    tracing::debug!(image = %name, layer = %descriptor.digest, %error, attempt, "asking again");
+                    tracing::debug!(image = %name, layer = %descriptor.digest, %error, attempt, "downloading a layer failed, trying again");
                     sleep(Duration::from_secs(attempt.into())).await;
                     attempt += 1;
                 }
@@ -279,7 +283,7 @@ impl Store {
                     None => Part::End,
                 };
                 let last = !matches!(part, Part::Bytes(_));
-                // Who unpacks has given up: it says why.
+                // The unpacker has failed and returns the error.
                 if sender.send(part).await.is_err() || last {
                     break;
                 }
@@ -289,7 +293,7 @@ impl Store {
     }
 }
 
-/// Asks for content. Addresses elsewhere, which a manifest may name, are not gone to.
+/// Requests a blob. Foreign URLs in the manifest are not used.
 async fn blob(
     client: &Client,
     name: &Name,
@@ -298,13 +302,13 @@ async fn blob(
     client.pull_blob_stream(name.reference(), descriptor.digest.to_string().as_str()).await
 }
 
-/// Does on a thread what waits for the disk.
+/// Runs blocking work off the async threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(Error::new(Kind::Unavailable, format!("given up: {error}"))),
+            Err(error) => Err(Error::new(Kind::Unavailable, format!("cancelled: {error}"))),
         },
     }
 }

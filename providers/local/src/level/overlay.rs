@@ -1,4 +1,5 @@
-//! Whether files can be laid over others here. The kernel may know how and still refuse: not every file system can be the upper one.
+//! Whether an overlay can be mounted here. The kernel may support overlays and still reject this filesystem as the
+//! upper one.
 
 use std::{
     fs, io,
@@ -13,16 +14,16 @@ use vk_pod_engine::machine::Machine;
 
 use super::Need;
 
-/// Tries whether an overlay can be made in a directory.
+/// Tests whether an overlay can be created in a directory.
 pub type Trial<'a> = dyn Fn(&Path) -> io::Result<()> + 'a;
 
-/// Makes an overlay whose files are in this directory, without mounting it anywhere, and leaves nothing.
+/// Creates an overlay in this directory without mounting it, and removes everything again.
 pub fn try_overlay(directory: &Path) -> io::Result<()> {
     let scratch = Scratch::below(directory)?;
     let part = |name: &str| -> io::Result<String> {
         let path = scratch.0.join(name);
         fs::create_dir(&path)?;
-        path.into_os_string().into_string().map_err(|_| io::Error::other("its path is no text"))
+        path.into_os_string().into_string().map_err(|_| io::Error::other("its path is not valid UTF-8"))
     };
     let (lower, upper, work) = (part("lower")?, part("upper")?, part("work")?);
     let made = || -> rustix::io::Result<()> {
@@ -33,7 +34,7 @@ pub fn try_overlay(directory: &Path) -> io::Result<()> {
         fsconfig_create(&overlay)
     };
     match made() {
-        // A kernel before 5.2 cannot be asked this way.
+        // Kernels before 5.2 lack this system call.
         Err(Errno::NOSYS) => Ok(()),
         made => Ok(made?),
     }
@@ -44,28 +45,28 @@ pub(super) fn need(machine: &Machine, is_root: bool, trial: &Trial<'_>, storage:
     let known = machine.read("proc/filesystems").unwrap_or_default();
     let known = known.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
     if !is_root {
-        let found = if known { "the kernel has it" } else { "not tried: that needs root" };
+        let found = if known { "supported by the kernel" } else { "not tested: that needs root" };
         return Need::met(what, found);
     }
-    // What is not made yet will be made in the next directory above that is there.
+    // A storage directory that does not exist yet will be created below its nearest existing ancestor.
     let there = storage.ancestors().find(|path| path.is_dir()).unwrap_or_else(|| Path::new("/"));
     match trial(there) {
-        Ok(()) => Need::met(what, format!("can be made in {}", there.display())),
-        // A module that is not loaded yet is not in the list, and the trial would have loaded it.
+        Ok(()) => Need::met(what, format!("can be mounted in {}", there.display())),
+        // A module that is not loaded is not listed, but the test would have loaded it.
         Err(_) if !known => Need::unmet(
             what,
-            "the kernel has none",
+            "not supported by the kernel",
             "load its module: modprobe overlay, or boot a kernel that has it",
         ),
         Err(error) => Need::unmet(
             what,
-            format!("cannot be made in {}: {error}", there.display()),
+            format!("cannot be mounted in {}: {error}", there.display()),
             "put the state directory on another file system (`stateDir`, or the provider's `root`): ext4 or xfs, not overlay",
         ),
     }
 }
 
-/// A directory that goes away again.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -79,7 +80,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::debug!(path = %self.0.display(), %error, "cannot remove what a trial left");
+            tracing::debug!(path = %self.0.display(), %error, "removing the test overlay's directory failed");
         }
     }
 }

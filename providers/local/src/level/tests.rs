@@ -4,7 +4,7 @@ use vk_pod_engine::machine::pretend::{machine, put};
 
 use super::*;
 
-/// A machine on which everything is allowed.
+/// A host that meets all needs.
 pub(crate) fn good(folder: &Path) -> Machine {
     let machine = machine(folder);
     status(folder, 0, 0x1ff_ffff_ffff);
@@ -30,7 +30,7 @@ fn refused(_: &Path) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// The only thing that stands in the way.
+/// The only unmet need.
 fn obstacle(folder: &Path, machine: &Machine, trial: &Trial<'_>) -> Need {
     let allowed = Allowed::on(machine, trial, folder);
     assert_eq!(allowed.level(), Level::Process);
@@ -41,7 +41,7 @@ fn obstacle(folder: &Path, machine: &Machine, trial: &Trial<'_>) -> Need {
 }
 
 #[test]
-fn a_machine_that_has_everything_runs_containers() {
+fn a_host_that_meets_all_needs_runs_containers() {
     let folder = tempfile::tempdir().unwrap();
     let machine = good(folder.path());
     let allowed = Allowed::on(&machine, &works, folder.path());
@@ -51,7 +51,7 @@ fn a_machine_that_has_everything_runs_containers() {
 }
 
 #[test]
-fn without_root_that_is_the_one_thing_to_be_told() {
+fn without_root_only_the_user_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let machine = good(folder.path());
     status(folder.path(), 1000, 0);
@@ -61,7 +61,7 @@ fn without_root_that_is_the_one_thing_to_be_told() {
 }
 
 #[test]
-fn each_obstacle_is_told_by_name_with_its_remedy() {
+fn each_unmet_need_is_reported_with_its_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let machine = good(path);
@@ -86,20 +86,20 @@ fn each_obstacle_is_told_by_name_with_its_remedy() {
     for controller in ["memory", "cpu", "pids"] {
         fs::create_dir_all(path.join("sys/fs/cgroup").join(controller)).unwrap();
     }
-    assert_eq!(Allowed::on(&machine, &works, path).level(), Level::Oci, "version 1 is as good");
+    assert_eq!(Allowed::on(&machine, &works, path).level(), Level::Oci, "cgroup v1 is supported");
 
     let need = obstacle(path, &machine, &refused);
     assert!(need.what == "overlay" && need.remedy.unwrap().contains("stateDir"));
     put(path, "proc/filesystems", "\text4\n");
     let need = obstacle(path, &machine, &refused);
-    assert!(need.found.contains("the kernel has none"), "{need:?}");
-    assert_eq!(Allowed::on(&machine, &works, path).level(), Level::Oci, "the trial has loaded it");
+    assert!(need.found.contains("not supported by the kernel"), "{need:?}");
+    assert_eq!(Allowed::on(&machine, &works, path).level(), Level::Oci, "the test loads the module");
 }
 
 #[test]
-fn a_trial_leaves_nothing_and_storage_may_not_be_there_yet() {
+fn the_overlay_test_leaves_nothing_behind_and_accepts_missing_storage() {
     let folder = tempfile::tempdir().unwrap();
-    // Whether it works depends on who runs this; that it leaves nothing does not.
+    // The result depends on the user who runs the test; that nothing is left does not.
     drop(try_overlay(folder.path()));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let machine = good(folder.path());

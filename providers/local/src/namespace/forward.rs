@@ -1,4 +1,4 @@
-//! Connections to the loop-back address in a sandbox.
+//! Connections to the loopback address of a sandbox.
 
 use std::{
     io,
@@ -11,9 +11,10 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::inside;
 
-/// Connects to a port of the sandbox, as `kubectl port-forward` does: to 127.0.0.1, then to ::1. Without a namespace, in the host's network.
+/// Connects to a port of the sandbox, as `kubectl port-forward` does: to 127.0.0.1, then to ::1. Without a namespace,
+/// in the host's network.
 ///
-/// Only the sockets are made inside; they connect from here, so that an answer that does not come holds no thread.
+/// Only the sockets are created in the namespace; connecting is asynchronous and blocks no thread.
 pub async fn connect(sandbox: &str, netns: Option<&Path>, port: u16) -> io::Result<TcpStream> {
     let sockets = match netns {
         Some(netns) => {
@@ -21,7 +22,7 @@ pub async fn connect(sandbox: &str, netns: Option<&Path>, port: u16) -> io::Resu
         }
         None => Ok((unconnected(AddressFamily::Inet), unconnected(AddressFamily::Inet6))),
     };
-    // containerd's words, which users know from `kubectl port-forward`.
+    // containerd's text, which users know from `kubectl port-forward`.
     let place = netns.map_or_else(|| "host".to_owned(), |netns| netns.display().to_string());
     let failed = |kind: io::ErrorKind, why: String| {
         io::Error::new(kind, format!("failed to execute portforward in network namespace {place:?}: {why}"))
@@ -52,7 +53,7 @@ async fn dial(socket: io::Result<StdStream>, address: SocketAddr) -> io::Result<
     TcpSocket::from_std_stream(socket?).connect(address).await
 }
 
-/// What Go says of a failed call to connect.
+/// The text of Go for a failed connect.
 fn words(error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),

@@ -1,4 +1,4 @@
-//! Which sandbox has which address, kept in files: one per sandbox, so that a crash leaves a whole file or none.
+//! IP address management: one file per sandbox, so that a crash leaves a complete file or none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +13,13 @@ use vk_pod_engine::backend::PortMapping;
 
 use super::{Error, Subnet};
 
-/// A sandbox with an address.
+/// The address and host ports of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Attached {
     pub(crate) sandbox: String,
     pub(crate) address: Ipv4Addr,
-    /// Grows from one to the next.
+    /// Increases with each attached sandbox.
     pub(crate) serial: u64,
     pub(crate) ports: Vec<PortMapping>,
 }
@@ -30,17 +30,18 @@ pub(crate) struct Addresses {
     dir: PathBuf,
     subnet: Subnet,
     attached: BTreeMap<String, Attached>,
-    /// The address given out last, by anybody: what was freed just now comes back last, because others may still speak to it.
+    /// The address assigned last. Freed addresses are reused as late as possible, because other hosts may still send to
+    /// them.
     last: Option<Ipv4Addr>,
     serial: u64,
-    /// Grows with every change of what the rules are made of.
+    /// Increases with every change that affects the rules.
     version: u64,
 }
 
 // === impl Addresses ===
 
 impl Addresses {
-    /// Reads what is there.
+    /// Reads the files.
     pub(crate) fn open(dir: &Path, subnet: Subnet) -> Result<Self, Error> {
         let dir = dir.join("sandboxes");
         make_dir(&dir)?;
@@ -48,7 +49,7 @@ impl Addresses {
         let listed = fs::read_dir(&dir).map_err(file("read", &dir))?;
         for entry in listed {
             let path = entry.map_err(file("read", &dir))?.path();
-            // A temporary file is what a crash left before it counted.
+            // A temporary file is left over from a crash.
             if path.extension().is_none_or(|extension| extension != "json") {
                 fs::remove_file(&path).map_err(file("remove", &path))?;
                 continue;
@@ -67,17 +68,17 @@ impl Addresses {
         Ok(addresses)
     }
 
-    /// Those that have one.
+    /// All attached sandboxes.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
         self.attached.values()
     }
 
-    /// What a sandbox has.
+    /// The entry of a sandbox.
     pub(crate) fn get(&self, sandbox: &str) -> Option<&Attached> {
         self.attached.get(sandbox)
     }
 
-    /// Gives a sandbox an address, or the one that it has already.
+    /// Assigns an address to a sandbox, or returns the one it has.
     pub(crate) fn reserve(&mut self, sandbox: &str, ports: &[PortMapping]) -> Result<Attached, Error> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if sandbox.is_empty()
@@ -108,19 +109,20 @@ impl Addresses {
         Ok(attached)
     }
 
-    /// Which state of affairs this is.
+    /// The version of the current content.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Takes a sandbox's ports back, while it still has its address, and says which they were. Its file keeps them until it is freed.
+    /// Removes and returns the host ports of a sandbox, which keeps its address. Its file keeps the ports until the
+    /// address is freed.
     pub(crate) fn close_ports(&mut self, sandbox: &str) -> Vec<PortMapping> {
         let ports = self.attached.get_mut(sandbox).map(|attached| std::mem::take(&mut attached.ports));
         self.version += 1;
         ports.unwrap_or_default()
     }
 
-    /// Takes a sandbox's address back.
+    /// Frees the address of a sandbox.
     pub(crate) fn free(&mut self, sandbox: &str) -> Result<(), Error> {
         if self.attached.contains_key(sandbox) {
             let path = self.file(sandbox);
@@ -136,7 +138,7 @@ impl Addresses {
         Ok(())
     }
 
-    /// The first free one behind the last.
+    /// The first free address after the last one assigned.
     fn next(&self) -> Result<Ipv4Addr, Error> {
         let used: BTreeSet<u32> = self.attached.values().map(|attached| attached.address.into()).collect();
         let (first, end) = self.subnet.pods();
@@ -165,23 +167,23 @@ struct Last {
     serial: u64,
 }
 
-/// Makes a directory that only we may read.
+/// Creates a directory that only this user can enter.
 pub(super) fn make_dir(path: &Path) -> Result<(), Error> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file("make", path))
 }
 
-/// Reads a file of ours. One that is cut off or strange is the same as none: it is the kernel that knows what is there, and it is asked.
+/// Reads a JSON file. A malformed file counts as missing: the kernel state decides what exists.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes)
-            .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "a record of the network cannot be read and is left out"))
+            .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "ignoring an unreadable file of the pod network"))
             .ok()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(file("read", path)(error)),
     }
 }
 
-/// Writes a file in whole or not at all.
+/// Writes a JSON file atomically.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let bytes = serde_json::to_vec(value).map_err(|error| file("write", path)(error.into()))?;
     let temporary = path.with_extension("new");

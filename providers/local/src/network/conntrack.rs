@@ -1,7 +1,8 @@
-//! Connections that the kernel remembers.
+//! Connection tracking entries.
 //!
-//! A rule is asked for the first packet of a connection only. UDP has no end, so a client that goes on sending from the same port would speak to the
-//! pod that had the host's port before, for as long as it does not pause. So these are forgotten when a port comes or goes.
+//! NAT rules apply to the first packet of a connection only. UDP connections have no end, so a client that keeps
+//! sending from the same port would keep reaching the pod that had the host port before. Such entries are removed when
+//! a port is added or removed.
 
 use std::io;
 
@@ -23,7 +24,7 @@ const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Forgets the UDP connections to these ports, of which the packets that come next ask the rules again.
+/// Removes the entries of UDP connections to these ports; the next packet is matched against the rules again.
 pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
     if ports.is_empty() {
         return Ok(());
@@ -33,7 +34,7 @@ pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
         if !udp_port(&reply).is_some_and(|port| ports.contains(&port)) {
             continue;
         }
-        // By its number too, so that one made meanwhile with the same ends stays.
+        // The id is included, so that a new entry with the same tuple stays.
         let message = Message::new(DELETE, 0, &HEADER).with(|a| {
             for (kind, value) in reply.attributes(HEADER.len()) {
                 match kind {
@@ -51,7 +52,7 @@ pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
     Ok(())
 }
 
-/// The port that the first packet of a UDP connection went to.
+/// The original destination port of a UDP connection.
 fn udp_port(reply: &Reply) -> Option<u16> {
     let find =
         |bytes, wanted| netlink::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);

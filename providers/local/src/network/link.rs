@@ -1,4 +1,4 @@
-//! Links, addresses and routes of one network namespace.
+//! Links, addresses and routes of a network namespace.
 
 use std::{
     io,
@@ -61,14 +61,14 @@ const TABLE_MAIN: u8 = 254;
 const PROTOCOL_STATIC: u8 = 4;
 const TYPE_UNICAST: u8 = 1;
 
-/// How often, and after which time, it is looked whether a link has come up: ten seconds in all.
+/// How often, and at which interval, a link is checked until it is up: ten seconds in all.
 const LOOKS: usize = 5000;
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The loop-back interface is the first of every namespace.
+/// The index of the loopback interface in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 
-/// Routing in the namespace in which this was opened.
+/// A route netlink socket, in the namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Routing(Netlink);
 
@@ -77,18 +77,18 @@ pub(crate) struct Routing(Netlink);
 pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) name: String,
-    /// `bridge`, `veth`; empty with hardware.
+    /// `bridge`, `veth`; empty for hardware.
     pub(crate) kind: String,
     pub(crate) hardware: Vec<u8>,
     pub(crate) mtu: u32,
-    /// The bridge that it is a port of.
+    /// Index of the bridge that it is a port of.
     pub(crate) master: Option<u32>,
-    /// Whether packets go through: it is on, it has a carrier and, as a port, the bridge takes from it.
+    /// Whether packets pass: it is up, it has a carrier and, as a bridge port, it is in state forwarding.
     pub(crate) ready: bool,
     pub(crate) counters: Counters,
 }
 
-/// What went through a link.
+/// Traffic counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) received_bytes: u64,
@@ -97,21 +97,21 @@ pub(crate) struct Counters {
     pub(crate) send_errors: u64,
 }
 
-/// Addresses that the machine knows a way to.
+/// A subnet that the host has an address in, or a route to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) subnet: Subnet,
-    /// The interface.
+    /// Index of the interface.
     pub(crate) link: Option<u32>,
 }
 
-/// A pair of links to make.
+/// A veth pair to create.
 pub(crate) struct Pair<'a> {
-    /// The host's end.
+    /// Name of the host's end.
     pub(crate) name: &'a str,
     pub(crate) bridge: u32,
     pub(crate) mtu: u32,
-    /// The pod's end.
+    /// Name of the pod's end.
     pub(crate) peer: &'a str,
     pub(crate) hardware: [u8; 6],
     pub(crate) namespace: BorrowedFd<'a>,
@@ -124,7 +124,7 @@ impl Routing {
         Netlink::open(NETLINK_ROUTE).map(Self)
     }
 
-    /// The link of this name, if there is one.
+    /// The link with this name.
     pub(crate) fn link(&self, name: &str) -> io::Result<Option<Link>> {
         let message = Message::new(GET_LINK, 0, &[0; LINK_HEADER]).with(|a| {
             a.text(IFLA_IFNAME, name);
@@ -141,7 +141,8 @@ impl Routing {
         Ok(self.0.list(Message::new(GET_LINK, 0, &[0; LINK_HEADER]))?.iter().filter_map(link).collect())
     }
 
-    /// Makes a bridge. Its hardware address is given, because a bridge otherwise takes on the lowest of its ports', which changes under the pods' feet.
+    /// Creates a bridge. It gets a fixed MAC address, because otherwise it takes the lowest one of its ports, which
+    /// changes.
     pub(crate) fn add_bridge(&self, name: &str, hardware: [u8; 6], mtu: u32) -> io::Result<()> {
         self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
             a.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &hardware).native(IFLA_MTU, mtu).nest(
@@ -153,8 +154,8 @@ impl Routing {
         }))
     }
 
-    /// Makes a pair of which one end is a port of the bridge and the other one is in the pod. That one is still off: the kernel
-    /// cannot switch it on before it knows its other end.
+    /// Creates a veth pair with one end as a bridge port and the other in the pod. The pod's end is still down: the
+    /// kernel cannot set it up before its peer exists.
     pub(crate) fn add_pair(&self, pair: &Pair<'_>) -> io::Result<()> {
         let namespace = pair.namespace.as_raw_fd().cast_unsigned();
         self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
@@ -174,7 +175,7 @@ impl Routing {
         }))
     }
 
-    /// Lets what came from a port of a bridge go back to it: a pod that calls itself by a port of the host.
+    /// Sets hairpin mode on a bridge port, for pods that connect to themselves through a host port.
     pub(crate) fn hairpin(&self, index: u32) -> io::Result<()> {
         self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)).with(|a| {
             a.nest(IFLA_LINKINFO, |info| {
@@ -185,12 +186,12 @@ impl Routing {
         }))
     }
 
-    /// Switches a link on.
+    /// Sets a link up.
     pub(crate) fn up(&self, index: u32) -> io::Result<()> {
         self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)))
     }
 
-    /// Waits until packets go through a link. The kernel sees to it behind the scenes, and drops what is sent before.
+    /// Waits until packets pass through a link. The kernel brings it up asynchronously and drops packets until then.
     pub(crate) fn wait(&self, name: &str) -> io::Result<()> {
         for _ in 0..LOOKS {
             if self.link(name)?.is_some_and(|link| link.ready) {
@@ -198,15 +199,15 @@ impl Routing {
             }
             thread::sleep(LOOK);
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("link {name} does not come up")))
     }
 
-    /// Removes a link; that it is gone is no error.
+    /// Removes a link; it may be gone already.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
         ignore(self.0.call(Message::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::ENODEV)
     }
 
-    /// The IPv4 addresses of the machine, or of one link of it.
+    /// The IPv4 addresses of the host, or of one link.
     pub(crate) fn addresses(&self, of: Option<u32>) -> io::Result<Vec<(Ipv4Addr, Known)>> {
         let mut header = [0; ADDRESS_HEADER];
         header[0] = AF_INET;
@@ -218,7 +219,7 @@ impl Routing {
             .collect())
     }
 
-    /// Gives a link an address; that it has it already is no error.
+    /// Adds an address to a link; it may exist already.
     pub(crate) fn add_address(&self, index: u32, address: Ipv4Addr, subnet: Subnet) -> io::Result<()> {
         let mut header = [AF_INET, subnet.prefix(), 0, 0, 0, 0, 0, 0];
         header[4..].copy_from_slice(&index.to_ne_bytes());
@@ -228,17 +229,17 @@ impl Routing {
         ignore(self.0.call(message), Errno::EEXIST)
     }
 
-    /// The IPv4 routes in all tables, without the default one.
+    /// The IPv4 routes of all tables, without default routes.
     pub(crate) fn routes(&self) -> io::Result<Vec<Known>> {
         Ok(self.route_list()?.iter().filter_map(|(known, _)| *known).collect())
     }
 
-    /// The link by which what has no other route leaves.
+    /// The link of the default route.
     pub(crate) fn default_link(&self) -> io::Result<Option<u32>> {
         Ok(self.route_list()?.iter().find_map(|(known, link)| if known.is_none() { *link } else { None }))
     }
 
-    /// A default route; that there is one already is no error.
+    /// Adds a default route; it may exist already.
     pub(crate) fn add_default(&self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         let header = [AF_INET, 0, 0, 0, TABLE_MAIN, PROTOCOL_STATIC, 0, TYPE_UNICAST, 0, 0, 0, 0];
         let message = Message::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).with(|a| {
@@ -255,7 +256,7 @@ impl Routing {
     }
 }
 
-/// `struct ifinfomsg`, with which a link is switched on or left as it is.
+/// `struct ifinfomsg`, optionally with the flag `IFF_UP`.
 fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
     let mut header = [0; LINK_HEADER];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -303,12 +304,12 @@ fn link(reply: &Reply) -> Option<Link> {
     Some(link)
 }
 
-/// Whether a port's data, which is a bridge's here, says that it takes part.
+/// Whether the data of a bridge port has state forwarding.
 fn port_forwards(data: &[u8]) -> bool {
     netlink::attributes(data).any(|(kind, value)| kind == IFLA_BRPORT_STATE && value == [FORWARDING])
 }
 
-/// `struct rtnl_link_stats64`: packets received and sent, bytes received and sent, errors received and sent, and more.
+/// `struct rtnl_link_stats64`: packets, bytes and errors, each received and sent, and more.
 fn counters(value: &[u8]) -> Counters {
     let at = |place: usize| {
         let bytes = value.get(place * 8..place * 8 + 8).and_then(|bytes| bytes.try_into().ok());
@@ -324,7 +325,7 @@ fn address(reply: &Reply) -> Option<(Ipv4Addr, Known)> {
     let find = |wanted: u16| {
         reply.attributes(ADDRESS_HEADER).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ipv4(value))
     };
-    // With a point-to-point link the address is the other side's, and the own one is the local.
+    // On a point-to-point link, the address is the peer's and the local one is ours.
     let local = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
     let subnet = Subnet::around(find(IFA_ADDRESS).unwrap_or(local), *reply.payload.get(1)?)?;
     Some((local, Known { subnet, link: reply.native(4) }))

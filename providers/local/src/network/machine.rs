@@ -1,4 +1,4 @@
-//! What a node's network is on its machine: the bridge, its subnet, and what the kernel is told once.
+//! The bridge of a node: its name, its subnet, and the kernel settings it needs.
 
 use std::{
     fmt::Write as _,
@@ -21,19 +21,19 @@ use super::{
     nft, rules,
 };
 
-/// Where no link leads to the world.
+/// If there is no default route.
 const DEFAULT_MTU: u32 = 1500;
-/// How often, and after which time, the choice of a subnet is tried while another node makes its own.
+/// How often, and at which interval, the lock for choosing a subnet is tried.
 const TURNS: usize = 1000;
 const TURN: Duration = Duration::from_millis(10);
 
-/// What is remembered, so that pods keep their addresses.
+/// The stored subnet, so that pods keep their addresses.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     subnet: Subnet,
 }
 
-/// Makes or finds everything.
+/// Creates or finds the bridge and the rules.
 pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
     addresses::make_dir(&settings.dir)?;
     let place = fs::canonicalize(&settings.dir).map_err(|source| Error::File {
@@ -42,8 +42,8 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         source,
     })?;
     let name = name(&place);
-    let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-    let mtu = mtu(&routing).map_err(Error::kernel("find the link to the world"))?;
+    let routing = Routing::open().map_err(Error::kernel("open a netlink socket"))?;
+    let mtu = mtu(&routing).map_err(Error::kernel("find the link of the default route"))?;
     let subnet = {
         let _turn = turn()?;
         let subnet = settle(settings, &routing, &name)?;
@@ -54,18 +54,18 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
     let limits = if settings.nat {
         forward(&name, subnet, &addresses).err()
     } else {
-        Some("switched off in the configuration of this node's network".to_owned())
+        Some("disabled in the configuration of this node's network".to_owned())
     };
     if let Some(why) = &limits {
-        // First, because it needs the rules.
+        // First, because it is only safe while the rules exist.
         route_loopback(&name, false)?;
-        // Rules that an earlier run may have left, which could do more than this one.
+        // Rules of an earlier run with other settings.
         let _ = nft::remove(&name);
-        tracing::warn!(bridge = %name, %why, "pods reach each other and this machine only, and have no ports of the host");
+        tracing::warn!(bridge = %name, %why, "pods only reach each other and this host, and have no host ports");
     }
     let obstacle = obstacle(&name);
     if let Some(why) = &obstacle {
-        tracing::warn!(bridge = %name, %why, "another firewall may keep packets from pods");
+        tracing::warn!(bridge = %name, %why, "another firewall may drop pod traffic");
     }
     Ok(Inner {
         bridge: name,
@@ -78,15 +78,15 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
     })
 }
 
-/// The name of the bridge of a directory, which has to be written in one way.
+/// The name of the bridge for a directory, given by its canonical path.
 pub(super) fn name(place: &Path) -> String {
     format!("vk{}", hash(&[place.as_os_str().as_encoded_bytes()], 8))
 }
 
-/// The index of the bridge, which is made with its address if it is not there.
+/// The index of the bridge, which is created with its address if it does not exist.
 pub(super) fn bridge(routing: &Routing, name: &str, subnet: Subnet, mtu: u32) -> Result<u32, Error> {
     let find = || routing.link(name).map_err(Error::kernel(format!("find the bridge {name}")));
-    let failed = || Error::kernel(format!("make the bridge {name}"));
+    let failed = || Error::kernel(format!("create the bridge {name}"));
     let index = match find()? {
         Some(link) if link.kind != "bridge" => {
             return Err(Error::NoBridge { name: link.name, kind: link.kind });
@@ -94,15 +94,15 @@ pub(super) fn bridge(routing: &Routing, name: &str, subnet: Subnet, mtu: u32) ->
         Some(link) => link.index,
         None => {
             match routing.add_bridge(name, hardware(subnet.gateway()), mtu) {
-                // Another sandbox of this node was faster.
+                // Another attach of this node was faster.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 made => made.map_err(failed())?,
             }
             find()?.ok_or_else(|| failed()(std::io::ErrorKind::NotFound.into()))?.index
         }
     };
-    // Before it is up and has ports: pods have no IPv6, and would reach by it what the machine's rules for IPv4 keep from them, or
-    // announce themselves as the machine's router.
+    // Before it is up and has ports: pods have no IPv6. With it they could bypass the host's IPv4 rules, or announce
+    // themselves as routers to the host.
     for (file, value) in [("accept_ra", "0"), ("disable_ipv6", "1")] {
         set_if_there(&format!("/proc/sys/net/ipv6/conf/{name}/{file}"), value)?;
     }
@@ -110,18 +110,19 @@ pub(super) fn bridge(routing: &Routing, name: &str, subnet: Subnet, mtu: u32) ->
     if !has.iter().any(|(address, _)| *address == subnet.gateway()) {
         routing
             .add_address(index, subnet.gateway(), subnet)
-            .map_err(Error::kernel(format!("give the bridge {name} its address")))?;
+            .map_err(Error::kernel(format!("set the address of the bridge {name}")))?;
         routing.up(index).map_err(failed())?;
     }
     Ok(index)
 }
 
-/// Whether connections to ports of the host at 127.0.0.1 are led to pods. Only while there are rules: one of them keeps pods from using it.
+/// Sets whether connections to host ports at 127.0.0.1 are forwarded to pods. Only while the rules exist: one of them
+/// prevents pods from abusing it.
 pub(super) fn route_loopback(bridge: &str, on: bool) -> Result<(), Error> {
     set_if_there(&loopback(bridge), if on { "1" } else { "0" })
 }
 
-/// Whether they are.
+/// Whether that is set.
 pub(super) fn routes_loopback(bridge: &str) -> bool {
     fs::read_to_string(loopback(bridge)).is_ok_and(|text| text.trim() == "1")
 }
@@ -130,10 +131,10 @@ fn loopback(bridge: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet")
 }
 
-/// What another firewall does to the packets of pods, with what to do about it, as far as nftables shows it. What `iptables-legacy` was told is not
-/// shown there.
+/// Firewall chains that may drop pod traffic, with the remedy. Only those that nftables shows; `iptables-legacy` rules
+/// are not among them.
 pub(super) fn obstacle(bridge: &str) -> Option<String> {
-    // That they cannot be listed is told as a limit of our own rules.
+    // If they cannot be listed, our own rules fail too, which is reported.
     let chains = nft::dropping().unwrap_or_default();
     let foreign: Vec<String> = chains
         .into_iter()
@@ -144,21 +145,21 @@ pub(super) fn obstacle(bridge: &str) -> Option<String> {
         return None;
     }
     Some(format!(
-        "another firewall drops what it does not know (chain {}): unless it has such rules already, let it accept the pods' bridge, with \
-         `iptables -I FORWARD -i {bridge} -j ACCEPT` and `iptables -I FORWARD -o {bridge} -j ACCEPT` (DOCKER-USER in place of FORWARD where Docker \
-         runs), or by adding {bridge} to a trusted zone of firewalld",
+        "another firewall drops traffic that it does not know (chain {}): unless it has such rules already, let it accept the pods' bridge, with \
+         `iptables -I FORWARD -i {bridge} -j ACCEPT` and `iptables -I FORWARD -o {bridge} -j ACCEPT` (DOCKER-USER instead of FORWARD with \
+         Docker), or by adding {bridge} to a trusted zone of firewalld",
         foreign.join(", ")
     ))
 }
 
-/// A hardware address that follows from the address, so that nobody keeps a wrong one when an address comes to another pod.
+/// A MAC address derived from the IP address, so that ARP caches stay valid when an address is reused.
 pub(super) fn hardware(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
-    // A private one; CNI plugins use the same beginning.
+    // A locally administered address with the prefix that CNI plugins use.
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The first hexadecimal digits of a hash.
+/// The first hex digits of a hash.
 pub(super) fn hash(parts: &[&[u8]], digits: usize) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
@@ -174,16 +175,16 @@ pub(super) fn hash(parts: &[&[u8]], digits: usize) -> String {
     text
 }
 
-/// Lets the kernel forward, and writes the rules; or says why there are none.
+/// Enables forwarding and writes the rules, or returns why that is not possible.
 fn forward(name: &str, subnet: Subnet, addresses: &Addresses) -> Result<(), String> {
     set("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
     nft::replace(name, &rules::chains(name, subnet, addresses.attached())).map_err(|error| {
-        format!("this kernel does not take nftables rules ({error}): load or build nf_tables, nft_nat, nft_masq and nft_fib_ipv4")
+        format!("this kernel does not accept nftables rules ({error}): load or build nf_tables, nft_nat, nft_masq and nft_fib_ipv4")
     })?;
     route_loopback(name, true).map_err(|error| error.to_string())
 }
 
-/// The subnet: configured, remembered or chosen.
+/// The subnet: the configured one, the stored one or a new one.
 fn settle(settings: &NetworkSettings, routing: &Routing, name: &str) -> Result<Subnet, Error> {
     let file = settings.dir.join("network.json");
     let remembered = addresses::read::<Remembered>(&file)?.map(|remembered| remembered.subnet);
@@ -194,13 +195,13 @@ fn settle(settings: &NetworkSettings, routing: &Routing, name: &str) -> Result<S
         let used = Addresses::open(&settings.dir, subnet)?.attached().next().is_some();
         if alive && (used || settings.subnet.is_none_or(|wanted| wanted == subnet)) {
             if settings.subnet.is_some_and(|wanted| wanted != subnet) {
-                tracing::warn!(bridge = %name, %subnet, "another subnet is configured, but pods have addresses of this one: it stays until they are gone");
+                tracing::warn!(bridge = %name, %subnet, "another subnet is configured, but pods still use this one: it is kept until they are gone");
             }
             return Ok(subnet);
         }
     }
     if let Some(bridge) = existing.filter(|link| link.kind == "bridge") {
-        // It has another subnet, or none.
+        // It has another subnet, or no address.
         routing.delete(bridge.index).map_err(Error::kernel(format!("remove the old bridge {name}")))?;
     }
     let taken = taken(routing).map_err(Error::kernel("list addresses and routes"))?;
@@ -217,13 +218,13 @@ fn settle(settings: &NetworkSettings, routing: &Routing, name: &str) -> Result<S
     Ok(subnet)
 }
 
-/// The addresses that this machine knows of.
+/// The subnets in use on this host.
 fn taken(routing: &Routing) -> std::io::Result<Vec<Subnet>> {
     let addresses = routing.addresses(None)?.into_iter().map(|(_, known)| known);
     Ok(addresses.chain(routing.routes()?).map(|Known { subnet, .. }| subnet).collect())
 }
 
-/// The size of packets on the way to the world.
+/// The MTU of the link of the default route.
 fn mtu(routing: &Routing) -> std::io::Result<u32> {
     let Some(index) = routing.default_link()? else {
         return Ok(DEFAULT_MTU);
@@ -232,7 +233,7 @@ fn mtu(routing: &Routing) -> std::io::Result<u32> {
     Ok(links.iter().find(|link| link.index == index).map_or(DEFAULT_MTU, |link| link.mtu))
 }
 
-/// Waits until no other node of this machine chooses. The lock is on the network namespace itself, which is what the choice is about.
+/// Waits until no other node of this host is choosing a subnet. The lock is on the network namespace itself.
 fn turn() -> Result<Flock<File>, Error> {
     const PLACE: &str = "/proc/thread-self/ns/net";
     let failed = |source| Error::File { doing: "lock", path: PLACE.into(), source };
@@ -248,7 +249,7 @@ fn turn() -> Result<Flock<File>, Error> {
     Err(failed(std::io::ErrorKind::TimedOut.into()))
 }
 
-/// Changes a kernel setting; one that is so already is left alone, because it may be in a file system that is read-only.
+/// Sets a sysctl. It is not written if it has the value already, because `/proc/sys` may be read-only.
 fn set(path: &str, value: &str) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "set", path: path.into(), source };
     if fs::read_to_string(Path::new(path)).map_err(failed)?.trim() != value {
@@ -257,7 +258,7 @@ fn set(path: &str, value: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same where the kernel may not have what is set.
+/// Like [`set`], for sysctls that the kernel may not have.
 fn set_if_there(path: &str, value: &str) -> Result<(), Error> {
     if Path::new(path).exists() { set(path, value) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! nftables, spoken to directly: tables, chains and rules in one transaction, with no program installed.
+//! A minimal nftables client: tables, chains and rules in one transaction, without the `nft` program.
 
 mod expression;
 
@@ -46,7 +46,7 @@ const DROP: u32 = 0;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 
-/// Where in the kernel's way of a packet a chain hangs.
+/// The netfilter hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     Prerouting = 0,
@@ -65,12 +65,12 @@ pub(crate) struct Chain {
     pub(crate) rules: Vec<Vec<Expression>>,
 }
 
-/// Replaces what a table has, in one transaction: whoever sends a packet meets the old rules or the new ones.
+/// Replaces the content of a table in one transaction: every packet meets either the old rules or the new ones.
 pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
     Netlink::open(NETLINK_NETFILTER)?.transact(&replacement(table, chains))
 }
 
-/// Removes a table; that there is none is no error.
+/// Removes a table; it may not exist.
 pub(crate) fn remove(table: &str) -> io::Result<()> {
     let socket = match Netlink::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(()),
@@ -89,9 +89,9 @@ pub(crate) fn remove(table: &str) -> io::Result<()> {
     }
 }
 
-/// The names of this machine's tables of family `ip`.
+/// The names of the tables of family `ip` on this host.
 ///
-/// An error says that the kernel has no nftables, or that we may not ask.
+/// Fails if the kernel has no nftables, or if this process may not list them.
 pub fn tables() -> io::Result<Vec<String>> {
     let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_TABLE, 0, &header(IPV4, 0)))?;
     let name = |reply: &netlink::Reply| {
@@ -103,7 +103,7 @@ pub fn tables() -> io::Result<Vec<String>> {
     Ok(replies.iter().filter_map(name).collect())
 }
 
-/// A chain of somebody.
+/// A chain of another firewall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
     /// `ip` or `inet`.
@@ -112,9 +112,9 @@ pub(crate) struct Foreign {
     pub(crate) name: String,
 }
 
-/// The chains on the way of forwarded IPv4 packets that drop what no rule of theirs accepts.
+/// The chains for forwarded IPv4 packets with policy `drop`.
 pub(crate) fn dropping() -> io::Result<Vec<Foreign>> {
-    // Of all families.
+    // All families.
     let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_CHAIN, 0, &header(0, 0)))?;
     Ok(replies.iter().filter_map(drops_forwarded).collect())
 }
@@ -136,7 +136,7 @@ fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
     Some(Foreign { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
 }
 
-/// Made, so that it can be removed in any case, removed with all that it had, and made anew.
+/// Creates the table so that deleting it cannot fail, deletes it with its content, and creates it again.
 fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
     let mut messages =
         vec![named(NEW_TABLE, CREATE, table), named(DELETE_TABLE, 0, table), named(NEW_TABLE, CREATE, table)];
@@ -176,7 +176,7 @@ fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
     })
 }
 
-/// A transaction. The last message asks for the acknowledgement: errors of those before it come before it.
+/// Encodes a transaction. The last message requests the acknowledgement: errors of earlier ones are answered before it.
 fn batch(messages: Vec<Message>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let last = messages.len();
@@ -189,7 +189,7 @@ fn batch(messages: Vec<Message>) -> Vec<u8> {
     bytes
 }
 
-/// `struct nfgenmsg`: family, version, and for a transaction whose it is.
+/// `struct nfgenmsg`: family, version and, for a transaction, the subsystem.
 fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
     let [high, low] = subsystem.to_be_bytes();
     [family, 0, high, low]
@@ -199,10 +199,10 @@ fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
 mod tests {
     use super::*;
 
-    /// By `linux/netfilter/nfnetlink.h`: a begin for subsystem 10 in the network's order, the deletion, an end.
+    /// From `linux/netfilter/nfnetlink.h`: begin for subsystem 10 in network byte order, the deletion, end.
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_transaction_begins_and_ends_for_nftables_and_its_last_message_is_acknowledged() {
+    fn a_transaction_has_begin_and_end_and_its_last_message_is_acknowledged() {
         let bytes = batch(vec![named(DELETE_TABLE, 0, "t")]);
         let begin = [20, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
         let delete = [
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_chain_has_its_hook_its_priority_and_its_type() {
+    fn a_chain_is_encoded_with_hook_priority_and_type() {
         let mut bytes = Vec::new();
         let made =
             Chain { name: "c", kind: "nat", hook: Hook::Postrouting, priority: -100, rules: Vec::new() };
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_chains_that_drop_forwarded_packets_of_ipv4_stand_in_the_way() {
+    fn only_chains_that_drop_forwarded_ipv4_packets_are_found() {
         let reply = |family: u8, hook: u32, policy: u32| {
             let mut body = netlink::Attributes::default();
             body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "FORWARD").nest(
@@ -253,11 +253,11 @@ mod tests {
         let found = Foreign { family: "ip", table: "filter".into(), name: "FORWARD".into() };
         assert_eq!(reply(IPV4, FORWARD, DROP), Some(found));
         assert_eq!(reply(INET, FORWARD, DROP).map(|chain| chain.family), Some("inet"));
-        // IPv6, on the way into the machine, or one that accepts.
+        // IPv6, the input hook, or policy accept.
         for (family, hook, policy) in [(10, FORWARD, DROP), (IPV4, 1, DROP), (IPV4, FORWARD, ACCEPT)] {
             assert_eq!(reply(family, hook, policy), None);
         }
-        // A chain without a hook is called by others.
+        // A chain without a hook is only jumped to.
         let mut body = netlink::Attributes::default();
         body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "DOCKER-USER");
         let payload = [&header(IPV4, 0)[..], body.as_slice()].concat();

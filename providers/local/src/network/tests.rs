@@ -1,4 +1,4 @@
-//! What needs the insides: a crash behind every step.
+//! Tests with access to internals: a crash after every step.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -10,7 +10,7 @@ use crate::namespace::{Kind, Pin, pin, unpin};
 const STEPS: [Step; 6] =
     [Step::Reserved, Step::Paired, Step::Hairpinned, Step::Addressed, Step::Routed, Step::Published];
 
-/// Removes what a test made, whatever became of it.
+/// A network for a test, which removes everything on drop.
 struct Site {
     root: TempDir,
     settings: NetworkSettings,
@@ -28,7 +28,7 @@ impl Site {
         Kind::Net.path(self.root.path())
     }
 
-    /// What a process that is started has, which knows the files only.
+    /// Opens the network as a new process does, from its files.
     async fn open(&self) -> Network {
         Network::open(self.settings.clone()).await.unwrap()
     }
@@ -59,7 +59,7 @@ fn ports(host_port: u16) -> Vec<PortMapping> {
     }]
 }
 
-/// Links of the bridge, and records.
+/// Ports of the bridge, and number of files.
 fn left(network: &Network, dir: &Path) -> (Vec<String>, usize) {
     let routing = Routing::open().unwrap();
     let bridge = routing.link(network.bridge()).unwrap().unwrap();
@@ -69,7 +69,7 @@ fn left(network: &Network, dir: &Path) -> (Vec<String>, usize) {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn after_a_crash_behind_any_step_of_attach_reconcile_leaves_nothing() {
+async fn after_a_crash_at_any_step_of_attach_reconcile_removes_everything() {
     for step in STEPS {
         let site = Site::new().await;
         let before = site.open().await;
@@ -90,7 +90,7 @@ async fn after_a_crash_behind_any_step_of_attach_reconcile_leaves_nothing() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn after_a_crash_behind_any_step_of_attach_it_can_be_done_again() {
+async fn after_a_crash_at_any_step_attach_can_be_repeated() {
     for step in STEPS {
         let site = Site::new().await;
         let address = site.open().await.0.attach("pod", &site.netns(), &ports(61_002), step).unwrap();
@@ -126,10 +126,10 @@ async fn a_link_without_a_record_is_removed() {
     assert_eq!(left(&network, &site.settings.dir), (Vec::new(), 0));
 }
 
-/// Somebody removed the bridge, as a clean-up of the machine's network does.
+/// As a cleanup of the host's network would do.
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_bridge_that_was_removed_is_made_again_for_the_next_pod() {
+async fn a_removed_bridge_is_created_again_for_the_next_pod() {
     let site = Site::new().await;
     let network = site.open().await;
     let routing = Routing::open().unwrap();
@@ -140,22 +140,22 @@ async fn a_bridge_that_was_removed_is_made_again_for_the_next_pod() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_link_of_the_bridges_name_that_is_none_is_refused() {
+async fn a_link_with_the_bridges_name_and_another_type_is_an_error() {
     let site = Site::new().await;
     let network = site.open().await;
     network.attach("pod", &site.netns(), &[]).await.unwrap();
     let name = network.0.host_end("pod");
     let routing = Routing::open().unwrap();
     let error = machine::bridge(&routing, &name, network.subnet(), 1500).unwrap_err().to_string();
-    assert_eq!(error, format!("the link {name} exists and is no bridge (but a \"veth\"): remove it"));
+    assert_eq!(error, format!("the link {name} exists and is not a bridge (but a \"veth\"): remove it"));
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn without_the_capability_the_error_says_which_one_is_needed() {
+fn without_the_capability_the_error_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let settings = NetworkSettings { dir: dir.path().to_owned(), subnet: None, nat: true };
-    // Capabilities are a thread's.
+    // Capabilities belong to a thread.
     let opened = std::thread::spawn(move || {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         let mut sets = capabilities(None).unwrap();
@@ -165,7 +165,7 @@ fn without_the_capability_the_error_says_which_one_is_needed() {
         machine::open(&settings)
     });
     let error = opened.join().unwrap().unwrap_err().to_string();
-    assert!(error.starts_with("make the bridge vk"), "{error}");
+    assert!(error.starts_with("create the bridge vk"), "{error}");
     assert!(
         error.ends_with("Operation not permitted (os error 1) (needs CAP_NET_ADMIN: run as root)"),
         "{error}"
@@ -173,16 +173,16 @@ fn without_the_capability_the_error_says_which_one_is_needed() {
 }
 
 #[test]
-fn a_kernel_without_bridges_is_said_to_be_one() {
-    let error = Error::kernel("make the bridge vk0")(std::io::Error::from_raw_os_error(95)).to_string();
+fn an_unsupported_operation_is_reported_with_a_hint() {
+    let error = Error::kernel("create the bridge vk0")(std::io::Error::from_raw_os_error(95)).to_string();
     assert_eq!(
         error,
-        "make the bridge vk0: Operation not supported (os error 95) (this kernel lacks it: load or build the module)"
+        "create the bridge vk0: Operation not supported (os error 95) (not supported by this kernel: load or build the module)"
     );
 }
 
 #[test]
-fn two_nodes_of_a_machine_have_different_names_of_lawful_length() {
+fn bridge_names_of_two_nodes_differ_and_are_short_enough() {
     let name = |place: &str| format!("vk{}", machine::hash(&[place.as_bytes()], 8));
     assert_ne!(name("/var/lib/a"), name("/var/lib/b"));
     assert_eq!(name("/var/lib/a").len(), 10);

@@ -1,4 +1,4 @@
-//! The nodes' side: starts supervisors and asks them.
+//! The provider's side: starts supervisors and sends requests to them.
 
 use std::{
     ffi::OsStr,
@@ -31,14 +31,14 @@ use super::{
 };
 
 const SOCKET: &str = "shim.sock";
-/// How long a supervisor may take to answer. It may be held up by a slow disk.
+/// Time limit of an answer; the supervisor may be delayed by a slow disk.
 const ANSWER: Duration = Duration::from_mins(1);
-/// How long a start by somebody else is waited for.
+/// How long to wait for a start by another process.
 const JOINED: Duration = Duration::from_mins(3);
-/// What is kept of the output of a command that nobody watches.
+/// How much output of a probe command is kept.
 const CAPTURED: usize = 1024 * 1024;
 
-/// The processes beside a container, by its directory. Holds nothing open.
+/// The shim of a container, identified by the container's directory. Holds no open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shim {
     dir: PathBuf,
@@ -55,15 +55,15 @@ impl Shim {
         &self.dir
     }
 
-    /// Starts the container, with a supervisor that lives on when this process ends. Where one is at it already, this is its start too.
+    /// Starts the container with a supervisor that outlives this process. If it is being started already, waits for
+    /// that.
     pub async fn start(&self, program: &Program, launch: &Launch) -> Result<(), StartError> {
-        let failed = |error: io::Error| {
-            StartError::new(format!("start the supervisor of {}: {error}", self.dir.display()))
-        };
+        let failed =
+            |error: io::Error| StartError::new(format!("start the shim of {}: {error}", self.dir.display()));
         match self.outcome(program, launch).await.map_err(failed)? {
             Some(Outcome::Started) => Ok(()),
             Some(Outcome::Failed(error)) => Err(error),
-            // It said nothing, or another one works.
+            // No answer, or another supervisor is active.
             Some(Outcome::Busy) | None => self.joined().await,
         }
     }
@@ -79,7 +79,7 @@ impl Shim {
             .args(&program.args)
             .arg("supervise")
             .arg(&self.dir)
-            // Our own environment may hold secrets, and is none of a container's.
+            // Our environment may hold secrets, which are not for a container.
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -92,7 +92,7 @@ impl Shim {
         Ok(serde_json::from_str(&line).ok())
     }
 
-    /// How the start that somebody else began comes out.
+    /// Waits for the result of a start by another process.
     async fn joined(&self) -> Result<(), StartError> {
         let until = Instant::now() + JOINED;
         loop {
@@ -104,42 +104,42 @@ impl Shim {
                     return Err(StartError { code, reason, message });
                 }
                 State::Lost { .. } => {
-                    return Err(StartError::new("the supervisor of the container was killed"));
+                    return Err(StartError::new("the shim of the container was killed"));
                 }
                 State::Created if Instant::now() > until => {
-                    return Err(StartError::new("the start of the container takes too long"));
+                    return Err(StartError::new("the start of the container timed out"));
                 }
                 State::Created => sleep(Duration::from_millis(20)).await,
             }
         }
     }
 
-    /// Where the container stands: two small files are looked at.
+    /// The state of the container, read from two small files.
     pub fn state(&self) -> io::Result<State> {
         state::read(&self.dir)
     }
 
-    /// When the kernel started the container's first process, in its ticks since the machine's start; `None` where that is not known.
-    /// A process with the number that [`State`] tells and another time is not the container's.
+    /// Start time of the container's first process in clock ticks since boot; `None` if unknown. A process with the PID
+    /// in [`State`] and another start time is not the container's.
     pub fn start_ticks(&self) -> io::Result<Option<u64>> {
         state::ticks(&self.dir)
     }
 
-    /// Sends a signal to the container's first process. One that has ended needs none.
+    /// Sends a signal to the container's first process; does nothing if it has exited.
     pub async fn signal(&self, signal: i32) -> io::Result<()> {
         self.ask(&Request::Signal(signal)).await
     }
 
-    /// Lets the supervisor write the log into a new file of the same name. One that has ended writes none.
+    /// Makes the supervisor reopen the log file by name; does nothing if the container has exited.
     pub async fn reopen_log(&self) -> io::Result<()> {
         self.ask(&Request::ReopenLog).await
     }
 
-    /// The state when the container has ended, or the one that it has when the time is over.
+    /// Waits until the container has exited or `until` is reached, and returns its state.
     pub async fn wait(&self, until: Instant) -> io::Result<State> {
         let ended = async {
             let Some(mut socket) = self.connect(&Request::Wait).await? else { return Ok(()) };
-            // Nothing is said: the end of the connection is the answer.
+            // Nothing is sent: the end of the connection is the answer.
             socket.read_to_end(&mut Vec::new()).await.map(drop)
         };
         if let Ok(Err(error)) = timeout_at(until, ended).await
@@ -147,7 +147,7 @@ impl Shim {
         {
             return Err(error);
         }
-        // The last word is written before the connection ends, and the lock goes a moment later.
+        // The exit is recorded before the connection closes; the lock is released a moment later.
         while let State::Running { .. } | State::Created = self.state()? {
             if Instant::now() >= until {
                 break;
@@ -157,7 +157,7 @@ impl Shim {
         self.state()
     }
 
-    /// Writes how a container ended whose supervisor could not; for whoever has killed what was left of it.
+    /// Records the exit of a container whose supervisor died, after its processes were killed.
     pub fn conclude(&self, exit: &Exit) -> io::Result<()> {
         state::write(&self.dir, &Written::Exited(exit.clone()))
     }
@@ -168,13 +168,13 @@ impl Shim {
         self.begin(&Request::Exec { command: command.to_vec(), streams }, streams, Kept::Nothing).await
     }
 
-    /// Attaches to the container's own program, which goes on when the session is dropped.
+    /// Attaches to the container's program, which keeps running when the session is dropped.
     pub async fn attach(&self, options: &AttachOptions) -> Result<Session> {
         let streams = streams(*options);
         self.begin(&Request::Attach(streams), streams, Kept::Input).await
     }
 
-    /// Runs a command in the container and waits for it; a limit of zero is none.
+    /// Runs a command in the container and waits for it; a zero limit means no limit.
     pub async fn run(&self, command: &[String], limit: Duration) -> Result<Ran> {
         let options = ExecOptions { stdout: true, stderr: true, ..ExecOptions::default() };
         let running = async {
@@ -196,7 +196,7 @@ impl Shim {
 
     async fn begin(&self, request: &Request, streams: Streams, kept: Kept) -> Result<Session> {
         let unavailable = |error: io::Error| {
-            Error::unavailable("ask the container's supervisor for a session").caused_by(error)
+            Error::unavailable("request a session from the container's shim").caused_by(error)
         };
         let gone = || Error::unavailable("container is not running");
         let socket = self.connect(request).await.map_err(unavailable)?.ok_or_else(gone)?;
@@ -217,12 +217,12 @@ impl Shim {
         let (reply, ..) = timeout(ANSWER, session::begun(&socket)).await??;
         match reply {
             Some(Reply::Failed(words)) => Err(io::Error::other(words)),
-            // An end of the connection is the end of the container.
+            // If the connection ends, the container has exited.
             _ => Ok(()),
         }
     }
 
-    /// A connection on which this was said; `None` where there is no supervisor any more.
+    /// Connects and sends a request; `None` if there is no supervisor any more.
     async fn connect(&self, request: &Request) -> io::Result<Option<UnixStream>> {
         let folder = File::open(&self.dir)?;
         let mut socket = match UnixStream::connect(beside(&folder, OsStr::new(SOCKET))).await {
@@ -240,7 +240,7 @@ impl Shim {
     }
 }
 
-/// A name in an open directory, short enough for the address of a socket however long the directory's own name is.
+/// The path of a file in an open directory, short enough for a socket address however long the directory's path is.
 pub(super) fn beside(folder: &File, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
 }

@@ -1,6 +1,6 @@
-//! `create`: makes the container that the directory describes and starts it. At the level `process` this process becomes the program.
+//! `create`: creates and starts the container of a directory. At level `process` this process becomes the program.
 //!
-//! Has one thread and lives for a moment: the library that makes containers changes the process that calls it.
+//! A single-threaded, short-lived process: libcontainer changes the process that calls it.
 
 use std::{
     env,
@@ -41,10 +41,10 @@ use crate::{level::Level, sys};
 
 pub(super) const LAUNCH: &str = "launch.json";
 pub(super) const BUNDLE: &str = "config.json";
-/// Where the library keeps its own state.
+/// Directory for the state of libcontainer.
 pub(super) const RUNTIME: &str = "runtime";
 
-/// The process `create`.
+/// Entry point of `create`.
 pub(super) fn run() -> ExitCode {
     work(|order, launch, report| match launch.level {
         Level::Process => process(order, launch, report),
@@ -52,11 +52,11 @@ pub(super) fn run() -> ExitCode {
     })
 }
 
-/// What both helpers have in common: an order comes, and what goes wrong is reported.
+/// Runs a helper: reads its request, and reports errors to the supervisor.
 pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(), String>) -> ExitCode {
-    // The supervisor holds some back, and what is started here must not.
+    // The supervisor blocks some signals, and the program must not inherit that.
     sys::process::usual_signals();
-    // A supervisor that is gone cannot look after what we would make.
+    // Without its supervisor nothing would look after the new container.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let begun = || -> io::Result<(Order, Launch, Arc<OwnedFd>)> {
         let order: Order = wire::from_input()?;
@@ -67,7 +67,7 @@ pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(
     let (order, launch, report) = match begun() {
         Ok(begun) => begun,
         Err(error) => {
-            complain(format_args!("shim: an order that cannot be read: {error}"));
+            complain(format_args!("shim: read the request: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -82,7 +82,7 @@ pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(
 
 /// Becomes the program.
 pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
-    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("the launch names no program")?;
+    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("launch.json has no program")?;
     let console = Console::taken(order).map_err(|error| error.to_string())?;
     let dir = env::current_dir().map_err(|error| format!("find the container's directory: {error}"))?;
     let argv = order.command.as_ref().unwrap_or(argv);
@@ -92,9 +92,9 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
     })?;
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);
-    console.enter(None).map_err(|error| format!("set up input and output: {error}"))?;
+    console.enter(None).map_err(|error| format!("set up stdio: {error}"))?;
     if launch.no_new_privs {
-        set_no_new_privs(true).map_err(|error| format!("renounce new privileges: {error}"))?;
+        set_no_new_privs(true).map_err(|error| format!("set no_new_privs: {error}"))?;
     }
     let pid = std::process::id().cast_signed();
     if order.command.is_none() {
@@ -102,7 +102,7 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
         state::write(&dir, &written).map_err(|error| format!("write the state: {error}"))?;
     }
     tell(report, &Report::Pid(pid));
-    // The program outlives a supervisor that was killed: its owner finds it by what is written, and ends it.
+    // The program survives a killed supervisor: the provider finds it by the recorded state and kills it.
     let _ = set_parent_process_death_signal(None);
     let mut command = Command::new(&program);
     command
@@ -113,7 +113,7 @@ pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Resul
 }
 
 fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), String> {
-    // The library's errors name what failed and not why; it tells that while it works.
+    // Errors of libcontainer say what failed but not why; its log messages do.
     let _ = tracing::subscriber::set_global_default(Details { report: report.clone() });
     let dir = env::current_dir().map_err(|error| format!("find the bundle: {error}"))?;
     let id = plain::name(&dir);
@@ -124,9 +124,9 @@ fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), Stri
     adjust_oom(launch, report);
 
     let runtime = dir.join(RUNTIME);
-    // What a helper left that was killed.
+    // Left over from a killed helper.
     let _ = fs::remove_dir_all(&runtime);
-    fs::create_dir(&runtime).map_err(|error| format!("make {}: {error}", runtime.display()))?;
+    fs::create_dir(&runtime).map_err(|error| format!("create {}: {error}", runtime.display()))?;
     let init = |error: libcontainer::error::LibcontainerError| {
         format!("error during container init: {}", chain(&error))
     };
@@ -139,7 +139,8 @@ fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), Stri
             (builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr), None)
         }
         Console::Terminal(socket) => {
-            // A path of its own: the library connects to it. Bound by a short name, because the whole path may be too long.
+            // libcontainer connects to this path. It is bound by a relative name, because the full path may be too
+            // long.
             let listener = UnixListener::bind("runtime/console.sock")
                 .map_err(|error| format!("listen for the terminal: {error}"))?;
             let path = runtime.join("console.sock");
@@ -148,14 +149,14 @@ fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), Stri
     };
     let mut container = builder.as_init(&dir).with_systemd(false).as_sibling(true).build().map_err(init)?;
     if let Some((listener, socket)) = terminal {
-        hand_on(&listener, &socket).map_err(|error| format!("take the terminal: {error}"))?;
+        hand_on(&listener, &socket).map_err(|error| format!("receive the terminal: {error}"))?;
     }
     let pid = container.pid().ok_or("the container has no process")?;
     tell(report, &Report::Pid(pid.as_raw()));
     container.start().map_err(init)
 }
 
-/// The terminal that the library made goes to the supervisor.
+/// Passes the terminal that libcontainer created to the supervisor.
 fn hand_on(listener: &UnixListener, socket: &UnixStream) -> io::Result<()> {
     use std::os::fd::AsFd as _;
     let (from, _) = listener.accept()?;
@@ -163,7 +164,8 @@ fn hand_on(listener: &UnixListener, socket: &UnixStream) -> io::Result<()> {
     wire::send(socket, b"t", &[terminal.as_fd()])
 }
 
-/// How early the kernel kills what is started from here on. A refusal is no reason not to run: it is for the machine's administrator.
+/// Sets the OOM score adjustment of what is started from here on. A failure is only reported: the container runs
+/// anyway.
 pub(super) fn adjust_oom(launch: &Launch, report: &OwnedFd) {
     let Some(score) = launch.oom_score_adj else { return };
     if let Err(error) = fs::write("/proc/self/oom_score_adj", score.to_string()) {
@@ -172,11 +174,11 @@ pub(super) fn adjust_oom(launch: &Launch, report: &OwnedFd) {
 }
 
 pub(super) fn tell(report: &OwnedFd, message: &Report) {
-    // Nobody to tell: the supervisor is gone, and this process with it in a moment.
+    // If the supervisor is gone, this process is killed in a moment.
     let _ = wire::tell(report, message);
 }
 
-/// An error with its causes.
+/// The text of an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -191,7 +193,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reports what the library says is wrong, from whichever process it says so.
+/// Reports errors that libcontainer logs, from any of its processes.
 struct Details {
     report: Arc<OwnedFd>,
 }
@@ -220,7 +222,7 @@ impl Subscriber for Details {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The fields of an event, the message first.
+/// The fields of a log event, the message first.
 #[derive(Default)]
 struct Text(String);
 

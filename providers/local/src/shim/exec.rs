@@ -1,11 +1,11 @@
-//! `exec`: starts a command in a running container, with the rights of the container's own program.
+//! `exec`: starts a command in a running container, with the same restrictions as the container's program.
 //!
-//! The library that makes containers could do this too, but what it starts is not under the container's filter of system calls. So the
-//! steps are ours, and the single tools the library's.
+//! libcontainer could do this too, but it does not apply the container's seccomp filter to the command. So the sequence
+//! is ours, and uses libcontainer for the single steps.
 //!
-//! Until the command takes its place, our own binary runs among the container's processes. They cannot trace it, because it is not
-//! dumpable, and whoever may trace all the same finds nothing of the machine behind it in `/proc`: it has left the machine's files
-//! before it is seen, and its binary is on a mount that cannot be written to.
+//! Until the command is executed, our own binary runs among the container's processes. They cannot trace it, because it
+//! is not dumpable. A process that can trace it nevertheless finds nothing of the host in `/proc`: the helper has left
+//! the host's mount namespace before, and its binary is on a read-only mount.
 
 use std::{
     convert::Infallible,
@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{level::Level, sys};
 
-/// The process `exec`.
+/// Entry point of `exec`.
 pub(super) fn run() -> ExitCode {
     work(|order, launch, report| match launch.level {
         Level::Process => create::process(order, launch, report),
@@ -54,7 +54,7 @@ pub(super) fn run() -> ExitCode {
 
 fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
     let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
-    let process = spec.process().as_ref().ok_or("the bundle names no process")?;
+    let process = spec.process().as_ref().ok_or("config.json has no process")?;
     let filter = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
     let args = order.command.clone().unwrap_or_default();
     let console = Console::taken(order).map_err(|error| error.to_string())?;
@@ -65,21 +65,21 @@ fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
         cgroup::join(path).map_err(|error| error.to_string())?;
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("hide from the container"))?;
-    // All others first: whoever is seen by the container's processes has the container's files and no longer the machine's.
+    // The PID namespace comes last: once the container's processes see this process, it no longer has the host's files.
     for (namespace, kind) in &namespaces.rest {
         setns(namespace, *kind).map_err(failed("join the container's namespaces"))?;
     }
     if let Some(pid) = &namespaces.pid {
-        setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's processes"))?;
+        setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's PID namespace"))?;
     }
     drop(namespaces);
     let (told, mut telling) = pipe_with(PipeFlags::CLOEXEC)
         .map(|(told, telling)| (told, Some(telling)))
         .map_err(failed("start a process in the container"))?;
-    // This is the process that is counted among the container's; the supervisor adopts it when we end.
+    // The process in the container's PID namespace; the supervisor becomes its parent when we exit.
     let child = sys::process::fork_to(|| {
         drop(telling.take());
-        // One whose number nobody was told could not be ended.
+        // A process whose PID was not reported could not be killed.
         if !matches!(retry_on_intr(|| read(&told, &mut [0; 1])), Ok(1)) {
             return;
         }
@@ -94,7 +94,7 @@ fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// From here on it is the new process.
+/// Sets up the new process and executes the command.
 fn enter(
     console: Console,
     process: &Process,
@@ -103,18 +103,19 @@ fn enter(
 ) -> Result<Infallible, String> {
     let kernel = SyscallType::Linux.create_syscall();
     let user = process.user();
-    console.enter(Some(user.uid())).map_err(failed("set up input and output"))?;
+    console.enter(Some(user.uid())).map_err(failed("set up stdio"))?;
     for limit in process.rlimits().iter().flatten() {
-        kernel.set_rlimit(limit).map_err(|error| format!("set a limit: {error}"))?;
+        kernel.set_rlimit(limit).map_err(|error| format!("set a resource limit: {error}"))?;
     }
     umask(Mode::from_bits_truncate(user.umask().unwrap_or(0o022)));
     if let Some(profile) = process.apparmor_profile() {
         apparmor::apply_profile(profile).map_err(|error| format!("apply AppArmor profile: {error}"))?;
     }
     if process.no_new_privileges() == Some(true) {
-        set_no_new_privs(true).map_err(failed("renounce new privileges"))?;
+        set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
     }
-    // The user may not get there, but may be there. A file system that keeps root out is the other way round.
+    // Tried as root first, because the user may lack access to a parent directory; then as the user, for filesystems
+    // that root cannot access.
     let there = env::set_current_dir(process.cwd()).is_ok();
     become_user(process)?;
     if !there {
@@ -125,7 +126,7 @@ fn enter(
     }
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
 
-    // Without `no_new_privs` only who has the right to may set a filter, so it comes before the rights go.
+    // Without `no_new_privs` setting a filter needs CAP_SYS_ADMIN, so it comes before capabilities are dropped.
     let early = process.no_new_privileges() != Some(true);
     let confine = |now: bool| match filter {
         Some(filter) if now => seccomp::initialize_seccomp(filter)
@@ -136,7 +137,7 @@ fn enter(
     let path = variable(process, "PATH");
     let program = executor::lookup(args, path.as_deref().unwrap_or(executor::PATH))?;
     let env = executor::with_home(environment(process), user.uid());
-    // A change of the user leaves the rights permitted, but not in effect.
+    // Changing the user keeps capabilities permitted, but not effective.
     capabilities::reset_effective(&*kernel).map_err(|error| format!("reset capabilities: {error}"))?;
     confine(early)?;
     drop_rights(process, &*kernel)?;
@@ -146,7 +147,7 @@ fn enter(
     executor::run(command, &program, args)
 }
 
-/// Changes to the container's user and keeps the rights permitted for a moment.
+/// Changes to the container's user, keeping capabilities permitted for the next steps.
 fn become_user(process: &Process) -> Result<(), String> {
     let user = process.user();
     let (uid, gid) = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
@@ -155,7 +156,7 @@ fn become_user(process: &Process) -> Result<(), String> {
     setgroups(&groups).map_err(failed("set groups"))?;
     setresgid(gid, gid, gid).map_err(failed("set group"))?;
     setresuid(uid, uid, uid).map_err(failed("set user"))?;
-    set_keep_capabilities(false).map_err(failed("keep no capabilities"))
+    set_keep_capabilities(false).map_err(failed("reset the keep-capabilities flag"))
 }
 
 fn drop_rights(process: &Process, kernel: &dyn Syscall) -> Result<(), String> {
@@ -183,10 +184,10 @@ fn failed<E: std::fmt::Display>(doing: &str) -> impl Fn(E) -> String {
     move |error| format!("{doing}: {error}")
 }
 
-/// The namespaces of the container that are not ours.
+/// The namespaces of the container that differ from ours.
 struct Namespaces {
     pid: Option<File>,
-    /// In the order in which they are joined: files last, because the others are found through them.
+    /// In the order of joining: the mount namespace is last, because the others are opened through `/proc`.
     rest: Vec<(File, CloneFlags)>,
 }
 

@@ -1,4 +1,4 @@
-//! A container's log file, in the format of the Container Runtime Interface.
+//! The log file of a container, in the CRI log format.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,9 +9,9 @@ use std::{
 
 use jiff::Timestamp;
 
-/// A line that is longer is written in parts, as other runtimes do.
+/// Longer lines are split, as other runtimes do.
 const LONGEST: usize = 16 * 1024;
-/// What is kept of the buffer between two bursts.
+/// Capacity of the buffer that is kept between writes.
 const KEPT: usize = 64 * 1024;
 
 /// The log of one container.
@@ -26,7 +26,7 @@ pub(super) struct Log {
     torn: bool,
 }
 
-/// Whose line it is.
+/// The stream that a line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
@@ -54,15 +54,15 @@ impl Log {
         })
     }
 
-    /// Goes on in the file that has the name now.
+    /// Opens the file again by name.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         self.torn = false;
         Ok(())
     }
 
-    /// Writes what a container wrote, and keeps a line that has no end yet. What cannot be written is lost: a full disk must not stop
-    /// the container.
+    /// Writes the output of a container; an incomplete line is buffered. Output that cannot be written is lost: a full
+    /// disk must not stop the container.
     pub(super) fn write(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) -> io::Result<()> {
         let head = head(now, stream);
         let rest = match stream {
@@ -90,7 +90,7 @@ impl Log {
         self.flush()
     }
 
-    /// Writes the lines that never ended.
+    /// Writes the incomplete lines.
     pub(super) fn finish(&mut self, now: Timestamp) -> io::Result<()> {
         for (stream, rest) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
             if !rest.is_empty() {
@@ -137,7 +137,7 @@ fn open(path: &Path) -> io::Result<File> {
     open.map_err(|error| io::Error::new(error.kind(), format!("open log {}: {error}", path.display())))
 }
 
-/// What is before the tag: the time with nine digits, and the stream.
+/// The prefix of a line: time with nine digits, and stream.
 fn head(now: Timestamp, stream: Stream) -> String {
     format!("{now:.9} {} ", stream.name())
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_written_with_its_time_and_stream_however_it_comes() {
+    fn lines_are_written_with_time_and_stream_in_any_chunking() {
         let text = written(|log| {
             log.write(Stream::Stdout, b"one\ntw", moment()).unwrap();
             log.write(Stream::Stderr, b"bad\n\n", moment()).unwrap();
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_time_always_has_nine_digits() {
+    fn the_time_always_has_nine_digits() {
         let whole: Timestamp = "2016-10-06T00:17:09Z".parse().unwrap();
         let text = written(|log| log.write(Stream::Stdout, b"x\n", whole).unwrap());
         assert_eq!(text, "2016-10-06T00:17:09.000000000Z stdout F x\n");
     }
 
     #[test]
-    fn a_long_line_is_written_in_parts_of_sixteen_kibibytes() {
+    fn a_long_line_is_split_into_parts_of_16_kib() {
         for (length, expected) in [
             (LONGEST, vec![('F', LONGEST)]),
             (LONGEST + 1, vec![('P', LONGEST), ('F', 1)]),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_partial() {
+    fn an_incomplete_line_is_tagged_as_partial() {
         let text = written(|log| {
             log.write(Stream::Stdout, b"no end", moment()).unwrap();
             log.finish(moment()).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_costs_lines_and_no_more() {
+    fn a_full_disk_only_loses_lines() {
         let mut log = Log::open(Path::new("/dev/full")).unwrap();
         assert!(log.write(Stream::Stdout, b"lost\n", moment()).is_err());
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `pause`: the first process of a pod whose containers share their processes. It reaps whom nobody else reaps, and everything in the
-//! pod's namespace ends with it.
+//! `pause`: process 1 of a pod with a shared PID namespace. It reaps orphans, and the kernel kills everything in the
+//! namespace when it exits.
 
 use std::{
     fs::{self, File},
@@ -32,7 +32,7 @@ use crate::sys;
 const LOCK: &str = "pause.lock";
 const FILE: &str = "pause.json";
 const READY: &str = "ready";
-/// Nobody in particular, without any right.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,8 +40,8 @@ struct Paused {
     pid: i32,
 }
 
-/// Starts the first process of a new namespace of processes, in the other namespaces that are named by their files. Its number on this
-/// machine; the namespace is `/proc/PID/ns/pid`. One that is there already is taken.
+/// Starts process 1 of a new PID namespace, in the other namespaces given by their files. Returns its PID on the host;
+/// the namespace is `/proc/PID/ns/pid`. An existing one is reused.
 pub async fn pause(program: &Program, dir: &Path, join: &[PathBuf]) -> io::Result<i32> {
     if let Some(pid) = paused(dir) {
         return Ok(pid);
@@ -58,18 +58,18 @@ pub async fn pause(program: &Program, dir: &Path, join: &[PathBuf]) -> io::Resul
         .await?;
     paused(dir).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
-        io::Error::other(format!("start the first process of the pod: {}", said.trim()))
+        io::Error::other(format!("start the pause process: {}", said.trim()))
     })
 }
 
-/// The number of the process, while it lives.
+/// The PID of the pause process, while it lives.
 pub fn paused(dir: &Path) -> Option<i32> {
     let alive = state::held(&dir.join(LOCK)).unwrap_or(false);
     let paused: Paused = alive.then(|| state::load(&dir.join(FILE)).ok().flatten()).flatten()?;
     Some(paused.pid)
 }
 
-/// The process `pause`: starts the other one and ends.
+/// Entry point of `pause`: starts the pause process and exits.
 pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     let start = || -> io::Result<()> {
         let (program, _binary) = protected(program.clone());
@@ -91,7 +91,7 @@ pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        if line.trim() == READY { Ok(()) } else { Err(io::Error::other("it ended at once")) }
+        if line.trim() == READY { Ok(()) } else { Err(io::Error::other("it exited at once")) }
     };
     match start() {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,7 +102,7 @@ pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
     }
 }
 
-/// The process that stays.
+/// The pause process itself.
 pub(super) fn rest(dir: &Path) -> ExitCode {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
@@ -114,9 +114,9 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
         sys::process::leave_keyring();
         signals.thread_block()?;
         let Some(lock) = state::take(&dir.join(LOCK))? else { return Ok(None) };
-        // The machine's own view of processes is still there: in the pod's we are number 1.
+        // `/proc` still shows the host's PIDs: in the new namespace we are process 1.
         let pid = fs::read_link("/proc/self")?.to_str().and_then(|pid| pid.parse().ok());
-        let pid = pid.ok_or_else(|| io::Error::other("no number of our own"))?;
+        let pid = pid.ok_or_else(|| io::Error::other("read the own PID from /proc/self"))?;
         state::save(&dir.join(FILE), &Paused { pid })?;
         let null = File::options().write(true).open("/dev/null")?;
         leave(dir)?;
@@ -125,7 +125,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     let (_lock, null) = match settled() {
         Ok(Some(settled)) => settled,
         Ok(None) => {
-            complain(format_args!("another one is there"));
+            complain(format_args!("another pause process is running"));
             return ExitCode::FAILURE;
         }
         Err(error) => {
@@ -134,7 +134,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
         }
     };
     let _ = writeln!(io::stdout(), "{READY}");
-    // Whoever started us waits for the end of what we say.
+    // The caller waits for the end of our output.
     let _ = dup2_stdout(&null);
     let _ = dup2_stderr(&null);
     loop {
@@ -146,7 +146,7 @@ pub(super) fn rest(dir: &Path) -> ExitCode {
     }
 }
 
-/// Leaves the machine's files and every right: the pod's containers see this process, and through it only what it has.
+/// Gives up the host's files and all privileges: the pod's containers see this process.
 fn leave(dir: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;

@@ -1,14 +1,14 @@
-//! What tells the processes of a container that runs as plain processes from all others of the machine.
+//! Identifies the processes of containers that run as plain processes.
 
 use std::{fs, path::Path};
 
-/// The variable that all processes of such a container have in their environment, with the name of its directory.
+/// The environment variable that all processes of such a container have, with the name of its directory.
 pub(super) const MARK: &str = "VK_CONTAINER";
 
-/// The processes of a container at the level `process`, by the variable `VK_CONTAINER` that they were started with: also those that
-/// parted from their parents and sessions. Whoever gave itself another environment is not found.
+/// The processes of a container at level `process`, found by the variable `VK_CONTAINER`, including those that left
+/// their parents and sessions. A process that changed its environment is not found.
 ///
-/// For whoever clears up after a supervisor that was killed; a living one knows its processes.
+/// Used to clean up after a killed supervisor; a running one knows its processes.
 pub fn plain_strays(id: &str) -> Vec<i32> {
     let wanted = format!("{MARK}={id}");
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
@@ -21,14 +21,14 @@ pub fn plain_strays(id: &str) -> Vec<i32> {
         .collect()
 }
 
-/// When the kernel started a process, in its ticks since the machine's start; `None` where there is no such process.
+/// Start time of a process in clock ticks since boot; `None` if it does not exist.
 pub fn start_ticks_of(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold anything.
+    // The command name is in parentheses and may hold any character.
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The name of a container by its directory.
+/// The name of a container, from its directory.
 pub(super) fn name(dir: &Path) -> String {
     dir.file_name().map_or_else(|| "container".to_owned(), |name| name.to_string_lossy().into_owned())
 }

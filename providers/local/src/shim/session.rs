@@ -1,5 +1,5 @@
-//! The streams of a command or an attachment. The supervisor hands out the descriptors themselves: bytes do not pass through it, so that
-//! they flow as fast as the kernel moves them and wait where nobody reads.
+//! The streams of an exec or attach session. The supervisor passes the file descriptors, so that no data goes through
+//! it and backpressure works.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -23,16 +23,17 @@ use vk_provider::{
 use super::wire::{self, Given, Reply, Request, Streams};
 use crate::sys;
 
-/// What the supervisor keeps open beside the client.
+/// What the supervisor keeps open besides the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// Nothing: the end of input shows by itself.
+    /// Nothing: the program sees the end of input directly.
     Nothing,
-    /// The container's input: its end must be said.
+    /// The container's stdin: its end must be sent as a message.
     Input,
 }
 
-/// The first line of an answer, what came with it, and what came behind it. `None` at the end of the connection.
+/// The first line of an answer, the descriptors received with it, and the bytes after it. `None` at the end of the
+/// connection.
 pub(super) async fn begun(socket: &UnixStream) -> io::Result<(Option<Reply>, Vec<OwnedFd>, Vec<u8>)> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
     let reply = next(socket, &mut text, &mut fds).await?;
@@ -56,7 +57,7 @@ async fn next(socket: &UnixStream, text: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -
     }
 }
 
-/// A session of what was given.
+/// Opens a session from the received descriptors.
 pub(super) fn open(
     socket: UnixStream,
     given: Given,
@@ -70,7 +71,7 @@ pub(super) fn open(
         if !is {
             return Ok(None);
         }
-        let fd = fds.next().ok_or_else(|| io::Error::other("a session without its descriptors"))?;
+        let fd = fds.next().ok_or_else(|| io::Error::other("the session lacks a descriptor"))?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Some(Arc::new(sys::fd::watched(fd)?)))
     };
@@ -91,7 +92,7 @@ pub(super) fn open(
     Ok(Session { stdin, stdout, stderr, resize, exit })
 }
 
-/// Passes sizes on until the end is told.
+/// Applies terminal sizes until the session ends.
 async fn ended(
     socket: Arc<UnixStream>,
     mut text: Vec<u8>,
@@ -102,7 +103,7 @@ async fn ended(
     let resizing = async {
         while let (Some(terminal), Some(size)) = (&terminal, sizes.recv().await) {
             let size = Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
-            // A terminal that is gone has no size.
+            // The terminal may be gone.
             let _ = tcsetwinsize(terminal.get_ref(), size);
         }
         std::future::pending::<()>().await;
@@ -114,12 +115,12 @@ async fn ended(
     match reply {
         Ok(Some(Reply::Ended(code))) => Ok(Exit { code }),
         Ok(Some(Reply::Failed(words))) => Err(Error::unavailable(words)),
-        Ok(_) => Err(Error::unavailable("the container's supervisor has ended")),
-        Err(error) => Err(Error::unavailable("hear from the container's supervisor").caused_by(error)),
+        Ok(_) => Err(Error::unavailable("the container's shim has exited")),
+        Err(error) => Err(Error::unavailable("read from the container's shim").caused_by(error)),
     }
 }
 
-/// Output to its end; what is beyond the limit is read and dropped, so that the command goes on.
+/// Reads output to its end; beyond the limit it is dropped, so that the command does not block.
 pub(super) async fn captured(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut output) = output else { return kept };
@@ -131,7 +132,7 @@ pub(super) async fn captured(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
     kept
 }
 
-/// A pipe or a terminal to read from.
+/// A pipe or terminal to read from.
 struct Copied(Arc<AsyncFd<OwnedFd>>);
 
 impl AsyncRead for Copied {
@@ -147,7 +148,7 @@ impl AsyncRead for Copied {
                     buf.advance(length);
                     return Poll::Ready(Ok(()));
                 }
-                // A terminal that nobody has open any more has come to its end.
+                // A terminal that no process has open returns EIO.
                 Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => return Poll::Ready(Ok(())),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
@@ -157,7 +158,7 @@ impl AsyncRead for Copied {
     }
 }
 
-/// A pipe or a terminal to write to; closed when it is shut down.
+/// A pipe or terminal to write to; closed on shutdown.
 struct Input {
     end: Option<Arc<AsyncFd<OwnedFd>>>,
     told: Option<Arc<UnixStream>>,
@@ -168,7 +169,7 @@ impl Input {
         if self.end.take().is_some()
             && let Some(socket) = self.told.take()
         {
-            // A line fits into a socket on which nothing was said before.
+            // A line fits into the socket buffer, because nothing was sent before.
             let _ = socket.try_write(&wire::line(&Request::InputEnded));
         }
     }
@@ -203,7 +204,7 @@ impl AsyncWrite for Input {
     }
 }
 
-/// Reads and writes as the kernel does.
+/// Unbuffered reads and writes.
 struct Descriptor<'a>(&'a OwnedFd);
 
 impl io::Read for Descriptor<'_> {

@@ -1,4 +1,4 @@
-//! What a supervisor leaves on disk: where its container stands, and a lock that tells whether the supervisor lives.
+//! The files of a supervisor: the state of its container, and a lock that it holds while it lives.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,13 +19,13 @@ use super::{Exit, State};
 const STATE: &str = "state.json";
 const LOCK: &str = "shim.lock";
 
-/// What `state.json` says.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase")]
 pub(super) enum Written {
-    /// A supervisor is at it.
+    /// A supervisor is starting it.
     Starting {
-        /// The process that is about to become the program, from the moment on that it outlives its supervisor.
+        /// The process that is about to become the program, recorded once it can outlive the supervisor.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub(super) enum Written {
     /// It runs.
     Running {
         pid: i32,
-        /// When the kernel started the process: tells it from a later one with the same number.
+        /// Start time of the process, which distinguishes it from a later one with the same PID.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ticks: Option<u64>,
         started: Timestamp,
@@ -42,11 +42,11 @@ pub(super) enum Written {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         log_error: Option<String>,
     },
-    /// It ended.
+    /// It exited.
     Exited(Exit),
 }
 
-/// Where the container of a directory stands.
+/// The state of the container in a directory.
 pub(super) fn read(dir: &Path) -> io::Result<State> {
     let mut written = load::<Written>(&dir.join(STATE))?;
     if !matches!(written, Some(Written::Exited(_))) {
@@ -57,7 +57,7 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
                 Some(Written::Starting { .. }) | None => State::Created,
             });
         }
-        // The supervisor may have written its last word between our two looks.
+        // The supervisor may have recorded the exit between the two reads.
         written = load(&dir.join(STATE))?;
     }
     Ok(match written {
@@ -68,7 +68,7 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
     })
 }
 
-/// When the kernel started the container's first process, in its ticks.
+/// Start time of the container's first process, in clock ticks.
 pub(super) fn ticks(dir: &Path) -> io::Result<Option<u64>> {
     Ok(match load(&dir.join(STATE))? {
         Some(Written::Starting { ticks, .. } | Written::Running { ticks, .. }) => ticks,
@@ -76,28 +76,28 @@ pub(super) fn ticks(dir: &Path) -> io::Result<Option<u64>> {
     })
 }
 
-/// Writes where the container of a directory stands.
+/// Writes the state of the container in a directory.
 pub(super) fn write(dir: &Path, written: &Written) -> io::Result<()> {
     save(&dir.join(STATE), written)
 }
 
-/// What a supervisor before us wrote.
+/// The state that was written last.
 pub(super) fn before(dir: &Path) -> io::Result<Option<Written>> {
     load(&dir.join(STATE))
 }
 
-/// Whether a supervisor works on this directory.
+/// Whether a supervisor is active in this directory.
 #[cfg(test)]
 pub(super) fn supervised(dir: &Path) -> io::Result<bool> {
     held(&dir.join(LOCK))
 }
 
-/// The lock of a living supervisor; `None` where another has it.
+/// Takes the lock of the supervisor; `None` if another one has it.
 pub(super) fn lock(dir: &Path) -> io::Result<Option<File>> {
     take(&dir.join(LOCK))
 }
 
-/// Takes a lock that ends with this process; `None` where another has it.
+/// Takes a lock that is released when this process exits; `None` if it is taken.
 pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole())) {
@@ -107,7 +107,7 @@ pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether somebody has a lock. Asking takes nothing: nobody who tries to take it is disturbed.
+/// Whether a lock is taken. The query does not take it, even for a moment.
 pub(super) fn held(path: &Path) -> io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -129,12 +129,12 @@ fn whole() -> libc::flock {
     }
 }
 
-/// The kernel's constants have another type than the fields they are for.
+/// The constants have another type than the struct's fields.
 fn kind(constant: libc::c_int) -> libc::c_short {
     libc::c_short::try_from(constant).unwrap_or_default()
 }
 
-/// Reads a file of ours; `None` where there is none.
+/// Reads a JSON file; `None` if it does not exist.
 pub(super) fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
         Ok(text) => {
@@ -146,7 +146,7 @@ pub(super) fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes a file of ours so that a reader sees the old content or the new.
+/// Writes a JSON file atomically.
 pub(super) fn save<T: Serialize>(path: &Path, content: &T) -> io::Result<()> {
     let new = path.with_extension(format!("new.{}", std::process::id()));
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_no_supervisor_touched_is_created() {
+    fn a_directory_without_state_is_created() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Created);
     }
@@ -172,7 +172,7 @@ mod tests {
     fn a_running_container_without_a_supervisor_is_lost() {
         let dir = tempfile::tempdir().unwrap();
         let running = Written::Running { pid: 7, ticks: Some(70), started: moment(), log_error: None };
-        let lock = lock(dir.path()).unwrap().expect("nobody else has it");
+        let lock = lock(dir.path()).unwrap().expect("the lock is free");
         write(dir.path(), &running).unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Running { pid: 7, started: moment() });
         drop(lock);
@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_before_its_supervisor_says_that_it_runs() {
+    fn a_starting_program_is_known_before_the_supervisor_reports_it_as_running() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = lock(dir.path()).unwrap().expect("nobody else has it");
+        let lock = lock(dir.path()).unwrap().expect("the lock is free");
         write(dir.path(), &Written::Starting { pid: Some(7), ticks: Some(70) }).unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Created);
         drop(lock);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_supervisors_wrote_is_read() {
+    fn state_files_of_earlier_versions_are_read() {
         let dir = tempfile::tempdir().unwrap();
         for (text, lost) in [
             (r#"{"phase":"starting"}"#, State::Lost { pid: None, started: None }),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_given_to_one_only_and_asking_for_it_takes_nothing() {
+    fn a_lock_has_one_holder_and_querying_it_does_not_take_it() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!supervised(dir.path()).unwrap());
         let first = lock(dir.path()).unwrap();

@@ -1,5 +1,5 @@
-//! `supervise`: lives as long as its container. One thread that waits for whatever happens next; no runtime, because there is one such
-//! process for each container.
+//! `supervise`: lives as long as its container. A single-threaded event loop without an async runtime, because there is
+//! one such process per container.
 
 mod children;
 mod client;
@@ -45,14 +45,14 @@ use super::{
 use crate::{level::Level, sys};
 
 const SOCKET: &str = "shim.sock";
-/// How long the making of a container may take.
+/// Time limit for creating a container.
 const CREATION: Duration = Duration::from_mins(2);
-/// The kernel shall take the containers before those who look after them.
+/// The OOM killer should prefer containers to their supervisors.
 const SCORE: &str = "-998";
-/// How long the output of a container is waited for that has ended: whoever could still write is dead.
+/// How long to read output after the container exited; nothing can write any more.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// The process `supervise`.
+/// Entry point of `supervise`.
 pub(super) fn run(dir: &Path, program: Program) -> ExitCode {
     let started = begin(dir).and_then(|begun| match begun {
         Some((lock, launch)) => Supervisor::new(program, launch, lock).map(Some),
@@ -71,7 +71,7 @@ pub(super) fn run(dir: &Path, program: Program) -> ExitCode {
     }
 }
 
-/// Parts from whoever started us. `None` where another supervisor is at it.
+/// Detaches from the process that started us. `None` if another supervisor is active.
 fn begin(dir: &Path) -> io::Result<Option<(File, Launch)>> {
     sys::fd::close_all()?;
     setsid()?;
@@ -81,31 +81,32 @@ fn begin(dir: &Path) -> io::Result<Option<(File, Launch)>> {
     let here = Path::new(".");
     let Some(lock) = state::lock(here)? else { return Ok(None) };
     if state::before(here)?.is_some() {
-        return Err(io::Error::other("the container was started before"));
+        return Err(io::Error::other("the container has already been started"));
     }
     let launch: Launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
     if launch.level == Level::Oci {
         settle(&launch);
-        // The container and the commands in it have one of their own, and not that of the machine's user.
+        // The container and its commands get a session keyring of their own, not that of the host's user.
         sys::process::leave_keyring();
     }
     Ok(Some((lock, launch)))
 }
 
-/// Leaves the place of whoever started us, whose memory and time are not ours. None of it is worth a start that fails.
+/// Moves this process into its own cgroup, so that it is not limited with the process that started it. Failures do not
+/// prevent the start.
 fn settle(launch: &Launch) {
     if let Some(path) = &launch.own_cgroup
         && let Err(error) = cgroup::enter(path)
     {
-        complain(format_args!("a supervisor stays where it was started: {error}"));
+        complain(format_args!("the shim stays in its parent's cgroup: {error}"));
     }
-    // Only where what we start gets a score of its own. Who may not lower it is not worse off than before.
+    // Only if the container gets a score of its own. An unprivileged process keeps its score.
     if launch.oom_score_adj.is_some() {
         let _ = fs::write("/proc/self/oom_score_adj", SCORE);
     }
 }
 
-/// Tells whoever started us; nobody may be there any more.
+/// Reports the result to the process that started us, which may be gone.
 fn say(outcome: &Outcome) {
     let _ = wire::tell(io::stdout(), outcome);
     if let Ok(null) = File::options().write(true).open("/dev/null") {
@@ -113,10 +114,10 @@ fn say(outcome: &Outcome) {
     }
 }
 
-/// A container and everybody who has to do with it.
+/// A container, its processes and its clients.
 struct Supervisor {
     program: Program,
-    /// What the program is started from.
+    /// The read-only file descriptor that `program` is executed from.
     _binary: Option<OwnedFd>,
     launch: Launch,
     clock: Clock,
@@ -125,17 +126,17 @@ struct Supervisor {
     children: Children,
     clients: Vec<Client>,
     output: Output,
-    /// Where input goes, while it is open; `None` also with a terminal.
+    /// The write end of the container's stdin, while it is open; `None` with a terminal.
     stdin: Option<OwnedFd>,
     pid: i32,
-    /// When the kernel started the process.
+    /// Start time of the process, in clock ticks.
     ticks: Option<u64>,
     started: Timestamp,
     log_error: Option<String>,
     _lock: File,
 }
 
-/// What a new container writes to and reads from, on our side.
+/// The supervisor's ends of the container's stdio.
 struct Ends {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -147,7 +148,7 @@ impl Supervisor {
         let clock = Clock::system();
         let started = clock.now();
         let mut mask = SigSet::empty();
-        // A machine that shuts down tells everybody to end. Ours ends after its container.
+        // At shutdown the host signals all processes. The supervisor must exit after its container.
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
             mask.add(signal);
         }
@@ -201,13 +202,13 @@ impl Supervisor {
         ExitCode::SUCCESS
     }
 
-    /// Makes the container and starts it. The error is in the words of other runtimes, as far as they are true here.
+    /// Creates and starts the container. Errors have the texts of other runtimes.
     fn create(&mut self) -> Result<(), String> {
         let said =
             |words: &str| format!("failed to create container: unable to start container process: {words}");
         let (mut helper, ends) = self.spawn_create().map_err(|error| said(&error.to_string()))?;
         self.await_helper(&mut helper).map_err(|words| said(&words))?;
-        let pid = helper.pid().ok_or_else(|| said("it has no process"))?;
+        let pid = helper.pid().ok_or_else(|| said("no process was started"))?;
         if let Some(console) = helper.console() {
             let terminal = console.and_then(Output::ready).map_err(|error| said(&error.to_string()))?;
             self.output.terminal(terminal);
@@ -236,7 +237,7 @@ impl Supervisor {
         Ok((helper, Ends { stdin: ours, stdout: stdout_ours, stderr: stderr_ours }))
     }
 
-    /// Until a helper has said all. The container's own processes may have ended by then.
+    /// Waits until a helper has finished. The container may have exited by then.
     fn await_helper(&mut self, helper: &mut Helper) -> Result<(), String> {
         let until = Instant::now() + CREATION;
         self.children.expect(helper.process());
@@ -246,7 +247,7 @@ impl Supervisor {
                 break;
             }
             if Instant::now() > until || self.children.ended(helper.process()).is_some_and(|code| code != 0) {
-                // What it made waits for a start that will not come.
+                // The container it created would wait forever for its start.
                 self.kill_all(Some(helper.process()));
             }
             helper::wait(&[(&self.signals).into(), (&*helper).into()], Duration::from_secs(1));
@@ -256,7 +257,7 @@ impl Supervisor {
         helper.error(failed).map_or(Ok(()), Err)
     }
 
-    /// Kills whatever is left of the container.
+    /// Kills everything that is left of the container.
     fn kill_all(&mut self, helper: Option<i32>) {
         if let Some(process) = helper {
             children::kill(process);
@@ -270,7 +271,7 @@ impl Supervisor {
         self.children.kill_all();
     }
 
-    /// The container has ended: nobody of it is left behind, and nothing that it wrote.
+    /// Cleans up after the container exited: no process is left, and all output is logged.
     fn end(&mut self, code: i32) {
         let oom = self.launch.cgroup.as_deref().is_some_and(|path| cgroup::oom_kills(path) > 0);
         let finished = self.clock.now();
@@ -284,7 +285,7 @@ impl Supervisor {
         self.dismiss(code);
     }
 
-    /// Removes what was made for the container.
+    /// Removes what was created for the container.
     fn clear(&mut self) {
         self.kill_all(None);
         if self.launch.level == Level::Oci {
@@ -299,13 +300,13 @@ impl Supervisor {
 
     fn conclude(&self, exit: &Exit) {
         if let Err(error) = state::write(Path::new("."), &Written::Exited(exit.clone())) {
-            complain(format_args!("{} write the end: {error}", self.clock.now()));
+            complain(format_args!("{} write the exit: {error}", self.clock.now()));
         }
         let _ = fs::remove_file(SOCKET);
         self.announce();
     }
 
-    /// Writes that the container runs.
+    /// Records that the container runs.
     fn note(&self) {
         let running = Written::Running {
             pid: self.pid,
@@ -319,7 +320,7 @@ impl Supervisor {
         self.announce();
     }
 
-    /// Hints that something has changed. Nobody may listen.
+    /// Sends an event that the container changed. Nothing may be listening.
     fn announce(&self) {
         let send = || -> io::Result<()> {
             let (Some(parent), Some(name)) = (self.launch.events.parent(), self.launch.events.file_name())

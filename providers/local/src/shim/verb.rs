@@ -1,4 +1,4 @@
-//! Which of the shim's processes this one is.
+//! Subcommands of the shim.
 
 use std::{
     env, fmt,
@@ -11,8 +11,8 @@ use std::{
 use super::{Program, create, exec, pause, supervise};
 use crate::sys;
 
-/// What a process of our binary does that was started as a shim: the verb is the first argument that is one, and what is before it is
-/// how the next process is started.
+/// The main function of a shim process. The first argument that is a subcommand is the one to run; the arguments before
+/// it are needed to start further processes.
 pub fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let verbs = ["supervise", "create", "exec", "pause", "paused"];
@@ -35,8 +35,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The program from a binary that a container cannot write to, however it comes by it: for processes that enter one. Must be kept while
-/// it is started. Where that cannot be had it is protected by being in use.
+/// The program on a read-only mount, for processes that enter a container: it cannot be overwritten from there. The
+/// descriptor must be kept until the program is started. If that is not possible, the kernel still protects a running
+/// binary from writes.
 pub(super) fn protected(program: Program) -> (Program, Option<OwnedFd>) {
     match sys::mount::read_only(&program.path) {
         Ok(binary) => {
@@ -47,8 +48,9 @@ pub(super) fn protected(program: Program) -> (Program, Option<OwnedFd>) {
     }
 }
 
-/// Says on the error output what is wrong: of a supervisor it is kept beside its container, of a command it is the container's own.
+/// Prints an error to stderr: a supervisor's goes to a file beside its container, a command's to the container's
+/// output.
 pub(super) fn complain(words: fmt::Arguments<'_>) {
-    // Nobody may listen.
+    // Nothing may be listening.
     let _ = writeln!(io::stderr(), "{words}");
 }

@@ -1,4 +1,4 @@
-//! What the processes of the shim say to each other: lines of JSON, with file descriptors beside some of them.
+//! The protocol of the shim's processes: lines of JSON, some with file descriptors.
 
 use std::{
     fs::File,
@@ -16,15 +16,15 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What a client asks of a supervisor: one line.
+/// A request of a client to a supervisor: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Request {
-    /// Send this signal to the container's first process.
+    /// Send a signal to the container's first process.
     Signal(i32),
-    /// Keep the connection until the container has ended.
+    /// Keep the connection open until the container has exited.
     Wait,
-    /// Write the log into a new file of the same name.
+    /// Reopen the log file by name.
     ReopenLog,
     /// Start a command.
     Exec {
@@ -34,11 +34,11 @@ pub(super) enum Request {
     },
     /// Copy the container's output.
     Attach(Streams),
-    /// Said later on the connection of an attachment: its input has ended.
+    /// Sent later on an attach connection: its input has ended.
     InputEnded,
 }
 
-/// Which streams are wanted.
+/// The requested streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Streams {
     pub(super) stdin: bool,
@@ -47,35 +47,35 @@ pub(super) struct Streams {
     pub(super) tty: bool,
 }
 
-/// What a supervisor answers: one line each.
+/// An answer of a supervisor: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Reply {
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// It cannot be done.
+    /// The request failed.
     Failed(String),
-    /// The command or attachment has begun. The descriptors come with this line, in the order of [`Given`].
+    /// The command or attach session has started. The descriptors come with this line, in the order of [`Given`].
     Begun(Given),
-    /// The command, or the container that was attached to, has ended.
+    /// The command, or the attached container, has exited.
     Ended(i32),
 }
 
-/// Which descriptors come with a line, in this order.
+/// The descriptors that come with a line, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Given {
-    /// To write input to.
+    /// Stdin, to write to.
     pub(super) stdin: bool,
-    /// To read output from.
+    /// Stdout, to read from.
     pub(super) stdout: bool,
-    /// To read error output from.
+    /// Stderr, to read from.
     pub(super) stderr: bool,
-    /// The terminal: takes its size, and also input and output where those are not given.
+    /// The terminal: for its size, and for input and output if those are not passed.
     pub(super) terminal: bool,
 }
 
-/// What a supervisor tells whoever started it: one line on its output.
+/// What a supervisor reports to the process that started it: one line on stdout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Outcome {
@@ -83,57 +83,57 @@ pub(super) enum Outcome {
     Started,
     /// It could not be started.
     Failed(super::StartError),
-    /// Another supervisor is at it.
+    /// Another supervisor is active.
     Busy,
 }
 
-/// What a supervisor orders of a helper, as a file on its input.
+/// A request of a supervisor to a helper, as a file on its stdin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Order {
-    /// What to run; `None` is the container's own program.
+    /// The command; `None` for the container's own program.
     pub(super) command: Option<Vec<String>>,
-    /// The container's first process; 0 where there is none yet.
+    /// PID of the container's first process; 0 if there is none yet.
     pub(super) init: i32,
     /// Whether it gets a terminal, which is sent through `console`.
     pub(super) tty: bool,
-    /// Inherited descriptors, by number. Without a terminal there are all three.
+    /// Numbers of inherited descriptors. All three are set unless there is a terminal.
     pub(super) stdin: Option<RawFd>,
     pub(super) stdout: Option<RawFd>,
     pub(super) stderr: Option<RawFd>,
-    /// Takes [`Report`]s, and is closed when the program runs.
+    /// The pipe for [`Report`]s, closed when the program is executed.
     pub(super) report: RawFd,
-    /// A socket that takes the terminal.
+    /// The socket to send the terminal to.
     pub(super) console: Option<RawFd>,
 }
 
-/// What a helper tells its supervisor.
+/// A report of a helper to its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Report {
-    /// The process, as the machine counts.
+    /// PID of the process, on the host.
     Pid(i32),
-    /// It failed, in the words that runc has.
+    /// The start failed; the text is that of runc.
     Error(String),
-    /// What a library said meanwhile: an error without its cause is worth little.
+    /// A log message of libcontainer, which explains an error.
     Detail(String),
 }
 
-/// One line.
+/// Encodes a line.
 pub(super) fn line<T: Serialize>(message: &T) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// Takes the first whole line out of what was read.
+/// Removes and decodes the first complete line.
 pub(super) fn take_line<T: DeserializeOwned>(read: &mut Vec<u8>) -> Option<io::Result<T>> {
     let end = read.iter().position(|byte| *byte == b'\n')?;
     let line: Vec<u8> = read.drain(..=end).collect();
     Some(serde_json::from_slice(&line).map_err(|error| io::Error::other(format!("read a message: {error}"))))
 }
 
-/// Writes a line whole. Its size must be below what the kernel keeps for a reader who is not there yet.
+/// Writes a complete line. It must fit into the pipe if nothing reads it.
 pub(super) fn tell<T: Serialize>(to: impl AsFd, message: &T) -> io::Result<()> {
     let line = line(message);
     let mut rest = line.as_slice();
@@ -144,21 +144,21 @@ pub(super) fn tell<T: Serialize>(to: impl AsFd, message: &T) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a line with descriptors.
+/// Sends bytes with descriptors.
 pub(super) fn send(to: impl AsFd, text: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other("too many descriptors for one message"));
+        return Err(io::Error::other("too many file descriptors for one message"));
     }
     let sent = sendmsg(&to, &[IoSlice::new(text)], &mut beside, SendFlags::NOSIGNAL)?;
     if sent < text.len() {
-        return Err(io::Error::other("a message did not fit into a socket"));
+        return Err(io::Error::other("the message does not fit into the socket buffer"));
     }
     Ok(())
 }
 
-/// Reads what there is, and the descriptors that came with it. Nothing at the end of the stream.
+/// Reads what is available, with its descriptors. Returns 0 at the end of the stream.
 pub(super) fn receive(from: impl AsFd, into: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -173,7 +173,7 @@ pub(super) fn receive(from: impl AsFd, into: &mut Vec<u8>, fds: &mut Vec<OwnedFd
     Ok(message.bytes)
 }
 
-/// A file without a name that holds a message, to be somebody's input.
+/// A memfd that holds a message, to be used as stdin.
 pub(super) fn sealed<T: Serialize>(message: &T) -> io::Result<OwnedFd> {
     let mut file = File::from(rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(message)?)?;
@@ -181,7 +181,7 @@ pub(super) fn sealed<T: Serialize>(message: &T) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the message that is our input.
+/// Reads a message from stdin.
 pub(super) fn from_input<T: DeserializeOwned>() -> io::Result<T> {
     let mut text = Vec::new();
     io::stdin().lock().read_to_end(&mut text)?;
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_come_with_the_line_that_they_were_sent_with() {
+    fn descriptors_arrive_with_their_line() {
         let (here, there) = UnixStream::pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let given = Given { stdin: true, ..Given::default() };
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_is_kept_until_the_rest_is_there() {
+    fn an_incomplete_line_is_kept_until_it_is_complete() {
         let mut read = b"\"done".to_vec();
         assert!(take_line::<Reply>(&mut read).is_none());
         read.extend_from_slice(b"\"\n{\"ended\":3}\n");

@@ -1,4 +1,4 @@
-//! What a container's spec depends on and this machine decides.
+//! Features of this host that container specs depend on.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,7 @@ use std::{
 
 use vk_provider::{Error, Result};
 
-/// Capabilities by their numbers.
+/// Capability names by number.
 const CAPABILITIES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -53,17 +53,17 @@ const CAPABILITIES: [&str; 41] = [
     "BPF",
     "CHECKPOINT_RESTORE",
 ];
-/// What is below `/dev` and not a device of the machine, as every container has its own.
+/// Entries of `/dev` that are not devices of the host, because every container has its own.
 const NOT_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev", "console"];
 
-/// The machine, as far as a container's spec depends on it.
+/// The features of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Whether it has cgroups of version 2 only.
+    /// Whether it only has cgroup v2.
     pub unified: bool,
-    /// The directories of the old hierarchies below `/sys/fs/cgroup`; empty where they are unified.
+    /// The directories of the cgroup v1 hierarchies below `/sys/fs/cgroup`; empty with cgroup v2.
     pub hierarchies: Vec<String>,
-    /// Whether a container can have a cgroup namespace.
+    /// Whether the kernel supports cgroup namespaces.
     pub cgroup_namespace: bool,
     /// Whether the number of processes can be limited.
     pub pids: bool,
@@ -71,22 +71,22 @@ pub struct Machine {
     pub huge_pages: bool,
     /// Whether AppArmor is enabled.
     pub apparmor: bool,
-    /// What this process may do itself, without `CAP_`.
+    /// The capabilities of this process, without `CAP_`.
     pub capabilities: BTreeSet<String>,
-    /// Its devices, for privileged containers.
+    /// The host's devices, for privileged containers.
     pub devices: Vec<DeviceNode>,
 }
 
-/// A device.
+/// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
-    /// Where it appears in the container.
+    /// The path in the container.
     pub path: PathBuf,
     /// `c` or `b`.
     pub kind: &'static str,
-    /// The driver.
+    /// Major number.
     pub major: i64,
-    /// Which of the driver's.
+    /// Minor number.
     pub minor: i64,
     /// Permissions.
     pub mode: u32,
@@ -99,7 +99,7 @@ pub struct DeviceNode {
 // === impl Machine ===
 
 impl Machine {
-    /// This machine, with these cgroups.
+    /// Detects the features of this host, given its cgroups.
     pub fn detect(cgroups: &crate::cgroup::Cgroups) -> Self {
         let mut devices = Vec::new();
         collect(Path::new("/dev"), &mut devices, 0);
@@ -120,7 +120,7 @@ impl Machine {
     }
 }
 
-/// Both what this process may do and what its children may ever do.
+/// Capabilities that are both effective and in the bounding set.
 fn bounding(status: &str) -> BTreeSet<String> {
     let set = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -150,7 +150,7 @@ fn collect(directory: &Path, devices: &mut Vec<DeviceNode>, depth: usize) {
 // === impl DeviceNode ===
 
 impl DeviceNode {
-    /// The device at a path of this machine, to appear at another in the container.
+    /// The device at a path of this host, to be created at another path in the container.
     pub fn at(host: &Path, container: &Path) -> Result<Self> {
         let unlike = || Error::invalid(format!("{} is not a device node", host.display()));
         let found = fs::metadata(host).map_err(|error| {
@@ -179,14 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_those_that_are_held_and_can_be_passed_on() {
+    fn capabilities_are_those_that_are_effective_and_in_the_bounding_set() {
         let status = "Name:\tx\nCapEff:\t000000000000000b\nCapBnd:\t0000000000000009\n";
         assert_eq!(bounding(status), BTreeSet::from(["CHOWN".to_owned(), "FOWNER".to_owned()]));
         assert!(bounding("nothing").is_empty());
     }
 
     #[test]
-    fn what_is_not_a_device_is_refused_by_its_name() {
+    fn a_path_that_is_not_a_device_is_rejected() {
         let error = DeviceNode::at(Path::new("/proc"), Path::new("/dev/x")).unwrap_err();
         assert_eq!(error.message(), "/proc is not a device node");
         let null = DeviceNode::at(Path::new("/dev/null"), Path::new("/dev/nothing")).unwrap();

@@ -1,4 +1,4 @@
-//! What a container sees of the machine's files.
+//! The mounts of a container.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use vk_provider::{Error, Result};
 use super::Order;
 use crate::cgroup::MOUNTED;
 
-/// The old hierarchies in which the runtime makes a cgroup for a container.
+/// The cgroup v1 hierarchies in which the runtime creates a cgroup for a container.
 const OLD: [&str; 12] = [
     "blkio",
     "cpu",
@@ -43,7 +43,7 @@ pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
     ];
     mounts.extend(cgroups(order));
     mounts.extend(own(order));
-    // A mount above another comes first, whatever the order in the pod is.
+    // Parent directories come first, regardless of the order in the pod.
     let mut asked: Vec<&Mount> = order.container.mounts.iter().collect();
     asked.sort_by_key(|mount| depth(&mount.container_path));
     for mount in asked {
@@ -55,8 +55,9 @@ pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
     Ok(mounts)
 }
 
-/// Its own cgroups. The runtime would mount the old hierarchies too, but looks for the container's process by a number that another process
-/// has where processes are shared; and it leaves them writable, so that a container that is root could lift its own limits.
+/// The container's cgroups. The runtime could mount the v1 hierarchies too, but it looks up the container's process by
+/// a PID that is wrong with a shared PID namespace, and it mounts them writable, so that a root container could lift
+/// its own limits.
 fn cgroups(order: &Order<'_>) -> Vec<Value> {
     let protection = if order.container.security.privileged { "rw" } else { "ro" };
     let closed = ["nosuid", "noexec", "nodev"];
@@ -69,7 +70,7 @@ fn cgroups(order: &Order<'_>) -> Vec<Value> {
     let options: Vec<&str> = closed.into_iter().chain(["mode=755", "size=64k"]).collect();
     let mut mounts =
         vec![json!({ "destination": MOUNTED, "type": "tmpfs", "source": "tmpfs", "options": options })];
-    // A hierarchy without controllers, as systemd has one, is not the runtime's.
+    // A hierarchy without controllers, such as systemd's, is not used by the runtime.
     let made = order.machine.hierarchies.iter().filter(|name| name.split(',').any(|one| OLD.contains(&one)));
     mounts.extend(made.map(|name| {
         let here = Path::new(MOUNTED).join(name);
@@ -83,7 +84,7 @@ fn cgroups(order: &Order<'_>) -> Vec<Value> {
     mounts
 }
 
-/// What the pod gives to all its containers, unless one brings its own.
+/// The files that a pod provides to its containers, unless a mount replaces them.
 fn own(order: &Order<'_>) -> Vec<Value> {
     let places = order.places;
     let machines = order.container.security.namespaces.ipc == Share::Node;
@@ -106,14 +107,17 @@ fn source(order: &Order<'_>, mount: &Mount) -> Result<std::path::PathBuf> {
     if mount.image.is_some() {
         let place = order.images.get(&mount.container_path);
         return place.cloned().ok_or_else(|| {
-            Error::internal(format!("make OCI spec: the image for {:?} is not mounted", mount.container_path))
+            Error::internal(format!(
+                "build the OCI spec: the image for {:?} is not mounted",
+                mount.container_path
+            ))
         });
     }
     if mount.host_path.starts_with('/') {
         return Ok(mount.host_path.clone().into());
     }
     Err(Error::invalid(format!(
-        "mount {:?}: the path on the machine, {:?}, is not absolute",
+        "mount {:?}: host path {:?} is not absolute",
         mount.container_path, mount.host_path
     )))
 }
@@ -125,7 +129,7 @@ fn options(mount: &Mount) -> Vec<&'static str> {
         Propagation::Bidirectional => "rshared",
     };
     let mut options = vec!["rbind", propagation];
-    // What an image holds is its own, and the same for all.
+    // Image volumes are always read-only, because containers share them.
     if mount.read_only || mount.image.is_some() {
         options.push("ro");
         if mount.recursive_read_only {
@@ -141,7 +145,8 @@ fn depth(path: &str) -> usize {
     path.split('/').filter(|part| !part.is_empty() && *part != ".").count()
 }
 
-/// The path without dots. One that leads out of the container is refused; the runtime would keep it in, but elsewhere than asked.
+/// The normalized path. Paths with `..` are rejected: the runtime would confine them to the container, but to another
+/// place.
 fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -153,9 +158,7 @@ fn clean(path: &str) -> Result<String> {
         parts.push(part);
     }
     if parts.is_empty() {
-        return Err(Error::invalid(format!(
-            "mount {path:?}: nothing can be mounted over the container's root"
-        )));
+        return Err(Error::invalid(format!("mount {path:?}: cannot mount over the container's root")));
     }
     Ok(format!("/{}", parts.join("/")))
 }

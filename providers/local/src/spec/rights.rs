@@ -9,7 +9,7 @@ use vk_provider::{Error, Result};
 
 use super::{Machine, Order};
 
-/// What containerd and docker give to a container that asks for nothing.
+/// The default capabilities of containerd and docker.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -29,7 +29,7 @@ const DEFAULT: [&str; 14] = [
 const ALL: &str = "ALL";
 const MKNOD: &str = "MKNOD";
 
-/// Character devices that every container may use: null, zero, full, random, urandom, tty, console, ptmx and the terminals.
+/// Character devices that every container may use: null, zero, full, random, urandom, tty, console, ptmx and pts.
 const COMMON: [(i64, Option<i64>); 9] = [
     (1, Some(3)),
     (1, Some(5)),
@@ -48,8 +48,8 @@ pub(super) fn capabilities(order: &Order<'_>) -> Value {
     json!({ "bounding": names, "effective": names, "permitted": names, "inheritable": [], "ambient": [] })
 }
 
-/// What a container may do, without `CAP_`. Never more than this process has itself: the runtime could not give it. Names that the kernel does not know are passed over, as
-/// runc does it.
+/// The capabilities of a container, without `CAP_`. Limited to those of this process, because the runtime cannot grant
+/// others. Unknown names are ignored, as in runc.
 pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<String> {
     let ours = &machine.capabilities;
     let security = &container.security;
@@ -70,15 +70,15 @@ pub fn granted(container: &ContainerConfig, machine: &Machine) -> BTreeSet<Strin
         granted.remove(name);
     }
     if machine.unified {
-        // Nothing would hold a device node of the container's own making: a node of the machine's disk would be the disk. Last, so that neither
-        // `ALL` nor a name brings it back.
+        // With cgroup v2 nothing restricts device nodes that the container creates: it could open the host's disks.
+        // Removed last, so that neither `ALL` nor its name brings it back.
         granted.remove(MKNOD);
     }
     granted.retain(|name| ours.contains(name));
     granted
 }
 
-/// Refuses a capability by its name that this machine cannot hold within bounds.
+/// Rejects a capability that cannot be granted safely on this host.
 pub(super) fn check(container: &ContainerConfig, machine: &Machine) -> Result<()> {
     let security = &container.security;
     let names = |names: &[String]| names.iter().any(|name| plain(name) == MKNOD);
@@ -87,20 +87,20 @@ pub(super) fn check(container: &ContainerConfig, machine: &Machine) -> Result<()
         return Ok(());
     }
     Err(Error::unsupported(format!(
-        "capability MKNOD of container {:?} cannot be granted: this machine has cgroup version 2, on which the runtime \"local\" has no rules for \
-         devices, so that a node made by the container would open every disk of the machine; leave it out of `capabilities.add`, or run the \
+        "capability MKNOD of container {:?} cannot be granted: this host has cgroup version 2, for which the runtime \"local\" has no device rules, \
+         so the container could create device nodes and open any disk of the host; leave it out of `capabilities.add`, or run the \
          container privileged",
         container.name
     )))
 }
 
-/// A capability as the kernel's list has it.
+/// The name of a capability in upper case without `CAP_`.
 fn plain(name: &str) -> String {
     let name = name.to_ascii_uppercase();
     name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }
 
-/// Device nodes beside those that every container has.
+/// Device nodes in addition to those that every container has.
 pub(super) fn devices(order: &Order<'_>) -> Vec<Value> {
     let hosts = order.machine.devices.iter().filter(|_| order.container.security.privileged);
     let named = order.devices.iter().map(|(device, _)| device);
@@ -118,13 +118,13 @@ pub(super) fn devices(order: &Order<'_>) -> Vec<Value> {
     all.collect()
 }
 
-/// Which devices may be used, and how.
+/// The device rules of the container's cgroup.
 pub(super) fn device_rules(order: &Order<'_>) -> Vec<Value> {
     if order.container.security.privileged {
         return vec![json!({ "allow": true, "access": "rwm" })];
     }
     let mut rules = vec![json!({ "allow": false, "access": "rwm" })];
-    // A node may be made; that says nothing about its use.
+    // Creating a node is allowed; using it is not.
     rules.extend(["c", "b"].map(|kind| json!({ "allow": true, "type": kind, "access": "m" })));
     for (major, minor) in COMMON {
         let mut rule = json!({ "allow": true, "type": "c", "major": major, "access": "rwm" });

@@ -1,4 +1,4 @@
-//! Which system calls a container may make.
+//! Seccomp profiles.
 
 mod table;
 
@@ -9,18 +9,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use vk_provider::{Error, Result};
 
-/// The longest profile that is read.
+/// Maximum size of a profile.
 const LONGEST: u64 = 4 << 20;
-/// "Operation not permitted", and "function not implemented".
+/// "Operation not permitted" and "function not implemented".
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// Namespaces in the flags of `clone`: a container makes none without the right to.
+/// Namespace flags of `clone`, which a container without CAP_SYS_ADMIN must not use.
 const NEW_NAMESPACES: u64 = 0x7E02_0000;
-/// `AF_VSOCK`: what talks to the machine's hypervisor.
+/// `AF_VSOCK`, the connection to the host's hypervisor.
 const VSOCK: u64 = 40;
 
-/// The default profile: what is allowed is named, all else is refused. Some calls go with a capability: who has it, by the pod's own
-/// wish, may make them.
+/// The default profile: an allowlist. Some calls are allowed with the corresponding capability.
 pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     let allow = |names: &[&str]| json!({ "names": names, "action": "SCMP_ACT_ALLOW" });
     let mut rules = vec![allow(table::ALLOWED)];
@@ -37,7 +36,7 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
         let plain =
             json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]);
         rules.push(with(&["clone"], &plain));
-        // Its flags are in memory, where no filter can look: libraries fall back to the older call.
+        // The flags of clone3 are in memory, which a filter cannot read: with ENOSYS, libraries fall back to clone.
         rules.push(json!({ "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS }));
     }
     let profile = json!({
@@ -49,10 +48,10 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     parse(profile, "the default seccomp profile")
 }
 
-/// A profile from a file, in the notation of the OCI, or of docker, which has conditions beside.
+/// Reads a profile from a file, in OCI format or in docker's, which adds conditions.
 pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     use std::io::Read;
-    // As containerd says it, which a kubelet shows.
+    // The text of containerd, which the kubelet shows.
     let shown = path.display();
     let unread = |error: std::io::Error| {
         Error::invalid(format!(
@@ -101,7 +100,7 @@ fn architectures() -> Vec<&'static str> {
     }
 }
 
-/// A profile as it is written.
+/// A profile as written in the file.
 #[derive(Deserialize)]
 struct Written {
     #[serde(default)]
@@ -143,7 +142,7 @@ impl Rule {
         for name in ["comment", "minKernel"] {
             self.rest.remove(name);
         }
-        // The oldest notation has one name.
+        // The oldest format has a single name.
         if let Some(name) = self.rest.remove("name") {
             self.rest.entry("names").or_insert_with(|| json!([name]));
         }
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile_refuses_what_it_does_not_name() {
+    fn the_default_profile_rejects_calls_that_are_not_listed() {
         let profile = default(&BTreeSet::new()).unwrap();
         assert_eq!(profile.default_action(), LinuxSeccompAction::ScmpActErrno);
         for name in ["read", "execve", "clone", "openat2", "futex", "socket"] {
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn some_calls_go_with_a_capability() {
+    fn some_calls_are_allowed_with_a_capability() {
         let admin = default(&BTreeSet::from(["SYS_ADMIN".to_owned()])).unwrap();
         assert!(allowed(&admin, "mount") && allowed(&admin, "clone3"));
         let boot = default(&BTreeSet::from(["SYS_BOOT".to_owned()])).unwrap();
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_dockers_notation_is_read_with_its_conditions() {
+    fn a_profile_in_dockers_format_is_read_with_its_conditions() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = r#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [{"architecture": "SCMP_ARCH_X86_64"}], "syscalls": [
             {"names": ["read"], "action": "SCMP_ACT_ALLOW", "args": null, "comment": "", "includes": {}, "excludes": {}},
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_is_not_there_or_no_profile_is_refused_by_its_path() {
+    fn a_missing_or_malformed_profile_is_reported_with_its_path() {
         let error = read(Path::new("/nowhere/x.json"), &BTreeSet::new()).unwrap_err();
         assert!(error.message().ends_with("open /nowhere/x.json: no such file or directory"), "{error}");
         let mut file = tempfile::NamedTempFile::new().unwrap();

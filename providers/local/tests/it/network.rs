@@ -324,7 +324,7 @@ async fn a_subnet_that_the_machine_has_already_is_refused_and_a_full_one_says_so
         nat: true,
     };
     let error = Network::open(settings(&taken.to_string())).await.unwrap_err().to_string();
-    assert!(error.starts_with(&format!("the subnet {taken} shares addresses with {taken}")), "{error}");
+    assert!(error.starts_with(&format!("the subnet {taken} overlaps {taken}")), "{error}");
 
     // A small one of its own, out of what is for documentation.
     let small = format!("198.51.100.{}/29", (std::process::id() % 32) * 8);

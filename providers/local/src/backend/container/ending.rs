@@ -1,4 +1,4 @@
-//! Where containers stand, and how they are brought to their end: also those whose files or supervisors do not tell.
+//! The state of containers, and stopping and removing them, even if the shim is gone or its files are unreadable.
 
 use std::{fs::File, io, os::fd::AsFd as _, path::Path, sync::Arc, time::Duration};
 
@@ -16,35 +16,35 @@ use vk_provider::{Result, error::Kind};
 use super::super::{Inner, blocking, fault, leftover, plain, registry::KnownContainer, signal};
 use crate::shim::{Exit, State};
 
-/// How long the kernel may take to end what it was told to kill.
+/// How long a killed container may take to exit.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// How long a start that is under way is waited for before it is ended by force, and once more after that.
+/// How long to wait for a start in progress before killing it, and again afterwards.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long somebody who only looks waits for the end of a container whose supervisor is gone.
+/// How long a status query waits for the cleanup of a container whose shim is gone.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// How often is looked meanwhile.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(10);
-/// The lock that a supervisor holds while it lives.
+/// The lock file that a shim holds while it runs.
 const LOCK: &str = "shim.lock";
-/// The code of a process that was killed, and the word for it.
+/// Exit code and reason of a killed container.
 const KILLED: i32 = 137;
 const ERROR: &str = "Error";
 
 impl Inner {
-    /// Where a container stands, for those who look at many; `None` where that cannot be told now. One container never holds up or hides the others.
+    /// The state for listings; `None` if it is unknown at the moment. One container never delays or hides the others.
     pub(in super::super) async fn told(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Option<State> {
         let ended = known.ended.lock().clone();
         if let Some(exit) = ended {
             return Some(State::Exited(exit));
         }
         let outcome = match look(known) {
-            // Somebody is at it already, and it takes its time.
+            // Another task is cleaning it up.
             Ok(State::Lost { .. }) if known.burial.try_lock().is_err() => return None,
             Ok(State::Lost { .. }) => {
                 let (tell, told) = oneshot::channel();
                 let (this, container) = (Arc::clone(self), Arc::clone(known));
                 self.tasks.lock().spawn(async move {
-                    // Nobody may be waiting.
+                    // The caller may be gone.
                     let _ = tell.send(this.settle(&container).await);
                 });
                 match timeout(LOOK_LIMIT, told).await {
@@ -60,14 +60,14 @@ impl Inner {
                     tracing::warn!(
                         error = error.report(),
                         container = known.record.id,
-                        "where a container stands cannot be told: it is listed as unknown until that changes or it is removed"
+                        "the state of the container is unknown: it is listed as unknown until it can be read or the container is removed"
                     );
                 }
             })
             .ok()
     }
 
-    /// Where a container stands. One whose shim is gone is buried first.
+    /// The state of a container. If its shim is gone, the container is cleaned up first.
     pub(in super::super) async fn state(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
         let ended = known.ended.lock().clone();
         if let Some(exit) = ended {
@@ -79,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// Ends what the shim of a container left when it was killed, and writes down that it ended.
+    /// Kills what the dead shim of a container left running, and records the exit.
     async fn settle(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<State> {
         let _burial = known.burial.lock().await;
         let ended = known.ended.lock().clone();
@@ -97,15 +97,12 @@ impl Inner {
             reason: ERROR.to_owned(),
             message: String::new(),
         };
-        // Without room on the disk it is known to this process, and found out anew by the next.
+        // If the disk is full, this process remembers the exit, and the next one cleans up again.
         if let Err(error) = known.shim.conclude(&exit) {
-            tracing::warn!(%error, container = known.record.id, "the end of a container could not be written down");
+            tracing::warn!(%error, container = known.record.id, "recording the exit of a container failed");
         }
         *known.ended.lock() = Some(exit.clone());
-        tracing::warn!(
-            container = known.record.id,
-            "the supervisor of a container was gone: the container was ended"
-        );
+        tracing::warn!(container = known.record.id, "the shim of a container was gone: killed the container");
         Ok(State::Exited(exit))
     }
 
@@ -116,7 +113,7 @@ impl Inner {
             cgroups.kill(cgroup).map_err(failed)?;
             return cgroups.remove(cgroup).map_err(failed);
         }
-        // After a restart of the machine the number is another's.
+        // After a reboot the PID belongs to another process.
         if known.record.boot != self.boot {
             return Ok(());
         }
@@ -127,7 +124,7 @@ impl Inner {
         plain::kill_strays(&known.record.id).map_err(failed)
     }
 
-    /// The same where it holds nobody up.
+    /// Runs [`Self::kill_rest`] off the async threads.
     async fn kill(
         self: &Arc<Self>,
         known: &Arc<KnownContainer>,
@@ -138,12 +135,13 @@ impl Inner {
         blocking("end container", move || this.kill_rest(&container, pid, started)).await
     }
 
-    /// Waits until no start is under way, and keeps others from beginning one. A start that hangs is ended by force.
+    /// Waits until no start is in progress, and excludes new ones while the guard is held. A start that hangs is
+    /// killed.
     async fn settled<'a>(self: &Arc<Self>, known: &'a Arc<KnownContainer>) -> Result<MutexGuard<'a, ()>> {
         for last in [false, true] {
             let until = Instant::now() + START_LIMIT;
             if let Ok(start) = timeout_at(until, known.start.lock()).await {
-                // One that another process of ours began, or whose caller gave up.
+                // A start by another process of ours, or one whose caller gave up.
                 while is_starting(known) && Instant::now() < until {
                     sleep(LOOK).await;
                 }
@@ -152,12 +150,11 @@ impl Inner {
                 }
             }
             if !last {
-                tracing::warn!(container = known.record.id, "a start that does not end is ended by force");
+                tracing::warn!(container = known.record.id, "killing a start that hangs");
                 self.kill(known, None, None).await?;
             }
         }
-        let message =
-            format!("container {:?} is being started, and cannot be stopped meanwhile", known.record.id);
+        let message = format!("container {:?} is being started and cannot be stopped now", known.record.id);
         Err(fault::told(Kind::Unavailable, message))
     }
 
@@ -170,20 +167,24 @@ impl Inner {
             Err(_) => return self.end(&known).await,
         }
         if !grace.is_zero() {
-            // One that does not get the signal still gets its time, and is killed then.
+            // If the signal cannot be delivered, the container still gets its grace period before it is killed.
             if let Err(error) = self.send(&known, known.record.stop_signal).await {
                 tracing::warn!(
                     error = error.report(),
                     container = id,
                     signal = known.record.stop_signal,
-                    "a container could not be told to stop: it is killed when its time is over"
+                    "sending the stop signal to a container failed: it is killed after its grace period"
                 );
             }
             match self.ended_by(&known, grace).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(error = error.report(), container = id, "a container is killed at once");
+                    tracing::warn!(
+                        error = error.report(),
+                        container = id,
+                        "waiting for a container failed: it is killed now"
+                    );
                 }
             }
         }
@@ -196,12 +197,12 @@ impl Inner {
         })
     }
 
-    /// Waits for the end, at most this long; whether it came. Where the supervisor does not answer, its files are looked at.
+    /// Waits for the exit; returns whether it happened in time. If the shim does not answer, its files are polled.
     async fn ended_by(self: &Arc<Self>, known: &Arc<KnownContainer>, within: Duration) -> Result<bool> {
         let until = Instant::now() + within;
         let mut state = known.shim.wait(until).await;
         if let Err(error) = &state {
-            tracing::debug!(%error, container = known.record.id, "the supervisor of a container does not answer");
+            tracing::debug!(%error, container = known.record.id, "the shim of a container does not answer");
             state = known.shim.state();
             while matches!(state, Ok(State::Running { .. })) && Instant::now() < until {
                 sleep(LOOK).await;
@@ -218,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// Kills a container and waits until it is gone; one that is being started, as soon as it runs.
+    /// Kills a container and waits until it is gone. If it is being started, it is killed once it runs.
     pub(in super::super) async fn end(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<()> {
         drop(self.settled(known).await?);
         self.end_settled(known).await
@@ -232,16 +233,16 @@ impl Inner {
                 tracing::warn!(
                     error = error.report(),
                     container = known.record.id,
-                    "where a container stands cannot be told: it is ended by force"
+                    "the state of a container is unknown: killing it"
                 );
                 return self.end_untold(known).await;
             }
         };
-        // A supervisor that died at this moment is met by the wait.
+        // If the shim dies at this moment, the wait notices.
         if self.send_kill(known).await && self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
         }
-        // The supervisor does not do it: the kernel must.
+        // The shim did not kill it: kill its processes directly.
         self.kill(known, Some(pid), Some(started)).await?;
         if self.ended_by(known, KILL_LIMIT).await? {
             return Ok(());
@@ -249,7 +250,7 @@ impl Inner {
         Err(unkillable(known))
     }
 
-    /// Ends a container whose state cannot be read: by its supervisor, and by its cgroup.
+    /// Kills a container whose state is unreadable, through its shim and its cgroup.
     async fn end_untold(self: &Arc<Self>, known: &Arc<KnownContainer>) -> Result<()> {
         self.send_kill(known).await;
         let until = Instant::now() + KILL_LIMIT;
@@ -267,14 +268,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Has the supervisor kill the container; whether it heard that.
+    /// Asks the shim to kill the container; returns whether the request was delivered.
     async fn send_kill(&self, known: &KnownContainer) -> bool {
         let sent = self.send(known, signal::KILL).await;
         if let Err(error) = &sent {
             tracing::warn!(
                 error = error.report(),
                 container = known.record.id,
-                "a container could not be told to end: it is ended by force"
+                "asking the shim to kill the container failed: killing its processes directly"
             );
         }
         sent.is_ok()
@@ -282,7 +283,7 @@ impl Inner {
 
     pub(in super::super) async fn remove_container(self: &Arc<Self>, id: &str) -> Result<()> {
         let Ok(known) = self.registry.lock().container(id) else { return Ok(()) };
-        // Kept to the end: what is being removed is not started.
+        // Held to the end, so that a container cannot be started while it is removed.
         let _start = self.settled(&known).await?;
         if self.registry.lock().container(id).is_err() {
             return Ok(());
@@ -308,11 +309,11 @@ impl Inner {
     }
 }
 
-/// Where a container stands, as its files say.
+/// Reads the state from the shim's files.
 fn look(known: &KnownContainer) -> Result<State> {
     let state = match known.shim.state() {
         Ok(state) => state,
-        // A file without sense, as a loss of power leaves it, with nobody who would write it anew.
+        // A malformed file, as a power loss leaves it, and no shim that would write it again.
         Err(error) if error.raw_os_error().is_none() && !supervised(known) => {
             State::Lost { pid: None, started: None }
         }
@@ -327,25 +328,25 @@ fn look(known: &KnownContainer) -> Result<State> {
     Ok(state)
 }
 
-/// Whether a supervisor is making the container at this moment.
+/// Whether a shim is creating the container at this moment.
 fn is_starting(known: &KnownContainer) -> bool {
     matches!(known.shim.state(), Ok(State::Created)) && supervised(known)
 }
 
-/// Whether a supervisor lives.
+/// Whether the shim is alive.
 fn supervised(known: &KnownContainer) -> bool {
-    // Where that cannot be found out it is assumed: nothing is removed under the feet of one.
+    // If that cannot be determined, assume so: nothing must be removed under a running shim.
     locked(known.shim.dir()).unwrap_or(true)
 }
 
-/// Whether a supervisor holds the lock in a container's directory. Asking takes nothing.
+/// Whether a shim holds the lock in a container's directory. The query does not take the lock.
 pub(in super::super) fn locked(directory: &Path) -> io::Result<bool> {
     let file = match File::open(directory.join(LOCK)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    // The kernel's constants have another type than the fields they are for.
+    // The constants have another type than the struct's fields.
     let kind = |constant: libc::c_int| libc::c_short::try_from(constant).unwrap_or_default();
     let mut lock = libc::flock {
         l_type: kind(libc::F_WRLCK),

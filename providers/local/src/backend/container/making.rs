@@ -1,4 +1,4 @@
-//! A container's directory: its files, its spec, its record.
+//! The directory of a container: its root filesystem, its OCI bundle and its record.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ use crate::{
 };
 
 impl Inner {
-    /// Fills the directory of a new container. The record is written last: with it, the container is there.
+    /// Creates the directory of a new container. The record is written last; it makes the container exist.
     pub(super) fn fill_container(
         &self,
         id: &str,
@@ -117,7 +117,7 @@ impl Inner {
         Ok(record)
     }
 
-    /// The image of a container; `None` is the machine itself, where the operator allows that.
+    /// The image of a container; `None` is the host itself, if the operator allows that.
     fn image_of(&self, config: &ContainerConfig) -> Result<Option<Stored>> {
         if self.is_host(&config.image) {
             return Ok(None);
@@ -126,7 +126,7 @@ impl Inner {
         found.map(Some).ok_or_else(|| no_image(&config.image))
     }
 
-    /// Files and spec of a real container. Answers who runs in it.
+    /// Creates the root filesystem and the OCI bundle, and returns the user that the process runs as.
     fn fill_bundle(
         &self,
         sandbox: &KnownSandbox,
@@ -145,7 +145,7 @@ impl Inner {
         for path in [&root, &upper, &work] {
             fs::create_dir(path).map_err(failed(path))?;
         }
-        // The root of the container's files has the modes of the upper one.
+        // The root directory of an overlay has the mode of the upper directory.
         fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .map_err(failed(&upper))?;
         rootfs::overlay(&stored.layers, Some((&upper, &work)), &root, self.machine.unified)
@@ -243,7 +243,7 @@ impl Inner {
         })
     }
 
-    /// Makes the images that are volumes available, each in a place of its own.
+    /// Mounts the image volumes, each in a directory of its own.
     fn mount_images(&self, config: &ContainerConfig, directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
         let mut places = BTreeMap::new();
         let wanted = config.mounts.iter().filter_map(|mount| Some((mount, mount.image.as_ref()?)));
@@ -254,7 +254,7 @@ impl Inner {
             make_private(&place).map_err(|error| fault::at("failed to make", &place, &error))?;
             self.settings.store.hold(&stored.id, directory).map_err(Error::from)?;
             let whole = match stored.layers.as_slice() {
-                // A layer alone is what it is; the kernel stacks two at least.
+                // An overlay needs at least two layers.
                 [only] => only.clone(),
                 [] => place,
                 layers => {
@@ -270,7 +270,7 @@ impl Inner {
     }
 }
 
-/// The part of an image that a mount asks for. It must be in the image.
+/// The sub path of an image volume. It must exist in the image.
 fn part(whole: &Path, mount: &Mount, image: &str) -> Result<PathBuf> {
     if mount.image_sub_path.is_empty() {
         return Ok(whole.to_owned());
@@ -286,7 +286,7 @@ fn part(whole: &Path, mount: &Mount, image: &str) -> Result<PathBuf> {
     })
 }
 
-/// What a pod mounts and the machine does not have is made, as containerd does it.
+/// Creates missing host paths of mounts, as containerd does.
 fn provide_sources(config: &ContainerConfig) -> Result<()> {
     for mount in
         config.mounts.iter().filter(|mount| mount.image.is_none() && mount.host_path.starts_with('/'))
@@ -303,7 +303,7 @@ fn provide_sources(config: &ContainerConfig) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory in which the container starts, in whatever is mounted there.
+/// Creates the working directory, in the volume that is mounted there if there is one.
 fn provide_directory(rootfs: &Path, config: &ContainerConfig, path: &str) -> Result<()> {
     let over = config.mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.container_path));
     let over = over.max_by_key(|mount| mount.container_path.len());
@@ -320,11 +320,11 @@ fn provide_directory(rootfs: &Path, config: &ContainerConfig, path: &str) -> Res
     }
     let made = Root::open(root).and_then(|root| root.create_dirs(&below, 0o755));
     made.map(drop).map_err(|error| {
-        fault::told(Kind::Internal, format!("failed to make the working directory {path:?}: {error}"))
+        fault::told(Kind::Internal, format!("failed to create the working directory {path:?}: {error}"))
     })
 }
 
-/// Whether there is such a directory, by links that stay inside.
+/// Whether the directory exists, following only links that stay inside the root.
 fn is_inside(root: &Path, path: &str) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::open(root, flags, Mode::empty()) else { return false };
@@ -332,7 +332,7 @@ fn is_inside(root: &Path, path: &str) -> bool {
     rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), inside).is_ok()
 }
 
-/// Name, name with digest, id, and all that names the image.
+/// The image's name, its name with digest, its id, and all of its names.
 fn names(config: &ContainerConfig, stored: Option<&Stored>) -> (String, String, String, Vec<String>) {
     let Some(stored) = stored else {
         return (

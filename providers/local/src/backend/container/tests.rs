@@ -70,7 +70,7 @@ fn container() -> ContainerConfig {
 }
 
 #[tokio::test]
-async fn a_container_that_is_finished_after_its_sandbox_went_is_none() {
+async fn a_container_is_not_registered_after_its_sandbox_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     for gone in [false, true] {
@@ -78,7 +78,7 @@ async fn a_container_that_is_finished_after_its_sandbox_went_is_none() {
         let home = local.inner.registry.lock().sandbox(&sandbox).unwrap();
         let directory = local.inner.container_directory("late");
         let record = local.inner.fill_container("late", &home, container(), &directory).unwrap();
-        // Meanwhile:
+        // Meanwhile the sandbox is stopped or removed.
         if gone {
             local.remove_sandbox(&sandbox).await.unwrap();
         } else {
@@ -93,7 +93,7 @@ async fn a_container_that_is_finished_after_its_sandbox_went_is_none() {
 }
 
 #[tokio::test]
-async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
+async fn a_malformed_state_file_only_affects_its_own_container() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
@@ -106,7 +106,7 @@ async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
         }
         ids.push(id);
     }
-    // No file but something else: that is no loss of power, and no reason to say that it ended.
+    // Not a file: not the effect of a power loss, so the container does not count as exited.
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
     std::fs::create_dir(local.inner.container_directory(&id).join("state.json")).unwrap();
     ids.push(id);
@@ -127,7 +127,7 @@ async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_removed_waits_for_a_start_that_is_under_way_and_is_not_started_afterwards() {
+async fn a_removal_waits_for_a_start_in_progress_and_prevents_later_ones() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
@@ -151,13 +151,13 @@ async fn what_is_removed_waits_for_a_start_that_is_under_way_and_is_not_started_
 }
 
 #[tokio::test]
-async fn a_clean_up_that_takes_long_holds_no_listing_up() {
+async fn a_slow_cleanup_does_not_delay_listings() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
     let sandbox = local.run_sandbox(&config).await.unwrap();
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
-    // It ran, by a number that no process can have, and its supervisor is gone.
+    // It ran with a PID that no process can have, and its shim is gone.
     let lost = r#"{"phase":"running","pid":2147483647,"started":"2026-11-15T16:30:00Z"}"#;
     std::fs::write(local.inner.container_directory(&id).join("state.json"), lost).unwrap();
     let known = local.inner.registry.lock().container(&id).unwrap();

@@ -1,4 +1,4 @@
-//! The files of an archive, put aside: what they are is told by a file that may come last.
+//! Extracts the files of an archive: the file that describes them may come last.
 
 use std::{
     cell::Cell,
@@ -11,27 +11,27 @@ use std::{
 use super::super::unpack::{CHUNK, EntryKind, Limits, Tape, decoded, sane};
 use crate::image::{Digest, Error, Result};
 
-/// As many files may an archive have; the largest images have some hundred.
+/// Maximum number of files; the largest images have a few hundred.
 const MOST_FILES: u64 = 100_000;
-/// As many links lead to each other.
+/// Maximum number of links to follow.
 const MOST_LINKS: usize = 8;
 
-/// The files of an archive by their names.
+/// The extracted files of an archive, by name.
 pub(super) struct Spool {
     files: BTreeMap<String, Spooled>,
-    /// Older versions of docker write a layer once and link to it.
+    /// Old versions of docker write a layer once and link to it.
     links: BTreeMap<String, String>,
     most: u64,
 }
 
-/// A file.
+/// An extracted file.
 #[derive(Clone, Debug)]
 pub(super) struct Spooled {
     path: PathBuf,
     pub(super) size: u64,
 }
 
-/// Counts what is read.
+/// Counts the bytes read, and checks them against a limit.
 struct Counted<'a, R> {
     inner: R,
     count: &'a Cell<u64>,
@@ -65,15 +65,15 @@ impl Spool {
             let name = clean(&entry.path)?;
             match entry.kind {
                 EntryKind::File => {
-                    // Called by number: a name of the archive never becomes one of ours.
+                    // Numbered: names of the archive are never used as file names.
                     let path = directory.join(spool.files.len().to_string());
-                    let failed = |error| Error::io(&format!("put {name} aside"), error);
+                    let failed = |error| Error::io(&format!("extract {name}"), error);
                     let mut file = File::create(&path).map_err(failed)?;
                     tape.contents(|bytes| file.write_all(bytes))
-                        .map_err(|error| error.within(&format!("put {name} aside")))?;
+                        .map_err(|error| error.within(&format!("extract {name}")))?;
                     let spooled = Spooled { path, size: entry.size };
                     if spool.files.insert(name.clone(), spooled).is_some() {
-                        return Err(Error::corrupt(format!("the archive has {name} twice")));
+                        return Err(Error::corrupt(format!("the archive contains {name} twice")));
                     }
                 }
                 EntryKind::Symlink => {
@@ -85,7 +85,7 @@ impl Spool {
                 }
                 EntryKind::Directory => {}
                 EntryKind::Fifo | EntryKind::Device => {
-                    return Err(Error::corrupt(format!("{name} in the archive is no file")));
+                    return Err(Error::corrupt(format!("{name} in the archive is not a file")));
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Spool {
         self.file(name).is_ok()
     }
 
-    /// A file by its name in the archive.
+    /// A file by its name in the archive, following links.
     pub(super) fn file(&self, name: &str) -> Result<&Spooled> {
         let mut name = clean(name.as_bytes())?;
         for _ in 0..MOST_LINKS {
@@ -108,31 +108,31 @@ impl Spool {
                 None => break,
             }
         }
-        Err(Error::corrupt(format!("the archive has no {name}, and says that it had")))
+        Err(Error::corrupt(format!("the archive lacks {name}, which it refers to")))
     }
 
-    /// Content of an OCI image layout.
+    /// A blob of an OCI image layout.
     pub(super) fn blob(&self, digest: &Digest) -> Result<&Spooled> {
         self.file(&format!("blobs/sha256/{}", digest.hex()))
     }
 
-    /// A file that is no layer.
+    /// The content of a file that is not a layer.
     pub(super) fn document(&self, name: &str) -> Result<Vec<u8>> {
         let file = self.file(name)?;
         if file.size > self.most {
             let (size, most) = (file.size, self.most);
             return Err(Error::corrupt(format!(
-                "{name} of the archive has {size} bytes; the most is {most}"
+                "{name} in the archive has {size} bytes; the maximum is {most}"
             )));
         }
         fs::read(&file.path).map_err(Error::system("read", &file.path))
     }
 
-    /// The same by its sum, which is compared.
+    /// The content of a blob, verified against its digest.
     pub(super) fn blob_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         let bytes = self.document(&format!("blobs/sha256/{}", digest.hex()))?;
         if Digest::of(&bytes) != *digest {
-            return Err(Error::corrupt(format!("blob {digest} of the archive is another one")));
+            return Err(Error::corrupt(format!("blob {digest} in the archive does not match its digest")));
         }
         Ok(bytes)
     }
@@ -146,21 +146,21 @@ impl Spooled {
     }
 }
 
-/// A name without what means nothing.
+/// Normalizes a name.
 fn clean(name: &[u8]) -> Result<String> {
     let shown = String::from_utf8_lossy(name);
     let mut parts = Vec::new();
     for part in shown.split('/') {
         match part {
             "" | "." => {}
-            ".." => return Err(Error::corrupt(format!("{shown}: a name with '..' in the archive"))),
+            ".." => return Err(Error::corrupt(format!("{shown}: '..' in a name of the archive"))),
             part => parts.push(part),
         }
     }
     Ok(parts.join("/"))
 }
 
-/// What a link beside a file means, inside the archive.
+/// Resolves a symlink inside the archive.
 fn beside(name: &str, link: &str) -> Result<String> {
     let mut parts: Vec<&str> = name.split('/').collect();
     parts.pop();
@@ -169,7 +169,7 @@ fn beside(name: &str, link: &str) -> Result<String> {
             "" | "." => {}
             ".." => {
                 if parts.pop().is_none() {
-                    return Err(Error::corrupt(format!("{name}: a link that leads out of the archive")));
+                    return Err(Error::corrupt(format!("{name}: a link that leaves the archive")));
                 }
             }
             part => parts.push(part),

@@ -1,5 +1,5 @@
-//! Clients of registries: one per registry and credentials, because a client keeps the tokens that it was given. With one for all, a
-//! pod without the credentials would pull with a token that another pod's credentials bought.
+//! Registry clients: one per registry and credentials, because a client caches tokens. With a shared client, a pod
+//! without credentials could pull with a token from another pod's credentials.
 
 use std::{collections::VecDeque, fmt, net::IpAddr, time::Duration};
 
@@ -14,30 +14,30 @@ use vk_provider::resolve::PullCredentials;
 
 use crate::image::{Digest, Error, Kind, Result, digest::Hasher};
 
-/// As many clients are kept.
+/// Maximum number of clients to keep.
 const MOST: usize = 32;
 const CONNECT: Duration = Duration::from_secs(30);
-/// A registry that says nothing for so long is gone.
+/// Timeout for a registry that sends nothing.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The clients that were used last.
+/// The most recently used clients.
 pub(crate) struct Clients {
     plain_http: Vec<String>,
     known: Mutex<VecDeque<(Key, Client)>>,
 }
 
-/// For whom a client is. Credentials are not kept, but a sum of them.
+/// The key of a client. Only a digest of the credentials is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     registry: String,
     credentials: Option<Digest>,
 }
 
-/// A client with what it is to show.
+/// A client with the credentials to use.
 pub(super) struct Login {
     pub(super) client: Client,
     pub(super) auth: RegistryAuth,
-    /// Whether the client may have tokens from before.
+    /// Whether the client may have cached tokens.
     pub(super) used: bool,
     key: Key,
 }
@@ -55,7 +55,7 @@ impl Clients {
         let key = Key { registry, credentials: credentials.map(sum) };
         let mut known = self.known.lock();
         if let Some(place) = known.iter().position(|(known, _)| *known == key) {
-            // The last used is the last to go.
+            // Move it to the end of the LRU list.
             if let Some(entry) = known.remove(place) {
                 known.push_back(entry.clone());
                 return Ok(Login { client: entry.1, auth, used: true, key });
@@ -69,7 +69,7 @@ impl Clients {
         Ok(Login { client, auth, used: false, key })
     }
 
-    /// A client that was refused: its tokens are worth nothing.
+    /// Removes a client whose tokens were refused.
     pub(super) fn forget(&self, login: &Login) {
         self.known.lock().retain(|(known, _)| *known != login.key);
     }
@@ -83,8 +83,9 @@ impl Clients {
             user_agent: concat!("virtual-kubelet/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         };
-        Client::try_from(config)
-            .map_err(|why| Error::new(Kind::Internal, format!("cannot make a client for {registry}: {why}")))
+        Client::try_from(config).map_err(|why| {
+            Error::new(Kind::Internal, format!("create a client for registry {registry}: {why}"))
+        })
     }
 }
 
@@ -94,7 +95,7 @@ impl fmt::Debug for Clients {
     }
 }
 
-/// Whether a registry is on this machine, where nobody listens in: containerd takes the same for granted.
+/// Whether a registry is on the loopback address, where plain HTTP is safe; as in containerd.
 fn is_loopback(registry: &str) -> bool {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -111,13 +112,13 @@ fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
         }
         Some(PullCredentials::IdentityToken(_)) => Err(Error::new(
             Kind::Denied,
-            "an identity token cannot be used by the provider `local`: put a user name and a password into the pull secret",
+            "the provider `local` does not support identity tokens: put a user name and a password into the pull secret",
         )),
     }
 }
 
 fn sum(credentials: &PullCredentials) -> Digest {
-    // The length keeps one part from looking like another.
+    // The lengths separate the parts unambiguously.
     let parts = match credentials {
         PullCredentials::Basic { username, password } => ["basic", username, password.expose_secret()],
         PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_not_kept_without_end() {
+    fn the_number_of_clients_is_limited() {
         let clients = Clients::new(Vec::new());
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
         for number in 0..MOST + 3 {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_spoken_to_in_the_clear() {
+    fn only_loopback_registries_use_plain_http() {
         for near in ["localhost", "localhost:5000", "127.0.0.1:80", "127.9.9.9"] {
             assert!(is_loopback(near), "{near}");
         }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_token_is_refused_with_what_to_do() {
+    fn an_identity_token_is_rejected_with_a_remedy() {
         let error = shown(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.message().contains("user name and a password"));

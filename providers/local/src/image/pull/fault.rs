@@ -1,4 +1,4 @@
-//! What registries answer, in the words that containerd has for it.
+//! Errors of registries, with the texts of containerd.
 
 use std::{error::Error as StdError, io};
 
@@ -6,23 +6,23 @@ use oci_client::errors::{DigestError, OciDistributionError as Fault, OciErrorCod
 
 use crate::image::{Error, Kind, Name};
 
-/// What was being done.
+/// The operation that failed.
 pub(super) struct Step {
     head: String,
-    /// What is not found when something is not.
+    /// What is reported as not found.
     name: String,
-    /// Whether we had anything to show.
+    /// Whether credentials were sent.
     shown: bool,
 }
 
 impl Step {
-    /// A name becomes an image.
+    /// Resolving a name.
     pub(super) fn resolve(name: &Name, shown: bool) -> Self {
         let head = format!("failed to pull and unpack image \"{name}\": failed to resolve image");
         Self { head, name: name.to_string(), shown }
     }
 
-    /// Content comes.
+    /// Downloading content.
     pub(super) fn copy() -> Self {
         Self { head: "failed to copy".to_owned(), name: "content".to_owned(), shown: true }
     }
@@ -31,7 +31,7 @@ impl Step {
         error.within(&self.head)
     }
 
-    /// A refusal of the registry, or of the network before it.
+    /// Converts an error of the registry or the connection.
     pub(super) fn fault(&self, fault: &Fault) -> Error {
         let unexpected = |url: &str, status: &str| {
             Error::new(Kind::Unavailable, format!("unexpected status from GET request to {url}: {status}"))
@@ -55,7 +55,7 @@ impl Step {
         self.failed(error)
     }
 
-    /// Content that broke off.
+    /// Converts an error of an interrupted download.
     pub(super) fn broken(&self, error: &io::Error) -> Error {
         let wrong = error.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<DigestError>);
         let kind = if wrong { Kind::Corrupt } else { Kind::Unavailable };
@@ -104,7 +104,7 @@ fn is_absent(fault: &Fault) -> bool {
     }
 }
 
-/// A status as Go writes it.
+/// An HTTP status as Go prints it.
 fn status(code: u16) -> String {
     let words = match code {
         429 => "Too Many Requests",
@@ -117,7 +117,7 @@ fn status(code: u16) -> String {
     format!("{code} {words}").trim_end().to_owned()
 }
 
-/// An error with all its causes.
+/// The text of an error with its causes.
 fn told(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_registries_get_containerds_words() {
+    fn registry_errors_have_the_texts_of_containerd() {
         let name = Name::parse("127.0.0.1:5000/x:1").unwrap();
         let step = Step::resolve(&name, false);
         let head = "failed to pull and unpack image \"127.0.0.1:5000/x:1\": failed to resolve image: ";

@@ -1,4 +1,4 @@
-//! Bytes from a network for a thread that reads.
+//! A blocking reader of a download.
 
 use std::io::{self, Read};
 
@@ -7,16 +7,16 @@ use tokio::sync::mpsc;
 
 use crate::image::{Error, Kind};
 
-/// What comes.
+/// A message from the download task.
 pub(super) enum Part {
     Bytes(Bytes),
-    /// It is whole.
+    /// The download is complete.
     End,
-    /// It is not.
+    /// The download failed.
     Broken(Error),
 }
 
-/// The reading end.
+/// The reader.
 pub(super) struct Feed {
     parts: mpsc::Receiver<Part>,
     current: Bytes,
@@ -36,8 +36,8 @@ impl Read for Feed {
                 Some(Part::Bytes(bytes)) => self.current = bytes,
                 Some(Part::End) => self.ended = true,
                 Some(Part::Broken(error)) => return Err(error.into()),
-                // Who fed us is gone, and with it whoever waits for the layer.
-                None => return Err(Error::new(Kind::Unavailable, "given up").into()),
+                // The download task is gone, because the pull was cancelled.
+                None => return Err(Error::new(Kind::Unavailable, "cancelled").into()),
             }
         }
         let count = self.current.len().min(buffer.len());
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_whole_never_looks_as_if_it_were() {
+    fn an_incomplete_download_is_never_taken_for_a_complete_one() {
         let (sender, receiver) = mpsc::channel(4);
         sender.blocking_send(Part::Bytes(Bytes::from_static(b"abc"))).unwrap();
         drop(sender);

@@ -1,4 +1,4 @@
-//! Against a registry of our own, which does what a real one does only by accident.
+//! Tests against a fake registry, which can fail on purpose.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -16,13 +16,13 @@ use crate::image::{
     craft::{Craft, Parts, descriptor, here},
 };
 
-/// A request as far as it matters.
+/// A request to the registry.
 struct Request {
     path: String,
     authorization: String,
 }
 
-/// An answer, perhaps cut off.
+/// An answer, optionally truncated.
 #[derive(Clone)]
 struct Answer {
     status: u16,
@@ -87,13 +87,13 @@ impl Registry {
         format!("{}/{rest}", self.address)
     }
 
-    /// How often something was asked for.
+    /// How often a path was requested.
     fn count(&self, part: &str) -> usize {
         self.asked.lock().iter().filter(|path| path.contains(part)).count()
     }
 }
 
-/// What a registry has of images: by the name `demo/TAG` and by sums.
+/// The content of a registry with images under `demo/TAG`, by path.
 fn content(images: &[(&str, &Parts)]) -> BTreeMap<String, Vec<u8>> {
     let mut content = BTreeMap::new();
     for (tag, parts) in images {
@@ -119,7 +119,7 @@ fn store(directory: &Path) -> Arc<Store> {
 }
 
 fn layer(name: &str) -> (Vec<u8>, Vec<u8>) {
-    // Large enough to come in several parts.
+    // Large enough to come in several chunks.
     let noise: Vec<u8> = (0..200_000u64)
         .flat_map(|n| Digest::of(format!("{name}{n}").as_bytes()).hex().into_bytes())
         .take(400_000)
@@ -133,7 +133,7 @@ fn count(store: &Store, place: &str) -> usize {
 }
 
 #[tokio::test]
-async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
+async fn the_image_for_this_platform_is_pulled_with_layers_of_any_compression() {
     let (first, second) = (layer("first"), layer("second").0);
     let zstd = zstd::encode_all(&*second, 0).unwrap();
     let third = layer("third").0;
@@ -163,14 +163,14 @@ async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
         assert_eq!(fs::metadata(stored.layers[number].join(name)).unwrap().len(), 400_000);
     }
     assert_eq!(count(&store, "tmp"), 0);
-    // Again: the registry is asked for the name, and for no layer.
+    // On the second pull, the registry is asked for the manifest, but for no layer.
     assert_eq!(store.pull(&registry.name("demo:1"), None).await.unwrap(), pulled);
     assert_eq!(registry.count("/manifests/1"), 2);
     assert_eq!(registry.count(&Digest::of(&ours.layers[0]).to_string()), 1);
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words() {
+async fn a_missing_image_and_a_wrong_platform_have_the_errors_of_containerd() {
     let foreign = Parts::for_machine("s390x", &[layer("x")]);
     let content = content(&[("foreign", &foreign)]);
     let registry = Registry::serve(move |request| plainly(&content, request)).await;
@@ -197,7 +197,7 @@ async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words(
 }
 
 #[tokio::test]
-async fn content_that_is_another_one_is_refused_and_leaves_nothing() {
+async fn content_that_does_not_match_its_digest_is_rejected_and_nothing_is_kept() {
     let parts = Parts::of(&[layer("first"), layer("second")]);
     let mut wrong_layer = content(&[("1", &parts)]);
     wrong_layer.insert(format!("/v2/demo/blobs/{}", Digest::of(&parts.layers[1])), parts.layers[0].clone());
@@ -216,7 +216,7 @@ async fn content_that_is_another_one_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_name_with_a_digest_gets_exactly_that() {
+async fn a_name_with_a_digest_pulls_exactly_that_image() {
     let (one, two) = (Parts::of(&[layer("one")]), Parts::of(&[layer("two")]));
     let mut content = content(&[("1", &one)]);
     let name = format!("demo@{}", two.digest());
@@ -233,7 +233,7 @@ async fn a_name_with_a_digest_gets_exactly_that() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_off_is_made_again() {
+async fn an_interrupted_download_is_retried() {
     let parts = Parts::of(&[layer("first")]);
     let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
     let broken = Mutex::new(0);
@@ -253,7 +253,7 @@ async fn a_connection_that_breaks_off_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_registry_that_is_away_is_unavailable() {
+async fn an_unreachable_registry_is_unavailable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -267,7 +267,7 @@ async fn a_registry_that_is_away_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
+async fn a_token_is_only_used_with_the_credentials_it_was_issued_for() {
     let parts = Parts::of(&[layer("private")]);
     let content = content(&[("1", &parts)]);
     let address = Arc::new(Mutex::new(String::new()));
@@ -301,7 +301,7 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
         |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
-    // One token for both.
+    // One token for both pulls.
     assert_eq!(registry.count("/token"), 1);
     for credentials in [None, Some(basic("guess"))] {
         let error = store.pull(&name, credentials.as_ref()).await.unwrap_err();
@@ -313,7 +313,7 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
 }
 
 #[tokio::test]
-async fn layers_that_several_pulls_need_come_once() {
+async fn concurrent_pulls_download_a_shared_layer_once() {
     let base = layer("base");
     let images: Vec<Parts> = (0..4).map(|n| Parts::of(&[base.clone(), layer(&n.to_string())])).collect();
     let named: Vec<_> = ["0", "1", "2", "3"].into_iter().zip(&images).collect();
@@ -332,14 +332,14 @@ async fn layers_that_several_pulls_need_come_once() {
 }
 
 #[tokio::test]
-async fn a_pull_that_is_given_up_leaves_nothing() {
+async fn a_cancelled_pull_leaves_nothing_behind() {
     let parts = Parts::of(&[layer("first")]);
     let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
     let (stalled, mut waiting) = mpsc::unbounded_channel();
     let registry = Registry::serve(move |request| {
         let mut answer = plainly(&content, request);
         if request.path.contains(&layer) {
-            // More is promised than comes.
+            // The body is shorter than announced.
             answer.cut = Some(answer.body.len() / 2);
             let _ = stalled.send(());
         }

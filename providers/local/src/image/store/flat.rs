@@ -1,4 +1,4 @@
-//! All layers of an image in one tree, for programs that run without a root file system of their own.
+//! All layers of an image flattened into one tree, for programs that run as plain processes.
 
 use std::{
     ffi::OsStr,
@@ -25,8 +25,8 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Store {
-    /// One tree of all layers of an image; made once, of the layers' own files. For reading: what is changed in a file is changed for
-    /// all. Blocks.
+    /// A tree with all layers of an image, created once by hard-linking the layers' files. Read-only: a change to a
+    /// file would change it for all. Blocks.
     pub fn flat(&self, image: &Stored) -> Result<PathBuf> {
         let top = match image.layers.last().and_then(|layer| layer.parent()?.file_name()?.to_str()) {
             Some(chain) => chain.to_owned(),
@@ -77,13 +77,13 @@ fn merge(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
         }
     }
     let stat = fs::fstat(from)?;
-    // Ours to read and to remove, whatever the image says.
+    // Always readable and removable by us.
     fs::fchmod(to, Mode::from_raw_mode((stat.st_mode & 0o7777) | 0o700))?;
     let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) };
     fs::futimens(to, &Timestamps { last_access: time, last_modification: time })
 }
 
-/// The directory of this name, in place of anything else.
+/// Opens the directory with this name, replacing anything else.
 fn directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     match open(parent, name) {
         Err(Errno::NOENT) => {}

@@ -1,4 +1,4 @@
-//! What nobody refers to.
+//! Garbage collection of layers and blobs.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::image::{Digest, Error, Result};
 
 impl Store {
-    /// Removes what nobody refers to. Returns the bytes of layers that went.
+    /// Removes unreferenced layers and blobs. Returns the bytes freed.
     pub(crate) fn collect(&self) -> Result<u64> {
         let lock = Lock::exclusive(&self.root)?;
         let index = Index::read(&self.root)?;
@@ -23,8 +23,8 @@ impl Store {
         Ok(freed)
     }
 
-    /// Puts what nobody refers to out of sight. It takes long to remove it, which is done by dropping what is returned, after the
-    /// lock.
+    /// Moves unreferenced files out of the way. The slow removal happens when the returned directory is dropped, after
+    /// the lock is released.
     pub(super) fn sweep(&self, lock: &Lock, index: &Index) -> Result<(Option<Scratch>, u64)> {
         let mut layers: BTreeSet<String> = scratch::clean(lock, &self.root)?.into_iter().collect();
         let mut blobs = BTreeSet::new();
@@ -65,7 +65,7 @@ impl Store {
             None => trash.insert(Scratch::under(lock, &self.root)?),
         };
         let target = trash.path().join(format!("{:016x}", rand::random::<u64>()));
-        tracing::debug!(path = %path.display(), "no image needs it any more");
+        tracing::debug!(path = %path.display(), "removing unreferenced content");
         fs::rename(path, &target).map_err(Error::system("remove", path))
     }
 }

@@ -1,4 +1,4 @@
-//! An image on its way in.
+//! Adding an image to the store.
 
 use std::{
     fs,
@@ -20,14 +20,14 @@ use crate::image::{
     unpack::{self, Expected, Unpacked, adopt},
 };
 
-/// Makes the parts of images. What it has claimed stays until it is dropped; what it did not finish goes with it.
+/// Adds the parts of an image. Claims are released and unfinished parts are removed on drop.
 #[derive(Debug)]
 pub(crate) struct Intake {
     store: Arc<Store>,
     scratch: Scratch,
 }
 
-/// What an image is called.
+/// The names of an image.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     pub(crate) tags: Vec<String>,
@@ -43,7 +43,7 @@ impl Intake {
         &self.scratch
     }
 
-    /// Whether a layer is there. Either way nobody removes it from now on.
+    /// Whether a layer exists. In any case it is not removed while this is alive.
     pub(crate) fn present(&self, chain: &Digest) -> Result<bool> {
         let _lock = Lock::shared(&self.store.root)?;
         let mark = self.scratch.directory("keep")?.join(chain.hex());
@@ -51,12 +51,12 @@ impl Intake {
         Ok(self.store.layer(chain).symlink_metadata().is_ok())
     }
 
-    /// Unpacks a layer where nobody sees it yet. Blocks.
+    /// Unpacks a layer into the temporary directory. Blocks.
     pub(crate) fn unpack(&self, number: usize, source: impl Read, expected: &Expected) -> Result<Unpacked> {
         let room = self.room(number);
         let result = self.try_unpack(number, source, expected);
         if result.is_err() {
-            // At once and not with the scratch: on a full disk others wait for the room.
+            // Immediately, not on drop: if the disk is full, others need the space.
             let _ = unpack::remove_at(rustix::fs::CWD, room.as_os_str());
         }
         let diff = expected.diff.map_or_else(String::new, |diff| format!(" {diff}"));
@@ -65,7 +65,7 @@ impl Intake {
 
     fn try_unpack(&self, number: usize, source: impl Read, expected: &Expected) -> Result<Unpacked> {
         let room = self.room(number);
-        // From an attempt before.
+        // From an earlier attempt.
         unpack::remove_at(rustix::fs::CWD, room.as_os_str()).map_err(Error::system("remove", &room))?;
         let room = room.join("fs");
         fs::DirBuilder::new()
@@ -78,7 +78,7 @@ impl Intake {
         unpack::layer(source, &room, self.store.form, expected, &self.store.settings.limits)
     }
 
-    /// Puts an unpacked layer where it belongs. Those below it must be there.
+    /// Moves an unpacked layer into place. The layers below must exist.
     pub(crate) fn settle(&self, plan: &Plan, number: usize, unpacked: &Unpacked) -> Result<()> {
         let room = self.room(number);
         let below: Vec<_> =
@@ -89,7 +89,7 @@ impl Intake {
         fs::write(&file, json).map_err(Error::system("write", &file))?;
         let target = self.store.layers().join(plan.layers[number].chain.hex());
         match fs::rename(&room, &target) {
-            // Another process was faster with the same.
+            // Another process has stored the same layer.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -102,7 +102,7 @@ impl Intake {
         }
     }
 
-    /// Writes the image down, once all its layers are there. Blocks.
+    /// Records the image in the index, once all its layers exist. Blocks.
     pub(crate) fn commit(
         &self,
         plan: &Plan,
@@ -111,7 +111,7 @@ impl Intake {
         names: &Names,
     ) -> Result<Stored> {
         let root = &self.store.root;
-        // Whoever finds it in the index after a failure of power must find its files too.
+        // After a power loss, an image in the index must have its files.
         let directory = fs::File::open(root).map_err(Error::system("open", root))?;
         rustix::fs::syncfs(&directory).map_err(Error::system("sync", root))?;
         let _lock = Lock::exclusive(root)?;
@@ -119,7 +119,7 @@ impl Intake {
         let mut index = Index::read(root)?;
         for (id, image) in &mut index.images {
             if *id != plan.id {
-                // A name means one image. One that loses its last name is still there by its digest and id.
+                // A name refers to one image. An image without names is still found by digest and id.
                 names.tags.iter().chain(&names.digests).for_each(|name| {
                     image.tags.remove(name);
                     image.digests.remove(name);

@@ -1,4 +1,4 @@
-//! Directories in which things are made, and removed where they were not finished.
+//! Temporary directories, which are removed unless their content was moved away.
 
 use std::{
     fs::{self, File},
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::image::{Error, Form, Result};
 
-/// A directory of ours in `tmp`. It goes with all that is in it when it is dropped.
+/// A directory in `tmp`, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
-    /// Says that we live. Taken away last.
+    /// Shows that this process is alive. Released last.
     _lock: File,
 }
 
@@ -30,13 +30,13 @@ impl Scratch {
         Self::under(&lock, root)
     }
 
-    /// The lock keeps others from taking it for a leftover before it has its own.
+    /// The lock prevents others from removing the directory before it is locked itself.
     pub(super) fn under(_lock: &Lock, root: &Path) -> Result<Self> {
         let path = root.join("tmp").join(format!("{:016x}", rand::random::<u64>()));
         fs::DirBuilder::new().mode(0o700).create(&path).map_err(Error::system("make", &path))?;
         match lock::own(&path)? {
             Some(lock) => Ok(Self { path, _lock: lock }),
-            None => Err(Error::io("lock", io::Error::other(format!("{} is not ours", path.display())))),
+            None => Err(Error::io("lock", io::Error::other(format!("{} is already locked", path.display())))),
         }
     }
 
@@ -44,7 +44,7 @@ impl Scratch {
         &self.path
     }
 
-    /// A directory in it.
+    /// Creates a directory in it.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::DirBuilder::new()
@@ -59,12 +59,12 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = remove_at(CWD, self.path.as_os_str()) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot remove what was not finished");
+            tracing::warn!(path = %self.path.display(), %error, "removing a temporary directory failed");
         }
     }
 }
 
-/// Removes what processes left that died; returns what those claim that live.
+/// Removes the directories of dead processes; returns the layers that live ones claim.
 pub(super) fn clean(_lock: &Lock, root: &Path) -> Result<Vec<String>> {
     let tmp = root.join("tmp");
     let mut claimed = Vec::new();
@@ -78,13 +78,13 @@ pub(super) fn clean(_lock: &Lock, root: &Path) -> Result<Vec<String>> {
             }
             continue;
         }
-        tracing::info!(path = %path.display(), "removing what a process left that died");
+        tracing::info!(path = %path.display(), "removing the temporary directory of a dead process");
         remove_at(CWD, path.as_os_str()).map_err(Error::system("remove", &path))?;
     }
     Ok(claimed)
 }
 
-/// Whether layers can be kept as overlayfs reads them: root may, where nobody took its rights away.
+/// Detects whether layers can be stored in overlayfs format, which needs the privileges of root.
 pub(super) fn found_form(root: &Path) -> Result<Form> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Form::Plain);
@@ -101,7 +101,7 @@ pub(super) fn found_form(root: &Path) -> Result<Form> {
     Ok(match attempt() {
         Ok(()) => Form::Overlay,
         Err(error) => {
-            tracing::warn!(%error, "layers cannot be kept as overlayfs reads them; they are kept as plain files");
+            tracing::warn!(%error, "layers cannot be stored in overlayfs format; they are stored as plain files");
             Form::Plain
         }
     })

@@ -6,7 +6,7 @@ use crate::image::{
     craft::{Craft, Parts, descriptor, gzip, layout, saved},
 };
 
-/// A store that needs no root.
+/// A store that does not need root.
 fn store(directory: &Path) -> Arc<Store> {
     Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
 }
@@ -25,13 +25,13 @@ fn image(upper: &Craft) -> Parts {
     Parts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
 }
 
-/// How many there are of something.
+/// The number of entries in a directory of the store.
 fn count(store: &Store, place: &str) -> usize {
     fs::read_dir(store.directory().join(place)).unwrap().count()
 }
 
 #[test]
-fn an_imported_image_is_found_by_all_its_names() {
+fn an_imported_image_is_found_by_all_its_names_and_ids() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
     let parts = image(&Craft::new().file("x", "x"));
@@ -63,7 +63,7 @@ fn an_imported_image_is_found_by_all_its_names() {
 }
 
 #[test]
-fn a_stored_image_says_what_the_engine_needs() {
+fn a_stored_image_has_what_the_engine_needs() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let parts = image(&Craft::new().file("x", "x"));
@@ -83,7 +83,7 @@ fn a_stored_image_says_what_the_engine_needs() {
 }
 
 #[test]
-fn archives_may_be_compressed_and_names_may_be_given() {
+fn archives_may_be_compressed_and_images_may_be_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let parts = image(&Craft::new().file("x", "x"));
@@ -97,7 +97,7 @@ fn archives_may_be_compressed_and_names_may_be_given() {
 }
 
 #[test]
-fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() {
+fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let parts = image(&Craft::new().file("x", "x"));
@@ -110,29 +110,44 @@ fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() 
         ("text", b"hello".repeat(200), vec![], "invalid tar header"),
         ("nothing", vec![], vec![], "neither index.json"),
         ("an archive of other things", Craft::new().file("a", "b").bytes(), vec![], "neither index.json"),
-        ("cut off", whole[..whole.len() / 2].to_vec(), vec![], "cut off"),
-        ("no name", layout(&[("", &parts)]), vec![], "has no name: give one"),
-        ("no good name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
-        ("a digest as a name", whole.clone(), vec![format!("x@{}", parts.digest())], "a digest is no name"),
-        ("one name for two", layout(&[("a", &parts), ("b", &evil)]), vec!["c".to_owned()], "holds 2 images"),
-        ("a layer that reaches out", layout(&[("demo", &evil)]), vec![], "a name with '..'"),
-        ("layers that are missing", layout(&[("demo", &other)]), vec![], "the archive has no blobs/sha256/"),
-        ("layers that are others", saved("demo", &other), vec![], "the diff id of the layer's content is"),
-        ("another machine", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
-        ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "a name with '..'"),
+        ("truncated", whole[..whole.len() / 2].to_vec(), vec![], "truncated"),
+        ("no name", layout(&[("", &parts)]), vec![], "has no name: specify one"),
+        ("an invalid name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
         (
-            "a link outwards",
+            "a digest as a name",
+            whole.clone(),
+            vec![format!("x@{}", parts.digest())],
+            "a digest is not a name",
+        ),
+        (
+            "one name for two",
+            layout(&[("a", &parts), ("b", &evil)]),
+            vec!["c".to_owned()],
+            "contains 2 images",
+        ),
+        ("a layer that escapes", layout(&[("demo", &evil)]), vec![], "'..' in its path"),
+        ("missing layers", layout(&[("demo", &other)]), vec![], "the archive lacks blobs/sha256/"),
+        ("wrong layers", saved("demo", &other), vec![], "the diff id of the layer's content is"),
+        ("another platform", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
+        ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "'..' in a name"),
+        (
+            "a link that escapes",
             Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(),
             vec![],
-            "leads out of the archive",
+            "a link that leaves the archive",
         ),
         (
             "a missing manifest",
             Craft::new().file("index.json", nested).bytes(),
             vec!["x".to_owned()],
-            "the archive has no blobs/sha256/",
+            "the archive lacks blobs/sha256/",
         ),
-        ("a device", Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(), vec![], "is no file"),
+        (
+            "a device",
+            Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(),
+            vec![],
+            "is not a file",
+        ),
     ] {
         let error = store.import(&*archive, &names).expect_err(what);
         assert!(error.message().contains(words), "{what}: {error}");
@@ -144,19 +159,19 @@ fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() 
 }
 
 #[test]
-fn an_archive_may_not_grow_without_end() {
+fn an_archive_with_an_excessive_compression_ratio_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
     let settings = Settings { form: Some(Form::Plain), limits, ..Settings::default() };
     let store = Store::open(directory.path(), settings).unwrap();
     let bomb = gzip(&Craft::new().file("zeros", vec![0; 8 << 20]).bytes());
     let error = store.import(&*bomb, &[]).unwrap_err();
-    assert!(error.message().contains("no honest compression"), "{error}");
+    assert!(error.message().contains("the ratio exceeds the maximum"), "{error}");
     assert_eq!(count(&store, "tmp"), 0);
 }
 
 #[test]
-fn a_name_that_is_given_again_means_the_new_image_and_the_old_one_stays_by_its_id() {
+fn a_reused_name_refers_to_the_new_image_and_the_old_one_is_kept_by_id() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let (old, new) = (image(&Craft::new().file("x", "1")), image(&Craft::new().file("x", "2")));
@@ -164,7 +179,7 @@ fn a_name_that_is_given_again_means_the_new_image_and_the_old_one_stays_by_its_i
     store.import(&*layout(&[("demo", &new)]), &[]).unwrap();
     assert_eq!(store.image("demo").unwrap().unwrap().id, new.id());
     assert_eq!(store.image(&old.id()).unwrap().unwrap().tags, [""; 0]);
-    // The base is the same directory for both.
+    // Both share the directory of the base layer.
     assert_eq!(count(&store, "plain"), 3);
     let removed = store.remove(&old.id()).unwrap();
     assert_eq!(removed, Removed { tags: vec![], image: Some(old.id()), freed: 1 });
@@ -173,7 +188,7 @@ fn a_name_that_is_given_again_means_the_new_image_and_the_old_one_stays_by_its_i
 }
 
 #[test]
-fn the_last_name_takes_the_image_with_it() {
+fn an_image_is_removed_with_its_last_name() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let parts = image(&Craft::new().file("x", "1"));
@@ -191,7 +206,7 @@ fn the_last_name_takes_the_image_with_it() {
 }
 
 #[test]
-fn what_a_container_has_stays() {
+fn an_image_in_use_by_a_container_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
     let parts = image(&Craft::new().file("x", "1"));
@@ -213,19 +228,19 @@ fn what_a_container_has_stays() {
 }
 
 #[test]
-fn what_a_process_left_that_died_is_removed_and_never_used() {
+fn the_remains_of_a_dead_process_are_removed_and_never_used() {
     let directory = tempfile::tempdir().unwrap();
     let first = store(directory.path());
     let parts = image(&Craft::new().file("x", "1"));
     let chain = Digest::of(&base().bytes());
-    // As a process that was killed leaves them: in the middle of a layer, and between a layer and the index.
+    // As a killed process leaves them: in the middle of a layer, and between a layer and the index.
     let left = directory.path().join("tmp/0123456789abcdef");
     fs::create_dir_all(left.join("0/fs/bin")).unwrap();
     fs::write(left.join("0/fs/bin/run"), "half").unwrap();
     let unowned = directory.path().join("plain").join(Digest::of(b"unowned").hex());
     fs::create_dir_all(unowned.join("fs")).unwrap();
     fs::write(directory.path().join("new"), "half an ind").unwrap();
-    // One that lives, and has claimed a layer.
+    // A live process that has claimed a layer.
     let intake = Intake::new(&first).unwrap();
     assert!(!intake.present(&chain).unwrap());
     let claimed = directory.path().join("plain").join(chain.hex());
@@ -245,7 +260,7 @@ fn what_a_process_left_that_died_is_removed_and_never_used() {
 }
 
 #[test]
-fn an_image_with_a_part_missing_is_as_good_as_absent_and_comes_back_by_import() {
+fn an_incomplete_image_counts_as_missing_and_can_be_imported_again() {
     let directory = tempfile::tempdir().unwrap();
     let parts = image(&Craft::new().file("x", "1"));
     let archive = layout(&[("demo", &parts)]);
@@ -258,10 +273,11 @@ fn an_image_with_a_part_missing_is_as_good_as_absent_and_comes_back_by_import() 
 }
 
 #[test]
-fn an_index_that_cannot_be_read_is_said_with_what_to_do() {
+fn an_unreadable_index_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let settings = || Settings { form: Some(Form::Plain), ..Settings::default() };
-    for (json, words) in [("{", "remove it"), (r#"{"version":9,"images":{}}"#, "use the newer program")] {
+    for (json, words) in [("{", "remove the file"), (r#"{"version":9,"images":{}}"#, "use the newer program")]
+    {
         fs::write(directory.path().join("index.json"), json).unwrap();
         let error = Store::open(directory.path(), settings()).unwrap_err();
         assert!(error.message().contains("index.json") && error.message().contains(words), "{error}");
@@ -269,14 +285,14 @@ fn an_index_that_cannot_be_read_is_said_with_what_to_do() {
 }
 
 #[test]
-fn several_stores_on_one_directory_do_not_disturb_each_other() {
+fn several_processes_can_share_a_store() {
     let directory = tempfile::tempdir().unwrap();
     let images: Vec<Parts> = (0..4).map(|n| image(&Craft::new().file("x", n.to_string()))).collect();
     std::thread::scope(|scope| {
         for number in 0..8 {
             let (directory, images) = (&directory, &images);
             scope.spawn(move || {
-                // As another process would: nothing is shared but the directory.
+                // Like another process: only the directory is shared.
                 let store = store(directory.path());
                 for round in 0..6 {
                     let parts = &images[(number + round) % 4];
@@ -299,7 +315,7 @@ fn several_stores_on_one_directory_do_not_disturb_each_other() {
 }
 
 #[test]
-fn an_index_in_an_archive_is_chosen_from_by_this_machine() {
+fn the_entry_of_an_index_for_this_platform_is_imported() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let ours = image(&Craft::new().file("x", "ours"));
@@ -318,13 +334,13 @@ fn an_index_in_an_archive_is_chosen_from_by_this_machine() {
     {
         craft = craft.file(&format!("blobs/sha256/{}", digest.hex()), blob);
     }
-    // What is for others need not be there.
+    // Content for other platforms may be missing.
     store.import(&*craft.bytes(), &[]).unwrap();
     assert_eq!(store.image("registry.test/demo:3").unwrap().unwrap().id, ours.id());
 }
 
 #[test]
-fn one_tree_shows_what_all_layers_show_together() {
+fn a_flat_tree_shows_the_merged_layers() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     flat_shows_the_merge(&store);
@@ -332,7 +348,7 @@ fn one_tree_shows_what_all_layers_show_together() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn one_tree_of_layers_in_the_form_of_overlayfs_is_the_same() {
+fn a_flat_tree_of_overlayfs_layers_is_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings::default();
     let store = Store::open(directory.path(), settings).unwrap();
@@ -340,7 +356,7 @@ fn one_tree_of_layers_in_the_form_of_overlayfs_is_the_same() {
     flat_shows_the_merge(&store);
 }
 
-/// Three layers that take away, hide and replace.
+/// Three layers with whiteouts, opaque directories and replaced files.
 fn layered(store: &Arc<Store>) -> Stored {
     let upper = Craft::new()
         .file("bin/.wh.old", "")
@@ -353,7 +369,7 @@ fn layered(store: &Arc<Store>) -> Stored {
     store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0)
 }
 
-/// What is seen of [`layered`] together.
+/// Checks the merged view of [`layered`].
 fn assert_merged(root: &Path) {
     let list = |path: &str| {
         let mut names: Vec<_> = fs::read_dir(root.join(path))
@@ -368,7 +384,7 @@ fn assert_merged(root: &Path) {
     assert_eq!(list("etc"), ["b"]);
     assert_eq!(list("sh"), ["inner"]);
     assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"3");
-    // No entry of the layers above made it: it looks as it does below.
+    // The layers above have no entry for it: it keeps the mode of the base layer.
     assert_eq!(fs::metadata(root.join("etc")).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
@@ -383,7 +399,7 @@ fn flat_shows_the_merge(store: &Arc<Store>) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_kernel_shows_the_layers_as_the_image_means_them() {
+fn an_overlay_mount_shows_the_merged_layers() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("images"), Settings::default()).unwrap();
     let stored = layered(&store);
@@ -394,7 +410,7 @@ fn the_kernel_shows_the_layers_as_the_image_means_them() {
     assert_merged(mounted.path());
 }
 
-/// A file system that goes with the test.
+/// A filesystem that is unmounted on drop.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
@@ -417,7 +433,7 @@ impl Drop for Mounted {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_full_disk_is_said_and_nothing_stays() {
+fn a_full_disk_is_reported_and_nothing_is_kept() {
     let disk = Mounted::new("tmpfs", tempfile::tempdir().unwrap(), "size=8m,mode=0700");
     let store = Store::open(disk.path(), Settings::default()).unwrap();
     let small = image(&Craft::new().file("x", "x"));
@@ -434,7 +450,7 @@ fn a_full_disk_is_said_and_nothing_stays() {
     );
     assert_eq!(count(&store, "layers") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
     assert_eq!(free(), before);
-    // The archive itself is too large to be put aside.
+    // The archive itself does not fit on the disk.
     let noise: Vec<u8> = (0..400_000u64)
         .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
         .cycle()

@@ -1,4 +1,4 @@
-//! Bytes on their way from a compressed layer to its content: added up and bounded on both sides.
+//! Decompression of layers, with digests and limits on both sides.
 
 use std::{
     cell::Cell,
@@ -8,10 +8,10 @@ use std::{
 use super::Limits;
 use crate::image::{Digest, Error, Result, digest::Hasher};
 
-/// How much is read at once on either side.
+/// Buffer size on either side.
 pub(crate) const CHUNK: usize = 256 * 1024;
 
-/// A reader that adds up what is read, and asks a gate whether it may go on.
+/// A reader that hashes and counts what is read, and checks a limit.
 pub(crate) struct Measured<'a, R, G> {
     inner: R,
     hasher: Hasher,
@@ -24,7 +24,7 @@ impl<'a, R: Read, G: Fn(u64) -> Result<()>> Measured<'a, R, G> {
         Self { inner, hasher: Hasher::new(), taken, gate }
     }
 
-    /// Reads what is left, and returns the sum of all.
+    /// Reads the rest, and returns the digest of everything.
     pub(crate) fn finish(mut self) -> io::Result<Digest> {
         io::copy(&mut self, &mut io::sink())?;
         Ok(self.hasher.finish())
@@ -41,7 +41,7 @@ impl<R: Read, G: Fn(u64) -> Result<()>> Read for Measured<'_, R, G> {
     }
 }
 
-/// The content of something that may be compressed: gzip, zstd or not at all, told by how it begins, because media types lie.
+/// Decompresses gzip or zstd, detected by the first bytes, because media types are unreliable.
 pub(crate) fn decoded<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut source = BufReader::with_capacity(CHUNK, source);
     let head = source.fill_buf()?;
@@ -49,7 +49,7 @@ pub(crate) fn decoded<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read + '
         let (gzip, zstd) = (is_gzip(head), is_zstd(head));
         return decoder(source, gzip, zstd);
     }
-    // A network gives its first bytes in any portions.
+    // The first read of a network stream may return less than four bytes.
     let mut head = Vec::new();
     (&mut source).take(4).read_to_end(&mut head)?;
     let (gzip, zstd) = (is_gzip(&head), is_zstd(&head));
@@ -69,22 +69,22 @@ fn is_gzip(head: &[u8]) -> bool {
 }
 
 fn is_zstd(head: &[u8]) -> bool {
-    // The second kind is a frame to be skipped, with which some writers begin.
+    // The second magic number is a skippable frame, with which some writers begin.
     head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
         || (head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18])
 }
 
-/// Whether content may be as large as it has become, for what was read of its compressed form.
+/// Checks decompressed content against the size and ratio limits.
 pub(crate) fn sane(content: u64, compressed: u64, limits: &Limits) -> Result<()> {
     if content > limits.layer_bytes {
         return Err(Error::corrupt(format!(
-            "the layer is larger than {} bytes, which is the most that is unpacked",
+            "the layer is larger than the maximum of {} bytes",
             limits.layer_bytes
         )));
     }
     if content > limits.ratio_from && content > compressed.saturating_mul(limits.ratio) {
         return Err(Error::corrupt(format!(
-            "{compressed} bytes of the layer become more than {content}: this is no honest compression (the most is {}:1)",
+            "{compressed} bytes of the layer decompress to more than {content}: the ratio exceeds the maximum of {}:1",
             limits.ratio
         )));
     }
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives one byte at a time.
+    /// Returns one byte at a time.
     struct Drip<'a>(&'a [u8]);
 
     impl Read for Drip<'_> {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_told_by_the_first_bytes_however_they_come() {
+    fn compression_is_detected_by_the_first_bytes_in_any_chunking() {
         let text = b"some words ".repeat(1000);
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&text).unwrap();

@@ -1,5 +1,5 @@
-//! A tar archive, entry by entry. The format is read here and not by a library because an archive is written by strangers: whatever a
-//! header may ask for (a name of gigabytes, a size without content) is bounded before it is believed.
+//! A tar reader for untrusted archives. Written by hand instead of with the `tar` crate, which trusts the sizes in
+//! headers: here every size (of a name, an extension, a file) is limited before anything is allocated.
 
 use std::io::{self, BufRead};
 
@@ -8,22 +8,22 @@ use tar::Header;
 use crate::image::{Error, Result};
 
 const BLOCK: usize = 512;
-/// The longest name, as the kernel has it.
+/// Maximum length of a path, as in the kernel.
 pub(crate) const MOST_PATH: usize = 4096;
-/// The largest header extension; attributes of files are in there.
+/// Maximum size of an extension header, which holds extended attributes.
 const MOST_EXTENSION: u64 = 1024 * 1024;
 
-/// An archive that is being read.
+/// A tar archive that is being read.
 pub(crate) struct Tape<R> {
     source: R,
-    /// What is left of the entry at hand, and what fills its last block.
+    /// Unread bytes of the current entry, and the padding of its last block.
     left: u64,
     padding: u64,
     entries: u64,
     most_entries: u64,
 }
 
-/// What an entry makes.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Device,
 }
 
-/// One entry.
+/// An entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
@@ -48,7 +48,7 @@ pub(crate) struct Entry {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What extensions say about the entry that follows.
+/// Extension headers of the next entry.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -67,25 +67,25 @@ impl<R: BufRead> Tape<R> {
         Self { source, left: 0, padding: 0, entries: 0, most_entries }
     }
 
-    /// The next entry; its content is read by [`Tape::read`] before the next call, or skipped.
+    /// The next entry. Its content is read by [`Tape::contents`] before the next call, or skipped.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         let mut extension = Extension::default();
         loop {
             self.skip(self.left + self.padding)?;
             (self.left, self.padding) = (0, 0);
             let Some(header) = self.header()? else { return Ok(None) };
-            // Extensions count too: an archive of nothing else would not end.
+            // Extensions count too: an archive could consist of nothing else.
             self.entries += 1;
             if self.entries > self.most_entries {
                 return Err(Error::corrupt(format!(
-                    "more than {} entries, which is the most that is unpacked",
+                    "more than the maximum of {} entries",
                     self.most_entries
                 )));
             }
             let size = header.entry_size().map_err(malformed)?;
             match header.as_old().linkflag[0] {
                 b'x' => extension.read(&self.extension(size)?)?,
-                // What is said of all entries is a comment in practice, and containerd does not heed it either.
+                // Global headers are comments in practice, and containerd ignores them too.
                 b'g' => drop(self.extension(size)?),
                 b'L' => extension.path = Some(terminated(self.extension(size)?)),
                 b'K' => extension.link = Some(terminated(self.extension(size)?)),
@@ -98,7 +98,7 @@ impl<R: BufRead> Tape<R> {
         }
     }
 
-    /// Hands on what is left of the entry at hand, without a copy.
+    /// Passes the rest of the current entry to a callback, without copying.
     pub(crate) fn contents(&mut self, mut taker: impl FnMut(&[u8]) -> io::Result<()>) -> Result<()> {
         while self.left > 0 {
             let bytes = self.source.fill_buf().map_err(|error| Error::io("read", error))?;
@@ -113,7 +113,7 @@ impl<R: BufRead> Tape<R> {
         Ok(())
     }
 
-    /// What comes after the last entry.
+    /// The source, after the last entry.
     pub(crate) fn into_inner(self) -> R {
         self.source
     }
@@ -126,7 +126,7 @@ impl<R: BufRead> Tape<R> {
     fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MOST_EXTENSION {
             return Err(Error::corrupt(format!(
-                "a header of {size} bytes; the most that is read is {MOST_EXTENSION}"
+                "an extension header has {size} bytes; the maximum is {MOST_EXTENSION}"
             )));
         }
         self.begin(size);
@@ -161,7 +161,7 @@ impl<R: BufRead> Tape<R> {
                     .read(&mut header.as_mut_bytes()[filled..])
                     .map_err(|error| Error::io("read", error))?;
                 if count == 0 {
-                    // An end without the empty blocks that belong there is taken, as Go takes it.
+                    // An archive without the final empty blocks is accepted, as in Go.
                     return if filled == 0 { Ok(None) } else { Err(truncated()) };
                 }
                 filled += count;
@@ -176,7 +176,7 @@ impl<R: BufRead> Tape<R> {
 
 fn checked(header: Header) -> Result<Header> {
     let bytes = header.as_bytes();
-    // The field itself counts as blanks.
+    // The checksum field itself counts as blanks.
     let sum: u32 = bytes[..148].iter().chain(&bytes[156..]).map(|&byte| u32::from(byte)).sum();
     let said = header.cksum().map_err(malformed)?;
     if said == sum + 8 * u32::from(b' ') { Ok(header) } else { Err(malformed("checksum")) }
@@ -187,13 +187,13 @@ fn entry(header: &Header, flag: u8, extension: Extension) -> Result<Entry> {
     let link = extension.link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
     let at = |what: &str| Error::corrupt(format!("{}: {what}", String::from_utf8_lossy(&path)));
     if path.len() > MOST_PATH || link.len() > MOST_PATH {
-        return Err(Error::corrupt(format!("a name of {} bytes", path.len().max(link.len()))));
+        return Err(Error::corrupt(format!("a path of {} bytes", path.len().max(link.len()))));
     }
     if path.contains(&0) || link.contains(&0) {
-        return Err(at("a zero byte in its name"));
+        return Err(at("a zero byte in its path"));
     }
     let kind = match flag {
-        // Archives older than the type of directories tell them by the slash.
+        // Old archives mark directories by a trailing slash.
         b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Directory,
         b'0' | 0 | b'7' => Kind::File,
         b'1' => Kind::HardLink,
@@ -201,18 +201,18 @@ fn entry(header: &Header, flag: u8, extension: Extension) -> Result<Entry> {
         b'3' | b'4' => Kind::Device,
         b'5' => Kind::Directory,
         b'6' => Kind::Fifo,
-        b'S' => return Err(at("a sparse file, which is not supported")),
-        other => return Err(at(&format!("an entry of the unknown type {:?}", char::from(other)))),
+        b'S' => return Err(at("sparse files are not supported")),
+        other => return Err(at(&format!("unknown entry type {:?}", char::from(other)))),
     };
     let size = match kind {
         Kind::File => extension.size.map_or_else(|| header.entry_size().map_err(malformed), Ok)?,
-        // Whatever their headers say, nothing follows.
+        // Other types have no content, whatever the header says.
         _ => 0,
     };
     let owner = |said: Option<u64>, written: io::Result<u64>| {
         let id = said.map_or_else(|| written.map_err(malformed), Ok)?;
-        // The highest number means nobody to the kernel.
-        u32::try_from(id).ok().filter(|&id| id != u32::MAX).ok_or_else(|| at(&format!("its owner is {id}")))
+        // The kernel reserves the highest number.
+        u32::try_from(id).ok().filter(|&id| id != u32::MAX).ok_or_else(|| at(&format!("invalid owner {id}")))
     };
     let (uid, gid) = (owner(extension.uid, header.uid())?, owner(extension.gid, header.gid())?);
     let mtime = extension.mtime.unwrap_or_else(|| (header.mtime().unwrap_or(0).cast_signed(), 0));
@@ -223,7 +223,7 @@ fn entry(header: &Header, flag: u8, extension: Extension) -> Result<Entry> {
 // === impl Extension ===
 
 impl Extension {
-    /// Reads records, each as `LENGTH KEY=VALUE` and a line end.
+    /// Parses PAX records, each `LENGTH KEY=VALUE` and a newline.
     fn read(&mut self, mut records: &[u8]) -> Result<()> {
         while !records.is_empty() {
             let blank = records.iter().position(|&byte| byte == b' ').ok_or_else(|| malformed("record"))?;
@@ -239,7 +239,7 @@ impl Extension {
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         match key {
-            // An empty value takes back what was said, by the standard.
+            // An empty value deletes the record, by the standard.
             b"path" => self.path = (!value.is_empty()).then(|| value.to_vec()),
             b"linkpath" => self.link = (!value.is_empty()).then(|| value.to_vec()),
             b"size" => self.size = Some(number(value)?),
@@ -247,7 +247,7 @@ impl Extension {
             b"gid" => self.gid = Some(number(value)?),
             b"mtime" => self.mtime = Some(time(value)?),
             _ if key.starts_with(b"GNU.sparse.") => {
-                return Err(Error::corrupt("a sparse file, which is not supported"));
+                return Err(Error::corrupt("sparse files are not supported"));
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
@@ -266,7 +266,7 @@ fn number<T: std::str::FromStr>(digits: &[u8]) -> Result<T> {
         .ok_or_else(|| malformed(format!("number {:?}", String::from_utf8_lossy(digits))))
 }
 
-/// Seconds with a fraction.
+/// Parses seconds with a fraction.
 fn time(value: &[u8]) -> Result<(i64, u32)> {
     let (whole, fraction) = match value.iter().position(|&byte| byte == b'.') {
         Some(dot) => (&value[..dot], &value[dot + 1..]),
@@ -276,7 +276,7 @@ fn time(value: &[u8]) -> Result<(i64, u32)> {
     let mut digits = fraction.to_vec();
     digits.resize(9, b'0');
     let nanos: u32 = number(&digits)?;
-    // Before 1970 the fraction leads backwards.
+    // Before 1970 the fraction counts backwards.
     Ok(if value.starts_with(b"-") && nanos > 0 {
         (seconds.saturating_sub(1), 1_000_000_000 - nanos)
     } else {
@@ -296,5 +296,5 @@ fn malformed(what: impl std::fmt::Display) -> Error {
 }
 
 fn truncated() -> Error {
-    Error::corrupt("archive/tar: unexpected EOF: it is cut off")
+    Error::corrupt("archive/tar: unexpected EOF: the archive is truncated")
 }

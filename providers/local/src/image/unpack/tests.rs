@@ -12,7 +12,7 @@ use crate::image::{
     craft::{Craft, gzip},
 };
 
-/// A directory with a layer's root in it, and beside that something that no layer may touch.
+/// A directory with a layer's root, and beside it files that no layer may touch.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_layer_becomes_a_directory_with_all_that_it_says() {
+fn a_layer_is_unpacked_with_all_metadata() {
     let place = Place::new();
     let layer = Craft::new()
         .directory("bin/", 0o755)
@@ -95,7 +95,7 @@ fn a_layer_becomes_a_directory_with_all_that_it_says() {
 }
 
 #[test]
-fn gzip_zstd_and_plain_layers_are_the_same_content() {
+fn gzip_zstd_and_uncompressed_layers_have_the_same_content() {
     let layer = Craft::new().file("a", "content").bytes();
     let zstd = zstd::encode_all(&*layer, 0).unwrap();
     for kept in [layer.clone(), gzip(&layer), zstd] {
@@ -106,7 +106,7 @@ fn gzip_zstd_and_plain_layers_are_the_same_content() {
 }
 
 #[test]
-fn what_comes_later_takes_the_place_of_what_came_before() {
+fn later_entries_replace_earlier_ones() {
     let place = Place::new();
     let layer = Craft::new()
         .directory("a", 0o755)
@@ -123,11 +123,11 @@ fn what_comes_later_takes_the_place_of_what_came_before() {
     assert_eq!(mode(&place.layer().join("b")), 0o711);
 }
 
-/// Writes an archive that tries to reach a place, whose outside it can name.
+/// Builds an archive that tries to escape; the closure names paths outside.
 type Attack = fn(&Place, &dyn Fn(&Place, &str) -> String) -> Craft;
 
 #[test]
-fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
+fn paths_that_leave_the_layer_are_rejected() {
     let outside = |place: &Place, rest: &str| format!("{}{rest}", place.outside().display());
     let attacks: [(&str, Attack, &str); 12] = [
         ("a name with ..", |_, _| Craft::new().file("../outside/secret", "x"), "'..'"),
@@ -136,12 +136,12 @@ fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
         (
             "a link upwards as a directory",
             |_, _| Craft::new().symlink("a", "../outside").file("a/secret", "x"),
-            "leads out of the layer",
+            "leaves the layer",
         ),
         (
             "a link through a link",
             |_, _| Craft::new().symlink("a", "b/..").symlink("b", "..").file("a/outside/secret", "x"),
-            "leads out of the layer",
+            "leaves the layer",
         ),
         ("a hard link upwards", |_, _| Craft::new().hard_link("a", "../outside/secret"), "'..'"),
         (
@@ -157,12 +157,12 @@ fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
         (
             "a whiteout of the directory above",
             |_, _| Craft::new().file("a/.wh...", ""),
-            "a whiteout of nothing",
+            "a whiteout without a name",
         ),
         (
             "a file as a directory",
             |_, _| Craft::new().file("a", "x").file("a/b", "x"),
-            "a in its way is no directory",
+            "a in its path is not a directory",
         ),
         (
             "links in a circle",
@@ -181,7 +181,7 @@ fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
 }
 
 #[test]
-fn absolute_names_and_links_mean_the_root_of_the_layer() {
+fn absolute_names_and_links_are_relative_to_the_layers_root() {
     let place = Place::new();
     let outside = place.outside();
     let outside = outside.to_str().unwrap();
@@ -209,12 +209,12 @@ fn a_link_is_replaced_and_never_written_through() {
 }
 
 #[test]
-fn device_nodes_and_unknown_things_are_refused() {
+fn device_nodes_and_unknown_entry_types_are_rejected() {
     for (flag, words) in [
         (b'3', "a device node"),
         (b'4', "a device node"),
-        (b'S', "a sparse file"),
-        (b'Z', "the unknown type 'Z'"),
+        (b'S', "sparse files are not supported"),
+        (b'Z', "unknown entry type 'Z'"),
     ] {
         let place = Place::new();
         let layer = Craft::new().entry(flag, b"dev/sda", b"", b"", |header| {
@@ -228,24 +228,27 @@ fn device_nodes_and_unknown_things_are_refused() {
 }
 
 #[test]
-fn headers_that_ask_for_too_much_are_refused() {
+fn headers_beyond_the_limits_are_rejected() {
     let deep = "d/".repeat(300);
     for (layer, words) in [
-        (Craft::new().said(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""), "a name of 5000 bytes"),
+        (Craft::new().said(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""), "a path of 5000 bytes"),
         (Craft::new().said(&[("path", "x".repeat(300).as_bytes())]).file("x", ""), "a name of 300 bytes"),
         (
             Craft::new().said(&[("path", deep.as_bytes())]).directory("x", 0o755),
-            "more than 256 directories deep",
+            "more than 256 nested directories",
         ),
         (Craft::new().said(&[("path", b"a\0b")]).file("x", ""), "a zero byte"),
-        (Craft::new().said(&[("uid", b"4294967295")]).file("x", ""), "its owner is 4294967295"),
+        (Craft::new().said(&[("uid", b"4294967295")]).file("x", ""), "invalid owner 4294967295"),
         (
             Craft::new().entry(b'x', b"p", b"", b"", |header| header.set_size(1 << 40)),
-            "a header of 1099511627776 bytes",
+            "an extension header has 1099511627776 bytes",
         ),
-        (Craft::new().entry(b'L', b"p", b"", b"", |header| header.set_size(1 << 40)), "a header of"),
+        (
+            Craft::new().entry(b'L', b"p", b"", b"", |header| header.set_size(1 << 40)),
+            "an extension header has",
+        ),
         (Craft::new().entry(b'x', b"p", b"", b"9999 path=x\n", |_| {}), "record"),
-        (Craft::new().entry(b'0', b"big", b"", b"", |header| header.set_size(1 << 40)), "cut off"),
+        (Craft::new().entry(b'0', b"big", b"", b"", |header| header.set_size(1 << 40)), "truncated"),
     ] {
         let place = Place::new();
         let error = place.unpack(&layer.bytes()).unwrap_err();
@@ -255,7 +258,7 @@ fn headers_that_ask_for_too_much_are_refused() {
 }
 
 #[test]
-fn bombs_are_put_out_early() {
+fn decompression_bombs_are_stopped_early() {
     let zeros = Craft::new().file("zeros", vec![0; 8 << 20]);
     let few = Craft::new().file("a", "").file("b", "").file("c", "");
     let ratio = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
@@ -263,10 +266,10 @@ fn bombs_are_put_out_early() {
     let entries = Limits { layer_entries: 2, ..Limits::default() };
     let zstd = zstd::encode_all(&*zeros.bytes(), 19).unwrap();
     for (layer, limits, words) in [
-        (zeros.gzip(), &ratio, "no honest compression"),
-        (zstd, &ratio, "no honest compression"),
-        (zeros.gzip(), &bytes, "larger than 262144 bytes"),
-        (few.gzip(), &entries, "more than 2 entries"),
+        (zeros.gzip(), &ratio, "the ratio exceeds the maximum"),
+        (zstd, &ratio, "the ratio exceeds the maximum"),
+        (zeros.gzip(), &bytes, "larger than the maximum of 262144 bytes"),
+        (few.gzip(), &entries, "more than the maximum of 2 entries"),
     ] {
         let place = Place::new();
         let error = place.unpack_as(&layer, Form::Plain, &Expected::default(), limits).unwrap_err();
@@ -278,7 +281,7 @@ fn bombs_are_put_out_early() {
 }
 
 #[test]
-fn content_that_is_not_what_was_asked_for_is_refused() {
+fn content_that_does_not_match_its_digest_or_size_is_rejected() {
     let layer = Craft::new().file("a", "content");
     let (content, kept) = (layer.bytes(), layer.gzip());
     let right = Expected {
@@ -299,10 +302,10 @@ fn content_that_is_not_what_was_asked_for_is_refused() {
             "smaller",
             kept.clone(),
             Expected { size: Some(1 << 20), digest: None, diff: None },
-            "and 1048576 by the manifest",
+            "but 1048576 in the manifest",
         ),
-        ("cut off", kept[..kept.len() / 2].to_vec(), right, ""),
-        ("cut off, plain", content[..700].to_vec(), Expected::default(), "cut off"),
+        ("truncated", kept[..kept.len() / 2].to_vec(), right, ""),
+        ("truncated, uncompressed", content[..700].to_vec(), Expected::default(), "truncated"),
         ("no archive", b"<html>not found</html>".repeat(100), Expected::default(), "invalid tar header"),
         (
             "a flipped bit",
@@ -322,7 +325,7 @@ fn content_that_is_not_what_was_asked_for_is_refused() {
 }
 
 #[test]
-fn without_root_all_is_ours_and_what_is_gone_is_said_by_files() {
+fn plain_layers_belong_to_us_and_have_whiteout_files() {
     let place = Place::new();
     let layer = Craft::new()
         .entry(b'5', b"shut", b"", b"", |header| {
@@ -345,7 +348,7 @@ fn without_root_all_is_ours_and_what_is_gone_is_said_by_files() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
+fn overlay_layers_have_owners_attributes_and_overlayfs_whiteouts() {
     let place = Place::new();
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let layer = Craft::new()
@@ -363,7 +366,7 @@ fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
         .entry(b'2', b"link", b"su", b"", |header| header.set_uid(77))
         .file("dir/.wh.gone", "")
         .file("dir/.wh..wh..opq", "")
-        // Gone below, and new here: a directory that shows nothing from below.
+        // Hidden below and created here: a directory that shows nothing from below.
         .file(".wh.new", "")
         .file("new/file", "")
         .file("there/file", "")
@@ -389,7 +392,7 @@ fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
 }
 
 #[test]
-fn directories_that_no_entry_made_look_as_they_do_below() {
+fn directories_without_an_entry_get_their_attributes_from_below() {
     let (below, above) = (Place::new(), Place::new());
     let lower = Craft::new().directory("tmp", 0o1777).directory("tmp/x", 0o711).directory("etc", 0o700);
     below.unpack(&lower.bytes()).unwrap();
@@ -405,9 +408,9 @@ fn directories_that_no_entry_made_look_as_they_do_below() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever names and links there are, in whatever order: nothing beside the layer changes.
+    /// For any names and links in any order, nothing beside the layer changes.
     #[test]
-    fn no_archive_reaches_what_is_outside(entries in prop::collection::vec((0..5u8, "[ab./]{1,9}", "[ab./]{1,9}|/OUT|\\.\\./outside"), 1..14)) {
+    fn no_archive_reaches_files_outside(entries in prop::collection::vec((0..5u8, "[ab./]{1,9}", "[ab./]{1,9}|/OUT|\\.\\./outside"), 1..14)) {
         let place = Place::new();
         let outside = place.outside().display().to_string();
         let mut craft = Craft::new();
@@ -425,9 +428,9 @@ proptest! {
         prop_assert!(place.is_sound());
     }
 
-    /// Bytes that were changed on their way never make it panic or reach out.
+    /// Corrupted bytes never cause a panic or a write outside.
     #[test]
-    fn damaged_archives_do_no_harm(at in 0..3000usize, value: u8, more in prop::collection::vec((0..3000usize, any::<u8>()), 0..8)) {
+    fn corrupted_archives_do_no_harm(at in 0..3000usize, value: u8, more in prop::collection::vec((0..3000usize, any::<u8>()), 0..8)) {
         let mut bytes = Craft::new()
             .said(&[("path", b"a/b/c"), ("SCHILY.xattr.user.x", b"1")])
             .file("x", "content").symlink("l", "a").hard_link("h", "a/b/c").directory("d", 0o755).bytes();

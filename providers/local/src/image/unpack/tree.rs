@@ -1,4 +1,4 @@
-//! The directory that a layer becomes. Every step is taken from an open directory, and no link is followed that was not read by us.
+//! The directory of a layer. Every step starts from an open directory, and links are only followed by our own code.
 
 mod remove;
 mod walk;
@@ -28,23 +28,23 @@ use super::{
 };
 use crate::image::{Error, Result};
 
-/// What the name of a file begins with that takes another away.
+/// Prefix of a whiteout file, which hides a file of the layers below.
 pub(crate) const WHITEOUT: &[u8] = b".wh.";
-/// The file that takes away everything that layers below have in its directory.
+/// The file that hides everything of the layers below in its directory.
 pub(crate) const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
-/// How overlayfs says the same.
+/// The overlayfs attribute with the same meaning.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
-/// What other programs kept in layers for themselves, once.
+/// Files that aufs kept in layers.
 const FOREIGN: &[u8] = b".wh..wh.";
 
-/// A directory that is being filled.
+/// The directory of a layer that is being unpacked.
 pub(super) struct Tree {
     trail: Trail,
     form: Form,
     usage: Usage,
-    /// Directories that no entry has made yet.
+    /// Directories that have had no entry yet.
     implied: BTreeSet<Vec<u8>>,
-    /// When directories were changed, to be said when nothing changes them any more.
+    /// Modification times of directories, to be set at the end.
     times: BTreeMap<Vec<u8>, (i64, u32)>,
 }
 
@@ -57,7 +57,7 @@ impl Tree {
         Ok(Self { trail: Trail::new(root), form, usage: Usage::default(), implied, times: BTreeMap::new() })
     }
 
-    /// Makes what an entry says.
+    /// Applies an entry.
     pub(super) fn apply<R: BufRead>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
         let shown = String::from_utf8_lossy(&entry.path).into_owned();
         self.entry(entry, tape).map_err(|error| error.within(&shown))
@@ -84,7 +84,7 @@ impl Tree {
             })?,
             Kind::Device => {
                 return Err(Error::corrupt(
-                    "a device node, which no image may bring: devices are given by the pod",
+                    "a device node, which images must not contain: pods get devices from the node",
                 ));
             }
         }
@@ -101,10 +101,10 @@ impl Tree {
         Ok(())
     }
 
-    /// What the directory takes, and which directories no entry made.
+    /// Sets the times of directories; returns the disk usage, and the directories without an entry.
     pub(super) fn finish(self) -> Result<(Usage, Vec<Vec<u8>>)> {
         for (path, time) in &self.times {
-            // What is no directory any more has its own time already.
+            // A path that is no longer a directory has its time already.
             if let Some(directory) = self.trail.plain(path) {
                 fs::futimens(&directory, &times(*time)).map_err(failed("utimes"))?;
             }
@@ -127,11 +127,11 @@ impl Tree {
         let inodes = &mut self.usage.inodes;
         self.trail.find(names, |directory, name, path| {
             if !make {
-                return Err(Error::corrupt("it is not in the layer"));
+                return Err(Error::corrupt("not in the layer"));
             }
             match fs::mkdirat(directory, os(name), Mode::from_raw_mode(0o755)) {
                 Ok(()) => {}
-                // A whiteout: what is made in its place has nothing of what it took away.
+                // A whiteout: the new directory must not show what it hid.
                 Err(Errno::EXIST) => {
                     fs::unlinkat(directory, os(name), AtFlags::empty()).map_err(failed("unlink"))?;
                     fs::mkdirat(directory, os(name), Mode::from_raw_mode(0o755)).map_err(failed("mkdir"))?;
@@ -142,7 +142,7 @@ impl Tree {
             }
             *inodes += 1;
             implied.insert(path.to_vec());
-            // Whatever the process' mask is.
+            // Regardless of the umask.
             let made = open(directory, name)?;
             fs::fchmod(&made, Mode::from_raw_mode(0o755)).map_err(failed("chmod"))?;
             Ok(made)
@@ -159,7 +159,7 @@ impl Tree {
         }
         let gone = &name[WHITEOUT.len()..];
         if matches!(gone, b"" | b"." | b"..") {
-            return Err(Error::corrupt("a whiteout of nothing"));
+            return Err(Error::corrupt("a whiteout without a name"));
         }
         if self.form == Form::Plain {
             return self.make(parent, name, |name| {
@@ -167,7 +167,7 @@ impl Tree {
                 fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600)).map(drop)
             });
         }
-        // It takes away what layers below have, and nothing of its own layer.
+        // It hides files of the layers below, not of its own layer.
         match look(parent, gone)? {
             Some(stat) if is_directory(&stat) => opaque(open(parent, gone)?.as_fd(), self.form),
             Some(_) => Ok(()),
@@ -230,21 +230,21 @@ impl Tree {
         let refused = |error: Error| error.within(&format!("hard link to {target}"));
         let names = walk::names(&entry.link).map_err(refused)?;
         let Some((&last, parents)) = names.split_last() else {
-            return Err(refused(Error::corrupt("a directory has no second name")));
+            return Err(refused(Error::corrupt("a directory cannot be hard-linked")));
         };
         let from = self.parent(parents, false).map_err(refused)?;
         let there = look(from.directory.as_fd(), last).map_err(refused)?;
         match there {
-            None => return Err(refused(Error::corrupt("it is not in the layer"))),
+            None => return Err(refused(Error::corrupt("not in the layer"))),
             Some(stat) if is_directory(&stat) => {
-                return Err(refused(Error::corrupt("a directory has no second name")));
+                return Err(refused(Error::corrupt("a directory cannot be hard-linked")));
             }
             Some(stat) if is_whiteout(&stat) => {
-                return Err(refused(Error::corrupt("it is not in the layer")));
+                return Err(refused(Error::corrupt("not in the layer")));
             }
             Some(_) => {}
         }
-        // To itself: nothing to do, and nothing to remove first.
+        // A link to itself.
         if look(parent, name)?.zip(there).is_some_and(|(a, b)| a.st_ino == b.st_ino) {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Tree {
             .map_err(refused)
     }
 
-    /// Makes something, in place of what is there.
+    /// Creates something, replacing what exists.
     fn make(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -269,35 +269,35 @@ impl Tree {
     }
 
     fn clear(&mut self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        // Ways that led through it are no ways any more.
+        // Cached paths may lead through it.
         self.trail.forget();
         remove_at(parent, os(name)).map_err(failed("remove"))
     }
 
-    /// Owner, mode and attributes of what is open.
+    /// Sets owner, mode and attributes.
     fn dress(&self, file: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
         let mut mode = entry.mode;
         if self.form == Form::Overlay {
             let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
             fs::fchown(file, Some(uid), Some(gid)).map_err(failed("chown"))?;
         } else if entry.kind == Kind::Directory {
-            // Ours to read, fill and remove, also where the image has it otherwise.
+            // Always readable, writable and removable by us.
             mode |= 0o700;
         } else {
-            // A program that would run as us whoever starts it.
+            // Setuid programs would run as us for any user.
             mode &= 0o777;
         }
-        // After the owner, because a change of owner takes these bits away.
+        // After the owner, because changing it clears these bits.
         fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
         for (name, value) in &entry.xattrs {
             if !self.wanted(name) {
-                tracing::debug!(name = %String::from_utf8_lossy(name), "an attribute of a file is left out");
+                tracing::debug!(name = %String::from_utf8_lossy(name), "ignoring an extended attribute");
                 continue;
             }
             match fs::fsetxattr(file, os(name), value, XattrFlags::empty()) {
                 Ok(()) => {}
                 Err(Errno::NOTSUP) => {
-                    tracing::debug!(name = %String::from_utf8_lossy(name), "the file system has no such attributes");
+                    tracing::debug!(name = %String::from_utf8_lossy(name), "extended attributes are not supported by the filesystem");
                 }
                 Err(error) => return Err(failed("setxattr")(error)),
             }
@@ -314,7 +314,7 @@ impl Tree {
             .map_err(failed("chown"))
     }
 
-    /// Which attributes an image may give to its files. Those of overlayfs would change what other layers show.
+    /// Whether an image may set this extended attribute. Those of overlayfs would change what other layers show.
     fn wanted(&self, name: &[u8]) -> bool {
         let users = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
         users
@@ -326,8 +326,8 @@ impl Tree {
     }
 }
 
-/// Gives directories that no entry of a layer made the attributes that they have in the layers below, the nearest first: unpacked
-/// for itself, the layer would show them as nobody meant them.
+/// Copies the attributes of directories without an entry from the layers below, the nearest first. Otherwise the layer
+/// would change them to defaults.
 pub(crate) fn adopt(layer: &Path, implied: &[Vec<u8>], below: &[impl AsRef<Path>], form: Form) -> Result<()> {
     if implied.is_empty() || below.is_empty() {
         return Ok(());
@@ -337,7 +337,7 @@ pub(crate) fn adopt(layer: &Path, implied: &[Vec<u8>], below: &[impl AsRef<Path>
     };
     let layer = trail(layer)?;
     let below = below.iter().rev().map(|path| trail(path.as_ref())).collect::<Result<Vec<_>>>()?;
-    // Those inside first, because a change inside is a change of the time outside.
+    // Children first, because changing them changes the time of the parent.
     for path in implied.iter().rev() {
         let Some(directory) = layer.plain(path) else { continue };
         let Some(model) = below.iter().find_map(|layer| layer.plain(path)) else { continue };
@@ -353,7 +353,7 @@ pub(crate) fn adopt(layer: &Path, implied: &[Vec<u8>], below: &[impl AsRef<Path>
     Ok(())
 }
 
-/// Whether overlayfs takes it for a sign that something is gone.
+/// Whether this is an overlayfs whiteout.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
@@ -362,7 +362,7 @@ fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Says that nothing of the layers below is seen in a directory.
+/// Makes a directory hide everything of the layers below.
 fn opaque(directory: BorrowedFd<'_>, form: Form) -> Result<()> {
     match form {
         Form::Overlay => {

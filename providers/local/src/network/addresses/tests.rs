@@ -1,4 +1,4 @@
-//! Addresses in files.
+//! Tests of address management.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn address(last: u8) -> Ipv4Addr {
 }
 
 #[test]
-fn a_full_subnet_says_how_many_there_are_and_what_to_do() {
+fn an_exhausted_subnet_is_reported_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let mut addresses = Addresses::open(dir.path(), small()).unwrap();
     for (n, last) in (2..=6).enumerate() {
@@ -31,7 +31,7 @@ fn a_full_subnet_says_how_many_there_are_and_what_to_do() {
 }
 
 #[test]
-fn what_was_freed_comes_back_last_also_after_a_restart() {
+fn a_freed_address_is_reused_last_even_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut addresses = Addresses::open(dir.path(), small()).unwrap();
     assert_eq!(addresses.reserve("a", &[]).unwrap().address, address(2));
@@ -63,7 +63,7 @@ fn an_address_of_another_subnet_is_replaced() {
 }
 
 #[test]
-fn half_written_and_strange_files_do_not_count() {
+fn incomplete_and_malformed_files_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let mut addresses = Addresses::open(dir.path(), small()).unwrap();
     addresses.reserve("a", &[]).unwrap();
@@ -75,7 +75,7 @@ fn half_written_and_strange_files_do_not_count() {
 }
 
 #[test]
-fn a_name_that_leaves_the_directory_is_refused() {
+fn a_name_that_leaves_the_directory_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let mut addresses = Addresses::open(dir.path(), small()).unwrap();
     for name in ["", "..", ".hidden", "a/b", "../a", "a\0", &"x".repeat(201)] {
@@ -101,10 +101,10 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes and goes: no address is given twice or out of the subnet, none is refused while one is free, everything outlives a restart, and
-    /// the one freed last is taken again only when no other is free.
+    /// In any sequence: no address is assigned twice or outside of the subnet, none is refused while one is free,
+    /// everything survives a restart, and the address freed last is reused only if no other is free.
     #[test]
-    fn addresses_are_given_once_and_survive(acts in prop::collection::vec(act(), 1..60)) {
+    fn addresses_are_assigned_once_and_survive_restarts(acts in prop::collection::vec(act(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
         let mut addresses = Addresses::open(dir.path(), small()).unwrap();
         let mut model: BTreeMap<String, Ipv4Addr> = BTreeMap::new();
@@ -134,7 +134,7 @@ proptest! {
                 }
                 Act::Free(n) => {
                     addresses.free(&n.to_string()).unwrap();
-                    // Only what was given out last is promised: the search goes round from there.
+                    // This only holds for the address assigned last: the search continues after it.
                     let last = addresses.last;
                     freed = model.remove(&n.to_string()).filter(|freed| Some(*freed) == last).or(freed);
                     freed = freed.filter(|freed| Some(*freed) == last);

@@ -1,4 +1,4 @@
-//! The processes below a supervisor: those it started, and those whose parents have ended.
+//! The child processes of a supervisor: those it started, and adopted orphans.
 
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 
@@ -14,32 +14,32 @@ use tokio::time::Instant;
 
 use super::helper::Helper;
 
-/// How long the last ones may take to die.
+/// How long killed processes may take to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who ended, and how, among those whom somebody asks for.
+/// Exit codes of the children that are being watched.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     /// `None` while it runs.
     watched: BTreeMap<i32, Option<i32>>,
-    /// Helpers at work: the process that one has started may end before it has told its number.
+    /// Number of active helpers: the process that a helper started may exit before the helper has reported its PID.
     helpers: usize,
     unclaimed: BTreeMap<i32, i32>,
 }
 
 impl Children {
-    /// A helper was started.
+    /// Registers a started helper.
     pub(super) fn expect(&mut self, helper: i32) {
         self.helpers += 1;
         self.watch(helper);
     }
 
-    /// Whether a helper is through: it has ended, or became what it was to start.
+    /// Whether a helper is done: it has exited, or became the program.
     pub(super) fn finished(&self, helper: &Helper) -> bool {
         helper.pid() == Some(helper.process()) || self.ended(helper.process()).is_some()
     }
 
-    /// A helper is through; whether it failed. What it started must be watched before.
+    /// Unregisters a helper that is done; returns whether it failed. The process it started must be watched before.
     pub(super) fn forget(&mut self, helper: &Helper) -> bool {
         self.helpers = self.helpers.saturating_sub(1);
         if helper.pid() == Some(helper.process()) {
@@ -48,7 +48,7 @@ impl Children {
         self.watched.remove(&helper.process()).flatten() != Some(0)
     }
 
-    /// Somebody will ask how this one ended.
+    /// Keeps the exit code of a process.
     pub(super) fn watch(&mut self, process: i32) {
         let ended = self.unclaimed.remove(&process);
         self.watched.entry(process).or_insert(ended);
@@ -57,17 +57,17 @@ impl Children {
         }
     }
 
-    /// Nobody asks for this one any more.
+    /// Stops watching a process.
     pub(super) fn release(&mut self, process: i32) {
         self.watched.remove(&process);
     }
 
-    /// The exit code of one that has ended.
+    /// The exit code of a watched process, once it has exited.
     pub(super) fn ended(&self, process: i32) -> Option<i32> {
         self.watched.get(&process).copied().flatten()
     }
 
-    /// Takes note of all that have ended. Whether there are others.
+    /// Reaps all exited children. Returns whether there are others.
     pub(super) fn reap(&mut self) -> bool {
         loop {
             let (process, status) = match wait(WaitOptions::NOHANG) {
@@ -76,7 +76,7 @@ impl Children {
                 Err(Errno::INTR) => continue,
                 Err(_) => return false,
             };
-            // By number: signals of the program's own choice have no names.
+            // By number: real-time signals have no names.
             let by_signal = status.terminating_signal().map(|number| 128 + number);
             let Some(code) = status.exit_status().or(by_signal) else { continue };
             match self.watched.get_mut(&process) {
@@ -84,13 +84,13 @@ impl Children {
                 None if self.helpers > 0 => {
                     self.unclaimed.insert(process, code);
                 }
-                // An orphan that came to us.
+                // An adopted orphan.
                 None => {}
             }
         }
     }
 
-    /// Ends a helper and what it has started, unless they have ended: their numbers may be others' by now.
+    /// Kills a helper and the process it started, unless they have exited: their PIDs may have been reused.
     pub(super) fn kill(&self, helper: &Helper) {
         for process in helper.pid().into_iter().chain([helper.process()]) {
             if self.ended(process).is_none() && !self.unclaimed.contains_key(&process) {
@@ -99,7 +99,7 @@ impl Children {
         }
     }
 
-    /// Kills all, also those who become our children because their parents die, until there are none.
+    /// Kills all children, including those that are adopted when their parents die, until none is left.
     pub(super) fn kill_all(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.reap() && Instant::now() < until {
@@ -124,7 +124,7 @@ pub(super) fn kill(process: i32) {
     }
 }
 
-/// Kills a process that leads a session, and everybody in it.
+/// Kills a session leader and all processes of its session.
 pub(super) fn kill_session(leader: i32) {
     if leader <= 1 {
         return;
@@ -140,6 +140,6 @@ pub(super) fn kill_session(leader: i32) {
 
 fn session(process: i32) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name is in parentheses and may hold anything.
+    // The command name is in parentheses and may hold any character.
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! One connection to a supervisor.
+//! A client connection of a supervisor.
 
 use std::{
     io,
@@ -20,12 +20,12 @@ use crate::shim::{
     wire::{self, Given, Reply, Request, Streams},
 };
 
-/// How far somebody who is attached may be behind: then the connection is cut, because the container does not wait.
+/// How far an attached client may lag before it is disconnected: the container does not wait for it.
 const BEHIND: usize = 1024 * 1024;
-/// A request is a line, and a command may be long.
+/// Maximum length of a request line; a command may be long.
 const LONGEST: usize = 4 * 1024 * 1024;
 
-/// A connection.
+/// A client connection.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: UnixStream,
@@ -33,31 +33,31 @@ pub(super) struct Client {
     pub(super) role: Role,
 }
 
-/// What a connection is for.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// It has not said yet.
+    /// No request yet.
     Asking,
-    /// It waits for the end.
+    /// Waits for the exit of the container.
     Waiting,
-    /// Its command is being started; these ends are for the client.
+    /// Its command is being started; `ends` are passed to the client.
     Starting {
         helper: Box<Helper>,
         given: Given,
         ends: Vec<OwnedFd>,
-        /// Then it has taken too long.
+        /// Deadline of the start.
         until: Option<Instant>,
         gone: bool,
     },
     /// Its command runs.
     Running { pid: i32 },
-    /// It sees the container's output.
+    /// It receives the container's output.
     Attached { stdout: Option<OwnedFd>, stderr: Option<OwnedFd>, stdin: bool },
-    /// Nothing more to say.
+    /// To be closed.
     Done,
 }
 
-/// What came from a connection.
+/// What was read from a connection.
 #[derive(Debug)]
 pub(super) enum Heard {
     Nothing,
@@ -71,7 +71,7 @@ impl Client {
         Ok(Self { socket, text: Vec::new(), role: Role::Asking })
     }
 
-    /// Reads what there is.
+    /// Reads what is available.
     pub(super) fn hear(&mut self) -> Heard {
         let mut bytes = [0; 4096];
         match rustix::io::read(&self.socket, &mut bytes) {
@@ -83,22 +83,22 @@ impl Client {
         match wire::take_line(&mut self.text) {
             Some(Ok(request)) => Heard::Request(request),
             None if self.text.len() < LONGEST => Heard::Nothing,
-            // Nobody of ours speaks like that.
+            // Not one of our clients.
             Some(Err(_)) | None => Heard::Gone,
         }
     }
 
-    /// Says a line. Whoever does not read it is treated as gone when that shows.
+    /// Sends a line. If the client does not read, the next read finds it gone.
     pub(super) fn say(&self, reply: &Reply) {
         let _ = wire::send(&self.socket, &wire::line(reply), &[]);
     }
 
-    /// Says a line with descriptors.
+    /// Sends a line with descriptors.
     pub(super) fn give(&self, given: Given, ends: &[BorrowedFd<'_>]) -> io::Result<()> {
         wire::send(&self.socket, &wire::line(&Reply::Begun(given)), ends)
     }
 
-    /// Begins to send copies of the output. `terminal` and `stdin` are the container's.
+    /// Starts to copy output to the client. `terminal` and `stdin` are the container's.
     pub(super) fn attach(
         &mut self,
         streams: Streams,
@@ -121,7 +121,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a copy of output to one who is attached.
+    /// Copies output to an attached client.
     pub(super) fn copy(&mut self, from: Stream, bytes: &[u8]) {
         let Role::Attached { stdout, stderr, .. } = &mut self.role else { return };
         let end = match from {
@@ -131,10 +131,10 @@ impl Client {
         let Some(pipe) = end else { return };
         match rustix::io::write(&*pipe, bytes) {
             Ok(length) if length == bytes.len() => {}
-            // It does not want this stream any more.
+            // The client has closed this stream.
             Err(Errno::PIPE) => *end = None,
             Ok(_) | Err(_) => {
-                self.say(&Reply::Failed("the output was not read fast enough".to_owned()));
+                self.say(&Reply::Failed("the client does not read the output fast enough".to_owned()));
                 self.role = Role::Done;
             }
         }
@@ -147,13 +147,13 @@ impl AsFd for Client {
     }
 }
 
-/// A pipe for copies: their end and ours. It is what one may be behind.
+/// A pipe for copies of output: the client's end and ours. Its size is how far the client may lag.
 fn copies(wanted: bool) -> io::Result<(Option<OwnedFd>, Option<OwnedFd>)> {
     if !wanted {
         return Ok((None, None));
     }
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    // Where the kernel does not give as much, it is the usual size.
+    // If the kernel refuses, the pipe keeps its default size.
     let _ = fcntl_setpipe_size(&ours, BEHIND);
     Ok((Some(theirs), Some(ours)))
 }

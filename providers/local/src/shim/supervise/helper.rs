@@ -1,4 +1,4 @@
-//! Helpers at work: `create` and `exec`.
+//! Running helpers: `create` and `exec`.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use crate::shim::{
     wire::{self, Order, Report},
 };
 
-/// A helper, and what it has said so far.
+/// A helper process, and what it has reported so far.
 #[derive(Debug)]
 pub(super) struct Helper {
     process: i32,
@@ -35,7 +35,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// For a program with a terminal.
+    /// Starts a helper for a program with a terminal.
     pub(super) fn terminal(
         program: &Program,
         verb: &str,
@@ -58,7 +58,7 @@ impl Helper {
         Self::spawn(program, verb, order, Some(ours))
     }
 
-    /// For a program with pipes.
+    /// Starts a helper for a program with pipes.
     pub(super) fn piped(
         program: &Program,
         verb: &str,
@@ -66,7 +66,7 @@ impl Helper {
         init: i32,
         [stdin, stdout, stderr]: [&OwnedFd; 3],
     ) -> io::Result<Self> {
-        // Copies without the flag that closes them: only the next process that is started gets them.
+        // Duplicates without CLOEXEC; they are only open until the helper is spawned.
         let [stdin, stdout, stderr] =
             [rustix::io::dup(stdin)?, rustix::io::dup(stdout)?, rustix::io::dup(stderr)?];
         let order = Order {
@@ -112,17 +112,17 @@ impl Helper {
         })
     }
 
-    /// The helper itself.
+    /// PID of the helper.
     pub(super) fn process(&self) -> i32 {
         self.process
     }
 
-    /// The process that it has started.
+    /// PID of the process that it started.
     pub(super) fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// It is ended because of this, unless it said something itself, which is nearer to the cause.
+    /// Sets an error, unless the helper has reported one, which is closer to the cause.
     pub(super) fn give_up(&mut self, why: &str) {
         self.read();
         self.error.get_or_insert_with(|| why.to_owned());
@@ -132,7 +132,7 @@ impl Helper {
         &self.details
     }
 
-    /// Reads what it says. Whether it has said all.
+    /// Reads its reports. Returns whether it has closed the pipe.
     pub(super) fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
         while !self.closed {
@@ -156,21 +156,21 @@ impl Helper {
         self.closed
     }
 
-    /// Why it failed, where it did.
+    /// The error, if it failed.
     pub(super) fn error(&self, failed: bool) -> Option<String> {
         let error = match &self.error {
             Some(error) => error.clone(),
-            None if failed || self.pid.is_none() => "the process that starts it was killed".to_owned(),
+            None if failed || self.pid.is_none() => "the helper process was killed".to_owned(),
             None => return None,
         };
-        // What happened first is nearest to the cause.
+        // The first detail is closest to the cause.
         Some(match self.details.first() {
             Some(detail) if !error.starts_with("exec: ") => format!("{error}: {detail}"),
             _ => error,
         })
     }
 
-    /// The terminal that it has sent; `None` where it was not to have one.
+    /// The terminal that it sent; `None` if there is none.
     pub(super) fn console(&self) -> Option<io::Result<OwnedFd>> {
         self.console.as_ref().map(console::received)
     }
@@ -182,7 +182,7 @@ impl AsFd for Helper {
     }
 }
 
-/// Something to wait for.
+/// A descriptor to wait for.
 pub(super) struct Awaited<'a>(BorrowedFd<'a>);
 
 impl<'a, T: AsFd> From<&'a T> for Awaited<'a> {
@@ -191,11 +191,11 @@ impl<'a, T: AsFd> From<&'a T> for Awaited<'a> {
     }
 }
 
-/// Until one of these can be read, or the time is over.
+/// Waits until a descriptor is readable, or until the limit.
 pub(super) fn wait(awaited: &[Awaited<'_>], limit: Duration) {
     let mut fds: Vec<PollFd<'_>> =
         awaited.iter().map(|awaited| PollFd::from_borrowed_fd(awaited.0, PollFlags::IN)).collect();
-    // Interrupted is as good as awake.
+    // An interrupted wait is harmless.
     let _ = poll(&mut fds, timespec(limit).as_ref());
 }
 
@@ -208,7 +208,7 @@ pub(super) fn nonblocking(descriptor: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(descriptor, flags | OFlags::NONBLOCK)?)
 }
 
-/// Input of a program: its end, and ours where there is input.
+/// Stdin of a program: its end, and ours if there is input.
 pub(super) fn input(wanted: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     if !wanted {
         return Ok((null()?, None));
@@ -218,7 +218,7 @@ pub(super) fn input(wanted: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     Ok((theirs, Some(ours)))
 }
 
-/// Output of a program: our end where it is wanted, and its own.
+/// Stdout or stderr of a program: our end if it is wanted, and the program's.
 pub(super) fn output(wanted: bool) -> io::Result<(Option<OwnedFd>, OwnedFd)> {
     if !wanted {
         return Ok((None, null()?));

@@ -1,4 +1,4 @@
-//! What a container writes: into its log, and to whoever is attached.
+//! Output of a container: copied to its log and to attached clients.
 
 use std::{
     io,
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use super::helper::nonblocking;
 use crate::shim::log::{Log, Stream};
 
-/// As much as a pipe holds.
+/// The capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// The container's ends of output, as far as they are open.
+/// The supervisor's ends of the container's output, while they are open.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) log: Log,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// The terminal: output comes from it, and input goes to it.
+    /// The terminal, for both output and input.
     terminal: Option<OwnedFd>,
     buffer: Box<[u8]>,
 }
@@ -45,7 +45,7 @@ impl Output {
         self.terminal = Some(terminal);
     }
 
-    /// A descriptor that never blocks us.
+    /// Makes a descriptor non-blocking.
     pub(super) fn ready(descriptor: OwnedFd) -> io::Result<OwnedFd> {
         nonblocking(&descriptor)?;
         Ok(descriptor)
@@ -55,14 +55,14 @@ impl Output {
         self.terminal.as_ref()
     }
 
-    /// What there is to wait for.
+    /// The open ends.
     pub(super) fn open(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
         let stdout = self.stdout.as_ref().or(self.terminal.as_ref());
         let all = [(Stream::Stdout, stdout), (Stream::Stderr, self.stderr.as_ref())];
         all.into_iter().filter_map(|(stream, end)| end.map(|end| (stream, end.as_fd())))
     }
 
-    /// Reads once and logs it. What was read; `None` where there is nothing now.
+    /// Reads once and writes to the log. Returns what was read; `None` if nothing is available.
     pub(super) fn pass(&mut self, stream: Stream, now: Timestamp) -> Option<(&[u8], io::Result<()>)> {
         let end = match stream {
             Stream::Stdout => self.stdout.as_ref().or(self.terminal.as_ref())?,
@@ -71,7 +71,7 @@ impl Output {
         let length = match rustix::io::read(end, &mut *self.buffer) {
             Ok(length) if length > 0 => length,
             Err(Errno::AGAIN | Errno::INTR) => return None,
-            // A terminal ends with an error when nobody has it open any more.
+            // A terminal that no process has open returns EIO.
             Ok(_) | Err(_) => {
                 match stream {
                     Stream::Stdout => (self.stdout, self.terminal) = (None, None),
@@ -85,7 +85,7 @@ impl Output {
         Some((bytes, logged))
     }
 
-    /// Nothing more will come.
+    /// Ends the log.
     pub(super) fn finish(&mut self, now: Timestamp) -> io::Result<()> {
         self.log.finish(now)
     }

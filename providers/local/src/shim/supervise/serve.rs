@@ -1,4 +1,4 @@
-//! While the container runs: output, requests and ends, as they come.
+//! The event loop of a supervisor: output, requests and exits while the container runs.
 
 use std::{
     fmt::Write as _,
@@ -24,10 +24,10 @@ use crate::{
     sys,
 };
 
-/// How long the start of a command may take.
+/// Time limit for starting a command.
 const STARTING: Duration = Duration::from_mins(2);
 
-/// What was awaited.
+/// An event source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Signals,
@@ -39,7 +39,7 @@ enum Source {
 }
 
 impl Supervisor {
-    /// Until the container's first process has ended; its exit code.
+    /// Runs until the container's first process has exited; returns its exit code.
     pub(super) fn serve(&mut self) -> i32 {
         loop {
             self.children.reap();
@@ -50,7 +50,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads the output to its end, or until the time is over.
+    /// Reads the output to its end, or until the limit.
     pub(super) fn drain(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         loop {
@@ -62,7 +62,7 @@ impl Supervisor {
         }
     }
 
-    /// The container has ended: everybody who is connected is told.
+    /// Tells all clients that the container has exited.
     pub(super) fn dismiss(&mut self, code: i32) {
         self.children.reap();
         self.settle();
@@ -76,7 +76,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits once, and does what there is to do.
+    /// Waits for events once, and handles them.
     fn turn(&mut self, limit: Option<Duration>) {
         for source in self.ready(limit) {
             match source {
@@ -110,7 +110,7 @@ impl Supervisor {
             fds.push(end);
         }
         for (place, client) in self.clients.iter().enumerate() {
-            // One that is gone would be heard again and again.
+            // A disconnected client would be readable forever.
             if !matches!(client.role, Role::Starting { gone: true, .. }) {
                 sources.push(Source::Client(place));
                 fds.push(client.as_fd());
@@ -126,7 +126,7 @@ impl Supervisor {
             Role::Starting { until, .. } => Some(until?.saturating_duration_since(Instant::now())),
             _ => None,
         });
-        // A whole millisecond more: the deadline shall be over when we look.
+        // One millisecond more, so that the deadline has passed when the poll returns.
         let limit = limit.into_iter().chain(left.map(|left| left + Duration::from_millis(1))).min();
         if poll(&mut fds, limit.and_then(timespec).as_ref()).is_err() {
             return Vec::new();
@@ -156,7 +156,7 @@ impl Supervisor {
                 if std::mem::take(stdin) && self.launch.stdin_once {
                     self.stdin = None;
                 }
-                // One who only said that input has ended still reads.
+                // A client that only closed its input still reads output.
                 if matches!(client.hear(), Heard::Gone) {
                     client.role = Role::Done;
                 }
@@ -169,8 +169,8 @@ impl Supervisor {
             }
             (Heard::Gone, Role::Starting { helper, gone, .. }) => {
                 *gone = true;
-                // It may hang in something that the container has made.
-                helper.give_up("whoever asked for it is gone");
+                // The helper may be blocked by something in the container.
+                helper.give_up("the client disconnected");
                 self.children.kill(helper);
             }
             (Heard::Gone, _) => client.role = Role::Done,
@@ -216,7 +216,7 @@ impl Supervisor {
     fn signal(&self, number: i32) -> Result<(), String> {
         match sys::process::signal(self.pid, number) {
             Ok(()) => Ok(()),
-            // It has ended, and nobody has noticed yet.
+            // It has exited and was not reaped yet.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             Err(error) => Err(format!("signal {number}: {error}")),
         }
@@ -244,14 +244,14 @@ impl Supervisor {
         Ok(Role::Starting { helper: Box::new(helper), given, ends, until, gone: false })
     }
 
-    /// Goes on with commands that have started, and with those that have ended.
+    /// Updates the clients whose commands have started or exited.
     fn settle(&mut self) {
         for place in 0..self.clients.len() {
             let client = &mut self.clients[place];
             if let Role::Starting { helper, until, .. } = &mut client.role {
                 if until.is_some_and(|until| Instant::now() >= until) {
                     *until = None;
-                    helper.give_up("it takes too long");
+                    helper.give_up("the start timed out");
                     self.children.kill(helper);
                 }
                 if !helper.read() || !self.children.finished(helper) {
@@ -274,7 +274,7 @@ impl Supervisor {
         }
     }
 
-    /// A helper has done what it could.
+    /// Handles a finished helper.
     fn started(
         &mut self,
         place: usize,
@@ -314,7 +314,7 @@ impl Supervisor {
     }
 }
 
-/// In the words of containerd, with a name for the attempt as it has one.
+/// The text of containerd, with a random exec id as it has one.
 fn refused(words: &str) -> String {
     let mut id = String::new();
     for byte in rand::rng().random::<[u8; 32]>() {

@@ -59,13 +59,13 @@ async fn what_a_process_cannot_have_is_refused_with_a_reason() {
     }];
     let error = backend.run_sandbox(&ports).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unsupported);
-    assert!(error.message().starts_with("hostPort 8080 cannot be honoured"), "{error}");
+    assert!(error.message().starts_with("hostPort 8080 is not supported"), "{error}");
     let config = place.sandbox("rights");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let mut privileged = container("main", "true");
     privileged.security.privileged = true;
     let error = backend.create_container(&sandbox, &privileged, &config).await.unwrap_err();
-    assert!(error.message().starts_with("privileged of container \"main\" cannot be honoured"), "{error}");
+    assert!(error.message().starts_with("privileged of container \"main\" is not supported"), "{error}");
     backend.remove_sandbox(&sandbox).await.unwrap();
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }

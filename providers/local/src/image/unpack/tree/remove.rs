@@ -1,4 +1,4 @@
-//! Removal of whole trees that strangers have filled.
+//! Removal of untrusted directory trees.
 
 use std::{ffi::OsStr, os::fd::AsFd};
 
@@ -9,7 +9,7 @@ use rustix::{
 
 use super::walk::DIRECTORY;
 
-/// Removes whatever has this name, with all below it, and never follows a link. What is not there is removed already.
+/// Removes a file or directory tree, never following links. It may not exist.
 pub(crate) fn remove_at(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     let parent = parent.as_fd();
     match fs::unlinkat(parent, name, AtFlags::empty()) {

@@ -1,4 +1,4 @@
-//! The way to a directory inside a layer, name by name.
+//! Resolves paths inside a layer, name by name.
 
 use std::{
     collections::VecDeque,
@@ -17,12 +17,12 @@ use crate::image::{Error, Result};
 pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// As many links as the kernel follows.
+/// Maximum number of links to follow, as in the kernel.
 const MOST_LINKS: usize = 40;
-/// As deep as directories may be. Each is open while we go through it.
+/// Maximum depth. All directories of a path are open during its resolution.
 const MOST_DEPTH: usize = 256;
 
-/// Finds directories below a root, and remembers the last one: entries of a directory come together.
+/// Finds directories below a root. Caches the last one, because the entries of a directory come together.
 pub(super) struct Trail {
     root: Arc<OwnedFd>,
     last: Option<(Vec<u8>, Found)>,
@@ -32,7 +32,7 @@ pub(super) struct Trail {
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) directory: Arc<OwnedFd>,
-    /// Where it really is, links apart.
+    /// Its path without links.
     path: Vec<u8>,
 }
 
@@ -47,16 +47,16 @@ impl Trail {
         Arc::clone(&self.root)
     }
 
-    /// A way may lead elsewhere from now on.
+    /// Clears the cache.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// The directory at a path without links, where there is one.
+    /// The directory at a path, without following links.
     pub(super) fn plain(&self, path: &[u8]) -> Option<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
         fs::openat2(&*self.root, os(path), DIRECTORY, Mode::empty(), inside()).ok().or_else(|| {
-            // Where the kernel does not know the call.
+            // For kernels without openat2.
             let mut here = fs::openat(&*self.root, ".", DIRECTORY, Mode::empty()).ok()?;
             for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"." | b"")) {
                 here = fs::openat(&here, os(name), DIRECTORY, Mode::empty()).ok()?;
@@ -65,8 +65,8 @@ impl Trail {
         })
     }
 
-    /// The directory that these names lead to. Links in the way are followed: an absolute one from the root, and one that leads
-    /// above the root is refused. What is missing, or is taken away by a whiteout, is asked of `make`.
+    /// The directory at a path. Links are followed, absolute ones from the root; links that leave the root are errors.
+    /// Missing directories, and those hidden by a whiteout, are created by `make`.
     pub(super) fn find(
         &mut self,
         names: &[&[u8]],
@@ -79,7 +79,7 @@ impl Trail {
         let flags = DIRECTORY;
         let found = match fs::openat2(&*self.root, os(or_dot(&asked)), flags, Mode::empty(), inside()) {
             Ok(directory) => Found { directory: Arc::new(directory), path: asked.clone() },
-            // All else needs a closer look: a link, something that is missing, an old kernel.
+            // A link, a missing directory, or an old kernel.
             Err(_) => self.walk(names, &mut make)?,
         };
         self.last = Some((asked, found.clone()));
@@ -97,12 +97,12 @@ impl Trail {
         while let Some(name) = ahead.pop_front() {
             if name == b".." {
                 if trail.pop().is_none() {
-                    return Err(Error::corrupt("a link in its way leads out of the layer"));
+                    return Err(Error::corrupt("a link in its path leaves the layer"));
                 }
                 continue;
             }
             if trail.len() >= MOST_DEPTH {
-                return Err(Error::corrupt(format!("more than {MOST_DEPTH} directories deep")));
+                return Err(Error::corrupt(format!("more than {MOST_DEPTH} nested directories")));
             }
             let here = trail.last().map_or(&self.root, |(_, directory)| directory);
             let next = match fs::openat(&**here, os(&name), DIRECTORY, Mode::empty()) {
@@ -116,7 +116,7 @@ impl Trail {
                     } else if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
                         links += 1;
                         if links > MOST_LINKS {
-                            return Err(Error::corrupt("too many links in its way"));
+                            return Err(Error::corrupt("too many links in its path"));
                         }
                         let target = fs::readlinkat(&**here, os(&name), Vec::new())
                             .map_err(|error| Error::io("readlink", error.into()))?;
@@ -132,7 +132,7 @@ impl Trail {
                         continue;
                     } else {
                         let shown = String::from_utf8_lossy(&name).into_owned();
-                        return Err(Error::corrupt(format!("{shown} in its way is no directory")));
+                        return Err(Error::corrupt(format!("{shown} in its path is not a directory")));
                     }
                 }
                 Err(error) => return Err(Error::io("open", error.into())),
@@ -148,7 +148,7 @@ impl Trail {
 // === impl Found ===
 
 impl Found {
-    /// Where something in the directory is.
+    /// The path of an entry in the directory.
     pub(super) fn child(&self, name: &[u8]) -> Vec<u8> {
         if self.path.is_empty() { name.to_vec() } else { [&self.path, name].join(&b'/') }
     }
@@ -158,13 +158,13 @@ fn joined(trail: &[(Vec<u8>, Arc<OwnedFd>)], name: &[u8]) -> Vec<u8> {
     trail.iter().map(|(name, _)| name.as_slice()).chain([name]).collect::<Vec<_>>().join(&b'/')
 }
 
-/// The names that a path of an archive goes through, from the root of the layer.
+/// The names of a path in an archive, from the root of the layer.
 pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
     let mut names = Vec::new();
     for name in path.split(|&byte| byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." => return Err(Error::corrupt("a name with '..' in it, which could lead out of the layer")),
+            b".." => return Err(Error::corrupt("'..' in its path, which could leave the layer")),
             name if name.len() > 255 => {
                 return Err(Error::corrupt(format!("a name of {} bytes", name.len())));
             }
@@ -172,7 +172,7 @@ pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
         }
     }
     if names.len() > MOST_DEPTH {
-        return Err(Error::corrupt(format!("more than {MOST_DEPTH} directories deep")));
+        return Err(Error::corrupt(format!("more than {MOST_DEPTH} nested directories")));
     }
     Ok(names)
 }
