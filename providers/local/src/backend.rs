@@ -16,23 +16,19 @@
 //! made.
 
 mod container;
+mod container_backend;
+mod container_store;
+pub(crate) mod error;
 mod events;
-pub(crate) mod fault;
-mod files;
-mod leftover;
-mod meter;
-mod plain;
+mod process;
 mod record;
-mod registry;
+mod recovery;
 mod rootfs;
 mod sandbox;
-mod serve;
 mod signal;
+mod usage;
 
-use std::{
-    collections::BTreeMap, future::Future, io, net::IpAddr, os::unix::fs::DirBuilderExt, path::PathBuf,
-    sync::Arc, time::Duration,
-};
+use std::{collections::BTreeMap, future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -44,28 +40,31 @@ use tokio::{
 use vk_provider::{Error, Result};
 use vk_supervisor::Clock;
 
-pub(crate) use self::fault::words;
-use self::{leftover::boot_id, registry::Registry};
-use crate::{cgroup::Cgroups, image::Store, level::Level, network::Network, shim::Program, spec::Machine};
+pub(crate) use self::error::go_error_text;
+use self::{container_store::ContainerStore, recovery::boot_id};
+use crate::{
+    cgroup::HostCgroups, files, image::Store, isolation::Isolation, network::Network, shim::Program,
+    spec::HostFeatures,
+};
 
 /// Default time limit of a call, as in the kubelet.
 const CALL_LIMIT: Duration = Duration::from_mins(2);
 
 /// How long the shims of removed containers may take to exit, and the polling interval.
 const SHIMS_LIMIT: Duration = Duration::from_secs(5);
-const SHIMS_LOOK: Duration = Duration::from_millis(10);
+const SHIMS_POLL: Duration = Duration::from_millis(10);
 
 /// Settings of the backend.
 #[derive(Clone)]
-pub struct LocalSettings {
+pub struct LocalBackendSettings {
     /// The node's directory; the backend uses `local` in it.
     pub root: PathBuf,
     /// How to start a shim.
     pub program: Program,
     /// How containers are isolated.
-    pub level: Level,
+    pub isolation: Isolation,
     /// The image store.
-    pub store: Arc<Store>,
+    pub images: Arc<Store>,
     /// The pod network; `None` means that pods use the host's network.
     pub network: Option<Network>,
     /// Why there is no pod network although one is configured.
@@ -75,7 +74,7 @@ pub struct LocalSettings {
     /// Parent cgroup of pods for which the engine names none.
     pub cgroup_root: String,
     /// The host's cgroups; required by level `oci`.
-    pub cgroups: Option<Cgroups>,
+    pub cgroups: Option<HostCgroups>,
     /// Maximum number of processes in a container.
     pub pids_limit: Option<i64>,
     /// Whether `image: host` runs the host's own programs; level `process` only.
@@ -90,14 +89,14 @@ pub struct LocalSettings {
     pub clock: Clock,
 }
 
-impl LocalSettings {
+impl LocalBackendSettings {
     /// Default settings, without network and cgroups.
-    pub fn new(root: impl Into<PathBuf>, program: Program, level: Level, store: Arc<Store>) -> Self {
+    pub fn new(root: impl Into<PathBuf>, program: Program, isolation: Isolation, images: Arc<Store>) -> Self {
         Self {
             root: root.into(),
             program,
-            level,
-            store,
+            isolation,
+            images,
             network: None,
             network_problem: None,
             node_ips: Vec::new(),
@@ -115,20 +114,20 @@ impl LocalSettings {
 
 /// The backend that runs pods as containers or processes of this host.
 #[derive(Clone)]
-pub struct Local {
+pub struct LocalBackend {
     inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
-    settings: LocalSettings,
+    settings: LocalBackendSettings,
     directory: PathBuf,
-    machine: Machine,
+    host_features: HostFeatures,
     boot: String,
-    host: String,
-    registry: Mutex<Registry>,
+    hostname: String,
+    store: Mutex<ContainerStore>,
     tasks: Mutex<JoinSet<()>>,
     events: Arc<UnixDatagram>,
-    layers: Mutex<BTreeMap<String, meter::Layer>>,
+    layers: Mutex<BTreeMap<String, usage::LayerUsage>>,
 }
 
 // === impl Inner ===
@@ -141,52 +140,52 @@ impl Inner {
     }
 }
 
-// === impl Local ===
+// === impl LocalBackend ===
 
-impl Local {
+impl LocalBackend {
     /// Opens the backend: reads the records in its directory and removes what the previous process left incomplete.
-    pub async fn open(settings: LocalSettings) -> Result<Self> {
+    pub async fn open(settings: LocalBackendSettings) -> Result<Self> {
         let directory = settings.root.join("local");
-        let told = |what: &'static str| {
+        let failed = |what: &'static str| {
             move |error: io::Error| {
                 Error::internal(format!("open provider local: {what}: {error}")).caused_by(error)
             }
         };
-        if settings.level == Level::Oci && settings.cgroups.is_none() {
+        if settings.isolation == Isolation::Oci && settings.cgroups.is_none() {
             return Err(Error::invalid("open provider local: level \"oci\" needs the host's cgroups"));
         }
         for part in ["", "sandboxes", "containers"] {
-            make_private(&directory.join(part)).map_err(told("create its directories"))?;
+            files::create_private_dir(&directory.join(part)).map_err(failed("create its directories"))?;
         }
         let boot = match &settings.boot_id {
             Some(boot) => boot.clone(),
-            None => boot_id().map_err(told("read the boot id"))?,
+            None => boot_id().map_err(failed("read the boot id"))?,
         };
         let host =
-            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host name"))?;
-        let machine = settings.cgroups.as_ref().map(Machine::detect).unwrap_or_default();
-        let events = Arc::new(events::bind(&directory).map_err(told("bind events.sock"))?);
+            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(failed("read the host name"))?;
+        let host_features = settings.cgroups.as_ref().map(HostFeatures::detect).unwrap_or_default();
+        let events = Arc::new(events::bind(&directory).map_err(failed("bind events.sock"))?);
         let inner = Inner {
             directory,
-            machine,
+            host_features,
             boot,
-            host: host.trim().to_owned(),
-            registry: Mutex::default(),
+            hostname: host.trim().to_owned(),
+            store: Mutex::default(),
             tasks: Mutex::default(),
             events,
             layers: Mutex::default(),
             settings,
         };
         let local = Self { inner: Arc::new(inner) };
-        local.inner.adopt().await?;
+        local.inner.recover().await?;
         Ok(local)
     }
 
     /// Kills and removes all sandboxes and containers of this node.
     pub async fn remove_all(&self) -> Result<()> {
         let (sandboxes, containers) = {
-            let registry = self.inner.registry.lock();
-            (registry.sandbox_ids(), registry.container_ids())
+            let store = self.inner.store.lock();
+            (store.sandbox_ids(), store.container_ids())
         };
         let mut first = Ok(());
         for id in sandboxes {
@@ -200,7 +199,7 @@ impl Local {
 
     /// Removes the bridge and the empty cgroups, unless a sandbox or container still exists.
     pub async fn close(&self) -> Result<()> {
-        if !self.inner.registry.lock().is_empty() {
+        if !self.inner.store.lock().is_empty() {
             return Ok(());
         }
         if let Some(network) = &self.inner.settings.network {
@@ -211,23 +210,23 @@ impl Local {
         if let Some(cgroups) = &self.inner.settings.cgroups {
             // The last shims exit a moment after their containers.
             let (shims, until) = (self.inner.shims_cgroup(), Instant::now() + SHIMS_LIMIT);
-            cgroups.discard(&shims);
+            cgroups.remove_empty(&shims);
             while cgroups.exists(&shims) && Instant::now() < until {
-                sleep(SHIMS_LOOK).await;
-                cgroups.discard(&shims);
+                sleep(SHIMS_POLL).await;
+                cgroups.remove_empty(&shims);
             }
-            cgroups.discard(&self.inner.settings.cgroup_root);
+            cgroups.remove_empty(&self.inner.settings.cgroup_root);
         }
         Ok(())
     }
 
     /// Runs an operation to completion within `limit`, even if the caller stops waiting for it.
-    async fn whole<T, F>(&self, limit: Duration, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    async fn run_to_completion<T, F>(&self, limit: Duration, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = work(Arc::clone(&self.inner));
         {
             let mut tasks = self.inner.tasks.lock();
@@ -235,13 +234,13 @@ impl Local {
             tasks.spawn(async move {
                 let outcome = match tokio::time::timeout(limit, work).await {
                     Ok(outcome) => outcome,
-                    Err(_) => Err(fault::overdue()),
+                    Err(_) => Err(error::deadline_exceeded()),
                 };
                 // The caller may be gone.
-                let _ = tell.send(outcome);
+                let _ = sender.send(outcome);
             });
         }
-        told.await.unwrap_or_else(|_| {
+        receiver.await.unwrap_or_else(|_| {
             Err(Error::new(vk_provider::error::Kind::Cancelled, "the provider is closing"))
         })
     }
@@ -255,11 +254,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Error::internal(format!("{what}: {error}")).caused_by(error))?
-}
-
-/// Creates a directory that only this user can enter.
-pub(crate) fn make_private(path: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }

@@ -8,12 +8,12 @@ use vk_provider::Finding;
 
 use crate::{
     config::{NetworkMode, Settings},
-    level::{Allowed, CAP_NET_ADMIN, Level, Trial},
+    isolation::{CAP_NET_ADMIN, Isolation, IsolationSupport, OverlayTest},
 };
 
 /// The directories of the node, which may not exist yet.
 #[derive(Clone, Debug)]
-pub struct Places<'a> {
+pub struct NodePaths<'a> {
     /// The node's directory.
     pub node: &'a Path,
     /// The image store.
@@ -21,25 +21,25 @@ pub struct Places<'a> {
 }
 
 /// Finds a firewall rule that drops pod traffic, with the remedy.
-pub type Firewall<'a> = dyn Fn() -> Option<String> + 'a;
+pub type FirewallCheck<'a> = dyn Fn() -> Option<String> + 'a;
 
 /// Runs all checks: the isolation level and the reasons first, then everything else that pods may need.
 pub fn examine(
     settings: &Settings,
     machine: &Machine,
-    trial: &Trial<'_>,
-    firewall: &Firewall<'_>,
-    places: &Places<'_>,
+    overlay_test: &OverlayTest<'_>,
+    firewall: &FirewallCheck<'_>,
+    paths: &NodePaths<'_>,
 ) -> Vec<Finding> {
-    let allowed = Allowed::on(machine, trial, places.node);
-    let level = settings.level.unwrap_or_else(|| allowed.level());
-    let mut findings = vec![chosen(settings, &allowed)];
-    findings.extend(needs(settings, &allowed));
-    findings.push(directory("node directory", places.node));
-    findings.push(directory("image store", places.images));
+    let support = IsolationSupport::check(machine, overlay_test, paths.node);
+    let level = settings.level.unwrap_or_else(|| support.best());
+    let mut findings = vec![chosen(settings, &support)];
+    findings.extend(requirements(settings, &support));
+    findings.push(directory("node directory", paths.node));
+    findings.push(directory("image store", paths.images));
     findings.extend(disk(machine));
     findings.extend(service(machine));
-    if level == Level::Oci {
+    if level == Isolation::Oci {
         findings.push(seccomp(machine));
         findings.push(network(settings, machine));
         if settings.network != NetworkMode::Host
@@ -47,30 +47,30 @@ pub fn examine(
         {
             findings.push(other_firewall(&obstacle));
         }
-        findings.extend(rights(machine));
+        findings.extend(privileges(machine));
     }
     findings
 }
 
 /// The isolation level.
-fn chosen(settings: &Settings, allowed: &Allowed) -> Finding {
+fn chosen(settings: &Settings, support: &IsolationSupport) -> Finding {
     let what = "isolation";
-    let best = allowed.level();
+    let best = support.best();
     match (settings.level, best) {
-        (Some(Level::Oci), Level::Process) => Finding::error(
+        (Some(Isolation::Oci), Isolation::Process) => Finding::error(
             what,
             "`level` is oci, but this host only allows process",
             "see the errors below, or set `level: auto`",
         ),
-        (Some(Level::Process), Level::Oci) => Finding::warning(
+        (Some(Isolation::Process), Isolation::Oci) => Finding::warning(
             what,
             "level process, as configured: plain processes with the host's files and network; this host allows oci",
             "set `level: auto` for containers",
         ),
-        (None | Some(Level::Oci), Level::Oci) => {
+        (None | Some(Isolation::Oci), Isolation::Oci) => {
             Finding::ok(what, "level oci: containers with their own files, processes, network and limits")
         }
-        (None | Some(Level::Process), Level::Process) => Finding::warning(
+        (None | Some(Isolation::Process), Isolation::Process) => Finding::warning(
             what,
             "level process: plain processes with the host's files and network, without isolation",
             "see the warnings below for what level oci needs",
@@ -78,13 +78,17 @@ fn chosen(settings: &Settings, allowed: &Allowed) -> Finding {
     }
 }
 
-fn needs(settings: &Settings, allowed: &Allowed) -> Vec<Finding> {
-    let finding = |need: &crate::level::Need| match &need.remedy {
-        None => Finding::ok(need.what, &need.found),
-        Some(remedy) if settings.level == Some(Level::Oci) => Finding::error(need.what, &need.found, remedy),
-        Some(remedy) => Finding::warning(need.what, format!("{}: no level oci", need.found), remedy),
+fn requirements(settings: &Settings, support: &IsolationSupport) -> Vec<Finding> {
+    let finding = |requirement: &crate::isolation::Requirement| match &requirement.remedy {
+        None => Finding::ok(requirement.what, &requirement.found),
+        Some(remedy) if settings.level == Some(Isolation::Oci) => {
+            Finding::error(requirement.what, &requirement.found, remedy)
+        }
+        Some(remedy) => {
+            Finding::warning(requirement.what, format!("{}: no level oci", requirement.found), remedy)
+        }
     };
-    allowed.needs.iter().map(finding).collect()
+    support.requirements.iter().map(finding).collect()
 }
 
 /// Whether a directory is writable, or can be created.
@@ -187,7 +191,7 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
 }
 
 /// Consequences of a missing CAP_SYS_RESOURCE.
-fn rights(machine: &Machine) -> Vec<Finding> {
+fn privileges(machine: &Machine) -> Vec<Finding> {
     if machine.capable(CAP_SYS_RESOURCE) == Some(true) {
         return vec![
             Finding::ok("OOM scores", "this process can lower them"),

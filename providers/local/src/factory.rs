@@ -1,11 +1,8 @@
 //! Opens the provider from its configuration.
 
-mod describe;
-mod sweep;
+mod node_conditions;
 
 use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -16,23 +13,23 @@ use vk_pod_engine::{
     engine::Engine,
     machine::{Machine, Node},
     settings,
+    volume::unmount_below,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
 use vk_supervisor::{Clock, Supervisor};
 
-use self::describe::Described;
+use self::node_conditions::NodeConditions;
 use crate::{
-    backend::{Local, LocalSettings},
-    cgroup::{Cgroups, MOUNTED},
+    backend::{LocalBackend, LocalBackendSettings},
+    cgroup::{HostCgroups, MOUNT_POINT},
     config::{NetworkMode, Settings},
-    doctor::{self, Places},
+    doctor::{self, NodePaths},
+    files::create_private_dir,
     image::{self, Store},
-    level::{Allowed, Level, try_overlay},
+    isolation::{Isolation, IsolationSupport, test_overlay},
     network::{self, Network, NetworkSettings},
     shim::Program,
 };
-
-pub use self::sweep::sweep;
 
 /// How often all containers are listed. Shims report events; this catches what they could not report.
 const RELIST: Duration = Duration::from_secs(1);
@@ -46,7 +43,7 @@ pub struct LocalFactory {
 }
 
 /// The network that pods use.
-struct Networked {
+struct OpenedNetwork {
     network: Option<Network>,
     /// Why pods use the host's network, or what the pod network cannot do; `None` if the host's network is configured.
     problem: Option<String>,
@@ -74,38 +71,39 @@ impl LocalFactory {
         settings: &Settings,
         context: &Context,
         clock: &Clock,
-    ) -> Result<(Local, Described)> {
+    ) -> Result<(LocalBackend, NodeConditions)> {
         let (node_dir, images) = (settings.node_dir(context), settings.images(context));
-        private(&context.shared_dir).and_then(|()| private(&node_dir)).map_err(|error| {
+        let created = create_private_dir(&context.shared_dir).and_then(|()| create_private_dir(&node_dir));
+        created.map_err(|error| {
             Error::invalid(format!(
                 "create the node's directory {}: {error}: set `stateDir` to a directory that this user can write to",
                 node_dir.display()
             ))
         })?;
-        let level = choose(settings, &node_dir)?;
-        let store = store(settings, images).await?;
-        let networked = networked(settings, level, &node_dir).await?;
+        let level = select_isolation(settings, &node_dir)?;
+        let store = open_store(settings, images).await?;
+        let opened = open_network(settings, level, &node_dir).await?;
         let cgroups = match level {
-            Level::Oci => Some(
-                Cgroups::detect(Path::new(MOUNTED))
+            Isolation::Oci => Some(
+                HostCgroups::detect(Path::new(MOUNT_POINT))
                     .map_err(|error| Error::unavailable(format!("find the cgroups of this host: {error}")))?,
             ),
-            Level::Process => None,
+            Isolation::Process => None,
         };
-        let described = Described::new(level, networked.network.is_some(), networked.problem.clone());
-        let local = Local::open(LocalSettings {
-            network: networked.network,
-            network_problem: networked.problem,
+        let conditions = NodeConditions::new(level, opened.network.is_some(), opened.problem.clone());
+        let local = LocalBackend::open(LocalBackendSettings {
+            network: opened.network,
+            network_problem: opened.problem,
             node_ips: vec![context.internal_ip],
             cgroup_root: cgroup_root(settings, context),
             cgroups,
             host_image: settings.host_image,
             pull_limit: settings.pull_timeout,
             clock: clock.clone(),
-            ..LocalSettings::new(node_dir, self.program.clone(), level, store)
+            ..LocalBackendSettings::new(node_dir, self.program.clone(), level, store)
         })
         .await?;
-        Ok((local, described))
+        Ok((local, conditions))
     }
 }
 
@@ -132,8 +130,8 @@ impl Factory for LocalFactory {
             )));
         }
         let clock = Clock::system();
-        let (local, described) = Box::pin(self.local(&settings, &context, &clock)).await?;
-        described.log();
+        let (local, conditions) = Box::pin(self.local(&settings, &context, &clock)).await?;
+        conditions.log();
         let root = settings.node_dir(&context);
         let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
         let memory =
@@ -158,7 +156,7 @@ impl Factory for LocalFactory {
             resync: RESYNC,
         };
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &Supervisor::new())?
-            .describing(move |node| described.describe(node));
+            .describing(move |node| conditions.apply(node));
         engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
@@ -174,31 +172,47 @@ impl Factory for LocalFactory {
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
         let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
-        let firewall = || network::obstacle(&network_dir(&node));
-        let places = Places { node: &node, images: &images };
-        doctor::examine(&settings, &machine, &try_overlay, &firewall, &places)
+        let firewall = || network::firewall_conflict(&network_dir(&node));
+        let paths = NodePaths { node: &node, images: &images };
+        doctor::examine(&settings, &machine, &test_overlay, &firewall, &paths)
     }
 }
 
+/// Kills and removes everything that runs for a node, with its network and its cgroups. The node must not be running.
+/// Does nothing if there is no such node.
+pub async fn remove_node(config: Config, context: Context) -> Result<()> {
+    let settings = Settings::read(&config)?;
+    let node_dir = settings.node_dir(&context);
+    if !node_dir.join("local").exists() {
+        return Ok(());
+    }
+    let (local, _) = Box::pin(LocalFactory::default().local(&settings, &context, &Clock::system())).await?;
+    local.remove_all().await?;
+    local.close().await?;
+    // Volumes in memory belong to the engine, which is not running.
+    let mounted = node_dir.canonicalize().and_then(|path| unmount_below(&path));
+    mounted.map_err(|error| Error::internal(format!("unmount volumes below {}: {error}", node_dir.display())))
+}
+
 /// The configured level if the host allows it, otherwise the best one that it allows.
-fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
-    let allowed = Allowed::on(&Machine::here(node_dir), &try_overlay, node_dir);
-    match (settings.level, allowed.level()) {
-        (Some(Level::Oci), Level::Process) => {
-            let why = allowed.why();
+fn select_isolation(settings: &Settings, node_dir: &Path) -> Result<Isolation> {
+    let support = IsolationSupport::check(&Machine::here(node_dir), &test_overlay, node_dir);
+    match (settings.level, support.best()) {
+        (Some(Isolation::Oci), Isolation::Process) => {
+            let why = support.reasons();
             Err(Error::invalid(format!("level: this host does not allow oci: {why}; or set `level: auto`")))
         }
         (Some(level), _) => Ok(level),
         (None, level) => {
-            if level == Level::Process {
-                tracing::warn!(why = allowed.why(), "pods run as plain processes, without isolation");
+            if level == Isolation::Process {
+                tracing::warn!(why = support.reasons(), "pods run as plain processes, without isolation");
             }
             Ok(level)
         }
     }
 }
 
-async fn store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
+async fn open_store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
     let settings =
         image::Settings { plain_http: settings.insecure_registries.clone(), ..image::Settings::default() };
     // Opening may have to clean up after a previous process.
@@ -208,26 +222,26 @@ async fn store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
 }
 
 /// Opens the pod network: a bridge, if one is configured and possible.
-async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result<Networked> {
-    let host = |problem| Ok(Networked { network: None, problem });
+async fn open_network(settings: &Settings, level: Isolation, node_dir: &Path) -> Result<OpenedNetwork> {
+    let host = |problem| Ok(OpenedNetwork { network: None, problem });
     match (level, settings.network) {
-        (Level::Process, NetworkMode::Bridge) => {
+        (Isolation::Process, NetworkMode::Bridge) => {
             return Err(Error::invalid(
                 "network: a bridge needs level oci, and this node has level process: set `network: auto`",
             ));
         }
-        (Level::Process, _) => {
+        (Isolation::Process, _) => {
             return host(Some("plain processes use the host's network".to_owned()));
         }
-        (Level::Oci, NetworkMode::Host) => return host(None),
-        (Level::Oci, _) => {}
+        (Isolation::Oci, NetworkMode::Host) => return host(None),
+        (Isolation::Oci, _) => {}
     }
     let wanted = NetworkSettings { dir: network_dir(node_dir), subnet: settings.pod_cidr, nat: true };
     match Network::open(wanted).await {
         Ok(network) => {
-            let problem = network.limits().or_else(|| network.obstacle()).map(str::to_owned);
+            let problem = network.nat_error().or_else(|| network.firewall_conflict()).map(str::to_owned);
             tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "opened the pod network");
-            Ok(Networked { network: Some(network), problem })
+            Ok(OpenedNetwork { network: Some(network), problem })
         }
         Err(error) if settings.network == NetworkMode::Bridge => {
             Err(Error::unavailable(format!("network: create the bridge: {error}")))
@@ -249,16 +263,6 @@ fn cgroup_root(settings: &Settings, context: &Context) -> String {
         let mark = sum.as_ref().iter().take(4).fold(0_u32, |mark, byte| mark << 8 | u32::from(*byte));
         format!("/virtual-kubelet-{}-{mark:08x}", context.node_name)
     })
-}
-
-/// Creates a directory that only its owner can enter.
-fn private(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // An existing directory may be accessible to others, and secrets are stored below it.
-    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -12,8 +12,6 @@
 //! becomes visible. Unpacked layers are named by their chain id (their content and that of all layers below), so that
 //! images share them. A process that can name a layer by its digest is assumed to have access to it, as in containerd.
 
-#[cfg(test)]
-mod craft;
 mod digest;
 mod error;
 mod import;
@@ -22,6 +20,8 @@ mod name;
 mod platform;
 mod pull;
 mod store;
+#[cfg(test)]
+mod testing;
 pub mod unpack;
 
 use std::path::PathBuf;
@@ -33,25 +33,25 @@ use vk_pod_engine::backend::Image;
 pub use self::{
     digest::Digest,
     error::{Error, Kind, Result},
-    name::{Name, normalise},
-    store::{Removed, Store},
-    unpack::{Form, Limits, Usage},
+    name::{ImageName, normalise},
+    store::{RemovedImage, Store},
+    unpack::{DiskUsage, ImageLimits, LayerFormat},
 };
 
 /// Settings of an image store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Size limits.
-    pub limits: Limits,
+    pub limits: ImageLimits,
     /// Registries (`host` or `host:port`) that are accessed by plain HTTP. Those on the loopback address always are.
     pub plain_http: Vec<String>,
     /// How layers are stored; detected if `None`.
-    pub form: Option<Form>,
+    pub layer_format: Option<LayerFormat>,
 }
 
 /// The result of a pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
+pub struct PulledImage {
     /// The image id: the digest of its config.
     pub id: String,
     /// The repository with the digest that the registry has for the name.
@@ -60,7 +60,7 @@ pub struct Pulled {
 
 /// An image in the store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct StoredImage {
     /// The image id: the digest of its config.
     pub id: String,
     /// Full names with tags.
@@ -77,9 +77,9 @@ pub struct Stored {
     pub created: Option<Timestamp>,
 }
 
-impl Stored {
+impl StoredImage {
     /// Converts it for the engine.
-    pub fn engine(&self) -> Image {
+    pub fn to_engine(&self) -> Image {
         let user = self.config.config().as_ref().and_then(|config| config.user().as_deref());
         let user = user.unwrap_or_default().split(':').next().unwrap_or_default();
         let uid = user.parse().ok();

@@ -2,13 +2,14 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`factory`], [`config`], [`level`], [`doctor`] | opens the provider `local`; the isolation that this host allows |
+//! | [`factory`], [`config`], [`isolation`], [`doctor`] | opens the provider `local`; the isolation that this host allows |
 //! | [`backend`] | implements [`vk_pod_engine::ContainerBackend`]: sandboxes and containers |
 //! | [`spec`], [`cgroup`] | OCI runtime specs; limits and usage |
 //! | [`shim`] | helper processes: one supervises each container, others create containers |
 //! | [`image`] | images: pulled or imported, unpacked, stored by content |
 //! | [`network`], [`namespace`] | the pod network |
 //! | [`demo`] | a demo image made of the host's busybox |
+//! | [`procfs`] | processes as `/proc` shows them |
 //! | [`sys`] | system calls that need `unsafe` |
 
 pub mod backend;
@@ -17,10 +18,12 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod factory;
+mod files;
 pub mod image;
-pub mod level;
+pub mod isolation;
 pub mod namespace;
 pub mod network;
+pub mod procfs;
 pub mod shim;
 pub mod spec;
 pub mod sys;

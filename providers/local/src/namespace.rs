@@ -4,7 +4,7 @@
 //! namespaces are bind-mounted onto files in the sandbox's directory. They are created and entered on short-lived
 //! threads: namespaces belong to threads, so all other threads of this process stay where they are.
 
-mod forward;
+mod port_forward;
 mod sysctl;
 #[cfg(test)]
 mod tests;
@@ -25,8 +25,8 @@ use nix::{
     sys::statfs::{NSFS_MAGIC, statfs},
 };
 
-pub use self::forward::connect;
-use crate::network::link::{LOOPBACK, Routing};
+pub use self::port_forward::connect;
+use crate::network::link::{LOOPBACK, RouteSocket};
 
 /// The kinds of namespace that a sandbox can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Kind {
 
 /// The namespaces that a sandbox has of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pin {
+pub struct PodNamespaces {
     /// A network namespace; otherwise the host's.
     pub network: bool,
     /// An IPC namespace; otherwise the host's.
@@ -79,9 +79,9 @@ impl Kind {
     }
 }
 
-// === impl Pin ===
+// === impl PodNamespaces ===
 
-impl Pin {
+impl PodNamespaces {
     fn kinds(&self) -> impl Iterator<Item = Kind> {
         let wanted = |kind: &Kind| match kind {
             Kind::Net => self.network,
@@ -96,7 +96,7 @@ impl Pin {
 /// interface up.
 ///
 /// Removes what an earlier attempt left there. Leaves nothing behind after an error.
-pub async fn pin(dir: &Path, pin: &Pin) -> io::Result<()> {
+pub async fn pin(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
     let (place, dir, pin) = (dir.display(), dir.to_owned(), pin.clone());
     thread::run(place, move || {
         remove(&dir)?;
@@ -111,7 +111,7 @@ pub async fn pin(dir: &Path, pin: &Pin) -> io::Result<()> {
 }
 
 /// Sets the sandbox's sysctls in its namespaces. Some belong to its interface, so the network must be attached before.
-pub async fn tune(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<()> {
+pub async fn set_sysctls(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<()> {
     if sysctls.is_empty() {
         return Ok(());
     }
@@ -119,20 +119,20 @@ pub async fn tune(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<
     thread::run(place, move || {
         let settings = sysctls
             .iter()
-            .map(|(name, value)| sysctl::Setting::new(name, value, |kind| pinned(&dir, kind)))
+            .map(|(name, value)| sysctl::Sysctl::new(name, value, |kind| is_pinned(&dir, kind)))
             .collect::<io::Result<Vec<_>>>()?;
         for kind in [Kind::Net, Kind::Ipc] {
             if settings.iter().any(|setting| setting.kind() == kind) {
                 enter(&kind.path(&dir), kind)?;
             }
         }
-        settings.iter().try_for_each(sysctl::Setting::write)
+        settings.iter().try_for_each(sysctl::Sysctl::write)
     })
     .await
 }
 
 /// Whether a namespace of this kind is mounted in the directory. After a reboot only the file is left.
-pub fn pinned(dir: &Path, kind: Kind) -> bool {
+pub fn is_pinned(dir: &Path, kind: Kind) -> bool {
     statfs(&kind.path(dir)).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
 }
 
@@ -148,7 +148,7 @@ pub async fn unpin(dir: &Path) -> io::Result<()> {
 /// Runs a closure in a network namespace, on a thread of its own.
 ///
 /// A socket that is opened there stays there, so most callers open one and return it.
-pub async fn inside<T: Send + 'static>(
+pub async fn run_inside<T: Send + 'static>(
     netns: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
@@ -160,8 +160,8 @@ pub async fn inside<T: Send + 'static>(
     .await
 }
 
-/// Blocking version of [`inside`].
-pub(crate) fn inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// Blocking version of [`run_inside`].
+pub(crate) fn run_inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::run_blocking("a network namespace", || {
         setns(netns, CloneFlags::CLONE_NEWNET)?;
         Ok(work())
@@ -192,7 +192,7 @@ fn enter(path: &Path, kind: Kind) -> io::Result<()> {
 }
 
 /// Creates and mounts the namespaces, on a thread that ends afterwards.
-fn make(dir: &Path, pin: &Pin) -> io::Result<()> {
+fn make(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
     let doing = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
     let flags = pin.kinds().map(Kind::flag).collect();
     unshare(flags).map_err(|errno| {
@@ -200,8 +200,8 @@ fn make(dir: &Path, pin: &Pin) -> io::Result<()> {
         doing(&format!("create namespaces{hint}"), errno.into())
     })?;
     if pin.network {
-        Routing::open()
-            .and_then(|routing| routing.up(LOOPBACK))
+        RouteSocket::open()
+            .and_then(|routing| routing.set_up(LOOPBACK))
             .map_err(|error| doing("set interface lo up", error))?;
     }
     if let Some(hostname) = &pin.hostname {
@@ -232,7 +232,7 @@ fn remove(dir: &Path) -> io::Result<()> {
     for kind in Kind::ALL {
         let path = kind.path(dir);
         // Mounts may be stacked.
-        while pinned(dir, kind) {
+        while is_pinned(dir, kind) {
             match umount2(&path, MntFlags::MNT_DETACH) {
                 Ok(()) => {}
                 // Somebody else has unmounted it.

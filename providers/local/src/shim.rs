@@ -11,33 +11,34 @@
 //! The provider's process only makes requests: [`Shim`] reads `state.json` and talks to the supervisor on `shim.sock`.
 //! The provider can exit at any time and finds everything again.
 
-pub mod cgroup;
 mod client;
 mod console;
 mod create;
 mod exec;
 mod executor;
 mod log;
-mod pause;
-mod plain;
+mod pause_process;
+mod protocol;
 mod session;
 mod state;
-mod supervise;
-mod verb;
-mod wire;
+mod supervisor;
 
-use std::path::PathBuf;
+use std::{
+    env, fmt,
+    io::{self, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::level::Level;
+use crate::{isolation::Isolation, sys};
 
 pub use self::{
     client::Shim,
-    pause::{pause, paused},
-    plain::{plain_strays, start_ticks_of},
-    verb::main,
+    pause_process::{pause_process_pid, start_pause_process},
 };
 
 /// How to start a process of the shim.
@@ -52,9 +53,10 @@ pub struct Program {
 /// What a supervisor needs to know about its container, in addition to the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Launch {
+pub struct ShimLaunch {
     /// How the container is isolated.
-    pub level: Level,
+    #[serde(rename = "level")]
+    pub isolation: Isolation,
     /// The pod UID that is sent in events.
     pub pod_uid: String,
     /// The socket that receives events.
@@ -106,7 +108,7 @@ pub enum State {
         started: Timestamp,
     },
     /// Exited, or failed to start.
-    Exited(Exit),
+    Exited(ContainerExit),
     /// The supervisor died without recording an exit; processes may be left over.
     Lost {
         /// PID of its first process, if there was one.
@@ -119,7 +121,7 @@ pub enum State {
 /// How a container exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Exit {
+pub struct ContainerExit {
     /// Start time; `None` if the start failed.
     pub started: Option<Timestamp>,
     /// Exit time.
@@ -158,9 +160,9 @@ impl StartError {
     }
 }
 
-// === impl Exit ===
+// === impl ContainerExit ===
 
-impl Exit {
+impl ContainerExit {
     /// The exit of a container that ran.
     pub fn ended(started: Timestamp, finished: Timestamp, code: i32, oom: bool) -> Self {
         let reason = match code {
@@ -189,4 +191,51 @@ impl Exit {
             message: error.message.clone(),
         }
     }
+}
+
+/// The main function of a shim process. The first argument that is a subcommand is the one to run; the arguments before
+/// it are needed to start further processes.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let subcommands = ["supervise", "create", "exec", "pause", "paused"];
+    let Some(index) = args.iter().position(|arg| subcommands.contains(&arg.as_str())) else {
+        print_error(format_args!(
+            "shim: expected one of {} and a directory, got {args:?}",
+            subcommands.join(", ")
+        ));
+        return ExitCode::from(2);
+    };
+    let [subcommand, dir, rest @ ..] = &args[index..] else {
+        print_error(format_args!("shim: {} needs a directory", args[index]));
+        return ExitCode::from(2);
+    };
+    let program = Program { path: "/proc/self/exe".into(), args: args[..index].to_vec() };
+    let dir = Path::new(dir);
+    match subcommand.as_str() {
+        "supervise" => supervisor::run(dir, program),
+        "create" => create::run(),
+        "exec" => exec::run(),
+        "pause" => pause_process::run(dir, &program, rest),
+        _ => pause_process::run_init(dir),
+    }
+}
+
+/// The program on a read-only mount, for processes that enter a container: it cannot be overwritten from there. The
+/// descriptor must be kept until the program is started. If that is not possible, the kernel still protects a running
+/// binary from writes.
+pub(super) fn on_read_only_mount(program: Program) -> (Program, Option<OwnedFd>) {
+    match sys::fd::read_only_mount(&program.path) {
+        Ok(binary) => {
+            let path = format!("/proc/self/fd/{}", binary.as_raw_fd()).into();
+            (Program { path, args: program.args }, Some(binary))
+        }
+        Err(_) => (program, None),
+    }
+}
+
+/// Prints an error to stderr: a supervisor's goes to a file beside its container, a command's to the container's
+/// output.
+pub(super) fn print_error(message: fmt::Arguments<'_>) {
+    // Nothing may be listening.
+    let _ = writeln!(io::stderr(), "{message}");
 }

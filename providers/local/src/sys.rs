@@ -2,6 +2,4 @@
 #![allow(unsafe_code)]
 
 pub mod fd;
-pub mod memory;
-pub mod mount;
 pub mod process;

@@ -146,7 +146,7 @@ async fn sweep(node: &Node) -> anyhow::Result<()> {
         extensions: vk_provider::Extensions::default(),
     };
     let config = vk_provider::Config::Inline(node.config.clone());
-    Ok(Box::pin(vk_provider_local::factory::sweep(config, context)).await?)
+    Ok(Box::pin(vk_provider_local::factory::remove_node(config, context)).await?)
 }
 
 #[cfg(not(feature = "local"))]

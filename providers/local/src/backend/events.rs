@@ -17,7 +17,7 @@ use tokio::net::UnixDatagram;
 /// Name of the socket in the backend's directory.
 pub(super) const SOCKET: &str = "events.sock";
 /// Longer than any event.
-const LONGEST: usize = 512;
+const MAX_EVENT: usize = 512;
 
 /// Binds the socket. The directory's path may be longer than a socket address allows.
 pub(super) fn bind(directory: &Path) -> io::Result<UnixDatagram> {
@@ -34,7 +34,7 @@ pub(super) fn bind(directory: &Path) -> io::Result<UnixDatagram> {
 /// The pod UIDs that shims send.
 pub(super) fn stream(socket: Arc<UnixDatagram>) -> BoxStream<'static, String> {
     stream::unfold(socket, |socket| async move {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_EVENT];
         loop {
             match socket.recv(&mut buffer).await {
                 Ok(length) => {

@@ -21,24 +21,24 @@ use rustix::{
 /// The size that containerd gives to the `/dev/shm` of a pod.
 const SHARED_MEMORY: &str = "mode=1777,size=65536k";
 
-/// Mounts an overlay of the layers (lowest first) with `written` as its upper and work directory; read-only without
+/// Mounts an overlay of the layers (lowest first) with `upper_and_work` as its upper and work directory; read-only without
 /// them.
 pub(super) fn overlay(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> io::Result<()> {
-    match by_parts(layers, written, target, no_devices) {
+    match overlay_by_fsconfig(layers, upper_and_work, target, no_devices) {
         // Kernels before 6.5 do not know `lowerdir+`.
-        Err(Errno::INVAL | Errno::NOSYS) => at_once(layers, written, target, no_devices),
+        Err(Errno::INVAL | Errno::NOSYS) => overlay_by_mount(layers, upper_and_work, target, no_devices),
         outcome => outcome.map_err(io::Error::from),
     }
 }
 
-fn by_parts(
+fn overlay_by_fsconfig(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> rustix::io::Result<()> {
@@ -48,7 +48,7 @@ fn by_parts(
     for layer in layers.iter().rev() {
         fsconfig_set_string(context.as_fd(), "lowerdir+", layer.as_path())?;
     }
-    if let Some((upper, work)) = written {
+    if let Some((upper, work)) = upper_and_work {
         fsconfig_set_string(context.as_fd(), "upperdir", upper)?;
         fsconfig_set_string(context.as_fd(), "workdir", work)?;
     }
@@ -58,9 +58,9 @@ fn by_parts(
     move_mount(mounted.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn at_once(
+fn overlay_by_mount(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> io::Result<()> {
@@ -71,7 +71,7 @@ fn at_once(
     let handles = layers.iter().rev().map(|layer| open(layer)).collect::<Result<Vec<OwnedFd>, _>>()?;
     let names = handles.iter().map(|handle| format!("/proc/self/fd/{}", handle.as_raw_fd()));
     let mut options = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
-    if let Some((upper, work)) = written {
+    if let Some((upper, work)) = upper_and_work {
         options = format!("{options},upperdir={},workdir={}", upper.display(), work.display());
     }
     let flags = if no_devices { MountFlags::NODEV } else { MountFlags::empty() };
@@ -80,16 +80,16 @@ fn at_once(
 }
 
 /// Mounts the `/dev/shm` that the containers of a pod share.
-pub(super) fn shared_memory(target: &Path) -> io::Result<()> {
+pub(super) fn mount_shm(target: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let options = std::ffi::CString::new(SHARED_MEMORY).map_err(io::Error::other)?;
     mount("shm", target, "tmpfs", flags, options.as_c_str()).map_err(io::Error::from)
 }
 
 /// Unmounts everything at or below a path, lazily.
-pub(super) fn release(directory: &Path) -> io::Result<()> {
+pub(super) fn unmount_below(directory: &Path) -> io::Result<()> {
     // Newest first, because mounts may be stacked.
-    for target in mounted_below(directory)?.iter().rev() {
+    for target in mounts_below(directory)?.iter().rev() {
         match unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(error) => {
@@ -102,7 +102,7 @@ pub(super) fn release(directory: &Path) -> io::Result<()> {
 }
 
 /// Mount points at or below a path, in mount order.
-pub(super) fn mounted_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let directory = fs::canonicalize(directory).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(directory.to_owned()),
         _ => Err(error),
@@ -110,13 +110,13 @@ pub(super) fn mounted_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let targets = table.split(|byte| *byte == b'\n').filter_map(|line| {
         let field = line.split(|byte| *byte == b' ').nth(4)?;
-        Some(PathBuf::from(std::ffi::OsString::from_vec(unescaped(field))))
+        Some(PathBuf::from(std::ffi::OsString::from_vec(unescape(field))))
     });
     Ok(targets.filter(|target| target.starts_with(&directory)).collect())
 }
 
 /// Decodes the octal escapes of mountinfo, such as `\040` for a space.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
@@ -141,13 +141,13 @@ mod tests {
 
     #[test]
     fn escapes_in_mount_points_are_decoded() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescaped(b"/plain\\"), b"/plain\\");
+        assert_eq!(unescape(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescape(b"/plain\\"), b"/plain\\");
     }
 
     #[test]
     fn only_mounts_at_or_below_the_path_are_found() {
-        assert!(mounted_below(Path::new("/proc")).unwrap().iter().any(|path| path == Path::new("/proc")));
-        assert!(mounted_below(Path::new("/nowhere")).unwrap().is_empty());
+        assert!(mounts_below(Path::new("/proc")).unwrap().iter().any(|path| path == Path::new("/proc")));
+        assert!(mounts_below(Path::new("/nowhere")).unwrap().is_empty());
     }
 }

@@ -13,7 +13,7 @@ const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
 /// Parses a signal as images and pods write it: `SIGQUIT`, `quit`, `3`, `SIGRTMIN+3`.
-pub(super) fn number(text: &str) -> Option<i32> {
+pub(super) fn parse(text: &str) -> Option<i32> {
     let text = text.trim().to_ascii_uppercase();
     if let Ok(number) = text.parse::<i32>() {
         return (1..=RTMAX).contains(&number).then_some(number);
@@ -54,7 +54,7 @@ mod tests {
             ("0", None),
             ("", None),
         ] {
-            assert_eq!(number(text), expected, "{text}");
+            assert_eq!(parse(text), expected, "{text}");
         }
     }
 }

@@ -19,27 +19,27 @@ fn program(kinds: &[u32]) -> Vec<u8> {
 
 #[test]
 fn only_a_program_that_needs_no_loader_is_static() {
-    assert!(elf::is_static(&program(&[1, 2])));
-    assert!(!elf::is_static(&program(&[1, 3, 2])));
-    assert!(!elf::is_static(b"#!/bin/sh\n"));
+    assert!(is_static(&program(&[1, 2])));
+    assert!(!is_static(&program(&[1, 3, 2])));
+    assert!(!is_static(b"#!/bin/sh\n"));
     let mut cut = program(&[1, 3]);
     cut.truncate(100);
-    assert!(!elf::is_static(&cut), "a truncated program is not static");
+    assert!(!is_static(&cut), "a truncated program is not static");
     let own = fs::read("/proc/self/exe").unwrap();
-    assert!(!elf::is_static(&own), "tests are linked with the C library");
+    assert!(!is_static(&own), "tests are linked with the C library");
 }
 
 #[test]
 fn without_a_static_busybox_the_package_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
-    let none = pick([bad.as_path()].into_iter()).unwrap_err().to_string();
+    let none = find_static([bad.as_path()].into_iter()).unwrap_err().to_string();
     assert!(none.contains("no busybox found") && none.contains(PACKAGE), "{none}");
     fs::write(&bad, program(&[3])).unwrap();
-    let linked = pick([bad.as_path()].into_iter()).unwrap_err().to_string();
+    let linked = find_static([bad.as_path()].into_iter()).unwrap_err().to_string();
     assert!(linked.contains("shared libraries") && linked.contains(PACKAGE), "{linked}");
     fs::write(&good, program(&[1])).unwrap();
-    assert_eq!(pick([bad.as_path(), good.as_path()].into_iter()).unwrap(), good);
+    assert_eq!(find_static([bad.as_path(), good.as_path()].into_iter()).unwrap(), good);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_archive_is_a_complete_image_and_reproducible() {
     let blob = |digest: &Value| {
         let digest = digest.as_str().unwrap();
         let contents = part(&format!("blobs/{}", digest.replace(':', "/")));
-        assert_eq!(sum(contents), digest);
+        assert_eq!(digest_text(contents), digest);
         contents
     };
     let index: Value = serde_json::from_slice(part("index.json")).unwrap();

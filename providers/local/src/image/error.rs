@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use vk_provider::error::Kind as Contract;
+use vk_provider::error::Kind as ProviderKind;
 
 /// The result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -39,7 +39,7 @@ pub enum Kind {
 /// The text of the gRPC error that a kubelet shows for containerd.
 #[derive(Debug, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {desc}")]
-struct Told {
+struct GrpcStatus {
     code: &'static str,
     desc: String,
 }
@@ -116,15 +116,15 @@ impl From<Error> for vk_provider::Error {
     fn from(error: Error) -> Self {
         // The codes are those that containerd uses.
         let (kind, code) = match error.kind {
-            Kind::NotFound => (Contract::NotFound, "NotFound"),
-            Kind::Invalid => (Contract::Invalid, "InvalidArgument"),
-            Kind::Denied => (Contract::Denied, "Unknown"),
-            Kind::Unavailable => (Contract::Unavailable, "Unknown"),
-            Kind::Exhausted => (Contract::Exhausted, "Unknown"),
-            Kind::Held => (Contract::Internal, "FailedPrecondition"),
-            Kind::Corrupt | Kind::Internal => (Contract::Internal, "Unknown"),
+            Kind::NotFound => (ProviderKind::NotFound, "NotFound"),
+            Kind::Invalid => (ProviderKind::Invalid, "InvalidArgument"),
+            Kind::Denied => (ProviderKind::Denied, "Unknown"),
+            Kind::Unavailable => (ProviderKind::Unavailable, "Unknown"),
+            Kind::Exhausted => (ProviderKind::Exhausted, "Unknown"),
+            Kind::Held => (ProviderKind::Internal, "FailedPrecondition"),
+            Kind::Corrupt | Kind::Internal => (ProviderKind::Internal, "Unknown"),
         };
-        let cause = Told { code, desc: error.message.clone() };
+        let cause = GrpcStatus { code, desc: error.message.clone() };
         Self::new(kind, error.message).caused_by(cause)
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn the_provider_error_has_the_grpc_text_as_cause() {
         let error: vk_provider::Error = Error::new(Kind::NotFound, "x: not found").into();
-        assert_eq!(*error.kind(), Contract::NotFound);
+        assert_eq!(*error.kind(), ProviderKind::NotFound);
         assert_eq!(vk_pod_engine::backend::told(&error), "rpc error: code = NotFound desc = x: not found");
     }
 }

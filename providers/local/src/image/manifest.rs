@@ -6,12 +6,12 @@ use oci_spec::image::ImageConfiguration;
 use serde::Deserialize;
 
 use super::{
-    Digest, Error, Kind, Limits, Result,
-    platform::{Machine, Platform},
+    Digest, Error, ImageLimits, Kind, Result,
+    platform::{HostPlatform, Platform},
 };
 
 /// Media types to request from registries.
-pub(crate) const ACCEPTED: [&str; 4] = [
+pub(crate) const ACCEPTED_MEDIA_TYPES: [&str; 4] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -34,7 +34,7 @@ pub(crate) struct Descriptor {
 
 /// A manifest or an index.
 #[derive(Clone, Debug)]
-pub(crate) enum Document {
+pub(crate) enum ManifestDocument {
     /// A single image.
     Image(Manifest),
     /// One entry per platform.
@@ -50,7 +50,7 @@ pub(crate) struct Manifest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Raw {
+struct RawManifest {
     schema_version: u32,
     #[serde(default)]
     media_type: String,
@@ -64,26 +64,26 @@ struct Raw {
 
 /// The config and the layers of an image to be stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ImageContent {
     pub(crate) id: Digest,
     pub(crate) config: Vec<u8>,
-    pub(crate) layers: Vec<Layer>,
+    pub(crate) layers: Vec<LayerIds>,
 }
 
-/// A layer of a [`Plan`].
+/// A layer of a [`ImageContent`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layer {
+pub(crate) struct LayerIds {
     /// The digest of its content (diff id).
     pub(crate) diff: Digest,
     /// The chain id: identifies it together with all layers below.
     pub(crate) chain: Digest,
 }
 
-// === impl Document ===
+// === impl ManifestDocument ===
 
-impl Document {
+impl ManifestDocument {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let raw: Raw = serde_json::from_slice(bytes)
+        let raw: RawManifest = serde_json::from_slice(bytes)
             .map_err(|why| Error::corrupt(format!("parse the manifest: {why}")))?;
         if raw.schema_version != 2 {
             let version = raw.schema_version;
@@ -95,7 +95,7 @@ impl Document {
             // A document with both could be a different image for another client.
             (Some(config), layers, None) => {
                 let layers = layers.unwrap_or_default();
-                layers.iter().try_for_each(readable)?;
+                layers.iter().try_for_each(check_layer_type)?;
                 Ok(Self::Image(Manifest { config, layers }))
             }
             (None, None, Some(manifests)) => Ok(Self::Index(manifests)),
@@ -108,7 +108,7 @@ impl Document {
 }
 
 /// Rejects layers that are not filesystem layers: registries also hold charts and signatures.
-fn readable(layer: &Descriptor) -> Result<()> {
+fn check_layer_type(layer: &Descriptor) -> Result<()> {
     let kind = layer.media_type.as_str();
     let archive = kind.is_empty() || kind.contains(".tar");
     if archive && !kind.ends_with("+encrypted") {
@@ -118,13 +118,13 @@ fn readable(layer: &Descriptor) -> Result<()> {
 }
 
 /// The best entry for this platform. Entries without a platform come last.
-pub(crate) fn choose<'a>(choice: &'a [Descriptor], machine: &Machine) -> Option<&'a Descriptor> {
+pub(crate) fn select_manifest<'a>(choice: &'a [Descriptor], host: &HostPlatform) -> Option<&'a Descriptor> {
     choice
         .iter()
         .filter_map(|entry| {
             let rank = match &entry.platform {
                 None => usize::MAX,
-                Some(platform) => machine.rank(platform)?,
+                Some(platform) => host.rank(platform)?,
             };
             Some((rank, entry))
         })
@@ -134,18 +134,18 @@ pub(crate) fn choose<'a>(choice: &'a [Descriptor], machine: &Machine) -> Option<
 }
 
 /// The image is not for this platform; the text is containerd's.
-pub(crate) fn no_match(digest: &Digest) -> Error {
+pub(crate) fn no_matching_platform(digest: &Digest) -> Error {
     Error::new(
         Kind::NotFound,
         format!("get image config descriptor: no match for platform in manifest {digest}: not found"),
     )
 }
 
-// === impl Plan ===
+// === impl ImageContent ===
 
-impl Plan {
+impl ImageContent {
     /// Parses the config of an image with this number of layers; also returns its platform.
-    pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &Limits) -> Result<(Self, Platform)> {
+    pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &ImageLimits) -> Result<(Self, Platform)> {
         let read = parse_config(&config)?;
         let platform: Platform = serde_json::from_slice(&config)
             .map_err(|why| Error::corrupt(format!("parse the image config: {why}")))?;
@@ -174,7 +174,7 @@ impl Plan {
             .map(|diff| {
                 let chain = Digest::chain(below, diff);
                 below = Some(chain);
-                Layer { diff, chain }
+                LayerIds { diff, chain }
             })
             .collect();
         Ok((Self { id: Digest::of(&config), config, layers }, platform))
@@ -209,13 +209,14 @@ mod tests {
             descriptor("here", Some(("linux", here))),
             descriptor("any", None),
         ]});
-        let Document::Index(choice) = Document::parse(index.to_string().as_bytes()).unwrap() else {
+        let ManifestDocument::Index(choice) = ManifestDocument::parse(index.to_string().as_bytes()).unwrap()
+        else {
             panic!()
         };
-        let machine = Machine::here();
-        assert_eq!(choose(&choice, &machine).unwrap().digest, Digest::of(b"here"));
-        assert!(choose(&choice[..2], &machine).is_none());
-        assert_eq!(choose(&choice[3..], &machine).unwrap().digest, Digest::of(b"any"));
+        let host = HostPlatform::detect();
+        assert_eq!(select_manifest(&choice, &host).unwrap().digest, Digest::of(b"here"));
+        assert!(select_manifest(&choice[..2], &host).is_none());
+        assert_eq!(select_manifest(&choice[3..], &host).unwrap().digest, Digest::of(b"any"));
     }
 
     #[test]
@@ -229,7 +230,7 @@ mod tests {
                 {"digest": Digest::of(b"chart"), "size": 1, "mediaType": "application/vnd.cncf.helm.chart.content.v1+gzip"}]}),
             json!([]),
         ] {
-            let error = Document::parse(wrong.to_string().as_bytes()).unwrap_err();
+            let error = ManifestDocument::parse(wrong.to_string().as_bytes()).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt, "{wrong}");
         }
     }
@@ -239,15 +240,15 @@ mod tests {
         let config = json!({"architecture": "amd64", "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [Digest::of(b"a"), Digest::of(b"b")]}});
         let config = config.to_string().into_bytes();
-        let (plan, platform) = Plan::new(config.clone(), 2, &Limits::default()).unwrap();
+        let (content, platform) = ImageContent::new(config.clone(), 2, &ImageLimits::default()).unwrap();
         assert_eq!(platform.architecture, "amd64");
-        assert_eq!(plan.id, Digest::of(&config));
-        assert_eq!(plan.layers[1].chain, Digest::chain(Some(Digest::of(b"a")), Digest::of(b"b")));
-        let error = Plan::new(config.clone(), 1, &Limits::default()).unwrap_err();
+        assert_eq!(content.id, Digest::of(&config));
+        assert_eq!(content.layers[1].chain, Digest::chain(Some(Digest::of(b"a")), Digest::of(b"b")));
+        let error = ImageContent::new(config.clone(), 1, &ImageLimits::default()).unwrap_err();
         assert_eq!(error.message(), "the manifest has 1 layers, but the image config has 2");
-        let few = Limits { layers: 1, ..Limits::default() };
+        let few = ImageLimits { layers: 1, ..ImageLimits::default() };
         assert!(
-            Plan::new(config, 2, &few)
+            ImageContent::new(config, 2, &few)
                 .unwrap_err()
                 .message()
                 .contains("the maximum that can be mounted is 1")

@@ -6,18 +6,18 @@ use super::{Digest, Error, Result};
 
 /// A full image name: `docker.io/library/x:latest` for `x`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name(Reference);
+pub struct ImageName(Reference);
 
 /// How an image is referred to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ImageQuery {
     /// By its id, the digest of its config.
     Id(Digest),
     /// By a name, or by a short id that looks like one.
-    Name(Name),
+    ImageName(ImageName),
 }
 
-impl Name {
+impl ImageName {
     /// Parses a name; registry, tag and digest are optional.
     pub fn parse(name: &str) -> Result<Self> {
         let full = vk_pod_engine::image::normalise(name)
@@ -36,7 +36,7 @@ impl Name {
     }
 
     /// The name under which the image is stored: with the digest if there is one, otherwise with the tag.
-    pub fn kept(&self) -> String {
+    pub fn stored_name(&self) -> String {
         match (self.0.digest(), self.0.tag()) {
             (Some(digest), _) => format!("{}@{digest}", self.repository()),
             (None, tag) => format!("{}:{}", self.repository(), tag.unwrap_or("latest")),
@@ -58,7 +58,7 @@ impl Name {
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ImageName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(&self.0, f)
     }
@@ -66,15 +66,15 @@ impl std::fmt::Display for Name {
 
 /// The full name of an image: `docker.io/library/x:latest` for `x`.
 pub fn normalise(name: &str) -> Result<String> {
-    Name::parse(name).map(|name| name.to_string())
+    ImageName::parse(name).map(|name| name.to_string())
 }
 
-impl Asked {
+impl ImageQuery {
     pub(crate) fn parse(asked: &str) -> Result<Self> {
         if let Some(id) = asked.parse().ok().or_else(|| Digest::from_hex(asked)) {
             return Ok(Self::Id(id));
         }
-        Name::parse(asked).map(Self::Name)
+        ImageName::parse(asked).map(Self::ImageName)
     }
 }
 
@@ -105,8 +105,8 @@ mod tests {
     #[test]
     fn a_digest_replaces_the_tag() {
         let digest = Digest::of(b"");
-        let name = Name::parse(&format!("demo:1@{digest}")).unwrap();
-        assert_eq!(name.kept(), format!("docker.io/library/demo@{digest}"));
+        let name = ImageName::parse(&format!("demo:1@{digest}")).unwrap();
+        assert_eq!(name.stored_name(), format!("docker.io/library/demo@{digest}"));
         assert_eq!(name.digest(), Some(digest));
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
         #[test]
         fn no_name_causes_a_panic(name in ".{0,80}") {
-            if let Ok(name) = Name::parse(&name) {
+            if let Ok(name) = ImageName::parse(&name) {
                 prop_assert_eq!(full(&name.to_string()), name.to_string());
             }
         }

@@ -15,16 +15,16 @@ pub(crate) struct Platform {
 
 /// The platforms that a host runs, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct HostPlatform {
     choices: Vec<(&'static str, String)>,
 }
 
-// === impl Machine ===
+// === impl HostPlatform ===
 
-impl Machine {
+impl HostPlatform {
     /// The platforms of this host.
-    pub(crate) fn here() -> Self {
-        Self::new(std::env::consts::ARCH, level())
+    pub(crate) fn detect() -> Self {
+        Self::new(std::env::consts::ARCH, x86_64_level())
     }
 
     /// The platforms of an architecture, given by Rust's name. `level` is the x86-64 microarchitecture level.
@@ -89,7 +89,7 @@ impl Machine {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn level() -> u8 {
+fn x86_64_level() -> u8 {
     use std::arch::is_x86_feature_detected as has;
     let second = has!("sse3")
         && has!("ssse3")
@@ -116,7 +116,7 @@ fn level() -> u8 {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn level() -> u8 {
+fn x86_64_level() -> u8 {
     1
 }
 
@@ -134,31 +134,31 @@ mod tests {
 
     #[test]
     fn the_highest_supported_variant_is_preferred() {
-        let machine = Machine::new("x86_64", 3);
-        let rank = |variant| machine.rank(&platform("amd64", variant));
+        let host = HostPlatform::new("x86_64", 3);
+        let rank = |variant| host.rank(&platform("amd64", variant));
         assert_eq!(rank("v4"), None);
         assert!(rank("v3") < rank("v2") && rank("v2") < rank(""));
         assert_eq!(rank("v1"), rank(""));
-        assert!(rank("") < machine.rank(&platform("386", "")));
-        assert_eq!(Machine::new("x86_64", 1).rank(&platform("amd64", "v2")), None);
+        assert!(rank("") < host.rank(&platform("386", "")));
+        assert_eq!(HostPlatform::new("x86_64", 1).rank(&platform("amd64", "v2")), None);
     }
 
     #[test]
     fn arm64_also_runs_32_bit_variants() {
-        let machine = Machine::new("aarch64", 1);
-        assert_eq!(machine.rank(&platform("arm64", "")), Some(0));
-        assert_eq!(machine.rank(&platform("arm64", "v8")), Some(0));
-        assert_eq!(machine.rank(&platform("arm64", "v9")), None);
-        assert!(machine.rank(&platform("arm", "v7")) < machine.rank(&platform("arm", "v6")));
-        assert_eq!(machine.rank(&platform("amd64", "")), None);
+        let host = HostPlatform::new("aarch64", 1);
+        assert_eq!(host.rank(&platform("arm64", "")), Some(0));
+        assert_eq!(host.rank(&platform("arm64", "v8")), Some(0));
+        assert_eq!(host.rank(&platform("arm64", "v9")), None);
+        assert!(host.rank(&platform("arm", "v7")) < host.rank(&platform("arm", "v6")));
+        assert_eq!(host.rank(&platform("amd64", "")), None);
     }
 
     #[test]
     fn other_operating_systems_and_attestations_never_match() {
-        let machine = Machine::here();
-        assert!(!machine.choices.is_empty());
-        assert_eq!(machine.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);
+        let host = HostPlatform::detect();
+        assert!(!host.choices.is_empty());
+        assert_eq!(host.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);
         let unknown = Platform { architecture: "unknown".into(), os: "unknown".into(), variant: None };
-        assert_eq!(machine.rank(&unknown), None);
+        assert_eq!(host.rank(&unknown), None);
     }
 }

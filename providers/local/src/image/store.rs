@@ -13,12 +13,12 @@
 //! Everything is created in `tmp` and renamed into place. A process that dies leaves an unlocked directory there; the
 //! next one to open the store removes it, together with layers that no image and no running pull refers to.
 
-mod flat;
-mod garbage;
+mod flat_image;
+mod gc;
 mod index;
-mod intake;
+mod ingest;
 mod lock;
-mod scratch;
+mod temp_dir;
 
 use std::{
     collections::HashMap,
@@ -31,26 +31,29 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::intake::{Intake, Names};
+pub(crate) use self::ingest::{ImageNames, Ingest};
 use self::{
-    index::{Index, Snapshot},
-    lock::Lock,
+    index::{Index, IndexSnapshot},
+    lock::StoreLock,
 };
-use super::{Digest, Error, Form, Kind, Result, Settings, Stored, Usage, name::Asked, pull::Clients};
+use super::{
+    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage, name::ImageQuery,
+    pull::RegistryClients,
+};
 
 /// Number of layers that are unpacked concurrently.
-const UNPACKED_AT_ONCE: usize = 4;
+const CONCURRENT_UNPACKS: usize = 4;
 /// Minimum length of a short id.
-const SHORT_ID: usize = 12;
+const MIN_SHORT_ID: usize = 12;
 
 /// The image store of this host.
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
-    form: Form,
+    layer_format: LayerFormat,
     pub(crate) settings: Settings,
-    snapshot: Mutex<Option<Arc<Snapshot>>>,
-    pub(crate) clients: Clients,
+    snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
+    pub(crate) clients: RegistryClients,
     pub(crate) unpackers: Semaphore,
     /// Layers that are being unpacked by this process, so that two pulls do not unpack the same one.
     claims: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
@@ -58,7 +61,7 @@ pub struct Store {
 
 /// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovedImage {
     /// Names that were removed.
     pub tags: Vec<String>,
     /// The id of the image, if its last name was removed.
@@ -85,21 +88,21 @@ impl Store {
             make(&root.join(name))?;
         }
         let root = root.canonicalize().map_err(Error::system("find", root))?;
-        let form = match settings.form {
-            Some(form) => form,
-            None => scratch::found_form(&root)?,
+        let layer_format = match settings.layer_format {
+            Some(layer_format) => layer_format,
+            None => temp_dir::detect_layer_format(&root)?,
         };
-        let clients = Clients::new(settings.plain_http.clone());
-        let unpackers = Semaphore::new(UNPACKED_AT_ONCE);
+        let clients = RegistryClients::new(settings.plain_http.clone());
+        let unpackers = Semaphore::new(CONCURRENT_UNPACKS);
         let (snapshot, claims) = (Mutex::default(), Mutex::default());
-        let store = Arc::new(Self { root, form, settings, snapshot, clients, unpackers, claims });
-        store.collect()?;
+        let store = Arc::new(Self { root, layer_format, settings, snapshot, clients, unpackers, claims });
+        store.collect_garbage()?;
         Ok(store)
     }
 
     /// How layers are stored.
-    pub fn form(&self) -> Form {
-        self.form
+    pub fn layer_format(&self) -> LayerFormat {
+        self.layer_format
     }
 
     /// Its directory.
@@ -108,19 +111,19 @@ impl Store {
     }
 
     /// An image by name, name with digest, id or short id.
-    pub fn image(&self, asked: &str) -> Result<Option<Stored>> {
+    pub fn image(&self, asked: &str) -> Result<Option<StoredImage>> {
         let snapshot = self.snapshot()?;
-        Ok(snapshot.find(&Asked::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
+        Ok(snapshot.find(&ImageQuery::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
     }
 
     /// All images, ordered by id.
-    pub fn list(&self) -> Result<Vec<Stored>> {
+    pub fn list(&self) -> Result<Vec<StoredImage>> {
         Ok(self.snapshot()?.all().cloned().collect())
     }
 
     /// Disk usage of all images. Shared layers are counted once.
-    pub fn usage(&self) -> Result<Usage> {
-        let mut usage = Usage::default();
+    pub fn usage(&self) -> Result<DiskUsage> {
+        let mut usage = DiskUsage::default();
         let layers = self.layers();
         for layer in names(&layers)? {
             let layer = layer_usage(&layers.join(layer));
@@ -137,18 +140,17 @@ impl Store {
 
     /// Removes a name, and the image with its last name; given an id, the image with all its names. Does nothing if it
     /// does not exist. An image in use by a container cannot be removed.
-    pub fn remove(&self, asked: &str) -> Result<Removed> {
-        let wanted = Asked::parse(asked)?;
-        let lock = Lock::exclusive(&self.root)?;
+    pub fn remove(&self, asked: &str) -> Result<RemovedImage> {
+        let wanted = ImageQuery::parse(asked)?;
+        let lock = StoreLock::exclusive(&self.root)?;
         let mut index = Index::read(&self.root)?;
-        let Some(id) = index.find(&wanted, asked) else { return Ok(Removed::default()) };
-        let mut removed = Removed::default();
+        let Some(id) = index.find(&wanted, asked) else { return Ok(RemovedImage::default()) };
+        let mut removed = RemovedImage::default();
         let Some(image) = index.images.get_mut(&id) else { return Ok(removed) };
         let named = match &wanted {
-            Asked::Name(name) => {
-                Some(name.kept()).filter(|name| image.tags.contains(name) || image.digests.contains(name))
-            }
-            Asked::Id(_) => None,
+            ImageQuery::ImageName(name) => Some(name.stored_name())
+                .filter(|name| image.tags.contains(name) || image.digests.contains(name)),
+            ImageQuery::Id(_) => None,
         };
         if let Some(name) = named {
             if image.tags.remove(&name) {
@@ -168,7 +170,7 @@ impl Store {
             removed.image = Some(id.to_string());
         }
         index.write(&self.root)?;
-        let (trash, freed) = self.sweep(&lock, &index)?;
+        let (trash, freed) = self.detach_garbage(&lock, &index)?;
         drop(lock);
         drop(trash);
         removed.freed = freed;
@@ -179,9 +181,9 @@ impl Store {
     /// Keeps an image as long as `holder` (the directory of a container) exists. Must be called before its layers are
     /// used. Fails with `NotFound` if the image is gone.
     pub fn hold(&self, image: &str, holder: &Path) -> Result<()> {
-        let _lock = Lock::shared(&self.root)?;
+        let _lock = StoreLock::shared(&self.root)?;
         let index = Index::read(&self.root)?;
-        let Some(id) = index.find(&Asked::parse(image)?, image) else {
+        let Some(id) = index.find(&ImageQuery::parse(image)?, image) else {
             return Err(Error::new(Kind::NotFound, format!("image {image:?}: not found")));
         };
         let holds = self.root.join("holds").join(id.hex());
@@ -204,13 +206,13 @@ impl Store {
     }
 
     /// The current content of the index, cached until the file changes.
-    fn snapshot(&self) -> Result<Arc<Snapshot>> {
+    fn snapshot(&self) -> Result<Arc<IndexSnapshot>> {
         let stamp = index::stamp(&self.root);
         let mut known = self.snapshot.lock();
         if let Some(snapshot) = known.as_ref().filter(|known| stamp.is_some() && known.stamp() == stamp) {
             return Ok(Arc::clone(snapshot));
         }
-        let snapshot = Arc::new(Snapshot::read(self, stamp)?);
+        let snapshot = Arc::new(IndexSnapshot::read(self, stamp)?);
         *known = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
@@ -229,9 +231,9 @@ impl Store {
     }
 
     fn layers(&self) -> PathBuf {
-        self.root.join(match self.form {
-            Form::Overlay => "layers",
-            Form::Plain => "plain",
+        self.root.join(match self.layer_format {
+            LayerFormat::Overlay => "layers",
+            LayerFormat::Plain => "plain",
         })
     }
 
@@ -246,7 +248,7 @@ impl Store {
 }
 
 /// The disk usage of a layer, measured when it was unpacked.
-fn layer_usage(layer: &Path) -> Usage {
+fn layer_usage(layer: &Path) -> DiskUsage {
     fs::read(layer.join("layer.json"))
         .ok()
         .and_then(|json| serde_json::from_slice(&json).ok())
@@ -262,7 +264,7 @@ fn names(directory: &Path) -> Result<Vec<std::ffi::OsString>> {
 
 /// Whether this may be a short id.
 fn is_short_id(asked: &str) -> bool {
-    (SHORT_ID..64).contains(&asked.len())
+    (MIN_SHORT_ID..64).contains(&asked.len())
         && asked.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 

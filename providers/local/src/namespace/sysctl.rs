@@ -5,15 +5,15 @@ use std::{fs, io, path::PathBuf};
 use super::Kind;
 
 /// A sysctl of a namespace that the sandbox has.
-pub(super) struct Setting<'a> {
+pub(super) struct Sysctl<'a> {
     name: &'a str,
     value: &'a str,
     kind: Kind,
 }
 
-// === impl Setting ===
+// === impl Sysctl ===
 
-impl<'a> Setting<'a> {
+impl<'a> Sysctl<'a> {
     /// Rejects sysctls of the host.
     pub(super) fn new(name: &'a str, value: &'a str, own: impl Fn(Kind) -> bool) -> io::Result<Self> {
         let refuse =
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn error(name: &str, own: bool) -> String {
-        Setting::new(name, "1", |_| own).err().unwrap().to_string()
+        Sysctl::new(name, "1", |_| own).err().unwrap().to_string()
     }
 
     #[test]
@@ -108,13 +108,13 @@ mod tests {
     #[test]
     fn a_name_cannot_leave_proc_sys() {
         for name in ["net...etc.passwd", "net.ipv4/../../../etc", "net.", ".net", "", "net.\0"] {
-            assert!(Setting::new(name, "1", |_| true).is_err(), "{name:?}");
+            assert!(Sysctl::new(name, "1", |_| true).is_err(), "{name:?}");
         }
     }
 
     #[test]
     fn sysctls_belong_to_the_network_or_ipc_namespace() {
-        let kind = |name: &str| Setting::new(name, "1", |_| true).unwrap().kind();
+        let kind = |name: &str| Sysctl::new(name, "1", |_| true).unwrap().kind();
         assert_eq!(kind("net.ipv4.ip_local_port_range"), Kind::Net);
         for name in ["kernel.shm_rmid_forced", "kernel.sem", "kernel.msgmax", "fs.mqueue.msg_max"] {
             assert_eq!(kind(name), Kind::Ipc, "{name}");

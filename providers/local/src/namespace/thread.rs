@@ -17,11 +17,11 @@ pub(super) async fn run<T: Send + 'static>(
     place: impl Display,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let thread = patiently(place, begin).await?;
-    let (told, answer) = oneshot::channel();
+    let thread = retry_start(place, start_thread).await?;
+    let (sender, answer) = oneshot::channel();
     let work = Box::new(move || {
         // The work is done even if the caller is gone.
-        let _ = told.send(work());
+        let _ = sender.send(work());
     });
     // The thread is waiting for exactly this.
     let _ = thread.send(work);
@@ -36,12 +36,12 @@ pub(super) fn run_blocking<T: Send>(
     // A thread that could not be started does not consume the work.
     let work = Mutex::new(Some(work));
     thread::scope(|scope| {
-        let mut left = ATTEMPTS;
+        let mut attempts_left = ATTEMPTS;
         let worker = loop {
-            let started = named().spawn_scoped(scope, || work.lock().take().map(|work| work()));
+            let started = builder().spawn_scoped(scope, || work.lock().take().map(|work| work()));
             match started {
                 Ok(worker) => break worker,
-                Err(error) => refused(&place, &error, &mut left)?,
+                Err(error) => check_retry(&place, &error, &mut attempts_left)?,
             }
             thread::sleep(PAUSE);
         };
@@ -52,9 +52,9 @@ pub(super) fn run_blocking<T: Send>(
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread that waits for its work, so that a failed start does not consume it.
-fn begin() -> io::Result<mpsc::Sender<Work>> {
+fn start_thread() -> io::Result<mpsc::Sender<Work>> {
     let (give, given) = mpsc::channel::<Work>();
-    named().spawn(move || {
+    builder().spawn(move || {
         // Nothing is sent if the caller gave up.
         if let Ok(work) = given.recv() {
             work();
@@ -63,26 +63,26 @@ fn begin() -> io::Result<mpsc::Sender<Work>> {
     Ok(give)
 }
 
-fn named() -> thread::Builder {
+fn builder() -> thread::Builder {
     thread::Builder::new().name("vk-namespace".to_owned())
 }
 
-async fn patiently<T>(place: impl Display, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let mut left = ATTEMPTS;
+async fn retry_start<T>(place: impl Display, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut attempts_left = ATTEMPTS;
     loop {
         match start() {
             Ok(started) => return Ok(started),
-            Err(error) => refused(&place, &error, &mut left)?,
+            Err(error) => check_retry(&place, &error, &mut attempts_left)?,
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// `Ok` if another attempt should be made, otherwise the error to return.
-fn refused(place: &impl Display, error: &io::Error, left: &mut u32) -> io::Result<()> {
+fn check_retry(place: &impl Display, error: &io::Error, attempts_left: &mut u32) -> io::Result<()> {
     let for_now = error.kind() == io::ErrorKind::WouldBlock;
-    *left = left.saturating_sub(1);
-    if for_now && *left > 0 {
+    *attempts_left = attempts_left.saturating_sub(1);
+    if for_now && *attempts_left > 0 {
         return Ok(());
     }
     let remedy = if for_now { format!(": {REMEDY}") } else { String::new() };
@@ -104,7 +104,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn starting_a_thread_is_retried_while_there_is_no_room() {
         let mut asked = 0;
-        let started = patiently("/sandbox", || {
+        let started = retry_start("/sandbox", || {
             asked += 1;
             if asked < ATTEMPTS { Err(no_room()) } else { Ok(asked) }
         });
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thread_that_cannot_be_started_is_reported_with_a_remedy() {
-        let error = patiently("/sandbox", || Err::<(), _>(no_room())).await.unwrap_err();
+        let error = retry_start("/sandbox", || Err::<(), _>(no_room())).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         let text = error.to_string();
         assert!(text.contains("start a thread for /sandbox: Resource temporarily unavailable"), "{text}");
@@ -123,7 +123,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permanent_errors_are_returned_at_once() {
         let mut asked = 0;
-        let error = patiently("/sandbox", || {
+        let error = retry_start("/sandbox", || {
             asked += 1;
             Err::<(), _>(io::Error::other("no"))
         });

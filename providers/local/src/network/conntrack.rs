@@ -9,7 +9,7 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use super::netlink::{self, Message, Netlink, Reply};
+use super::netlink::{self, NetlinkMessage, NetlinkReply, NetlinkSocket};
 
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = SUBSYSTEM << 8 | 1;
@@ -25,17 +25,17 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
 /// Removes the entries of UDP connections to these ports; the next packet is matched against the rules again.
-pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
+pub(crate) fn flush_udp(ports: &[u16]) -> io::Result<()> {
     if ports.is_empty() {
         return Ok(());
     }
-    let socket = Netlink::open(NETLINK_NETFILTER)?;
-    for reply in socket.list(Message::new(GET, 0, &HEADER))? {
+    let socket = NetlinkSocket::open(NETLINK_NETFILTER)?;
+    for reply in socket.dump(NetlinkMessage::new(GET, 0, &HEADER))? {
         if !udp_port(&reply).is_some_and(|port| ports.contains(&port)) {
             continue;
         }
         // The id is included, so that a new entry with the same tuple stays.
-        let message = Message::new(DELETE, 0, &HEADER).with(|a| {
+        let message = NetlinkMessage::new(DELETE, 0, &HEADER).with(|a| {
             for (kind, value) in reply.attributes(HEADER.len()) {
                 match kind {
                     CTA_TUPLE_ORIG => a.nested(kind, value),
@@ -53,7 +53,7 @@ pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
 }
 
 /// The original destination port of a UDP connection.
-fn udp_port(reply: &Reply) -> Option<u16> {
+fn udp_port(reply: &NetlinkReply) -> Option<u16> {
     let find =
         |bytes, wanted| netlink::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let (_, tuple) = reply.attributes(HEADER.len()).find(|(kind, _)| *kind == CTA_TUPLE_ORIG)?;

@@ -31,7 +31,7 @@ pub enum Error {
     #[error(
         "the subnet {subnet} overlaps {other}, which this host already uses: configure another subnet, or none to have one chosen"
     )]
-    Taken {
+    SubnetInUse {
         /// The configured subnet.
         subnet: Subnet,
         /// The subnet that it overlaps.
@@ -42,7 +42,7 @@ pub enum Error {
     NoSubnet,
     /// A link with the name of the bridge has another type.
     #[error("the link {name} exists and is not a bridge (but a {kind:?}): remove it")]
-    NoBridge {
+    NotABridge {
         /// Its name.
         name: String,
         /// Its type.
@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// A sandbox id that is not a valid file name.
     #[error("{0:?} is not a valid sandbox id: use letters, digits, '-', '_' and '.'")]
-    Sandbox(String),
+    InvalidSandboxId(String),
     /// A task panicked.
     #[error("{0} panicked")]
     Panicked(&'static str),

@@ -32,7 +32,7 @@ const KIND: u16 = 0x3fff;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// How often an interrupted dump is repeated.
-const LISTINGS: usize = 8;
+const DUMP_ATTEMPTS: usize = 8;
 
 /// Encoded attributes: length, type and value, aligned to four bytes.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Attributes(Vec<u8>);
 
 /// A request.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct NetlinkMessage {
     kind: u16,
     flags: u16,
     body: Attributes,
@@ -48,7 +48,7 @@ pub(crate) struct Message {
 
 /// A message from the kernel.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct NetlinkReply {
     /// Its type.
     pub(crate) kind: u16,
     /// The bytes after the header.
@@ -57,7 +57,7 @@ pub(crate) struct Reply {
 
 /// A socket, which stays in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub(crate) struct Netlink(Socket);
+pub(crate) struct NetlinkSocket(Socket);
 
 // === impl Attributes ===
 
@@ -100,7 +100,12 @@ impl Attributes {
     }
 
     /// Adds a fixed header and attributes, as the peer of a veth pair is described.
-    pub(crate) fn headed(&mut self, kind: u16, header: &[u8], fill: impl FnOnce(&mut Self)) -> &mut Self {
+    pub(crate) fn nest_with_header(
+        &mut self,
+        kind: u16,
+        header: &[u8],
+        fill: impl FnOnce(&mut Self),
+    ) -> &mut Self {
         let start = self.begin(kind | NESTED);
         self.0.extend_from_slice(header);
         fill(self);
@@ -129,9 +134,9 @@ impl Attributes {
     }
 }
 
-// === impl Message ===
+// === impl NetlinkMessage ===
 
-impl Message {
+impl NetlinkMessage {
     /// A message with the fixed header of its family and no attributes.
     pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Self {
         Self { kind, flags: flags | REQUEST, body: Attributes(header.to_vec()) }
@@ -162,9 +167,9 @@ impl Message {
     }
 }
 
-// === impl Reply ===
+// === impl NetlinkReply ===
 
-impl Reply {
+impl NetlinkReply {
     /// The attributes after a fixed header of this length.
     pub(crate) fn attributes(&self, header: usize) -> impl Iterator<Item = (u16, &[u8])> {
         attributes(self.payload.get(header..).unwrap_or_default())
@@ -198,9 +203,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-// === impl Netlink ===
+// === impl NetlinkSocket ===
 
-impl Netlink {
+impl NetlinkSocket {
     /// Opens a socket of a netlink family.
     pub(crate) fn open(family: isize) -> io::Result<Self> {
         let mut socket = Socket::new(family)?;
@@ -212,12 +217,12 @@ impl Netlink {
     }
 
     /// Sends a request and waits for the acknowledgement.
-    pub(crate) fn call(&self, message: Message) -> io::Result<()> {
-        self.ask(message).map(drop)
+    pub(crate) fn call(&self, message: NetlinkMessage) -> io::Result<()> {
+        self.request(message).map(drop)
     }
 
     /// Sends a request and returns the replies.
-    pub(crate) fn ask(&self, message: Message) -> io::Result<Vec<Reply>> {
+    pub(crate) fn request(&self, message: NetlinkMessage) -> io::Result<Vec<NetlinkReply>> {
         let mut bytes = Vec::new();
         message.acknowledged().encode(1, &mut bytes);
         self.0.send(&bytes, 0)?;
@@ -225,11 +230,11 @@ impl Netlink {
     }
 
     /// Sends a dump request and returns the replies.
-    pub(crate) fn list(&self, mut message: Message) -> io::Result<Vec<Reply>> {
+    pub(crate) fn dump(&self, mut message: NetlinkMessage) -> io::Result<Vec<NetlinkReply>> {
         message.flags |= DUMP;
         let mut bytes = Vec::new();
         message.encode(1, &mut bytes);
-        for _ in 0..LISTINGS {
+        for _ in 0..DUMP_ATTEMPTS {
             self.0.send(&bytes, 0)?;
             let (replies, interrupted) = self.replies()?;
             if !interrupted {
@@ -242,14 +247,14 @@ impl Netlink {
     /// Sends the messages of a transaction, of which exactly one requests an acknowledgement.
     ///
     /// Errors are always answered. The kernel has processed the whole transaction when `send` returns.
-    pub(crate) fn transact(&self, bytes: &[u8]) -> io::Result<()> {
-        self.room(bytes.len())?;
+    pub(crate) fn send_batch(&self, bytes: &[u8]) -> io::Result<()> {
+        self.reserve_send_buffer(bytes.len())?;
         self.0.send(bytes, 0)?;
         self.replies().map(drop)
     }
 
     /// Makes the send buffer large enough for a message of this length.
-    fn room(&self, length: usize) -> io::Result<()> {
+    fn reserve_send_buffer(&self, length: usize) -> io::Result<()> {
         // The kernel doubles the value for its own bookkeeping.
         nix::sys::socket::setsockopt(
             &self.0,
@@ -260,7 +265,7 @@ impl Netlink {
     }
 
     /// Reads up to the acknowledgement or the end of the dump; also returns whether the dump was interrupted.
-    fn replies(&self) -> io::Result<(Vec<Reply>, bool)> {
+    fn replies(&self) -> io::Result<(Vec<NetlinkReply>, bool)> {
         let mut replies = Vec::new();
         let mut interrupted = false;
         loop {
@@ -279,7 +284,7 @@ impl Netlink {
                         }
                         return Ok((replies, interrupted));
                     }
-                    kind => replies.push(Reply { kind, payload: payload.to_vec() }),
+                    kind => replies.push(NetlinkReply { kind, payload: payload.to_vec() }),
                 }
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             }
@@ -322,7 +327,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn a_message_starts_with_length_type_flags_and_sequence() {
         let mut bytes = Vec::new();
-        Message::new(18, 0, &[9, 9, 9, 9]).acknowledged().encode(7, &mut bytes);
+        NetlinkMessage::new(18, 0, &[9, 9, 9, 9]).acknowledged().encode(7, &mut bytes);
         assert_eq!(bytes, [20, 0, 0, 0, 18, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
     }
 
@@ -350,11 +355,11 @@ mod tests {
 
     #[test]
     fn an_error_of_the_kernel_is_returned_with_its_errno() {
-        let socket = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
+        let socket = NetlinkSocket::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
         // RTM_GETLINK for an index that does not exist.
         let mut header = [0; 16];
         header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
-        let error = socket.ask(Message::new(18, 0, &header)).unwrap_err();
+        let error = socket.request(NetlinkMessage::new(18, 0, &header)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENODEV as i32));
     }
 }

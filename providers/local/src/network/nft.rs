@@ -7,8 +7,8 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-pub(crate) use self::expression::{Expression, Key};
-use super::netlink::{self, APPEND, CREATE, Message, Netlink};
+pub(crate) use self::expression::{Expression, Match};
+use super::netlink::{self, APPEND, CREATE, NetlinkMessage, NetlinkSocket};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -67,16 +67,16 @@ pub(crate) struct Chain {
 
 /// Replaces the content of a table in one transaction: every packet meets either the old rules or the new ones.
 pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
-    Netlink::open(NETLINK_NETFILTER)?.transact(&replacement(table, chains))
+    NetlinkSocket::open(NETLINK_NETFILTER)?.send_batch(&replace_batch(table, chains))
 }
 
 /// Removes a table; it may not exist.
 pub(crate) fn remove(table: &str) -> io::Result<()> {
-    let socket = match Netlink::open(NETLINK_NETFILTER) {
+    let socket = match NetlinkSocket::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(()),
         other => other?,
     };
-    match socket.transact(&batch(vec![named(DELETE_TABLE, 0, table)])) {
+    match socket.send_batch(&batch(vec![table_message(DELETE_TABLE, 0, table)])) {
         Err(error)
             if matches!(
                 error.raw_os_error().map(Errno::from_raw),
@@ -93,8 +93,9 @@ pub(crate) fn remove(table: &str) -> io::Result<()> {
 ///
 /// Fails if the kernel has no nftables, or if this process may not list them.
 pub fn tables() -> io::Result<Vec<String>> {
-    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_TABLE, 0, &header(IPV4, 0)))?;
-    let name = |reply: &netlink::Reply| {
+    let replies =
+        NetlinkSocket::open(NETLINK_NETFILTER)?.dump(NetlinkMessage::new(GET_TABLE, 0, &header(IPV4, 0)))?;
+    let name = |reply: &netlink::NetlinkReply| {
         reply
             .attributes(HEADER)
             .find(|(kind, _)| *kind == NFTA_TABLE_NAME)
@@ -105,7 +106,7 @@ pub fn tables() -> io::Result<Vec<String>> {
 
 /// A chain of another firewall.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignChain {
     /// `ip` or `inet`.
     pub(crate) family: &'static str,
     pub(crate) table: String,
@@ -113,13 +114,14 @@ pub(crate) struct Foreign {
 }
 
 /// The chains for forwarded IPv4 packets with policy `drop`.
-pub(crate) fn dropping() -> io::Result<Vec<Foreign>> {
+pub(crate) fn dropping_chains() -> io::Result<Vec<ForeignChain>> {
     // All families.
-    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_CHAIN, 0, &header(0, 0)))?;
+    let replies =
+        NetlinkSocket::open(NETLINK_NETFILTER)?.dump(NetlinkMessage::new(GET_CHAIN, 0, &header(0, 0)))?;
     Ok(replies.iter().filter_map(drops_forwarded).collect())
 }
 
-fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
+fn drops_forwarded(reply: &netlink::NetlinkReply) -> Option<ForeignChain> {
     let family = match *reply.payload.first()? {
         IPV4 => "ip",
         INET => "inet",
@@ -133,13 +135,16 @@ fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
         return None;
     }
     let text = |kind| value(kind).map(netlink::text);
-    Some(Foreign { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
+    Some(ForeignChain { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
 }
 
 /// Creates the table so that deleting it cannot fail, deletes it with its content, and creates it again.
-fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
-    let mut messages =
-        vec![named(NEW_TABLE, CREATE, table), named(DELETE_TABLE, 0, table), named(NEW_TABLE, CREATE, table)];
+fn replace_batch(table: &str, chains: &[Chain]) -> Vec<u8> {
+    let mut messages = vec![
+        table_message(NEW_TABLE, CREATE, table),
+        table_message(DELETE_TABLE, 0, table),
+        table_message(NEW_TABLE, CREATE, table),
+    ];
     messages.extend(chains.iter().map(|chain| self::chain(table, chain)));
     for chain in chains {
         messages.extend(chain.rules.iter().map(|expressions| rule(table, chain.name, expressions)));
@@ -147,14 +152,14 @@ fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
     batch(messages)
 }
 
-fn named(kind: u16, flags: u16, table: &str) -> Message {
-    Message::new(kind, flags, &header(IPV4, 0)).with(|a| {
+fn table_message(kind: u16, flags: u16, table: &str) -> NetlinkMessage {
+    NetlinkMessage::new(kind, flags, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_TABLE_NAME, table);
     })
 }
 
-fn chain(table: &str, chain: &Chain) -> Message {
-    Message::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
+fn chain(table: &str, chain: &Chain) -> NetlinkMessage {
+    NetlinkMessage::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_CHAIN_TABLE, table)
             .text(NFTA_CHAIN_NAME, chain.name)
             .nest(NFTA_CHAIN_HOOK, |hook| {
@@ -166,8 +171,8 @@ fn chain(table: &str, chain: &Chain) -> Message {
     })
 }
 
-fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
-    Message::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
+fn rule(table: &str, chain: &str, expressions: &[Expression]) -> NetlinkMessage {
+    NetlinkMessage::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain).nest(NFTA_RULE_EXPRESSIONS, |list| {
             for expression in expressions {
                 list.nest(NFTA_LIST_ELEMENT, |element| expression.encode(element));
@@ -177,15 +182,15 @@ fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
 }
 
 /// Encodes a transaction. The last message requests the acknowledgement: errors of earlier ones are answered before it.
-fn batch(messages: Vec<Message>) -> Vec<u8> {
+fn batch(messages: Vec<NetlinkMessage>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let last = messages.len();
-    Message::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM)).encode(0, &mut bytes);
+    NetlinkMessage::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM)).encode(0, &mut bytes);
     for (sequence, message) in (1u32..).zip(messages) {
         let message = if sequence as usize == last { message.acknowledged() } else { message };
         message.encode(sequence, &mut bytes);
     }
-    Message::new(BATCH_END, 0, &header(0, SUBSYSTEM)).encode(u32::MAX, &mut bytes);
+    NetlinkMessage::new(BATCH_END, 0, &header(0, SUBSYSTEM)).encode(u32::MAX, &mut bytes);
     bytes
 }
 
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_transaction_has_begin_and_end_and_its_last_message_is_acknowledged() {
-        let bytes = batch(vec![named(DELETE_TABLE, 0, "t")]);
+        let bytes = batch(vec![table_message(DELETE_TABLE, 0, "t")]);
         let begin = [20, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
         let delete = [
             28, 0, 0, 0, 2, 10, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, // length, type 0x0a02, request and ack
@@ -248,9 +253,9 @@ mod tests {
             );
             body.number(NFTA_CHAIN_POLICY, policy);
             let payload = [&header(family, 0)[..], body.as_slice()].concat();
-            drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload })
+            drops_forwarded(&netlink::NetlinkReply { kind: NEW_CHAIN, payload })
         };
-        let found = Foreign { family: "ip", table: "filter".into(), name: "FORWARD".into() };
+        let found = ForeignChain { family: "ip", table: "filter".into(), name: "FORWARD".into() };
         assert_eq!(reply(IPV4, FORWARD, DROP), Some(found));
         assert_eq!(reply(INET, FORWARD, DROP).map(|chain| chain.family), Some("inet"));
         // IPv6, the input hook, or policy accept.
@@ -261,6 +266,6 @@ mod tests {
         let mut body = netlink::Attributes::default();
         body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "DOCKER-USER");
         let payload = [&header(IPV4, 0)[..], body.as_slice()].concat();
-        assert_eq!(drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload }), None);
+        assert_eq!(drops_forwarded(&netlink::NetlinkReply { kind: NEW_CHAIN, payload }), None);
     }
 }

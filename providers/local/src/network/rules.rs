@@ -6,8 +6,8 @@ use vk_pod_engine::backend::{PortMapping, Protocol};
 
 use super::{
     Error, Subnet,
-    addresses::Attached,
-    nft::{Chain, Expression, Hook, Key},
+    ipam::Attachment,
+    nft::{Chain, Expression, Hook, Match},
 };
 
 /// Before connection tracking: packets still have their original destination.
@@ -23,26 +23,26 @@ const LOOPBACK: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
 pub(crate) fn chains<'a>(
     bridge: &str,
     subnet: Subnet,
-    attached: impl Iterator<Item = &'a Attached>,
+    attached: impl Iterator<Item = &'a Attachment>,
 ) -> Vec<Chain> {
     let bridge = || bridge.to_owned();
     let ports = redirects(attached);
     let masquerade = |keys: Vec<Vec<Expression>>| [keys.concat(), vec![Expression::Masquerade]].concat();
-    let own = Key::Source(subnet);
+    let own = Match::Source(subnet);
     let mut outward = vec![
         // To other hosts: masqueraded, because they have no route to a pod.
-        masquerade(vec![own.is(), Key::Out(bridge()).is_not()]),
+        masquerade(vec![own.is(), Match::Out(bridge()).is_not()]),
         // To a pod of this bridge through a host port: masqueraded, so that replies take the same way back, even if it
         // is the same pod.
-        masquerade(vec![own.is(), Key::Out(bridge()).is(), Key::Redirected.is()]),
+        masquerade(vec![own.is(), Match::Out(bridge()).is(), Match::Redirected.is()]),
     ];
     let mut guard = Vec::new();
     if let Some(loopback) = Subnet::around(LOOPBACK.0, LOOPBACK.1) {
         // From 127.0.0.1 through a host port: masqueraded, because the pod would reply to its own loopback.
-        outward.push(masquerade(vec![Key::Source(loopback).is(), Key::Out(bridge()).is()]));
+        outward.push(masquerade(vec![Match::Source(loopback).is(), Match::Out(bridge()).is()]));
         // The rule above needs `route_localnet` on the bridge; pods must not use it to reach the host's loopback.
-        for end in [Key::Destination(loopback), Key::Source(loopback)] {
-            guard.push([Key::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
+        for end in [Match::Destination(loopback), Match::Source(loopback)] {
+            guard.push([Match::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
         }
     }
     vec![
@@ -60,10 +60,10 @@ pub(crate) fn chains<'a>(
 }
 
 /// The host ports of a sandbox, or an error if one cannot be forwarded.
-pub(crate) fn ports(ports: &[PortMapping], limits: Option<&str>) -> Result<Vec<PortMapping>, Error> {
+pub(crate) fn ports(ports: &[PortMapping], nat_error: Option<&str>) -> Result<Vec<PortMapping>, Error> {
     let ports: Vec<_> = ports.iter().filter(|port| port.host_port != 0).cloned().collect();
     for port in &ports {
-        if let Some(why) = limits {
+        if let Some(why) = nat_error {
             return Err(Error::HostPort { port: port.host_port, why: why.to_owned() });
         }
         host_address(port)?;
@@ -88,7 +88,7 @@ fn host_address(port: &PortMapping) -> Result<Option<Ipv4Addr>, Error> {
 }
 
 /// A rule per port: those with a host address first, and the newer pod first if two have the same port.
-fn redirects<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<Vec<Expression>> {
+fn redirects<'a>(attached: impl Iterator<Item = &'a Attachment>) -> Vec<Vec<Expression>> {
     let mut ports: Vec<_> = attached
         .flat_map(|attached| attached.ports.iter().map(move |port| (attached, port)))
         .filter_map(|(attached, port)| Some((host_address(port).ok()?, attached, port)))
@@ -99,13 +99,13 @@ fn redirects<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<Vec<Expres
 
 fn redirect(host: Option<Ipv4Addr>, pod: Ipv4Addr, port: &PortMapping) -> Vec<Expression> {
     let place = match host.and_then(|host| Subnet::around(host, 32)) {
-        Some(host) => Key::Destination(host),
-        None => Key::Local,
+        Some(host) => Match::Destination(host),
+        None => Match::LocalBackend,
     };
     [
-        Key::Protocol(number(port.protocol)).is(),
+        Match::Protocol(number(port.protocol)).is(),
         place.is(),
-        Key::Port(port.host_port).is(),
+        Match::Port(port.host_port).is(),
         Expression::redirect(pod, port.container_port),
     ]
     .concat()
@@ -127,9 +127,9 @@ mod tests {
         PortMapping { protocol: Protocol::Tcp, container_port: 80, host_port, host_ip: host_ip.to_owned() }
     }
 
-    fn attached(serial: u64, ports: Vec<PortMapping>) -> Attached {
+    fn attached(serial: u64, ports: Vec<PortMapping>) -> Attachment {
         let address = Ipv4Addr::new(10, 0, 0, u8::try_from(serial).unwrap());
-        Attached { sandbox: serial.to_string(), address, serial, ports }
+        Attachment { sandbox: serial.to_string(), address, serial, ports }
     }
 
     #[test]
@@ -138,8 +138,8 @@ mod tests {
         let chains = chains("br", subnet, std::iter::empty());
         let guard = chains.iter().find(|chain| chain.name == "guard").unwrap();
         let loopback = Subnet::around(LOOPBACK.0, LOOPBACK.1).unwrap();
-        for end in [Key::Destination(loopback), Key::Source(loopback)] {
-            let rule = [Key::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
+        for end in [Match::Destination(loopback), Match::Source(loopback)] {
+            let rule = [Match::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
             assert!(guard.rules.contains(&rule), "{rule:?}");
         }
         assert_eq!((guard.kind, guard.hook, guard.priority), ("filter", Hook::Prerouting, RAW));
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_port_that_cannot_be_forwarded_is_rejected_with_the_reason() {
-        let error = |wanted: PortMapping, limits| ports(&[wanted], limits).unwrap_err().to_string();
+        let error = |wanted: PortMapping, nat_error| ports(&[wanted], nat_error).unwrap_err().to_string();
         assert_eq!(
             error(port("", 80), Some("the kernel has no nftables")),
             "host port 80: the kernel has no nftables"

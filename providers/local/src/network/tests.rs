@@ -5,22 +5,28 @@ use std::{collections::BTreeSet, path::Path};
 use tempfile::TempDir;
 
 use super::*;
-use crate::namespace::{Kind, Pin, pin, unpin};
+use crate::namespace::{Kind, PodNamespaces, pin, unpin};
 
-const STEPS: [Step; 6] =
-    [Step::Reserved, Step::Paired, Step::Hairpinned, Step::Addressed, Step::Routed, Step::Published];
+const STEPS: [AttachStep; 6] = [
+    AttachStep::Reserved,
+    AttachStep::Paired,
+    AttachStep::Hairpinned,
+    AttachStep::Addressed,
+    AttachStep::Routed,
+    AttachStep::Published,
+];
 
 /// A network for a test, which removes everything on drop.
-struct Site {
+struct TestSite {
     root: TempDir,
     settings: NetworkSettings,
 }
 
-impl Site {
+impl TestSite {
     async fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let settings = NetworkSettings { dir: root.path().join("network"), subnet: None, nat: true };
-        pin(root.path(), &Pin { network: true, ..Pin::default() }).await.unwrap();
+        pin(root.path(), &PodNamespaces { network: true, ..PodNamespaces::default() }).await.unwrap();
         Self { root, settings }
     }
 
@@ -34,7 +40,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for TestSite {
     fn drop(&mut self) {
         let (root, settings) = (self.root.path().to_owned(), self.settings.clone());
         let tidied = std::thread::spawn(move || {
@@ -60,10 +66,10 @@ fn ports(host_port: u16) -> Vec<PortMapping> {
 }
 
 /// Ports of the bridge, and number of files.
-fn left(network: &Network, dir: &Path) -> (Vec<String>, usize) {
-    let routing = Routing::open().unwrap();
-    let bridge = routing.link(network.bridge()).unwrap().unwrap();
-    let links = routing.links().unwrap().into_iter().filter(|link| link.master == Some(bridge.index));
+fn remaining(network: &Network, dir: &Path) -> (Vec<String>, usize) {
+    let socket = RouteSocket::open().unwrap();
+    let bridge = socket.link(network.bridge()).unwrap().unwrap();
+    let links = socket.links().unwrap().into_iter().filter(|link| link.master == Some(bridge.index));
     (links.map(|link| link.name).collect(), std::fs::read_dir(dir.join("sandboxes")).unwrap().count())
 }
 
@@ -71,19 +77,20 @@ fn left(network: &Network, dir: &Path) -> (Vec<String>, usize) {
 #[ignore = "needs root: make test"]
 async fn after_a_crash_at_any_step_of_attach_reconcile_removes_everything() {
     for step in STEPS {
-        let site = Site::new().await;
+        let site = TestSite::new().await;
         let before = site.open().await;
         before.0.attach("pod", &site.netns(), &ports(61_001), step).unwrap();
-        assert_ne!(left(&before, &site.settings.dir).1, 0, "{step:?}");
+        assert_ne!(remaining(&before, &site.settings.dir).1, 0, "{step:?}");
         drop(before);
 
         let network = site.open().await;
         assert_eq!(network.reconcile(&BTreeSet::new()).await.unwrap(), ["pod"], "{step:?}");
-        assert_eq!(left(&network, &site.settings.dir), (Vec::new(), 0), "{step:?}");
-        let inside = crate::namespace::inside(&site.netns(), || Routing::open()?.link(INTERFACE)).await;
+        assert_eq!(remaining(&network, &site.settings.dir), (Vec::new(), 0), "{step:?}");
+        let inside =
+            crate::namespace::run_inside(&site.netns(), || RouteSocket::open()?.link(INTERFACE)).await;
         assert_eq!(inside.unwrap().unwrap(), None, "{step:?}");
         assert!(network.close().await.unwrap());
-        assert_eq!(Routing::open().unwrap().link(network.bridge()).unwrap(), None, "{step:?}");
+        assert_eq!(RouteSocket::open().unwrap().link(network.bridge()).unwrap(), None, "{step:?}");
         assert!(!nft::tables().unwrap().contains(&network.bridge().to_owned()), "{step:?}");
     }
 }
@@ -92,7 +99,7 @@ async fn after_a_crash_at_any_step_of_attach_reconcile_removes_everything() {
 #[ignore = "needs root: make test"]
 async fn after_a_crash_at_any_step_attach_can_be_repeated() {
     for step in STEPS {
-        let site = Site::new().await;
+        let site = TestSite::new().await;
         let address = site.open().await.0.attach("pod", &site.netns(), &ports(61_002), step).unwrap();
         let network = site.open().await;
         assert_eq!(
@@ -101,52 +108,52 @@ async fn after_a_crash_at_any_step_attach_can_be_repeated() {
             "{step:?}"
         );
         let netns = site.netns();
-        let found = crate::namespace::inside(&netns, || {
-            let routing = Routing::open()?;
-            let link = routing.link(INTERFACE)?.map(|link| link.index);
-            std::io::Result::Ok((link, routing.default_link()?, routing.addresses(link)?))
+        let found = crate::namespace::run_inside(&netns, || {
+            let socket = RouteSocket::open()?;
+            let link = socket.link(INTERFACE)?.map(|link| link.index);
+            std::io::Result::Ok((link, socket.default_link()?, socket.addresses(link)?))
         });
         let (link, default, addresses) = found.await.unwrap().unwrap();
         assert!(link.is_some() && link == default, "{step:?}");
         assert_eq!(addresses.iter().map(|(address, _)| *address).collect::<Vec<_>>(), [address], "{step:?}");
-        assert_eq!(left(&network, &site.settings.dir).0.len(), 1, "{step:?}");
+        assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1, "{step:?}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_link_without_a_record_is_removed() {
-    let site = Site::new().await;
+    let site = TestSite::new().await;
     let network = site.open().await;
     network.attach("pod", &site.netns(), &[]).await.unwrap();
     std::fs::remove_file(site.settings.dir.join("sandboxes/pod.json")).unwrap();
     let network = site.open().await;
-    assert_eq!(left(&network, &site.settings.dir).0.len(), 1);
+    assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1);
     assert_eq!(network.reconcile(&BTreeSet::new()).await.unwrap(), Vec::<String>::new());
-    assert_eq!(left(&network, &site.settings.dir), (Vec::new(), 0));
+    assert_eq!(remaining(&network, &site.settings.dir), (Vec::new(), 0));
 }
 
 /// As a cleanup of the host's network would do.
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_removed_bridge_is_created_again_for_the_next_pod() {
-    let site = Site::new().await;
+    let site = TestSite::new().await;
     let network = site.open().await;
-    let routing = Routing::open().unwrap();
-    routing.delete(routing.link(network.bridge()).unwrap().unwrap().index).unwrap();
+    let socket = RouteSocket::open().unwrap();
+    socket.delete(socket.link(network.bridge()).unwrap().unwrap().index).unwrap();
     network.attach("pod", &site.netns(), &[]).await.unwrap();
-    assert_eq!(left(&network, &site.settings.dir).0.len(), 1);
+    assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_link_with_the_bridges_name_and_another_type_is_an_error() {
-    let site = Site::new().await;
+    let site = TestSite::new().await;
     let network = site.open().await;
     network.attach("pod", &site.netns(), &[]).await.unwrap();
-    let name = network.0.host_end("pod");
-    let routing = Routing::open().unwrap();
-    let error = machine::bridge(&routing, &name, network.subnet(), 1500).unwrap_err().to_string();
+    let name = network.0.host_interface("pod");
+    let socket = RouteSocket::open().unwrap();
+    let error = bridge::ensure(&socket, &name, network.subnet(), 1500).unwrap_err().to_string();
     assert_eq!(error, format!("the link {name} exists and is not a bridge (but a \"veth\"): remove it"));
 }
 
@@ -162,7 +169,7 @@ fn without_the_capability_the_error_names_it() {
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         sets.permitted.remove(CapabilitySet::NET_ADMIN);
         set_capabilities(None, sets).unwrap();
-        machine::open(&settings)
+        bridge::open(&settings)
     });
     let error = opened.join().unwrap().unwrap_err().to_string();
     assert!(error.starts_with("create the bridge vk"), "{error}");
@@ -183,10 +190,10 @@ fn an_unsupported_operation_is_reported_with_a_hint() {
 
 #[test]
 fn bridge_names_of_two_nodes_differ_and_are_short_enough() {
-    let name = |place: &str| format!("vk{}", machine::hash(&[place.as_bytes()], 8));
+    let name = |place: &str| format!("vk{}", bridge::hash(&[place.as_bytes()], 8));
     assert_ne!(name("/var/lib/a"), name("/var/lib/b"));
     assert_eq!(name("/var/lib/a").len(), 10);
-    let parts = |a: &str, b: &str| machine::hash(&[a.as_bytes(), b.as_bytes()], 12);
+    let parts = |a: &str, b: &str| bridge::hash(&[a.as_bytes(), b.as_bytes()], 12);
     assert_ne!(parts("ab", "c"), parts("a", "bc"));
     assert_eq!(parts("a", "b").len() + 2, 14);
 }

@@ -23,20 +23,21 @@ use vk_provider::{
 };
 
 use super::{
-    Exit, Launch, Program, StartError, State,
+    ContainerExit, Program, ShimLaunch, StartError, State,
     create::LAUNCH,
-    session::{self, Kept},
-    state::{self, Written},
-    wire::{self, Outcome, Reply, Request, Streams},
+    protocol::{self, ShimReply, ShimRequest, StartOutcome, Streams},
+    session::{self, StdinClose},
+    state::{self, StateFile},
 };
+use crate::files;
 
 const SOCKET: &str = "shim.sock";
 /// Time limit of an answer; the supervisor may be delayed by a slow disk.
-const ANSWER: Duration = Duration::from_mins(1);
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// How long to wait for a start by another process.
-const JOINED: Duration = Duration::from_mins(3);
+const START_LIMIT: Duration = Duration::from_mins(3);
 /// How much output of a probe command is kept.
-const CAPTURED: usize = 1024 * 1024;
+const MAX_CAPTURE: usize = 1024 * 1024;
 
 /// The shim of a container, identified by the container's directory. Holds no open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,20 +58,24 @@ impl Shim {
 
     /// Starts the container with a supervisor that outlives this process. If it is being started already, waits for
     /// that.
-    pub async fn start(&self, program: &Program, launch: &Launch) -> Result<(), StartError> {
+    pub async fn start(&self, program: &Program, launch: &ShimLaunch) -> Result<(), StartError> {
         let failed =
             |error: io::Error| StartError::new(format!("start the shim of {}: {error}", self.dir.display()));
-        match self.outcome(program, launch).await.map_err(failed)? {
-            Some(Outcome::Started) => Ok(()),
-            Some(Outcome::Failed(error)) => Err(error),
+        match self.spawn_supervisor(program, launch).await.map_err(failed)? {
+            Some(StartOutcome::Started) => Ok(()),
+            Some(StartOutcome::Failed(error)) => Err(error),
             // No answer, or another supervisor is active.
-            Some(Outcome::Busy) | None => self.joined().await,
+            Some(StartOutcome::Busy) | None => self.wait_for_start().await,
         }
     }
 
-    async fn outcome(&self, program: &Program, launch: &Launch) -> io::Result<Option<Outcome>> {
-        if state::before(&self.dir)?.is_none() {
-            state::save(&self.dir.join(LAUNCH), launch)?;
+    async fn spawn_supervisor(
+        &self,
+        program: &Program,
+        launch: &ShimLaunch,
+    ) -> io::Result<Option<StartOutcome>> {
+        if state::last_written(&self.dir)?.is_none() {
+            files::write_json(&self.dir.join(LAUNCH), launch)?;
         }
         let complaints = self.dir.join("shim.err");
         let complaints = OpenOptions::new().create(true).append(true).mode(0o600).open(complaints)?;
@@ -93,14 +98,14 @@ impl Shim {
     }
 
     /// Waits for the result of a start by another process.
-    async fn joined(&self) -> Result<(), StartError> {
-        let until = Instant::now() + JOINED;
+    async fn wait_for_start(&self) -> Result<(), StartError> {
+        let until = Instant::now() + START_LIMIT;
         loop {
             let state = self.state().map_err(|error| StartError::new(error.to_string()))?;
             match state {
                 State::Running { .. } => return Ok(()),
                 State::Exited(exit) if exit.started.is_some() => return Ok(()),
-                State::Exited(Exit { code, reason, message, .. }) => {
+                State::Exited(ContainerExit { code, reason, message, .. }) => {
                     return Err(StartError { code, reason, message });
                 }
                 State::Lost { .. } => {
@@ -119,6 +124,11 @@ impl Shim {
         state::read(&self.dir)
     }
 
+    /// Whether the supervisor is alive.
+    pub fn is_alive(&self) -> io::Result<bool> {
+        state::is_supervised(&self.dir)
+    }
+
     /// Start time of the container's first process in clock ticks since boot; `None` if unknown. A process with the PID
     /// in [`State`] and another start time is not the container's.
     pub fn start_ticks(&self) -> io::Result<Option<u64>> {
@@ -127,18 +137,18 @@ impl Shim {
 
     /// Sends a signal to the container's first process; does nothing if it has exited.
     pub async fn signal(&self, signal: i32) -> io::Result<()> {
-        self.ask(&Request::Signal(signal)).await
+        self.request(&ShimRequest::Signal(signal)).await
     }
 
     /// Makes the supervisor reopen the log file by name; does nothing if the container has exited.
     pub async fn reopen_log(&self) -> io::Result<()> {
-        self.ask(&Request::ReopenLog).await
+        self.request(&ShimRequest::ReopenLog).await
     }
 
     /// Waits until the container has exited or `until` is reached, and returns its state.
     pub async fn wait(&self, until: Instant) -> io::Result<State> {
         let ended = async {
-            let Some(mut socket) = self.connect(&Request::Wait).await? else { return Ok(()) };
+            let Some(mut socket) = self.connect(&ShimRequest::Wait).await? else { return Ok(()) };
             // Nothing is sent: the end of the connection is the answer.
             socket.read_to_end(&mut Vec::new()).await.map(drop)
         };
@@ -158,20 +168,25 @@ impl Shim {
     }
 
     /// Records the exit of a container whose supervisor died, after its processes were killed.
-    pub fn conclude(&self, exit: &Exit) -> io::Result<()> {
-        state::write(&self.dir, &Written::Exited(exit.clone()))
+    pub fn save_exit(&self, exit: &ContainerExit) -> io::Result<()> {
+        state::write(&self.dir, &StateFile::Exited(exit.clone()))
     }
 
     /// Starts a command in the container. It is killed when the session is dropped.
     pub async fn exec(&self, command: &[String], options: &ExecOptions) -> Result<Session> {
         let streams = streams(*options);
-        self.begin(&Request::Exec { command: command.to_vec(), streams }, streams, Kept::Nothing).await
+        self.open_session(
+            &ShimRequest::Exec { command: command.to_vec(), streams },
+            streams,
+            StdinClose::ByDrop,
+        )
+        .await
     }
 
     /// Attaches to the container's program, which keeps running when the session is dropped.
     pub async fn attach(&self, options: &AttachOptions) -> Result<Session> {
         let streams = streams(*options);
-        self.begin(&Request::Attach(streams), streams, Kept::Input).await
+        self.open_session(&ShimRequest::Attach(streams), streams, StdinClose::ByMessage).await
     }
 
     /// Runs a command in the container and waits for it; a zero limit means no limit.
@@ -179,8 +194,11 @@ impl Shim {
         let options = ExecOptions { stdout: true, stderr: true, ..ExecOptions::default() };
         let running = async {
             let Session { stdout, stderr, exit, .. } = self.exec(command, &options).await?;
-            let (exit, mut output, errors) =
-                tokio::join!(exit, session::captured(stdout, CAPTURED), session::captured(stderr, CAPTURED));
+            let (exit, mut output, errors) = tokio::join!(
+                exit,
+                session::capture(stdout, MAX_CAPTURE),
+                session::capture(stderr, MAX_CAPTURE)
+            );
             output.extend(errors);
             Ok(Ran::Ended { code: exit?.code, output })
         };
@@ -194,45 +212,50 @@ impl Shim {
         })
     }
 
-    async fn begin(&self, request: &Request, streams: Streams, kept: Kept) -> Result<Session> {
+    async fn open_session(
+        &self,
+        request: &ShimRequest,
+        streams: Streams,
+        stdin_close: StdinClose,
+    ) -> Result<Session> {
         let unavailable = |error: io::Error| {
             Error::unavailable("request a session from the container's shim").caused_by(error)
         };
         let gone = || Error::unavailable("container is not running");
         let socket = self.connect(request).await.map_err(unavailable)?.ok_or_else(gone)?;
-        let begun = timeout(ANSWER, session::begun(&socket));
+        let begun = timeout(ANSWER_LIMIT, session::read_reply(&socket));
         let (reply, fds, rest) =
             begun.await.map_err(|over| unavailable(over.into()))?.map_err(unavailable)?;
         match reply {
-            Some(Reply::Begun(given)) => {
-                session::open(socket, given, fds, rest, streams, kept).map_err(unavailable)
+            Some(ShimReply::Begun(given)) => {
+                session::open(socket, given, fds, rest, streams, stdin_close).map_err(unavailable)
             }
-            Some(Reply::Failed(words)) => Err(Error::invalid(words)),
+            Some(ShimReply::Failed(message)) => Err(Error::invalid(message)),
             Some(_) | None => Err(gone()),
         }
     }
 
-    async fn ask(&self, request: &Request) -> io::Result<()> {
+    async fn request(&self, request: &ShimRequest) -> io::Result<()> {
         let Some(socket) = self.connect(request).await? else { return Ok(()) };
-        let (reply, ..) = timeout(ANSWER, session::begun(&socket)).await??;
+        let (reply, ..) = timeout(ANSWER_LIMIT, session::read_reply(&socket)).await??;
         match reply {
-            Some(Reply::Failed(words)) => Err(io::Error::other(words)),
+            Some(ShimReply::Failed(message)) => Err(io::Error::other(message)),
             // If the connection ends, the container has exited.
             _ => Ok(()),
         }
     }
 
     /// Connects and sends a request; `None` if there is no supervisor any more.
-    async fn connect(&self, request: &Request) -> io::Result<Option<UnixStream>> {
+    async fn connect(&self, request: &ShimRequest) -> io::Result<Option<UnixStream>> {
         let folder = File::open(&self.dir)?;
-        let mut socket = match UnixStream::connect(beside(&folder, OsStr::new(SOCKET))).await {
+        let mut socket = match UnixStream::connect(path_in(&folder, OsStr::new(SOCKET))).await {
             Ok(socket) => socket,
             Err(error) => {
                 let none = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
                 return if none.contains(&error.kind()) { Ok(None) } else { Err(error) };
             }
         };
-        match socket.write_all(&wire::line(request)).await {
+        match socket.write_all(&protocol::line(request)).await {
             Ok(()) => Ok(Some(socket)),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(error),
@@ -241,7 +264,7 @@ impl Shim {
 }
 
 /// The path of a file in an open directory, short enough for a socket address however long the directory's path is.
-pub(super) fn beside(folder: &File, name: &OsStr) -> PathBuf {
+pub(super) fn path_in(folder: &File, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
 }
 

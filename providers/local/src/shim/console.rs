@@ -16,24 +16,24 @@ use rustix::{
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };
 
-use super::wire::{self, Order};
+use super::protocol::{self, HelperRequest};
 use crate::sys;
 
 /// The stdio that a helper gives to the program.
 #[derive(Debug)]
-pub(super) enum Console {
+pub(super) enum ProcessStdio {
     /// Stdin, stdout and stderr.
     Pipes([OwnedFd; 3]),
     /// A socket to send the terminal to.
     Terminal(UnixStream),
 }
 
-impl Console {
+impl ProcessStdio {
     /// Takes the inherited descriptors; to be called once.
-    pub(super) fn taken(order: &Order) -> io::Result<Self> {
+    pub(super) fn take(order: &HelperRequest) -> io::Result<Self> {
         let take = |number: Option<i32>, what: &str| {
             let number = number.ok_or_else(|| io::Error::other(format!("the request has no {what}")))?;
-            sys::fd::inherited(number)
+            sys::fd::take_inherited(number)
         };
         Ok(if order.tty {
             Self::Terminal(take(order.console, "console")?.into())
@@ -50,7 +50,7 @@ impl Console {
     pub(super) fn give_to(&self, uid: u32) {
         if let Self::Pipes(pipes) = self {
             for pipe in pipes {
-                own(pipe, uid);
+                change_owner(pipe, uid);
             }
         }
     }
@@ -72,9 +72,9 @@ impl Console {
                 let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
                 let terminal = ioctl_tiocgptpeer(&master, flags)?;
                 if let Some(uid) = uid {
-                    own(&terminal, uid);
+                    change_owner(&terminal, uid);
                 }
-                wire::send(&socket, b"t", &[master.as_fd()])?;
+                protocol::send(&socket, b"t", &[master.as_fd()])?;
                 ioctl_tiocsctty(&terminal)?;
                 dup2_stdin(&terminal)?;
                 dup2_stdout(&terminal)?;
@@ -86,7 +86,7 @@ impl Console {
 }
 
 /// Changes the owner, except of `/dev/null`. Errors are ignored.
-fn own(descriptor: &OwnedFd, uid: u32) {
+fn change_owner(descriptor: &OwnedFd, uid: u32) {
     let null = rustix::fs::fstat(descriptor).is_ok_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
             && rustix::fs::major(stat.st_rdev) == 1
@@ -97,8 +97,8 @@ fn own(descriptor: &OwnedFd, uid: u32) {
 }
 
 /// Receives a terminal through a socket.
-pub(super) fn received(socket: &UnixStream) -> io::Result<OwnedFd> {
+pub(super) fn receive_terminal(socket: &UnixStream) -> io::Result<OwnedFd> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
-    wire::receive(socket, &mut text, &mut fds)?;
+    protocol::receive(socket, &mut text, &mut fds)?;
     fds.pop().ok_or_else(|| io::Error::other("no terminal received"))
 }

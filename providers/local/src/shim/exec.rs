@@ -36,33 +36,33 @@ use rustix::{
 };
 
 use super::{
-    Launch, cgroup,
-    console::Console,
-    create::{self, BUNDLE, adjust_oom, tell, work},
+    ShimLaunch,
+    console::ProcessStdio,
+    create::{self, BUNDLE, adjust_oom, run_helper, send_report},
     executor,
-    wire::{Order, Report},
+    protocol::{HelperReport, HelperRequest},
 };
-use crate::{level::Level, sys};
+use crate::{cgroup::HostCgroups, isolation::Isolation, sys};
 
 /// Entry point of `exec`.
 pub(super) fn run() -> ExitCode {
-    work(|order, launch, report| match launch.level {
-        Level::Process => create::process(order, launch, report),
-        Level::Oci => oci(order, launch, report),
+    run_helper(|order, launch, report| match launch.isolation {
+        Isolation::Process => create::process(order, launch, report),
+        Isolation::Oci => oci(order, launch, report),
     })
 }
 
-fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
+fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(), String> {
     let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
     let process = spec.process().as_ref().ok_or("config.json has no process")?;
     let filter = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
     let args = order.command.clone().unwrap_or_default();
-    let console = Console::taken(order).map_err(|error| error.to_string())?;
+    let console = ProcessStdio::take(order).map_err(|error| error.to_string())?;
     console.give_to(process.user().uid());
     adjust_oom(launch, report);
     let namespaces = Namespaces::of(order.init).map_err(failed("find the container's namespaces"))?;
     if let Some(path) = &launch.cgroup {
-        cgroup::join(path).map_err(|error| error.to_string())?;
+        HostCgroups::mounted().and_then(|cgroups| cgroups.join(path)).map_err(|error| error.to_string())?;
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("hide from the container"))?;
     // The PID namespace comes last: once the container's processes see this process, it no longer has the host's files.
@@ -73,30 +73,30 @@ fn oci(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
         setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's PID namespace"))?;
     }
     drop(namespaces);
-    let (told, mut telling) = pipe_with(PipeFlags::CLOEXEC)
-        .map(|(told, telling)| (told, Some(telling)))
+    let (ready_read, mut ready_write) = pipe_with(PipeFlags::CLOEXEC)
+        .map(|(ready_read, ready_write)| (ready_read, Some(ready_write)))
         .map_err(failed("start a process in the container"))?;
     // The process in the container's PID namespace; the supervisor becomes its parent when we exit.
-    let child = sys::process::fork_to(|| {
-        drop(telling.take());
+    let child = sys::process::fork_child(|| {
+        drop(ready_write.take());
         // A process whose PID was not reported could not be killed.
-        if !matches!(retry_on_intr(|| read(&told, &mut [0; 1])), Ok(1)) {
+        if !matches!(retry_on_intr(|| read(&ready_read, &mut [0; 1])), Ok(1)) {
             return;
         }
-        drop(told);
+        drop(ready_read);
         let Err(words) = enter(console, process, filter, &args);
-        tell(report, &Report::Error(words));
+        send_report(report, &HelperReport::Error(words));
     });
-    tell(report, &Report::Pid(child.map_err(failed("start a process in the container"))?));
-    if let Some(telling) = telling {
-        retry_on_intr(|| write(&telling, b"g")).map_err(failed("start a process in the container"))?;
+    send_report(report, &HelperReport::Pid(child.map_err(failed("start a process in the container"))?));
+    if let Some(ready_write) = ready_write {
+        retry_on_intr(|| write(&ready_write, b"g")).map_err(failed("start a process in the container"))?;
     }
     Ok(())
 }
 
 /// Sets up the new process and executes the command.
 fn enter(
-    console: Console,
+    console: ProcessStdio,
     process: &Process,
     filter: Option<&LinuxSeccomp>,
     args: &[String],
@@ -121,7 +121,10 @@ fn enter(
     if !there {
         env::set_current_dir(process.cwd()).map_err(|error| {
             let cwd = process.cwd().display();
-            format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", executor::said(&error))
+            format!(
+                "chdir to cwd (\"{cwd}\") set in config.json failed: {}",
+                executor::lower_case_error(&error)
+            )
         })?;
     }
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
@@ -140,7 +143,7 @@ fn enter(
     // Changing the user keeps capabilities permitted, but not effective.
     capabilities::reset_effective(&*kernel).map_err(|error| format!("reset capabilities: {error}"))?;
     confine(early)?;
-    drop_rights(process, &*kernel)?;
+    drop_capabilities(process, &*kernel)?;
     confine(!early)?;
     let mut command = Command::new(&program);
     command.env_clear().envs(env);
@@ -159,7 +162,7 @@ fn become_user(process: &Process) -> Result<(), String> {
     set_keep_capabilities(false).map_err(failed("reset the keep-capabilities flag"))
 }
 
-fn drop_rights(process: &Process, kernel: &dyn Syscall) -> Result<(), String> {
+fn drop_capabilities(process: &Process, kernel: &dyn Syscall) -> Result<(), String> {
     match process.capabilities() {
         Some(wanted) => capabilities::drop_privileges(wanted, kernel)
             .map_err(|error| format!("drop capabilities: {error}")),

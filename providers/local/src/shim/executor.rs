@@ -20,41 +20,41 @@ use libcontainer::{
 use rustix::fs::{Mode, OFlags};
 
 use super::{
-    verb::complain,
-    wire::{self, Report},
+    print_error,
+    protocol::{self, HelperReport},
 };
 
 /// PATH if none is set.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Maximum size of `/etc/passwd`.
-const LONGEST: u64 = 4 << 20;
+const MAX_PASSWD: u64 = 4 << 20;
 /// Exit code of a program that exists but could not be executed.
-const NOT_RUN: i32 = 255;
+const EXEC_FAILED: i32 = 255;
 
 /// Executes the container's program; reports errors with the texts of runc.
 #[derive(Clone, Debug)]
-pub(super) struct Payload {
+pub(super) struct ContainerExecutor {
     pub(super) report: Arc<OwnedFd>,
 }
 
-impl Executor for Payload {
+impl Executor for ContainerExecutor {
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
-        let (args, path) = wanted(spec);
+        let (args, path) = program_and_path(spec);
         lookup(&args, &path).map(drop).map_err(|words| {
-            let _ = wire::tell(&*self.report, &Report::Error(words.clone()));
+            let _ = protocol::report_to(&*self.report, &HelperReport::Error(words.clone()));
             ExecutorValidationError::ArgValidationError(words)
         })
     }
 
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        let (args, path) = wanted(spec);
+        let (args, path) = program_and_path(spec);
         let program = lookup(&args, &path).map_err(ExecutorError::Other)?;
         // libcontainer has set the environment of this process.
         run(Command::new(&program), &program, &args)
     }
 }
 
-fn wanted(spec: &Spec) -> (Vec<String>, String) {
+fn program_and_path(spec: &Spec) -> (Vec<String>, String) {
     let process = spec.process().as_ref();
     let args = process.and_then(|process| process.args().clone()).unwrap_or_default();
     let env = process.and_then(|process| process.env().clone()).unwrap_or_default();
@@ -65,8 +65,8 @@ fn wanted(spec: &Spec) -> (Vec<String>, String) {
 /// Executes the program. If the kernel refuses, the reason goes to the program's stderr, as with runc.
 pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
     let error = command.arg0(&args[0]).args(&args[1..]).exec();
-    complain(format_args!("exec {}: {}", program.display(), said(&error)));
-    std::process::exit(NOT_RUN)
+    print_error(format_args!("exec {}: {}", program.display(), lower_case_error(&error)));
+    std::process::exit(EXEC_FAILED)
 }
 
 /// Looks a program up. Errors have the text of Go's `exec.LookPath`, which users know from other runtimes.
@@ -86,7 +86,8 @@ pub(super) fn lookup(args: &[String], path: &str) -> Result<PathBuf, String> {
 }
 
 fn executable(file: &Path) -> Result<(), String> {
-    let found = fs::metadata(file).map_err(|error| format!("stat {}: {}", file.display(), said(&error)))?;
+    let found = fs::metadata(file)
+        .map_err(|error| format!("stat {}: {}", file.display(), lower_case_error(&error)))?;
     if found.is_dir() {
         return Err("is a directory".to_owned());
     }
@@ -97,7 +98,7 @@ fn executable(file: &Path) -> Result<(), String> {
 }
 
 /// The kernel's error text alone, in lower case.
-pub(super) fn said(error: &io::Error) -> String {
+pub(super) fn lower_case_error(error: &io::Error) -> String {
     error
         .raw_os_error()
         .map_or_else(|| error.to_string(), |code| nix::errno::Errno::from_raw(code).desc().to_lowercase())
@@ -118,7 +119,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let mut content = Vec::new();
     if file.metadata()?.is_file() {
-        file.take(LONGEST).read_to_end(&mut content)?;
+        file.take(MAX_PASSWD).read_to_end(&mut content)?;
     }
     Ok(content)
 }

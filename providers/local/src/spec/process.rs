@@ -5,27 +5,27 @@ use serde_json::{Value, json};
 use vk_pod_engine::backend::{ContainerConfig, Share};
 use vk_provider::{Error, Result};
 
-use super::{Order, rights};
+use super::{SpecInput, privileges};
 
 /// The default PATH.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-pub(super) fn process(order: &Order<'_>) -> Result<Value> {
-    let ContainerConfig { security, .. } = order.container;
-    let identity = order.identity;
+pub(super) fn process(input: &SpecInput<'_>) -> Result<Value> {
+    let ContainerConfig { security, .. } = input.container;
+    let identity = input.identity;
     let mut process = json!({
-        "terminal": order.container.tty,
+        "terminal": input.container.tty,
         "user": { "uid": identity.uid, "gid": identity.gid, "additionalGids": identity.groups },
-        "args": arguments(order.container, order.image)?,
-        "env": environment(order.container, order.image, hostname(order)),
-        "cwd": working_directory(order.container, order.image),
-        "capabilities": rights::capabilities(order),
+        "args": arguments(input.container, input.image)?,
+        "env": environment(input.container, input.image, hostname(input)),
+        "cwd": working_directory(input.container, input.image),
+        "capabilities": privileges::capabilities(input),
     });
     // The runtime treats the value false as true.
     if security.no_new_privileges {
         process["noNewPrivileges"] = json!(true);
     }
-    if order.machine.apparmor
+    if input.host.apparmor
         && !security.privileged
         && let Some(profile) = security.apparmor.as_deref().and_then(|name| name.strip_prefix("localhost/"))
     {
@@ -90,10 +90,10 @@ pub fn stop_signal(container: &ContainerConfig, image: Option<&image::Config>) -
     container.stop_signal.clone().or_else(images).filter(|signal| !signal.is_empty())
 }
 
-fn hostname<'a>(order: &'a Order<'_>) -> &'a str {
-    let own = &order.sandbox.hostname;
-    if order.container.security.namespaces.network == Share::Node || own.is_empty() {
-        order.host
+fn hostname<'a>(input: &'a SpecInput<'_>) -> &'a str {
+    let own = &input.sandbox.hostname;
+    if input.container.security.namespaces.network == Share::Node || own.is_empty() {
+        input.node_hostname
     } else {
         own
     }

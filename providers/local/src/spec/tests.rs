@@ -34,9 +34,9 @@ fn sandbox() -> SandboxConfig {
     serde_json::from_value(config).unwrap()
 }
 
-fn machine() -> Machine {
+fn host() -> HostFeatures {
     let capabilities = ["CHOWN", "NET_RAW", "MKNOD", "SYS_ADMIN", "NET_ADMIN", "KILL"];
-    Machine {
+    HostFeatures {
         hierarchies: vec!["memory".into()],
         cgroup_namespace: true,
         pids: true,
@@ -50,12 +50,12 @@ fn machine() -> Machine {
             uid: 0,
             gid: 0,
         }],
-        ..Machine::default()
+        ..HostFeatures::default()
     }
 }
 
-fn places() -> Places {
-    Places {
+fn paths() -> PodPaths {
+    PodPaths {
         rootfs: "/c/rootfs".into(),
         network: Some("/s/net".into()),
         ipc: Some("/s/ipc".into()),
@@ -74,27 +74,27 @@ fn image() -> image::Config {
     serde_json::from_value(config).unwrap()
 }
 
-fn made(container: &ContainerConfig, machine: &Machine, places: &Places) -> Result<Spec> {
+fn build_spec(container: &ContainerConfig, host: &HostFeatures, paths: &PodPaths) -> Result<Spec> {
     let image = image();
-    let order = Order {
+    let input = SpecInput {
         container,
         sandbox: &sandbox(),
         image: Some(&image),
-        identity: &Identity { uid: 7, gid: 8, groups: vec![8, 9] },
-        places,
+        identity: &ProcessIdentity { uid: 7, gid: 8, groups: vec![8, 9] },
+        paths,
         images: &BTreeMap::from([("/data".to_owned(), PathBuf::from("/images/0"))]),
         devices: &[],
         seccomp: None,
-        machine,
+        host,
         cgroup: "/vk/poduid-1/id",
         pids_limit: Some(100),
-        host: "machine",
+        node_hostname: "machine",
     };
-    spec(&order)
+    build(&input)
 }
 
 fn value(container: &ContainerConfig) -> Value {
-    serde_json::to_value(made(container, &machine(), &places()).unwrap()).unwrap()
+    serde_json::to_value(build_spec(container, &host(), &paths()).unwrap()).unwrap()
 }
 
 fn names(value: &Value) -> Vec<String> {
@@ -193,8 +193,8 @@ fn capabilities_are_added_and_dropped_as_in_containerd() {
 
 #[test]
 fn with_cgroup_v2_there_is_no_mknod_and_no_v1_hierarchy() {
-    let machine = Machine { unified: true, hierarchies: vec![], ..machine() };
-    let spec = made(&container(), &machine, &places()).unwrap();
+    let host = HostFeatures { unified: true, hierarchies: vec![], ..host() };
+    let spec = build_spec(&container(), &host, &paths()).unwrap();
     let value = serde_json::to_value(spec).unwrap();
     assert!(!names(&value["process"]["capabilities"]["bounding"]).contains(&"CAP_MKNOD".to_owned()));
     assert_eq!(value["linux"]["readonlyPaths"], json!(["/proc/sys"]));
@@ -202,30 +202,30 @@ fn with_cgroup_v2_there_is_no_mknod_and_no_v1_hierarchy() {
 
 #[test]
 fn with_cgroup_v2_mknod_is_rejected_by_name_and_left_out_of_all() {
-    let unified = Machine { unified: true, hierarchies: vec![], ..machine() };
-    let asking = |add: &[&str], drop: &[&str]| {
+    let unified = HostFeatures { unified: true, hierarchies: vec![], ..host() };
+    let requesting = |add: &[&str], drop: &[&str]| {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let mut container = container();
         container.security.capabilities = Capabilities { add: all(add), drop: all(drop) };
         container
     };
     for name in ["MKNOD", "mknod", "CAP_MKNOD"] {
-        let error = made(&asking(&[name], &[]), &unified, &places()).unwrap_err();
+        let error = build_spec(&requesting(&[name], &[]), &unified, &paths()).unwrap_err();
         assert!(error.message().contains("capability MKNOD of container \"main\""), "{error}");
         assert!(error.message().contains("cgroup version 2"), "{error}");
-        assert!(!granted(&asking(&[name], &["ALL"]), &unified).contains("MKNOD"));
+        assert!(!granted_capabilities(&requesting(&[name], &["ALL"]), &unified).contains("MKNOD"));
     }
-    let all = asking(&["ALL"], &[]);
-    made(&all, &unified, &places()).unwrap();
-    let rights = granted(&all, &unified);
-    assert!(rights.contains("SYS_ADMIN") && !rights.contains("MKNOD"), "{rights:?}");
-    made(&asking(&["MKNOD"], &["MKNOD"]), &unified, &places()).unwrap();
-    let mut privileged = asking(&["MKNOD"], &[]);
+    let all = requesting(&["ALL"], &[]);
+    build_spec(&all, &unified, &paths()).unwrap();
+    let privileges = granted_capabilities(&all, &unified);
+    assert!(privileges.contains("SYS_ADMIN") && !privileges.contains("MKNOD"), "{privileges:?}");
+    build_spec(&requesting(&["MKNOD"], &["MKNOD"]), &unified, &paths()).unwrap();
+    let mut privileged = requesting(&["MKNOD"], &[]);
     privileged.security.privileged = true;
-    made(&privileged, &unified, &places()).unwrap();
-    assert!(granted(&privileged, &unified).contains("MKNOD"));
+    build_spec(&privileged, &unified, &paths()).unwrap();
+    assert!(granted_capabilities(&privileged, &unified).contains("MKNOD"));
     assert!(
-        granted(&asking(&["MKNOD"], &["ALL"]), &machine()).contains("MKNOD"),
+        granted_capabilities(&requesting(&["MKNOD"], &["ALL"]), &host()).contains("MKNOD"),
         "device rules restrict it with cgroup v1"
     );
 }
@@ -262,12 +262,12 @@ fn a_pod_with_the_hosts_namespaces_joins_none() {
 fn a_shared_pid_namespace_is_joined() {
     let mut container = container();
     container.security.namespaces.pid = Share::Pod;
-    let joined = Places { pid: Some("/proc/5/ns/pid".into()), ..places() };
-    let spec = made(&container, &machine(), &joined).unwrap();
+    let joined = PodPaths { pid: Some("/proc/5/ns/pid".into()), ..paths() };
+    let spec = build_spec(&container, &host(), &joined).unwrap();
     let namespaces = spec.linux().as_ref().unwrap().namespaces().clone().unwrap();
     let pid = namespaces.iter().find(|one| one.typ() == LinuxNamespaceType::Pid).unwrap();
     assert_eq!(pid.path().as_deref(), Some(Path::new("/proc/5/ns/pid")));
-    assert!(made(&container, &machine(), &places()).is_err(), "there is no namespace to share");
+    assert!(build_spec(&container, &host(), &paths()).is_err(), "there is no namespace to share");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn mounts_replace_the_pods_files_and_parents_come_first() {
 #[test]
 fn invalid_containers_are_rejected_with_the_reason() {
     let message = |container: &ContainerConfig| {
-        made(container, &machine(), &places()).unwrap_err().message().to_owned()
+        build_spec(container, &host(), &paths()).unwrap_err().message().to_owned()
     };
     let mut escaping = container();
     escaping.mounts = vec![at("/a/../../b", "/x")];
@@ -328,10 +328,10 @@ fn limits_that_the_host_does_not_support_are_left_out() {
 
 proptest! {
     #[test]
-    fn mounts_never_leave_the_container_and_specs_are_deterministic(path in "[./a-c]{0,12}", host in "/[a-z/.]{0,8}") {
+    fn mounts_never_leave_the_container_and_specs_are_deterministic(path in "[./a-c]{0,12}", host_path in "/[a-z/.]{0,8}") {
         let mut container = container();
-        container.mounts = vec![at(&path, &host)];
-        let first = made(&container, &machine(), &places());
+        container.mounts = vec![at(&path, &host_path)];
+        let first = build_spec(&container, &host(), &paths());
         if let Ok(spec) = &first {
             for mount in spec.mounts().as_ref().unwrap() {
                 let path = mount.destination();
@@ -339,6 +339,6 @@ proptest! {
                 prop_assert!(path.components().all(|part| part != std::path::Component::ParentDir));
             }
         }
-        prop_assert_eq!(first.ok(), made(&container, &machine(), &places()).ok());
+        prop_assert_eq!(first.ok(), build_spec(&container, &host(), &paths()).ok());
     }
 }

@@ -8,11 +8,11 @@ use vk_pod_engine::backend::{Security, SupplementalGroupsPolicy};
 use vk_provider::{Error, Result};
 
 /// Maximum size of `/etc/passwd`.
-const LONGEST: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 /// The user and groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// User.
     pub uid: u32,
     /// Group.
@@ -21,18 +21,18 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-// === impl Identity ===
+// === impl ProcessIdentity ===
 
-impl Identity {
+impl ProcessIdentity {
     /// Looks up the user in a root filesystem. Links cannot leave it.
     pub fn find(rootfs: &Path, security: &Security, image: &str) -> Result<Self> {
         let text = |path: &str| read(rootfs, path).map_err(|error| unreadable(rootfs, path, error));
-        Self::among(&text("etc/passwd")?, &text("etc/group")?, security, image)
+        Self::from_files(&text("etc/passwd")?, &text("etc/group")?, security, image)
     }
 
     /// Looks up the user in the contents of `/etc/passwd` and `/etc/group`.
-    pub fn among(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
-        let (user, own_group) = asked(security, image)?;
+    pub fn from_files(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
+        let (user, own_group) = requested(security, image)?;
         let entries = passwd.lines().filter_map(User::parse);
         let number = user.parse::<u32>().ok();
         // A number is a UID, even if a user has that name.
@@ -76,7 +76,7 @@ impl Identity {
 }
 
 /// The requested user and group: the pod's number, else the pod's name, else the image's user.
-fn asked(security: &Security, image: &str) -> Result<(String, Option<String>)> {
+fn requested(security: &Security, image: &str) -> Result<(String, Option<String>)> {
     let group = security.group.map(|group| id("group", group).map(|group| group.to_string())).transpose()?;
     let user = match (security.user, &security.username) {
         (Some(user), _) => id("user", user)?.to_string(),
@@ -112,7 +112,7 @@ fn read(rootfs: &Path, path: &str) -> rustix::io::Result<String> {
     }
     let mut content = Vec::new();
     File::from(file)
-        .take(LONGEST)
+        .take(MAX_FILE)
         .read_to_end(&mut content)
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
     Ok(String::from_utf8_lossy(&content).into_owned())
@@ -167,12 +167,13 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken\nweb:x:1000:1001::/home/web:/bin/sh\n1234:x:7:8::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:1001:\nstaff:x:50:web,other\nwheel:x:10:root\n";
 
-    fn find(security: &Security, image: &str) -> Result<Identity, String> {
-        Identity::among(PASSWD, GROUP, security, image).map_err(|error| error.message().to_owned())
+    fn find(security: &Security, image: &str) -> Result<ProcessIdentity, String> {
+        ProcessIdentity::from_files(PASSWD, GROUP, security, image)
+            .map_err(|error| error.message().to_owned())
     }
 
-    fn identity(uid: u32, gid: u32, groups: &[u32]) -> Identity {
-        Identity { uid, gid, groups: groups.to_vec() }
+    fn identity(uid: u32, gid: u32, groups: &[u32]) -> ProcessIdentity {
+        ProcessIdentity { uid, gid, groups: groups.to_vec() }
     }
 
     #[test]
@@ -225,9 +226,9 @@ mod tests {
         std::os::unix::fs::symlink("/etc/group", folder.path().join("etc/passwd")).unwrap();
         std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group"))
             .unwrap();
-        let found = Identity::find(folder.path(), &Security::default(), "").unwrap();
-        assert_eq!(found, Identity { uid: 0, gid: 0, groups: vec![0] });
-        let error = Identity::find(folder.path(), &Security::default(), "root").unwrap_err();
+        let found = ProcessIdentity::find(folder.path(), &Security::default(), "").unwrap();
+        assert_eq!(found, ProcessIdentity { uid: 0, gid: 0, groups: vec![0] });
+        let error = ProcessIdentity::find(folder.path(), &Security::default(), "root").unwrap_err();
         assert!(error.message().starts_with("unable to find user root"), "{error}");
     }
 
@@ -235,7 +236,7 @@ mod tests {
         #[test]
         fn malformed_files_never_cause_a_panic(passwd in ".{0,200}", group in ".{0,200}", user in "[a-z0-9:]{0,8}") {
             let security = Security { supplemental_groups: vec![1, 2], ..Security::default() };
-            if let Ok(found) = Identity::among(&passwd, &group, &security, &user) {
+            if let Ok(found) = ProcessIdentity::from_files(&passwd, &group, &security, &user) {
                 prop_assert_eq!(found.groups.first(), Some(&found.gid));
             }
         }

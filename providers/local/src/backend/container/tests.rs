@@ -8,16 +8,16 @@ use vk_provider::PodRef;
 
 use super::*;
 use crate::{
-    backend::{Local, LocalSettings},
+    backend::{LocalBackend, LocalBackendSettings},
     image::{self, Store},
     shim::Program,
 };
 
-async fn open(folder: &Path) -> Local {
+async fn open(folder: &Path) -> LocalBackend {
     let store = Store::open(&folder.join("images"), image::Settings::default()).unwrap();
     let program = Program { path: "/nonexistent".into(), args: vec![] };
-    let settings = LocalSettings::new(folder.join("node"), program, Level::Process, store);
-    Local::open(LocalSettings { host_image: true, ..settings }).await.unwrap()
+    let settings = LocalBackendSettings::new(folder.join("node"), program, Isolation::Process, store);
+    LocalBackend::open(LocalBackendSettings { host_image: true, ..settings }).await.unwrap()
 }
 
 fn sandbox(folder: &Path) -> SandboxConfig {
@@ -75,19 +75,19 @@ async fn a_container_is_not_registered_after_its_sandbox_was_stopped() {
     let local = open(folder.path()).await;
     for gone in [false, true] {
         let sandbox = local.run_sandbox(&sandbox(folder.path())).await.unwrap();
-        let home = local.inner.registry.lock().sandbox(&sandbox).unwrap();
+        let home = local.inner.store.lock().sandbox(&sandbox).unwrap();
         let directory = local.inner.container_directory("late");
-        let record = local.inner.fill_container("late", &home, container(), &directory).unwrap();
+        let record = local.inner.write_container("late", &home, container(), &directory).unwrap();
         // Meanwhile the sandbox is stopped or removed.
         if gone {
             local.remove_sandbox(&sandbox).await.unwrap();
         } else {
             local.stop_sandbox(&sandbox).await.unwrap();
         }
-        let error = local.inner.enter(record, &directory).unwrap_err();
+        let error = local.inner.register(record, &directory).unwrap_err();
         assert!(error.message().ends_with("is not running"), "{error}");
-        assert_eq!(local.inner.registry.lock().container_ids(), Vec::<String>::new());
-        leftover::bury(&directory).unwrap();
+        assert_eq!(local.inner.store.lock().container_ids(), Vec::<String>::new());
+        recovery::remove_directory(&directory).unwrap();
         local.remove_sandbox(&sandbox).await.unwrap();
     }
 }
@@ -133,9 +133,9 @@ async fn a_removal_waits_for_a_start_in_progress_and_prevents_later_ones() {
     let config = sandbox(folder.path());
     let sandbox = local.run_sandbox(&config).await.unwrap();
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
-    let known = local.inner.registry.lock().container(&id).unwrap();
+    let entry = local.inner.store.lock().container(&id).unwrap();
     let directory = local.inner.container_directory(&id);
-    let start = known.start.lock().await;
+    let start = entry.start.lock().await;
     {
         let mut removal = std::pin::pin!(local.remove_container(&id));
         let early = tokio::time::timeout(std::time::Duration::from_millis(200), &mut removal).await;
@@ -160,11 +160,11 @@ async fn a_slow_cleanup_does_not_delay_listings() {
     // It ran with a PID that no process can have, and its shim is gone.
     let lost = r#"{"phase":"running","pid":2147483647,"started":"2026-11-15T16:30:00Z"}"#;
     std::fs::write(local.inner.container_directory(&id).join("state.json"), lost).unwrap();
-    let known = local.inner.registry.lock().container(&id).unwrap();
-    let burial = known.burial.lock().await;
+    let entry = local.inner.store.lock().container(&id).unwrap();
+    let cleanup = entry.cleanup.lock().await;
     assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Unknown);
     assert_eq!(local.container(&id).await.unwrap().state, ContainerState::Unknown);
-    drop(burial);
+    drop(cleanup);
     assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Exited);
     local.remove_sandbox(&sandbox).await.unwrap();
 }

@@ -15,71 +15,75 @@ use vk_provider::resolve::PullCredentials;
 use crate::image::{Digest, Error, Kind, Result, digest::Hasher};
 
 /// Maximum number of clients to keep.
-const MOST: usize = 32;
-const CONNECT: Duration = Duration::from_secs(30);
+const MAX_CLIENTS: usize = 32;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a registry that sends nothing.
-const SILENCE: Duration = Duration::from_mins(1);
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The most recently used clients.
-pub(crate) struct Clients {
+pub(crate) struct RegistryClients {
     plain_http: Vec<String>,
-    known: Mutex<VecDeque<(Key, Client)>>,
+    recent: Mutex<VecDeque<(ClientKey, Client)>>,
 }
 
 /// The key of a client. Only a digest of the credentials is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
+struct ClientKey {
     registry: String,
     credentials: Option<Digest>,
 }
 
 /// A client with the credentials to use.
-pub(super) struct Login {
+pub(super) struct RegistryLogin {
     pub(super) client: Client,
     pub(super) auth: RegistryAuth,
     /// Whether the client may have cached tokens.
     pub(super) used: bool,
-    key: Key,
+    key: ClientKey,
 }
 
-// === impl Clients ===
+// === impl RegistryClients ===
 
-impl Clients {
+impl RegistryClients {
     pub(crate) fn new(plain_http: Vec<String>) -> Self {
-        Self { plain_http, known: Mutex::default() }
+        Self { plain_http, recent: Mutex::default() }
     }
 
-    pub(super) fn login(&self, image: &Reference, credentials: Option<&PullCredentials>) -> Result<Login> {
+    pub(super) fn login(
+        &self,
+        image: &Reference,
+        credentials: Option<&PullCredentials>,
+    ) -> Result<RegistryLogin> {
         let registry = image.resolve_registry().to_owned();
-        let auth = shown(credentials)?;
-        let key = Key { registry, credentials: credentials.map(sum) };
-        let mut known = self.known.lock();
-        if let Some(place) = known.iter().position(|(known, _)| *known == key) {
+        let auth = registry_auth(credentials)?;
+        let key = ClientKey { registry, credentials: credentials.map(credentials_digest) };
+        let mut recent = self.recent.lock();
+        if let Some(place) = recent.iter().position(|(recent, _)| *recent == key) {
             // Move it to the end of the LRU list.
-            if let Some(entry) = known.remove(place) {
-                known.push_back(entry.clone());
-                return Ok(Login { client: entry.1, auth, used: true, key });
+            if let Some(entry) = recent.remove(place) {
+                recent.push_back(entry.clone());
+                return Ok(RegistryLogin { client: entry.1, auth, used: true, key });
             }
         }
         let client = self.client(&key.registry)?;
-        if known.len() >= MOST {
-            known.pop_front();
+        if recent.len() >= MAX_CLIENTS {
+            recent.pop_front();
         }
-        known.push_back((key.clone(), client.clone()));
-        Ok(Login { client, auth, used: false, key })
+        recent.push_back((key.clone(), client.clone()));
+        Ok(RegistryLogin { client, auth, used: false, key })
     }
 
     /// Removes a client whose tokens were refused.
-    pub(super) fn forget(&self, login: &Login) {
-        self.known.lock().retain(|(known, _)| *known != login.key);
+    pub(super) fn forget(&self, login: &RegistryLogin) {
+        self.recent.lock().retain(|(recent, _)| *recent != login.key);
     }
 
     fn client(&self, registry: &str) -> Result<Client> {
-        let plain = is_loopback(registry) || self.plain_http.iter().any(|known| known == registry);
+        let plain = is_loopback(registry) || self.plain_http.iter().any(|recent| recent == registry);
         let config = ClientConfig {
             protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
-            connect_timeout: Some(CONNECT),
-            read_timeout: Some(SILENCE),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            read_timeout: Some(READ_TIMEOUT),
             user_agent: concat!("virtual-kubelet/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         };
@@ -89,9 +93,9 @@ impl Clients {
     }
 }
 
-impl fmt::Debug for Clients {
+impl fmt::Debug for RegistryClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clients").field("plain_http", &self.plain_http).finish_non_exhaustive()
+        f.debug_struct("RegistryClients").field("plain_http", &self.plain_http).finish_non_exhaustive()
     }
 }
 
@@ -101,7 +105,7 @@ fn is_loopback(registry: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
+fn registry_auth(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
     match credentials {
         None => Ok(RegistryAuth::Anonymous),
         Some(PullCredentials::Basic { username, password }) => {
@@ -117,7 +121,7 @@ fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
     }
 }
 
-fn sum(credentials: &PullCredentials) -> Digest {
+fn credentials_digest(credentials: &PullCredentials) -> Digest {
     // The lengths separate the parts unambiguously.
     let parts = match credentials {
         PullCredentials::Basic { username, password } => ["basic", username, password.expose_secret()],
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_set_of_credentials_has_a_client_of_its_own() {
-        let clients = Clients::new(Vec::new());
+        let clients = RegistryClients::new(Vec::new());
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
         let other = Reference::try_from("127.0.0.1:5001/x:1").unwrap();
         assert!(!clients.login(&image, None).unwrap().used);
@@ -157,12 +161,12 @@ mod tests {
 
     #[test]
     fn the_number_of_clients_is_limited() {
-        let clients = Clients::new(Vec::new());
+        let clients = RegistryClients::new(Vec::new());
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
-        for number in 0..MOST + 3 {
+        for number in 0..MAX_CLIENTS + 3 {
             clients.login(&image, Some(&basic(&number.to_string()))).unwrap();
         }
-        assert_eq!(clients.known.lock().len(), MOST);
+        assert_eq!(clients.recent.lock().len(), MAX_CLIENTS);
         assert!(!clients.login(&image, Some(&basic("0"))).unwrap().used);
     }
 
@@ -178,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_identity_token_is_rejected_with_a_remedy() {
-        let error = shown(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
+        let error = registry_auth(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.message().contains("user name and a password"));
     }

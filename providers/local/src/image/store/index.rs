@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Store, is_short_id};
-use crate::image::{Digest, Error, Result, Stored, manifest::parse_config, name::Asked};
+use crate::image::{Digest, Error, Result, StoredImage, manifest::parse_config, name::ImageQuery};
 
 const VERSION: u32 = 1;
 const FILE: &str = "index.json";
@@ -20,12 +20,12 @@ const FILE: &str = "index.json";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Index {
     version: u32,
-    pub(super) images: BTreeMap<Digest, Record>,
+    pub(super) images: BTreeMap<Digest, ImageRecord>,
 }
 
 /// An image in the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ImageRecord {
     pub(super) tags: BTreeSet<String>,
     pub(super) digests: BTreeSet<String>,
     pub(super) size: u64,
@@ -36,10 +36,10 @@ pub(super) struct Record {
 
 /// The index with the images it refers to, at one point in time.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(super) struct IndexSnapshot {
     stamp: Option<Stamp>,
     index: Index,
-    stored: BTreeMap<Digest, Stored>,
+    stored: BTreeMap<Digest, StoredImage>,
 }
 
 /// Identifies a version of the index file.
@@ -76,10 +76,10 @@ impl Index {
         replace(root, &root.join(FILE), &json)
     }
 
-    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+    pub(super) fn find(&self, wanted: &ImageQuery, asked: &str) -> Option<Digest> {
         let name = match wanted {
-            Asked::Id(id) => return self.images.contains_key(id).then_some(*id),
-            Asked::Name(name) => name.kept(),
+            ImageQuery::Id(id) => return self.images.contains_key(id).then_some(*id),
+            ImageQuery::ImageName(name) => name.stored_name(),
         };
         let mut images = self.images.iter();
         let named = images
@@ -96,9 +96,9 @@ impl Index {
     }
 }
 
-// === impl Snapshot ===
+// === impl IndexSnapshot ===
 
-impl Snapshot {
+impl IndexSnapshot {
     pub(super) fn read(store: &Store, stamp: Option<Stamp>) -> Result<Self> {
         let mut index = Index::read(&store.root)?;
         let mut stored = BTreeMap::new();
@@ -120,20 +120,20 @@ impl Snapshot {
         self.stamp
     }
 
-    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+    pub(super) fn find(&self, wanted: &ImageQuery, asked: &str) -> Option<Digest> {
         self.index.find(wanted, asked)
     }
 
-    pub(super) fn stored(&self, id: &Digest) -> Option<&Stored> {
+    pub(super) fn stored(&self, id: &Digest) -> Option<&StoredImage> {
         self.stored.get(id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Stored> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &StoredImage> {
         self.stored.values()
     }
 }
 
-pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored> {
+pub(super) fn load(store: &Store, id: &Digest, record: &ImageRecord) -> Result<StoredImage> {
     let blob = store.blob(id);
     let config = fs::read(&blob).map_err(Error::system("read", &blob))?;
     if Digest::of(&config) != *id {
@@ -145,7 +145,7 @@ pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored
         fs::symlink_metadata(layer).map_err(Error::system("find", layer))?;
     }
     let created = config.created().as_deref().and_then(|created| created.parse().ok());
-    Ok(Stored {
+    Ok(StoredImage {
         id: id.to_string(),
         tags: record.tags.iter().cloned().collect(),
         digests: record.digests.iter().cloned().collect(),

@@ -15,11 +15,11 @@ use crate::image::{Error, Result};
 
 /// The lock of the store, held until dropped. Never held during network access.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct StoreLock {
     _file: File,
 }
 
-impl Lock {
+impl StoreLock {
     /// Excludes changes of the index and removals.
     pub(super) fn shared(root: &Path) -> Result<Self> {
         Self::take(root, FlockOperation::LockShared)
@@ -54,7 +54,7 @@ fn wait(file: &File, operation: FlockOperation) -> Result<(), Errno> {
 }
 
 /// Locks a directory, unless it is locked.
-pub(super) fn own(directory: &Path) -> Result<Option<File>> {
+pub(super) fn try_lock(directory: &Path) -> Result<Option<File>> {
     let file = match File::open(directory) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

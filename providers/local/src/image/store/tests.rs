@@ -2,17 +2,18 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::image::{
-    Limits,
-    craft::{Craft, Parts, descriptor, gzip, layout, saved},
+    ImageLimits,
+    testing::{ImageParts, TarBuilder, descriptor, gzip, layout, saved},
 };
 
 /// A store that does not need root.
 fn store(directory: &Path) -> Arc<Store> {
-    Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
+    Store::open(directory, Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() })
+        .unwrap()
 }
 
-fn base() -> Craft {
-    Craft::new()
+fn base() -> TarBuilder {
+    TarBuilder::new()
         .directory("bin", 0o755)
         .file("bin/run", "1")
         .file("bin/old", "")
@@ -21,8 +22,8 @@ fn base() -> Craft {
 }
 
 /// An image of the base and this layer.
-fn image(upper: &Craft) -> Parts {
-    Parts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
+fn image(upper: &TarBuilder) -> ImageParts {
+    ImageParts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
 }
 
 /// The number of entries in a directory of the store.
@@ -34,7 +35,7 @@ fn count(store: &Store, place: &str) -> usize {
 fn an_imported_image_is_found_by_all_its_names_and_ids() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     for written in ["demo", "demo:latest", "docker.io/library/demo:latest"] {
         let imported = store.import(&*layout(&[(written, &parts)]), &[]).unwrap();
         assert_eq!(imported.len(), 1);
@@ -66,7 +67,7 @@ fn an_imported_image_is_found_by_all_its_names_and_ids() {
 fn a_stored_image_has_what_the_engine_needs() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     let stored = &store.import(&*saved("demo:1", &parts), &[]).unwrap()[0];
     assert_eq!(stored.id, parts.id());
     assert_eq!(stored.tags, ["docker.io/library/demo:1"]);
@@ -75,7 +76,7 @@ fn a_stored_image_has_what_the_engine_needs() {
     assert_eq!(fs::read(stored.layers[1].join("x")).unwrap(), b"x");
     assert_eq!(stored.created.unwrap().to_string(), "2026-01-02T03:04:05Z");
     assert_eq!(stored.config.config().as_ref().unwrap().entrypoint().as_ref().unwrap()[..], ["/bin/run"]);
-    let engine = stored.engine();
+    let engine = stored.to_engine();
     assert_eq!((engine.uid, engine.username.as_str()), (Some(1000), ""));
     assert_eq!(fs::metadata(store.directory()).unwrap().permissions().mode() & 0o777, 0o700);
     let usage = store.usage().unwrap();
@@ -86,7 +87,7 @@ fn a_stored_image_has_what_the_engine_needs() {
 fn archives_may_be_compressed_and_images_may_be_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     store.import(&*gzip(&layout(&[("", &parts)])), &["a".to_owned(), "b:2".to_owned()]).unwrap();
     let found = store.image("b:2").unwrap().unwrap();
     assert_eq!(found.tags, ["docker.io/library/a:latest", "docker.io/library/b:2"]);
@@ -100,16 +101,22 @@ fn archives_may_be_compressed_and_images_may_be_renamed() {
 fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
-    let evil = image(&Craft::new().file("../x", "x"));
-    let other = Parts { layers: vec![Craft::new().gzip(), Craft::new().gzip()], ..parts.clone() };
-    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let parts = image(&TarBuilder::new().file("x", "x"));
+    let evil = image(&TarBuilder::new().file("../x", "x"));
+    let other =
+        ImageParts { layers: vec![TarBuilder::new().gzip(), TarBuilder::new().gzip()], ..parts.clone() };
+    let foreign = ImageParts::for_architecture("s390x", &[(base().bytes(), base().gzip())]);
     let whole = layout(&[("demo", &parts)]);
     let nested = serde_json::json!({"schemaVersion": 2, "manifests": [descriptor("x", b"{}")]}).to_string();
     for (what, archive, names, words) in [
         ("text", b"hello".repeat(200), vec![], "invalid tar header"),
         ("nothing", vec![], vec![], "neither index.json"),
-        ("an archive of other things", Craft::new().file("a", "b").bytes(), vec![], "neither index.json"),
+        (
+            "an archive of other things",
+            TarBuilder::new().file("a", "b").bytes(),
+            vec![],
+            "neither index.json",
+        ),
         ("truncated", whole[..whole.len() / 2].to_vec(), vec![], "truncated"),
         ("no name", layout(&[("", &parts)]), vec![], "has no name: specify one"),
         ("an invalid name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
@@ -129,22 +136,22 @@ fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
         ("missing layers", layout(&[("demo", &other)]), vec![], "the archive lacks blobs/sha256/"),
         ("wrong layers", saved("demo", &other), vec![], "the diff id of the layer's content is"),
         ("another platform", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
-        ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "'..' in a name"),
+        ("a name upwards", TarBuilder::new().file("../index.json", "{}").bytes(), vec![], "'..' in a name"),
         (
             "a link that escapes",
-            Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(),
+            TarBuilder::new().symlink("manifest.json", "../../etc/passwd").bytes(),
             vec![],
             "a link that leaves the archive",
         ),
         (
             "a missing manifest",
-            Craft::new().file("index.json", nested).bytes(),
+            TarBuilder::new().file("index.json", nested).bytes(),
             vec!["x".to_owned()],
             "the archive lacks blobs/sha256/",
         ),
         (
             "a device",
-            Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(),
+            TarBuilder::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(),
             vec![],
             "is not a file",
         ),
@@ -161,10 +168,10 @@ fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
 #[test]
 fn an_archive_with_an_excessive_compression_ratio_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
-    let settings = Settings { form: Some(Form::Plain), limits, ..Settings::default() };
+    let limits = ImageLimits { ratio: 100, ratio_from: 1 << 16, ..ImageLimits::default() };
+    let settings = Settings { layer_format: Some(LayerFormat::Plain), limits, ..Settings::default() };
     let store = Store::open(directory.path(), settings).unwrap();
-    let bomb = gzip(&Craft::new().file("zeros", vec![0; 8 << 20]).bytes());
+    let bomb = gzip(&TarBuilder::new().file("zeros", vec![0; 8 << 20]).bytes());
     let error = store.import(&*bomb, &[]).unwrap_err();
     assert!(error.message().contains("the ratio exceeds the maximum"), "{error}");
     assert_eq!(count(&store, "tmp"), 0);
@@ -174,7 +181,7 @@ fn an_archive_with_an_excessive_compression_ratio_is_rejected() {
 fn a_reused_name_refers_to_the_new_image_and_the_old_one_is_kept_by_id() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let (old, new) = (image(&Craft::new().file("x", "1")), image(&Craft::new().file("x", "2")));
+    let (old, new) = (image(&TarBuilder::new().file("x", "1")), image(&TarBuilder::new().file("x", "2")));
     store.import(&*layout(&[("demo", &old)]), &[]).unwrap();
     store.import(&*layout(&[("demo", &new)]), &[]).unwrap();
     assert_eq!(store.image("demo").unwrap().unwrap().id, new.id());
@@ -182,7 +189,7 @@ fn a_reused_name_refers_to_the_new_image_and_the_old_one_is_kept_by_id() {
     // Both share the directory of the base layer.
     assert_eq!(count(&store, "plain"), 3);
     let removed = store.remove(&old.id()).unwrap();
-    assert_eq!(removed, Removed { tags: vec![], image: Some(old.id()), freed: 1 });
+    assert_eq!(removed, RemovedImage { tags: vec![], image: Some(old.id()), freed: 1 });
     assert_eq!(count(&store, "plain"), 2);
     assert_eq!(fs::read(store.image("demo").unwrap().unwrap().layers[1].join("x")).unwrap(), b"2");
 }
@@ -191,25 +198,25 @@ fn a_reused_name_refers_to_the_new_image_and_the_old_one_is_kept_by_id() {
 fn an_image_is_removed_with_its_last_name() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     store.import(&*layout(&[("a", &parts)]), &["a".to_owned(), "b".to_owned()]).unwrap();
     let removed = store.remove("a:latest").unwrap();
     assert_eq!((removed.tags, removed.image), (vec!["docker.io/library/a:latest".to_owned()], None));
     assert_eq!(store.image("a").unwrap(), None);
     assert!(store.image("b").unwrap().is_some());
     assert_eq!(store.remove("b").unwrap().image, Some(parts.id()));
-    assert_eq!(store.remove("b").unwrap(), Removed::default());
+    assert_eq!(store.remove("b").unwrap(), RemovedImage::default());
     for place in ["plain", "tmp", "blobs/sha256"] {
         assert_eq!(count(&store, place), 0, "{place}");
     }
-    assert_eq!(store.usage().unwrap(), Usage::default());
+    assert_eq!(store.usage().unwrap(), DiskUsage::default());
 }
 
 #[test]
 fn an_image_in_use_by_a_container_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     store.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
     let container = directory.path().join("container");
     fs::create_dir(&container).unwrap();
@@ -231,7 +238,7 @@ fn an_image_in_use_by_a_container_is_kept() {
 fn the_remains_of_a_dead_process_are_removed_and_never_used() {
     let directory = tempfile::tempdir().unwrap();
     let first = store(directory.path());
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     let chain = Digest::of(&base().bytes());
     // As a killed process leaves them: in the middle of a layer, and between a layer and the index.
     let left = directory.path().join("tmp/0123456789abcdef");
@@ -241,17 +248,17 @@ fn the_remains_of_a_dead_process_are_removed_and_never_used() {
     fs::create_dir_all(unowned.join("fs")).unwrap();
     fs::write(directory.path().join("new"), "half an ind").unwrap();
     // A live process that has claimed a layer.
-    let intake = Intake::new(&first).unwrap();
-    assert!(!intake.present(&chain).unwrap());
+    let ingest = Ingest::new(&first).unwrap();
+    assert!(!ingest.claim_layer(&chain).unwrap());
     let claimed = directory.path().join("plain").join(chain.hex());
     fs::create_dir_all(claimed.join("fs")).unwrap();
 
     let second = store(directory.path());
     assert!(!left.exists() && !unowned.exists());
-    assert!(claimed.exists() && intake.scratch().path().exists());
+    assert!(claimed.exists() && ingest.temp_dir().path().exists());
     assert_eq!(second.list().unwrap(), []);
-    drop(intake);
-    second.collect().unwrap();
+    drop(ingest);
+    second.collect_garbage().unwrap();
     assert!(!claimed.exists());
     assert_eq!(count(&second, "tmp"), 0);
     second.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
@@ -262,7 +269,7 @@ fn the_remains_of_a_dead_process_are_removed_and_never_used() {
 #[test]
 fn an_incomplete_image_counts_as_missing_and_can_be_imported_again() {
     let directory = tempfile::tempdir().unwrap();
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     let archive = layout(&[("demo", &parts)]);
     let layer = store(directory.path()).import(&*archive, &[]).unwrap()[0].layers[1].clone();
     fs::remove_dir_all(layer.parent().unwrap()).unwrap();
@@ -275,7 +282,7 @@ fn an_incomplete_image_counts_as_missing_and_can_be_imported_again() {
 #[test]
 fn an_unreadable_index_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = || Settings { form: Some(Form::Plain), ..Settings::default() };
+    let settings = || Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() };
     for (json, words) in [("{", "remove the file"), (r#"{"version":9,"images":{}}"#, "use the newer program")]
     {
         fs::write(directory.path().join("index.json"), json).unwrap();
@@ -287,7 +294,8 @@ fn an_unreadable_index_is_reported_with_a_remedy() {
 #[test]
 fn several_processes_can_share_a_store() {
     let directory = tempfile::tempdir().unwrap();
-    let images: Vec<Parts> = (0..4).map(|n| image(&Craft::new().file("x", n.to_string()))).collect();
+    let images: Vec<ImageParts> =
+        (0..4).map(|n| image(&TarBuilder::new().file("x", n.to_string()))).collect();
     std::thread::scope(|scope| {
         for number in 0..8 {
             let (directory, images) = (&directory, &images);
@@ -318,24 +326,25 @@ fn several_processes_can_share_a_store() {
 fn the_entry_of_an_index_for_this_platform_is_imported() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let ours = image(&Craft::new().file("x", "ours"));
-    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let ours = image(&TarBuilder::new().file("x", "ours"));
+    let foreign = ImageParts::for_architecture("s390x", &[(base().bytes(), base().gzip())]);
     let kind = "application/vnd.oci.image.manifest.v1+json";
     let (mut near, mut far) = (descriptor(kind, &ours.manifest), descriptor(kind, &foreign.manifest));
-    near["platform"] = serde_json::json!({"os": "linux", "architecture": crate::image::craft::here()});
+    near["platform"] =
+        serde_json::json!({"os": "linux", "architecture": crate::image::testing::host_architecture()});
     far["platform"] = serde_json::json!({"os": "linux", "architecture": "s390x"});
     let inner = serde_json::json!({"schemaVersion": 2, "manifests": [far, near]}).to_string();
     let mut entry = descriptor("application/vnd.oci.image.index.v1+json", inner.as_bytes());
     entry["annotations"] = serde_json::json!({"io.containerd.image.name": "registry.test/demo:3",
         "org.opencontainers.image.ref.name": "3"});
     let outer = serde_json::json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
-    let mut craft = Craft::new().file("index.json", &outer);
+    let mut builder = TarBuilder::new().file("index.json", &outer);
     for (digest, blob) in ours.blobs().into_iter().chain([(Digest::of(inner.as_bytes()), inner.into_bytes())])
     {
-        craft = craft.file(&format!("blobs/sha256/{}", digest.hex()), blob);
+        builder = builder.file(&format!("blobs/sha256/{}", digest.hex()), blob);
     }
     // Content for other platforms may be missing.
-    store.import(&*craft.bytes(), &[]).unwrap();
+    store.import(&*builder.bytes(), &[]).unwrap();
     assert_eq!(store.image("registry.test/demo:3").unwrap().unwrap().id, ours.id());
 }
 
@@ -352,21 +361,21 @@ fn a_flat_tree_of_overlayfs_layers_is_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings::default();
     let store = Store::open(directory.path(), settings).unwrap();
-    assert_eq!(store.form(), Form::Overlay);
+    assert_eq!(store.layer_format(), LayerFormat::Overlay);
     flat_shows_the_merge(&store);
 }
 
 /// Three layers with whiteouts, opaque directories and replaced files.
-fn layered(store: &Arc<Store>) -> Stored {
-    let upper = Craft::new()
+fn layered(store: &Arc<Store>) -> StoredImage {
+    let upper = TarBuilder::new()
         .file("bin/.wh.old", "")
         .file("bin/new", "2")
         .file("etc/.wh..wh..opq", "")
         .file("etc/b", "2")
         .symlink("sh", "bin/run");
-    let top = Craft::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
+    let top = TarBuilder::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
     let layers = [base(), upper, top].map(|layer| (layer.bytes(), layer.gzip()));
-    store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0)
+    store.import(&*layout(&[("demo", &ImageParts::of(&layers))]), &[]).unwrap().remove(0)
 }
 
 /// Checks the merged view of [`layered`].
@@ -390,8 +399,8 @@ fn assert_merged(root: &Path) {
 
 fn flat_shows_the_merge(store: &Arc<Store>) {
     let stored = layered(store);
-    let flat = store.flat(&stored).unwrap();
-    assert_eq!(store.flat(&stored).unwrap(), flat);
+    let flat = store.flat_image(&stored).unwrap();
+    assert_eq!(store.flat_image(&stored).unwrap(), flat);
     assert_merged(&flat);
     store.remove("demo").unwrap();
     assert!(!flat.exists());
@@ -436,8 +445,8 @@ impl Drop for Mounted {
 fn a_full_disk_is_reported_and_nothing_is_kept() {
     let disk = Mounted::new("tmpfs", tempfile::tempdir().unwrap(), "size=8m,mode=0700");
     let store = Store::open(disk.path(), Settings::default()).unwrap();
-    let small = image(&Craft::new().file("x", "x"));
-    let large = Craft::new().file("large", vec![7; 16 << 20]);
+    let small = image(&TarBuilder::new().file("x", "x"));
+    let large = TarBuilder::new().file("large", vec![7; 16 << 20]);
     let large = image(&large);
     let free = || rustix::fs::statvfs(disk.path()).unwrap().f_bfree;
     let before = free();
@@ -456,8 +465,8 @@ fn a_full_disk_is_reported_and_nothing_is_kept() {
         .cycle()
         .take(12 << 20)
         .collect();
-    let noise = Craft::new().file("noise", noise);
-    let noise = Parts::of(&[(noise.bytes(), noise.bytes())]);
+    let noise = TarBuilder::new().file("noise", noise);
+    let noise = ImageParts::of(&[(noise.bytes(), noise.bytes())]);
     let error = store.import(&*layout(&[("noise", &noise)]), &[]).unwrap_err();
     assert_eq!(error.kind(), Kind::Exhausted, "{error}");
     assert_eq!(free(), before);

@@ -62,7 +62,7 @@ const NAME: usize = 16;
 
 /// A property of a packet to match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum Match {
     /// Input interface.
     In(String),
     /// Output interface.
@@ -76,7 +76,7 @@ pub(crate) enum Key {
     /// Destination port.
     Port(u16),
     /// The destination is an address of this host.
-    Local,
+    LocalBackend,
     /// The connection was changed by DNAT.
     Redirected,
 }
@@ -107,9 +107,9 @@ pub(crate) enum Expression {
     Drop,
 }
 
-// === impl Key ===
+// === impl Match ===
 
-impl Key {
+impl Match {
     /// Expressions that continue if the packet matches.
     pub(crate) fn is(&self) -> Vec<Expression> {
         self.steps(true)
@@ -123,8 +123,8 @@ impl Key {
     fn steps(&self, equal: bool) -> Vec<Expression> {
         let compare = |value: Vec<u8>| Expression::Compare { equal, value };
         match self {
-            Self::In(name) => vec![Expression::Meta(META_IIFNAME), compare(padded(name))],
-            Self::Out(name) => vec![Expression::Meta(META_OIFNAME), compare(padded(name))],
+            Self::In(name) => vec![Expression::Meta(META_IIFNAME), compare(padded_name(name))],
+            Self::Out(name) => vec![Expression::Meta(META_OIFNAME), compare(padded_name(name))],
             Self::Source(subnet) => in_subnet(12, *subnet, equal),
             Self::Destination(subnet) => in_subnet(16, *subnet, equal),
             Self::Protocol(number) => vec![Expression::Meta(META_L4PROTO), compare(vec![*number])],
@@ -132,7 +132,7 @@ impl Key {
                 Expression::Payload { base: BASE_TRANSPORT, offset: 2, length: 2 },
                 compare(port.to_be_bytes().to_vec()),
             ],
-            Self::Local => vec![Expression::FibType, compare(LOCAL.to_ne_bytes().to_vec())],
+            Self::LocalBackend => vec![Expression::FibType, compare(LOCAL.to_ne_bytes().to_vec())],
             Self::Redirected => vec![
                 Expression::ConnectionStatus,
                 Expression::Mask(STATUS_DNAT.to_ne_bytes().to_vec()),
@@ -153,7 +153,7 @@ fn in_subnet(offset: u32, subnet: Subnet, equal: bool) -> Vec<Expression> {
 }
 
 /// An interface name as the kernel compares it, with padding.
-fn padded(name: &str) -> Vec<u8> {
+fn padded_name(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(NAME, 0);
     bytes
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_comparison_has_the_bytes_of_the_packet() {
-        let steps = Key::Port(8080).is();
+        let steps = Match::Port(8080).is();
         assert_eq!(steps[0], Expression::Payload { base: BASE_TRANSPORT, offset: 2, length: 2 });
         assert_eq!(
             encoded(&steps[1]),
@@ -298,7 +298,7 @@ mod tests {
     fn a_subnet_is_compared_with_its_mask_and_a_single_address_without() {
         let subnet = Subnet::around(Ipv4Addr::new(10, 1, 2, 3), 24).unwrap();
         assert_eq!(
-            Key::Source(subnet).is_not(),
+            Match::Source(subnet).is_not(),
             [
                 Expression::Payload { base: BASE_NETWORK, offset: 12, length: 4 },
                 Expression::Mask(vec![255, 255, 255, 0]),
@@ -307,7 +307,7 @@ mod tests {
         );
         let address = Subnet::around(Ipv4Addr::new(10, 1, 2, 3), 32).unwrap();
         assert_eq!(
-            Key::Destination(address).is(),
+            Match::Destination(address).is(),
             [
                 Expression::Payload { base: BASE_NETWORK, offset: 16, length: 4 },
                 Expression::Compare { equal: true, value: vec![10, 1, 2, 3] },
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn an_interface_name_is_compared_with_padding() {
-        let steps = Key::Out("vk0".to_owned()).is();
+        let steps = Match::Out("vk0".to_owned()).is();
         let Expression::Compare { equal: true, value } = &steps[1] else { panic!("{steps:?}") };
         assert_eq!((value.len(), &value[..4]), (16, &b"vk0\0"[..]));
     }

@@ -107,4 +107,4 @@ pub(super) const BY_CAPABILITY: &[(&str, &[&str])] = &[
 ];
 
 /// Execution domains that grant nothing: Linux, 32 bits, and the query of the current one.
-pub(super) const PERSONAS: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
+pub(super) const PERSONALITIES: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
