@@ -114,7 +114,7 @@ impl Factory for LocalFactory {
     }
 
     fn description(&self) -> &'static str {
-        "containers on this machine, with no daemon and nothing installed"
+        "containers on this host, without a daemon or an installed runtime"
     }
 
     fn abilities(&self) -> Abilities {

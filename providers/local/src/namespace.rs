@@ -14,19 +14,23 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, setns, unshare},
-    sys::statfs::{NSFS_MAGIC, statfs},
+use rustix::{
+    fs::{StatFs, fstatfs, statfs},
+    io::Errno,
+    mount::{UnmountFlags, mount_bind, unmount},
+    system::sethostname,
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
 pub use self::port_forward::connect;
-use crate::network::link::{LOOPBACK, RouteSocket};
+use crate::{
+    network::link::{LOOPBACK, RouteSocket},
+    sys,
+};
 
 /// The kinds of namespace that a sandbox can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +74,19 @@ impl Kind {
         dir.join(self.file())
     }
 
-    fn flag(self) -> CloneFlags {
+    fn unshare_flag(self) -> UnshareFlags {
         match self {
-            Self::Net => CloneFlags::CLONE_NEWNET,
-            Self::Ipc => CloneFlags::CLONE_NEWIPC,
-            Self::Uts => CloneFlags::CLONE_NEWUTS,
+            Self::Net => UnshareFlags::NEWNET,
+            Self::Ipc => UnshareFlags::NEWIPC,
+            Self::Uts => UnshareFlags::NEWUTS,
+        }
+    }
+
+    fn link_type(self) -> LinkNameSpaceType {
+        match self {
+            Self::Net => LinkNameSpaceType::Network,
+            Self::Ipc => LinkNameSpaceType::InterProcessCommunication,
+            Self::Uts => LinkNameSpaceType::HostNameAndNISDomainName,
         }
     }
 }
@@ -133,7 +145,7 @@ pub async fn set_sysctls(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::
 
 /// Whether a namespace of this kind is mounted in the directory. After a reboot only the file is left.
 pub fn is_pinned(dir: &Path, kind: Kind) -> bool {
-    statfs(&kind.path(dir)).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
+    statfs(&kind.path(dir)).is_ok_and(|found| is_nsfs(&found))
 }
 
 /// Unmounts the namespaces. The kernel removes a namespace, with its interfaces, when its last process is gone.
@@ -163,7 +175,7 @@ pub async fn run_inside<T: Send + 'static>(
 /// Blocking version of [`run_inside`].
 pub(crate) fn run_inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::run_blocking("a network namespace", || {
-        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(work())
     })
 }
@@ -173,30 +185,34 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let wrong =
         |error: io::Error| io::Error::new(error.kind(), format!("namespace {}: {error}", path.display()));
     let file = File::open(path).map_err(wrong)?;
-    let found = nix::sys::statfs::fstatfs(&file).map_err(|errno| wrong(errno.into()))?;
-    if found.filesystem_type() != NSFS_MAGIC {
+    let found = fstatfs(&file).map_err(|errno| wrong(errno.into()))?;
+    if !is_nsfs(&found) {
         let why = "no namespace is mounted here: the host was rebooted, or it was unmounted";
         return Err(wrong(io::Error::new(io::ErrorKind::NotFound, why)));
     }
     Ok(file)
 }
 
+/// Whether a file is on the filesystem of namespaces.
+fn is_nsfs(found: &StatFs) -> bool {
+    const NSFS_MAGIC: i128 = 0x6e73_6673;
+    i128::from(found.f_type) == NSFS_MAGIC
+}
+
 /// Moves this thread, which must end soon after, into a namespace.
 fn enter(path: &Path, kind: Kind) -> io::Result<()> {
-    setns(open(path)?, kind.flag()).map_err(|errno| {
-        io::Error::new(
-            io::Error::from(errno).kind(),
-            format!("enter namespace {}: {}", path.display(), errno.desc()),
-        )
+    move_into_link_name_space(open(path)?.as_fd(), Some(kind.link_type())).map_err(|errno| {
+        let error = io::Error::from(errno);
+        io::Error::new(error.kind(), format!("enter namespace {}: {error}", path.display()))
     })
 }
 
 /// Creates and mounts the namespaces, on a thread that ends afterwards.
 fn make(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
     let doing = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
-    let flags = pin.kinds().map(Kind::flag).collect();
-    unshare(flags).map_err(|errno| {
-        let hint = if errno == Errno::EPERM { " (needs CAP_SYS_ADMIN)" } else { "" };
+    let flags = pin.kinds().map(Kind::unshare_flag).collect();
+    sys::process::unshare(flags).map_err(|errno| {
+        let hint = if errno == Errno::PERM { " (needs CAP_SYS_ADMIN)" } else { "" };
         doing(&format!("create namespaces{hint}"), errno.into())
     })?;
     if pin.network {
@@ -205,7 +221,7 @@ fn make(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
             .map_err(|error| doing("set interface lo up", error))?;
     }
     if let Some(hostname) = &pin.hostname {
-        nix::unistd::sethostname(hostname)
+        sethostname(hostname.as_bytes())
             .map_err(|errno| doing(&format!("set the host name {hostname:?}"), errno.into()))?;
         // A new namespace starts with the host's domain name.
         fs::write("/proc/sys/kernel/domainname", "\n")
@@ -222,7 +238,7 @@ fn make(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
             .and_then(|mut file| file.flush())
             .map_err(|error| doing(&format!("create {}", path.display()), error))?;
         let source = format!("/proc/thread-self/ns/{}", kind.file());
-        mount(Some(source.as_str()), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        mount_bind(source.as_str(), &path)
             .map_err(|errno| doing(&format!("mount {source} on {}", path.display()), errno.into()))?;
     }
     Ok(())
@@ -233,13 +249,14 @@ fn remove(dir: &Path) -> io::Result<()> {
         let path = kind.path(dir);
         // Mounts may be stacked.
         while is_pinned(dir, kind) {
-            match umount2(&path, MntFlags::MNT_DETACH) {
+            match unmount(&path, UnmountFlags::DETACH) {
                 Ok(()) => {}
                 // Somebody else has unmounted it.
-                Err(Errno::EINVAL | Errno::ENOENT) => break,
+                Err(Errno::INVAL | Errno::NOENT) => break,
                 Err(errno) => {
-                    let text = format!("unmount {}: {}", path.display(), errno.desc());
-                    return Err(io::Error::new(io::Error::from(errno).kind(), text));
+                    let error = io::Error::from(errno);
+                    let text = format!("unmount {}: {error}", path.display());
+                    return Err(io::Error::new(error.kind(), text));
                 }
             }
         }

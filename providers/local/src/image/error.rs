@@ -77,11 +77,7 @@ impl Error {
             }
             _ => Kind::Internal,
         };
-        let said = match (error.kind(), code) {
-            (io::ErrorKind::StorageFull, Some(_)) => "no space left on device".to_owned(),
-            (io::ErrorKind::QuotaExceeded, Some(_)) => "disk quota exceeded".to_owned(),
-            _ => error.to_string(),
-        };
+        let said = crate::backend::go_error_text(&error);
         match error.downcast::<Self>() {
             Ok(ours) => ours,
             Err(_) => Self::new(kind, format!("{operation}: {said}")),

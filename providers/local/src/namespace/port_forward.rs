@@ -6,10 +6,11 @@ use std::{
     path::Path,
 };
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::run_inside;
+use crate::backend::go_error_text;
 
 /// Connects to a port of the sandbox, as `kubectl port-forward` does: to 127.0.0.1, then to ::1. Without a namespace,
 /// in the host's network.
@@ -18,9 +19,9 @@ use super::run_inside;
 pub async fn connect(sandbox: &str, netns: Option<&Path>, port: u16) -> io::Result<TcpStream> {
     let sockets = match netns {
         Some(netns) => {
-            run_inside(netns, || (new_socket(AddressFamily::Inet), new_socket(AddressFamily::Inet6))).await
+            run_inside(netns, || (new_socket(AddressFamily::INET), new_socket(AddressFamily::INET6))).await
         }
-        None => Ok((new_socket(AddressFamily::Inet), new_socket(AddressFamily::Inet6))),
+        None => Ok((new_socket(AddressFamily::INET), new_socket(AddressFamily::INET6))),
     };
     // containerd's text, which users know from `kubectl port-forward`.
     let place = netns.map_or_else(|| "host".to_owned(), |netns| netns.display().to_string());
@@ -37,29 +38,18 @@ pub async fn connect(sandbox: &str, netns: Option<&Path>, port: u16) -> io::Resu
         Err(error) => error,
     };
     let why = format!(
-        "failed to connect to localhost:{port} inside namespace {sandbox:?}, IPv4: dial tcp4 127.0.0.1:{port}: {} IPv6 dial tcp6 [::1]:{port}: {} ",
-        go_connect_error(&first),
-        go_connect_error(&second)
+        "failed to connect to localhost:{port} inside namespace {sandbox:?}, IPv4: dial tcp4 127.0.0.1:{port}: connect: {} IPv6 dial tcp6 [::1]:{port}: connect: {} ",
+        go_error_text(&first),
+        go_error_text(&second)
     );
     Err(failed(first.kind(), why))
 }
 
 fn new_socket(family: AddressFamily) -> io::Result<StdStream> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    Ok(StdStream::from(socket(family, SockType::Stream, flags, None)?))
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(StdStream::from(socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
 async fn dial(socket: io::Result<StdStream>, address: SocketAddr) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket?).connect(address).await
-}
-
-/// The text of Go for a failed connect.
-fn go_connect_error(error: &io::Error) -> String {
-    let why = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "cannot assign requested address".to_owned(),
-        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("connect: {why}")
 }

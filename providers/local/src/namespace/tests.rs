@@ -10,7 +10,7 @@ fn forbid_threads() {
         "syscalls": [{
             "names": ["clone", "clone3", "fork", "vfork"],
             "action": "SCMP_ACT_ERRNO",
-            "errnoRet": Errno::EAGAIN as i32,
+            "errnoRet": Errno::AGAIN.raw_os_error(),
         }],
     });
     let filter: LinuxSeccomp = serde_json::from_value(filter).unwrap();

@@ -10,8 +10,11 @@ use std::{
 };
 
 use aws_lc_rs::digest;
-use nix::fcntl::{Flock, FlockArg};
 use parking_lot::Mutex;
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -234,15 +237,15 @@ fn mtu(socket: &RouteSocket) -> std::io::Result<u32> {
 }
 
 /// Waits until no other node of this host is choosing a subnet. The lock is on the network namespace itself.
-fn lock_namespace() -> Result<Flock<File>, Error> {
+fn lock_namespace() -> Result<File, Error> {
     const PLACE: &str = "/proc/thread-self/ns/net";
     let failed = |source| Error::File { doing: "lock", path: PLACE.into(), source };
-    let mut file = File::open(PLACE).map_err(failed)?;
+    let file = File::open(PLACE).map_err(failed)?;
     for _ in 0..LOCK_ATTEMPTS {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((back, nix::errno::Errno::EWOULDBLOCK)) => file = back,
-            Err((_, errno)) => return Err(failed(errno.into())),
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(failed(errno.into())),
         }
         thread::sleep(LOCK_POLL);
     }

@@ -7,7 +7,7 @@
 use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::netlink::{self, NetlinkMessage, NetlinkReply, NetlinkSocket};
 
@@ -45,7 +45,7 @@ pub(crate) fn flush_udp(ports: &[u16]) -> io::Result<()> {
             }
         });
         match socket.call(message) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
             other => other?,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::Subnet;
 
@@ -83,9 +83,9 @@ impl Error {
 
 /// A hint for an error of the kernel.
 fn hint(error: &io::Error) -> &'static str {
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EPERM | Errno::EACCES) => " (needs CAP_NET_ADMIN: run as root)",
-        Some(Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => " (needs CAP_NET_ADMIN: run as root)",
+        Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {
             " (not supported by this kernel: load or build the module)"
         }
         _ => "",

@@ -9,7 +9,7 @@ use std::{
 };
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::{
     Subnet,
@@ -131,7 +131,7 @@ impl RouteSocket {
         });
         match self.0.request(message) {
             Ok(replies) => Ok(replies.iter().find_map(link)),
-            Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -209,7 +209,7 @@ impl RouteSocket {
 
     /// Removes a link; it may be gone already.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
-        ignore(self.0.call(NetlinkMessage::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::ENODEV)
+        ignore(self.0.call(NetlinkMessage::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::NODEV)
     }
 
     /// The IPv4 addresses of the host, or of one link.
@@ -231,7 +231,7 @@ impl RouteSocket {
         let message = NetlinkMessage::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header).with(|a| {
             a.bytes(IFA_LOCAL, &address.octets()).bytes(IFA_ADDRESS, &address.octets());
         });
-        ignore(self.0.call(message), Errno::EEXIST)
+        ignore(self.0.call(message), Errno::EXIST)
     }
 
     /// The IPv4 routes of all tables, without default routes.
@@ -250,7 +250,7 @@ impl RouteSocket {
         let message = NetlinkMessage::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).with(|a| {
             a.bytes(RTA_GATEWAY, &gateway.octets()).native(RTA_OUT, index);
         });
-        ignore(self.0.call(message), Errno::EEXIST)
+        ignore(self.0.call(message), Errno::EXIST)
     }
 
     fn route_list(&self) -> io::Result<Vec<(Option<KnownSubnet>, Option<u32>)>> {
@@ -274,7 +274,7 @@ fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
 
 fn ignore(result: io::Result<()>, errno: Errno) -> io::Result<()> {
     match result {
-        Err(error) if error.raw_os_error() == Some(errno as i32) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(errno.raw_os_error()) => Ok(()),
         other => other,
     }
 }

@@ -256,11 +256,7 @@ impl NetlinkSocket {
     /// Makes the send buffer large enough for a message of this length.
     fn reserve_send_buffer(&self, length: usize) -> io::Result<()> {
         // The kernel doubles the value for its own bookkeeping.
-        nix::sys::socket::setsockopt(
-            &self.0,
-            nix::sys::socket::sockopt::SndBufForce,
-            &(length.max(65_536) * 2),
-        )?;
+        rustix::net::sockopt::set_socket_send_buffer_size_force(&self.0, length.max(65_536) * 2)?;
         Ok(())
     }
 
@@ -316,8 +312,8 @@ mod tests {
             attributes.as_slice(),
             [
                 7, 0, 3, 0, b'l', b'o', 0, 0, // "lo" and its NUL: 4 + 3, padded to 8
-                8, 0, 4, 0, 0xdc, 5, 0, 0, // 1500 in the machine's order
-                8, 0, 2, 0, 0, 0, 0, 1, // 1 in the network's order
+                8, 0, 4, 0, 0xdc, 5, 0, 0, // 1500 in native byte order
+                8, 0, 2, 0, 0, 0, 0, 1, // 1 in network byte order
                 12, 0, 18, 0x80, 5, 0, 1, 0, 7, 0, 0, 0, // nested: the inner padding counts
             ]
         );
@@ -360,6 +356,6 @@ mod tests {
         let mut header = [0; 16];
         header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
         let error = socket.request(NetlinkMessage::new(18, 0, &header)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENODEV as i32));
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
     }
 }

@@ -5,7 +5,7 @@ mod expression;
 use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 pub(crate) use self::expression::{Expression, Match};
 use super::netlink::{self, APPEND, CREATE, NetlinkMessage, NetlinkSocket};
@@ -73,18 +73,11 @@ pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
 /// Removes a table; it may not exist.
 pub(crate) fn remove(table: &str) -> io::Result<()> {
     let socket = match NetlinkSocket::open(NETLINK_NETFILTER) {
-        Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::PROTONOSUPPORT.raw_os_error()) => return Ok(()),
         other => other?,
     };
     match socket.send_batch(&batch(vec![table_message(DELETE_TABLE, 0, table)])) {
-        Err(error)
-            if matches!(
-                error.raw_os_error().map(Errno::from_raw),
-                Some(Errno::ENOENT | Errno::EOPNOTSUPP)
-            ) =>
-        {
-            Ok(())
-        }
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::OPNOTSUPP)) => Ok(()),
         other => other,
     }
 }

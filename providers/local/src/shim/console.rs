@@ -8,10 +8,9 @@ use std::{
     },
 };
 
-use nix::unistd::setsid;
 use rustix::{
     fs::{Gid, Uid, fchown},
-    process::ioctl_tiocsctty,
+    process::{ioctl_tiocsctty, setsid},
     pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt},
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };

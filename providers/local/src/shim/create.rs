@@ -36,7 +36,7 @@ use super::{
     protocol::{self, HelperReport, HelperRequest},
     state::{self, StateFile},
 };
-use crate::{files, isolation::Isolation, procfs, sys};
+use crate::{backend::go_error_text, files, isolation::Isolation, procfs, sys};
 
 pub(super) const LAUNCH: &str = "launch.json";
 pub(super) const BUNDLE: &str = "config.json";
@@ -90,11 +90,7 @@ pub(super) fn process(order: &HelperRequest, launch: &ShimLaunch, report: &Owned
     let argv = order.command.as_ref().unwrap_or(argv);
     let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
     env::set_current_dir(cwd).map_err(|error| {
-        format!(
-            "chdir to cwd (\"{}\") set in config.json failed: {}",
-            cwd.display(),
-            executor::lower_case_error(&error)
-        )
+        format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), go_error_text(&error))
     })?;
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);

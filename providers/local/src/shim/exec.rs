@@ -13,7 +13,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, OwnedFd},
     process::{Command, ExitCode},
 };
 
@@ -23,16 +23,15 @@ use libcontainer::{
     seccomp,
     syscall::{Syscall, syscall::SyscallType},
 };
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::stat::{Mode, umask},
-    unistd::{Gid, Uid, setgroups, setresgid, setresuid},
-};
 use rustix::{
+    fs::{Gid, Mode, Uid},
     io::{read, retry_on_intr, write},
     pipe::{PipeFlags, pipe_with},
-    process::{DumpableBehavior, set_dumpable_behavior},
-    thread::{set_keep_capabilities, set_no_new_privs},
+    process::{DumpableBehavior, set_dumpable_behavior, umask},
+    thread::{
+        LinkNameSpaceType, move_into_link_name_space, set_keep_capabilities, set_no_new_privs,
+        set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    },
 };
 
 use super::{
@@ -42,7 +41,7 @@ use super::{
     executor,
     protocol::{HelperReport, HelperRequest},
 };
-use crate::{cgroup::HostCgroups, isolation::Isolation, sys};
+use crate::{backend::go_error_text, cgroup::HostCgroups, isolation::Isolation, sys};
 
 /// Entry point of `exec`.
 pub(super) fn run() -> ExitCode {
@@ -67,10 +66,12 @@ fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("hide from the container"))?;
     // The PID namespace comes last: once the container's processes see this process, it no longer has the host's files.
     for (namespace, kind) in &namespaces.rest {
-        setns(namespace, *kind).map_err(failed("join the container's namespaces"))?;
+        move_into_link_name_space(namespace.as_fd(), Some(*kind))
+            .map_err(failed("join the container's namespaces"))?;
     }
     if let Some(pid) = &namespaces.pid {
-        setns(pid, CloneFlags::CLONE_NEWPID).map_err(failed("join the container's PID namespace"))?;
+        move_into_link_name_space(pid.as_fd(), Some(LinkNameSpaceType::ProcessID))
+            .map_err(failed("join the container's PID namespace"))?;
     }
     drop(namespaces);
     let (ready_read, mut ready_write) = pipe_with(PipeFlags::CLOEXEC)
@@ -107,7 +108,7 @@ fn enter(
     for limit in process.rlimits().iter().flatten() {
         kernel.set_rlimit(limit).map_err(|error| format!("set a resource limit: {error}"))?;
     }
-    umask(Mode::from_bits_truncate(user.umask().unwrap_or(0o022)));
+    umask(Mode::from_raw_mode(user.umask().unwrap_or(0o022)));
     if let Some(profile) = process.apparmor_profile() {
         apparmor::apply_profile(profile).map_err(|error| format!("apply AppArmor profile: {error}"))?;
     }
@@ -121,10 +122,7 @@ fn enter(
     if !there {
         env::set_current_dir(process.cwd()).map_err(|error| {
             let cwd = process.cwd().display();
-            format!(
-                "chdir to cwd (\"{cwd}\") set in config.json failed: {}",
-                executor::lower_case_error(&error)
-            )
+            format!("chdir to cwd (\"{cwd}\") set in config.json failed: {}", go_error_text(&error))
         })?;
     }
     kernel.close_range(0).map_err(|error| format!("close descriptors: {error}"))?;
@@ -156,9 +154,9 @@ fn become_user(process: &Process) -> Result<(), String> {
     let (uid, gid) = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
     let groups: Vec<Gid> = user.additional_gids().iter().flatten().map(|gid| Gid::from_raw(*gid)).collect();
     set_keep_capabilities(true).map_err(failed("keep capabilities"))?;
-    setgroups(&groups).map_err(failed("set groups"))?;
-    setresgid(gid, gid, gid).map_err(failed("set group"))?;
-    setresuid(uid, uid, uid).map_err(failed("set user"))?;
+    set_thread_groups(&groups).map_err(failed("set groups"))?;
+    set_thread_res_gid(gid, gid, gid).map_err(failed("set group"))?;
+    set_thread_res_uid(uid, uid, uid).map_err(failed("set user"))?;
     set_keep_capabilities(false).map_err(failed("reset the keep-capabilities flag"))
 }
 
@@ -191,7 +189,7 @@ fn failed<E: std::fmt::Display>(doing: &str) -> impl Fn(E) -> String {
 struct Namespaces {
     pid: Option<File>,
     /// In the order of joining: the mount namespace is last, because the others are opened through `/proc`.
-    rest: Vec<(File, CloneFlags)>,
+    rest: Vec<(File, LinkNameSpaceType)>,
 }
 
 impl Namespaces {
@@ -204,11 +202,11 @@ impl Namespaces {
             File::open(theirs).map(Some)
         };
         let kinds = [
-            ("ipc", CloneFlags::CLONE_NEWIPC),
-            ("uts", CloneFlags::CLONE_NEWUTS),
-            ("net", CloneFlags::CLONE_NEWNET),
-            ("cgroup", CloneFlags::CLONE_NEWCGROUP),
-            ("mnt", CloneFlags::CLONE_NEWNS),
+            ("ipc", LinkNameSpaceType::InterProcessCommunication),
+            ("uts", LinkNameSpaceType::HostNameAndNISDomainName),
+            ("net", LinkNameSpaceType::Network),
+            ("cgroup", LinkNameSpaceType::ControlGroup),
+            ("mnt", LinkNameSpaceType::Mount),
         ];
         let mut rest = Vec::new();
         for (name, kind) in kinds {

@@ -23,6 +23,7 @@ use super::{
     print_error,
     protocol::{self, HelperReport},
 };
+use crate::backend::go_error_text;
 
 /// PATH if none is set.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -65,7 +66,7 @@ fn program_and_path(spec: &Spec) -> (Vec<String>, String) {
 /// Executes the program. If the kernel refuses, the reason goes to the program's stderr, as with runc.
 pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
     let error = command.arg0(&args[0]).args(&args[1..]).exec();
-    print_error(format_args!("exec {}: {}", program.display(), lower_case_error(&error)));
+    print_error(format_args!("exec {}: {}", program.display(), go_error_text(&error)));
     std::process::exit(EXEC_FAILED)
 }
 
@@ -86,8 +87,8 @@ pub(super) fn lookup(args: &[String], path: &str) -> Result<PathBuf, String> {
 }
 
 fn executable(file: &Path) -> Result<(), String> {
-    let found = fs::metadata(file)
-        .map_err(|error| format!("stat {}: {}", file.display(), lower_case_error(&error)))?;
+    let found =
+        fs::metadata(file).map_err(|error| format!("stat {}: {}", file.display(), go_error_text(&error)))?;
     if found.is_dir() {
         return Err("is a directory".to_owned());
     }
@@ -95,13 +96,6 @@ fn executable(file: &Path) -> Result<(), String> {
         return Err("permission denied".to_owned());
     }
     Ok(())
-}
-
-/// The kernel's error text alone, in lower case.
-pub(super) fn lower_case_error(error: &io::Error) -> String {
-    error
-        .raw_os_error()
-        .map_or_else(|| error.to_string(), |code| nix::errno::Errno::from_raw(code).desc().to_lowercase())
 }
 
 /// Adds `HOME` from the container's `/etc/passwd`, unless it is set.

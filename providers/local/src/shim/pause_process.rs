@@ -4,21 +4,21 @@
 use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader, Write as _},
-    os::unix::process::CommandExt as _,
+    os::{fd::AsFd as _, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::{self, ExitCode, Stdio},
 };
 
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, setns, unshare},
-    sys::signal::{SigSet, Signal},
-    unistd::{Gid, Uid, chdir, pivot_root, setgroups, setresgid, setresuid, setsid},
-};
+use nix::sys::signal::{SigSet, Signal};
 use rustix::{
-    process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, wait},
+    fs::{Gid, Uid},
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount},
+    process::{DumpableBehavior, WaitOptions, chdir, pivot_root, set_dumpable_behavior, setsid, wait},
     stdio::{dup2_stderr, dup2_stdout},
-    thread::set_no_new_privs,
+    thread::{
+        UnshareFlags, move_into_link_name_space, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+        set_thread_res_uid,
+    },
 };
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -73,9 +73,9 @@ pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
         for namespace in join {
             let file = File::open(namespace)
                 .map_err(|error| io::Error::new(error.kind(), format!("open {namespace}: {error}")))?;
-            setns(file, CloneFlags::empty())?;
+            move_into_link_name_space(file.as_fd(), None)?;
         }
-        unshare(CloneFlags::CLONE_NEWPID)?;
+        sys::process::unshare(UnshareFlags::NEWPID)?;
         let mut child = process::Command::new(&program.path)
             .arg0("pause")
             .args(&program.args)
@@ -145,21 +145,20 @@ pub(super) fn run_init(dir: &Path) -> ExitCode {
 
 /// Gives up the host's files and all privileges: the pod's containers see this process.
 fn drop_privileges(dir: &Path) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some("size=4k,mode=755"))?;
+    sys::process::unshare(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", dir, "tmpfs", flags, c"size=4k,mode=755")?;
     chdir(dir)?;
     pivot_root(".", ".")?;
-    umount2(".", MntFlags::MNT_DETACH)?;
+    unmount(".", UnmountFlags::DETACH)?;
     chdir("/")?;
-    mount(none, "/", none, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | flags, none)?;
+    mount_remount("/", MountFlags::RDONLY | flags, "")?;
     set_no_new_privs(true)?;
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    setgroups(&[])?;
-    setresgid(gid, gid, gid)?;
-    setresuid(uid, uid, uid)?;
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
 }

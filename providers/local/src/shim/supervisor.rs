@@ -21,15 +21,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use nix::{
-    sys::{
-        signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
-        stat::{Mode, umask},
-    },
-    unistd::setsid,
+use nix::sys::{
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
 };
-use rustix::process::{getpid, set_child_subreaper};
+use rustix::{
+    fs::Mode,
+    process::{getpid, set_child_subreaper, setsid, umask},
+};
 use tokio::time::Instant;
 use vk_supervisor::Clock;
 
@@ -78,7 +77,7 @@ fn initialize(dir: &Path) -> io::Result<Option<(File, ShimLaunch)>> {
     sys::fd::close_inherited()?;
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    umask(Mode::from_bits_truncate(0o022));
+    umask(Mode::from_raw_mode(0o022));
     env::set_current_dir(dir)?;
     let here = Path::new(".");
     let Some(lock) = state::lock(here)? else { return Ok(None) };

@@ -88,8 +88,8 @@ fn cgroups(input: &SpecInput<'_>) -> Vec<Value> {
 /// The files that a pod provides to its containers, unless a mount replaces them.
 fn pod_files(input: &SpecInput<'_>) -> Vec<Value> {
     let paths = input.paths;
-    let machines = input.container.security.namespaces.ipc == Share::Node;
-    let shm = if machines { Some(Path::new("/dev/shm")) } else { paths.shm.as_deref() };
+    let host_ipc = input.container.security.namespaces.ipc == Share::Node;
+    let shm = if host_ipc { Some(Path::new("/dev/shm")) } else { paths.shm.as_deref() };
     let read_only = input.container.security.read_only_root;
     let files = [("/etc/hostname", &paths.hostname), ("/etc/resolv.conf", &paths.resolv_conf)];
     let files = files.into_iter().filter_map(|(path, place)| Some((path, place.as_deref()?)));

@@ -64,3 +64,10 @@ pub fn limit_malloc_arenas() {
         let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, heaps) };
     }
 }
+
+/// Moves this thread into new namespaces.
+pub fn unshare(namespaces: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
+    let namespaces = namespaces - rustix::thread::UnshareFlags::FILES;
+    // SAFETY: the table of file descriptors stays shared.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }
+}

@@ -87,9 +87,7 @@ impl Inner {
         let stop_signal = match spec::stop_signal(&config, image_config) {
             None => signal::TERM,
             Some(name) => signal::parse(&name).ok_or_else(|| {
-                Error::invalid(format!(
-                    "failed to parse stop signal {name:?}: no such signal on this machine"
-                ))
+                Error::invalid(format!("failed to parse stop signal {name:?}: no such signal on this host"))
             })?,
         };
         let (image, image_ref, image_id, mut images) = image_names(&config, stored.as_ref());

@@ -424,8 +424,9 @@ struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     fn new(kind: &str, directory: tempfile::TempDir, options: &str) -> Self {
-        let flags = nix::mount::MsFlags::empty();
-        nix::mount::mount(Some(kind), directory.path(), Some(kind), flags, Some(options)).unwrap();
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount(kind, directory.path(), kind, flags, options.as_c_str()).unwrap();
         Self(directory)
     }
 
@@ -436,7 +437,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH);
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 

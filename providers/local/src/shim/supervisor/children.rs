@@ -2,13 +2,9 @@
 
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 
-use nix::{
-    sys::signal::{self, Signal},
-    unistd::Pid,
-};
 use rustix::{
     io::Errno,
-    process::{WaitOptions, wait},
+    process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait},
 };
 use tokio::time::Instant;
 
@@ -120,8 +116,8 @@ fn children_of_this_process() -> Vec<i32> {
 
 /// Kills one process.
 pub(super) fn kill(process: i32) {
-    if process > 0 {
-        let _ = signal::kill(Pid::from_raw(process), Signal::SIGKILL);
+    if let Some(pid) = (process > 0).then(|| Pid::from_raw(process)).flatten() {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
@@ -130,7 +126,9 @@ pub(super) fn kill_session(leader: i32) {
     if leader <= 1 {
         return;
     }
-    let _ = signal::killpg(Pid::from_raw(leader), Signal::SIGKILL);
+    if let Some(pid) = Pid::from_raw(leader) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
     procfs::session_members(leader).into_iter().for_each(kill);
     kill(leader);
 }

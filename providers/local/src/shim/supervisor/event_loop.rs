@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use nix::libc;
 use rand::RngExt as _;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::time::Instant;
@@ -69,7 +68,9 @@ impl ContainerSupervisor {
         for client in self.clients.drain(..) {
             match client.state {
                 ConnectionState::Attached { .. } => client.send(&ShimReply::Ended(code)),
-                ConnectionState::Running { .. } => client.send(&ShimReply::Ended(128 + libc::SIGKILL)),
+                ConnectionState::Running { .. } => {
+                    client.send(&ShimReply::Ended(128 + rustix::process::Signal::KILL.as_raw()))
+                }
                 ConnectionState::Starting { .. } => {
                     client.send(&ShimReply::Failed("the container has ended".to_owned()))
                 }
@@ -222,7 +223,7 @@ impl ContainerSupervisor {
         match sys::process::signal(self.pid, number) {
             Ok(()) => Ok(()),
             // It has exited and was not reaped yet.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(()),
             Err(error) => Err(format!("signal {number}: {error}")),
         }
     }
