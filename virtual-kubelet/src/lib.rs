@@ -56,8 +56,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
         return vk_provider_local::shim::main();
     }
     #[cfg(feature = "local")]
-    vk_provider_local::sys::memory::few_heaps();
-    // The TLS implementation of the process. An error means that the caller has installed one already.
+    vk_provider_local::sys::process::limit_malloc_arenas();
+    // One TLS implementation for the process. An error only says that the caller has chosen one already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -1,36 +1,34 @@
-//! Sandboxes and containers as the engine wants them, on this machine and with no daemon.
+//! The backend of the pod engine on this host: sandboxes and containers without a daemon.
 //!
-//! Everything that must be known after a restart is on disk, below `local/` in the node's directory:
+//! All state that must survive a restart is on disk, in `local/` below the node's directory:
 //!
 //! ```text
 //! sandboxes/ID/   draft.json, record.json, stopped, net ipc uts (mounted namespaces), shm/, resolv.conf, hostname
-//! containers/ID/  record.json, config.json, rootfs/ upper/ work/ images/N/, and what the shim keeps there
-//! events.sock     where shims say that something happened
+//! containers/ID/  record.json, config.json, rootfs/ upper/ work/ images/N/, and the shim's files
+//! events.sock     shims send the UID of a pod here when one of its containers changes
 //! ```
 //!
-//! A record is written once, when the thing is whole. What has none was being made when we were killed, and is removed at the
-//! next start. Nothing outside of this directory is ever removed, but the cgroups that a record or draft names.
+//! A record is written last, once the sandbox or container is complete. A directory without a record was being created
+//! when this process was killed; the next start removes it. Only this directory and the cgroups named by a record or
+//! draft are ever removed.
 //!
-//! Work that changes something runs to its end even where the caller gives up: half a sandbox helps nobody.
+//! An operation that changes state runs to completion even if its caller gives up, so that no sandbox is left half
+//! made.
 
 mod container;
+mod container_backend;
+mod container_store;
+pub(crate) mod error;
 mod events;
-pub(crate) mod fault;
-mod files;
-mod leftover;
-mod meter;
-mod plain;
+mod process;
 mod record;
-mod registry;
+mod recovery;
 mod rootfs;
 mod sandbox;
-mod serve;
 mod signal;
+mod usage;
 
-use std::{
-    collections::BTreeMap, future::Future, io, net::IpAddr, os::unix::fs::DirBuilderExt, path::PathBuf,
-    sync::Arc, time::Duration,
-};
+use std::{collections::BTreeMap, future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -42,59 +40,62 @@ use tokio::{
 use vk_provider::{Error, Result};
 use vk_supervisor::Clock;
 
-use self::{leftover::boot_id, registry::Registry};
-use crate::{cgroup::Cgroups, image::Store, level::Level, network::Network, shim::Program, spec::Machine};
+use self::{container_store::ContainerStore, recovery::boot_id};
+use crate::{
+    cgroup::HostCgroups, files, image::Store, isolation::Isolation, network::Network, shim::Program,
+    spec::HostFeatures,
+};
 
-/// How long a call may take, unless it says otherwise: as long as a kubelet waits.
+/// Default time limit of a call, as in the kubelet.
 const CALL_LIMIT: Duration = Duration::from_mins(2);
 
-/// How long the supervisors of containers that are gone may take to end, and how often is looked.
+/// How long the shims of removed containers may take to exit, and the polling interval.
 const SHIMS_LIMIT: Duration = Duration::from_secs(5);
-const SHIMS_LOOK: Duration = Duration::from_millis(10);
+const SHIMS_POLL: Duration = Duration::from_millis(10);
 
-/// What the backend is opened with.
+/// Settings of the backend.
 #[derive(Clone)]
-pub struct LocalSettings {
-    /// The node's directory. Ours is `local` in it.
+pub struct LocalBackendSettings {
+    /// The node's directory; the backend uses `local` in it.
     pub root: PathBuf,
-    /// How a shim is started.
+    /// How to start a shim.
     pub program: Program,
-    /// How well containers are kept apart.
-    pub level: Level,
-    /// The images.
-    pub store: Arc<Store>,
-    /// The pods' network; without it, pods have the machine's.
+    /// How containers are isolated.
+    pub isolation: Isolation,
+    /// The image store.
+    pub images: Arc<Store>,
+    /// The pod network; `None` means that pods use the host's network.
     pub network: Option<Network>,
-    /// Why there is none, where there should be.
+    /// Why there is no pod network although one is configured.
     pub network_problem: Option<String>,
-    /// The machine's addresses, which pods have where there is no network for them.
+    /// The host's addresses, which are the pod IPs if there is no pod network.
     pub node_ips: Vec<IpAddr>,
-    /// The cgroup in which those pods have theirs for which the engine names none.
+    /// Parent cgroup of pods for which the engine names none.
     pub cgroup_root: String,
-    /// The machine's cgroups. Level `oci` needs them.
-    pub cgroups: Option<Cgroups>,
-    /// The most processes that a container may have.
+    /// The host's cgroups; required by level `oci`.
+    pub cgroups: Option<HostCgroups>,
+    /// Maximum number of processes in a container.
     pub pids_limit: Option<i64>,
-    /// Whether `image: host` stands for the machine's own programs; level `process` only.
+    /// Whether `image: host` runs the host's own programs; level `process` only.
     pub host_image: bool,
-    /// How long a call may take.
+    /// Time limit of a call.
     pub call_limit: Duration,
-    /// How long a pull may take; `None` is as long as it takes.
+    /// Time limit of a pull; `None` means no limit.
     pub pull_limit: Option<Duration>,
-    /// What this start of the machine is called; `None` asks the kernel.
+    /// The boot id; `None` reads it from the kernel.
     pub boot_id: Option<String>,
     /// The clock.
     pub clock: Clock,
 }
 
-impl LocalSettings {
-    /// Settings with neither network nor cgroups, and else as usual.
-    pub fn new(root: impl Into<PathBuf>, program: Program, level: Level, store: Arc<Store>) -> Self {
+impl LocalBackendSettings {
+    /// Default settings, without network and cgroups.
+    pub fn new(root: impl Into<PathBuf>, program: Program, isolation: Isolation, images: Arc<Store>) -> Self {
         Self {
             root: root.into(),
             program,
-            level,
-            store,
+            isolation,
+            images,
             network: None,
             network_problem: None,
             node_ips: Vec::new(),
@@ -110,79 +111,80 @@ impl LocalSettings {
     }
 }
 
-/// Pods as containers of this machine.
+/// The backend that runs pods as containers or processes of this host.
 #[derive(Clone)]
-pub struct Local {
+pub struct LocalBackend {
     inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
-    settings: LocalSettings,
+    settings: LocalBackendSettings,
     directory: PathBuf,
-    machine: Machine,
+    host_features: HostFeatures,
     boot: String,
-    host: String,
-    registry: Mutex<Registry>,
+    hostname: String,
+    store: Mutex<ContainerStore>,
     tasks: Mutex<JoinSet<()>>,
     events: Arc<UnixDatagram>,
-    layers: Mutex<BTreeMap<String, meter::Layer>>,
+    layers: Mutex<BTreeMap<String, usage::LayerUsage>>,
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// The cgroup of the supervisors: not that of this process, with which a service manager would end them.
+    /// The cgroup of the shims. They are not in the cgroup of this process, because a service manager would kill them
+    /// with it.
     fn shims_cgroup(&self) -> String {
         format!("{}/shims", self.settings.cgroup_root.trim_end_matches('/'))
     }
 }
 
-// === impl Local ===
+// === impl LocalBackend ===
 
-impl Local {
-    /// Opens the backend on its directory: reads what is there, and removes what was being made when the last process was killed.
-    pub async fn open(settings: LocalSettings) -> Result<Self> {
+impl LocalBackend {
+    /// Opens the backend: reads the records in its directory and removes what the previous process left incomplete.
+    pub async fn open(settings: LocalBackendSettings) -> Result<Self> {
         let directory = settings.root.join("local");
-        let told = |what: &'static str| {
+        let failed = |what: &'static str| {
             move |error: io::Error| {
                 Error::internal(format!("open provider local: {what}: {error}")).caused_by(error)
             }
         };
-        if settings.level == Level::Oci && settings.cgroups.is_none() {
-            return Err(Error::invalid("open provider local: the level \"oci\" needs the machine's cgroups"));
+        if settings.isolation == Isolation::Oci && settings.cgroups.is_none() {
+            return Err(Error::invalid("open provider local: level \"oci\" needs the host's cgroups"));
         }
         for part in ["", "sandboxes", "containers"] {
-            make_private(&directory.join(part)).map_err(told("make its directories"))?;
+            files::create_private_dir(&directory.join(part)).map_err(failed("create its directories"))?;
         }
         let boot = match &settings.boot_id {
             Some(boot) => boot.clone(),
-            None => boot_id().map_err(told("read the boot id"))?,
+            None => boot_id().map_err(failed("read the boot id"))?,
         };
         let host =
-            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(told("read the host's name"))?;
-        let machine = settings.cgroups.as_ref().map(Machine::detect).unwrap_or_default();
-        let events = Arc::new(events::bind(&directory).map_err(told("bind events.sock"))?);
+            std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(failed("read the host name"))?;
+        let host_features = settings.cgroups.as_ref().map(HostFeatures::detect).unwrap_or_default();
+        let events = Arc::new(events::bind(&directory).map_err(failed("bind events.sock"))?);
         let inner = Inner {
             directory,
-            machine,
+            host_features,
             boot,
-            host: host.trim().to_owned(),
-            registry: Mutex::default(),
+            hostname: host.trim().to_owned(),
+            store: Mutex::default(),
             tasks: Mutex::default(),
             events,
             layers: Mutex::default(),
             settings,
         };
         let local = Self { inner: Arc::new(inner) };
-        local.inner.adopt().await?;
+        local.inner.recover().await?;
         Ok(local)
     }
 
-    /// Stops and removes everything of this node, by force.
+    /// Kills and removes all sandboxes and containers of this node.
     pub async fn remove_all(&self) -> Result<()> {
         let (sandboxes, containers) = {
-            let registry = self.inner.registry.lock();
-            (registry.sandbox_ids(), registry.container_ids())
+            let store = self.inner.store.lock();
+            (store.sandbox_ids(), store.container_ids())
         };
         let mut first = Ok(());
         for id in sandboxes {
@@ -194,36 +196,36 @@ impl Local {
         first
     }
 
-    /// Gives the bridge and the empty cgroups back, when nothing is left that needs them.
+    /// Removes the bridge and the empty cgroups, unless a sandbox or container still exists.
     pub async fn close(&self) -> Result<()> {
-        if !self.inner.registry.lock().is_empty() {
+        if !self.inner.store.lock().is_empty() {
             return Ok(());
         }
         if let Some(network) = &self.inner.settings.network {
             network.close().await.map_err(|error| {
-                Error::internal(format!("close the pods' network: {error}")).caused_by(error)
+                Error::internal(format!("close the pod network: {error}")).caused_by(error)
             })?;
         }
         if let Some(cgroups) = &self.inner.settings.cgroups {
-            // The last supervisors end a moment after their containers.
+            // The last shims exit a moment after their containers.
             let (shims, until) = (self.inner.shims_cgroup(), Instant::now() + SHIMS_LIMIT);
-            cgroups.discard(&shims);
+            cgroups.remove_empty(&shims);
             while cgroups.exists(&shims) && Instant::now() < until {
-                sleep(SHIMS_LOOK).await;
-                cgroups.discard(&shims);
+                sleep(SHIMS_POLL).await;
+                cgroups.remove_empty(&shims);
             }
-            cgroups.discard(&self.inner.settings.cgroup_root);
+            cgroups.remove_empty(&self.inner.settings.cgroup_root);
         }
         Ok(())
     }
 
-    /// Runs work that changes something to its end, within the time limit of calls, also when nobody waits for it any more.
-    async fn whole<T, F>(&self, limit: Duration, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    /// Runs an operation to completion within `limit`, even if the caller stops waiting for it.
+    async fn run_to_completion<T, F>(&self, limit: Duration, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = work(Arc::clone(&self.inner));
         {
             let mut tasks = self.inner.tasks.lock();
@@ -231,19 +233,19 @@ impl Local {
             tasks.spawn(async move {
                 let outcome = match tokio::time::timeout(limit, work).await {
                     Ok(outcome) => outcome,
-                    Err(_) => Err(fault::overdue()),
+                    Err(_) => Err(error::deadline_exceeded()),
                 };
-                // Nobody may be waiting.
-                let _ = tell.send(outcome);
+                // The caller may be gone.
+                let _ = sender.send(outcome);
             });
         }
-        told.await.unwrap_or_else(|_| {
+        receiver.await.unwrap_or_else(|_| {
             Err(Error::new(vk_provider::error::Kind::Cancelled, "the provider is closing"))
         })
     }
 }
 
-/// Work on files and mounts, which may take a while.
+/// Runs blocking work on files and mounts off the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -251,11 +253,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Error::internal(format!("{what}: {error}")).caused_by(error))?
-}
-
-/// A directory that only this user can enter.
-pub(crate) fn make_private(path: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }

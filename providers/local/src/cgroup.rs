@@ -1,8 +1,11 @@
-//! Limits and usage of processes that belong together.
+//! Cgroups of pods and containers: limits, usage, kill and removal.
 //!
-//! A pod has a cgroup, at the path that the engine gives, and each container has one in it, by its id. Paths are below the root of
-//! each hierarchy as it is mounted, as runc has them, whatever cgroup this process is in itself. Hybrid machines, which mount the
-//! unified hierarchy beside the old ones without a controller in it, count as old ones.
+//! A pod has a cgroup at the path that the engine gives, and each container has one in it, named by its id. Paths are relative
+//! to the root of each mounted hierarchy, as in runc, regardless of this process's own cgroup. Hybrid hosts, which mount cgroup
+//! v2 without controllers beside the v1 hierarchies, count as v1.
+//!
+//! Kill and removal are written by hand instead of with `libcgroups`: its managers neither wait until killed processes are gone,
+//! nor freeze a v1 cgroup first, nor descend into nested cgroups.
 
 #[cfg(test)]
 mod tests;
@@ -13,22 +16,25 @@ mod v2;
 use std::{
     fs, io,
     path::{Component, Path, PathBuf},
+    thread,
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
 use vk_pod_engine::backend::Resources;
 
-pub use self::usage::Usage;
+pub use self::usage::CgroupUsage;
 
-/// Where the hierarchies are mounted, everywhere.
-pub const MOUNTED: &str = "/sys/fs/cgroup";
-/// How often a removal is tried again while the kernel still lets processes end.
-const ATTEMPTS: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(5);
+/// Where the hierarchies are mounted on every host.
+pub const MOUNT_POINT: &str = "/sys/fs/cgroup";
+/// How long killed processes may take to exit, and removed cgroups to become empty.
+const LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
 
-/// The cgroups of a machine.
+/// The cgroups of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cgroups {
+pub struct HostCgroups {
     root: PathBuf,
     hierarchy: Hierarchy,
 }
@@ -36,24 +42,17 @@ pub struct Cgroups {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hierarchy {
     /// Version 1: directories below the root, each with one or more controllers.
-    Old(Vec<v1::Mounted>),
-    /// Version 2, with the controllers that the root has.
-    Unified(Vec<String>),
+    V1(Vec<v1::V1Hierarchy>),
+    /// Version 2, with the controllers of the root.
+    V2(Vec<String>),
 }
 
-// === impl Cgroups ===
+// === impl HostCgroups ===
 
-impl Cgroups {
-    /// The cgroups that are mounted at a path, normally [`MOUNTED`]. An error says what is missing.
+impl HostCgroups {
+    /// The cgroups mounted at a path, normally [`MOUNT_POINT`]. Fails if a required controller is missing.
     pub fn detect(root: impl Into<PathBuf>) -> io::Result<Self> {
-        let root = root.into();
-        let hierarchy = match fs::read_to_string(root.join("cgroup.controllers")) {
-            Ok(controllers) => {
-                Hierarchy::Unified(controllers.split_whitespace().map(ToOwned::to_owned).collect())
-            }
-            Err(_) => Hierarchy::Old(v1::mounted(&root)?),
-        };
-        let found = Self { root, hierarchy };
+        let found = Self::at(root)?;
         for needed in ["cpu", "memory", "pids"] {
             if !found.has(needed) {
                 return Err(io::Error::other(format!(
@@ -65,40 +64,55 @@ impl Cgroups {
         Ok(found)
     }
 
+    /// The cgroups at [`MOUNT_POINT`], whatever controllers they have.
+    pub fn mounted() -> io::Result<Self> {
+        Self::at(MOUNT_POINT)
+    }
+
+    fn at(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = root.into();
+        let hierarchy = match fs::read_to_string(root.join("cgroup.controllers")) {
+            Ok(controllers) => Hierarchy::V2(controllers.split_whitespace().map(ToOwned::to_owned).collect()),
+            Err(_) => Hierarchy::V1(v1::hierarchies(&root)?),
+        };
+        Ok(Self { root, hierarchy })
+    }
+
     /// Whether these are cgroups of version 2.
     pub fn is_unified(&self) -> bool {
-        matches!(self.hierarchy, Hierarchy::Unified(_))
+        matches!(self.hierarchy, Hierarchy::V2(_))
     }
 
     /// Whether there is this controller.
     pub fn has(&self, controller: &str) -> bool {
         match &self.hierarchy {
-            Hierarchy::Unified(controllers) => controllers.iter().any(|other| other == controller),
-            Hierarchy::Old(mounted) => mounted.iter().any(|one| one.has(controller)),
+            Hierarchy::V2(controllers) => controllers.iter().any(|other| other == controller),
+            Hierarchy::V1(hierarchies) => hierarchies.iter().any(|one| one.has(controller)),
         }
     }
 
-    /// The directories of the old hierarchies; none where they are unified.
+    /// The directories of the v1 hierarchies; empty with version 2.
     pub fn hierarchies(&self) -> Vec<String> {
         match &self.hierarchy {
-            Hierarchy::Unified(_) => Vec::new(),
-            Hierarchy::Old(mounted) => mounted.iter().map(|one| one.directory.clone()).collect(),
+            Hierarchy::V2(_) => Vec::new(),
+            Hierarchy::V1(hierarchies) => hierarchies.iter().map(|one| one.directory.clone()).collect(),
         }
     }
 
-    /// Makes a cgroup, and those above it, and sets its limits.
+    /// Creates a cgroup and its parents, and sets its limits.
     pub fn create(&self, path: &str, limits: Option<&Resources>) -> io::Result<()> {
+        let path = relative_path(path)?;
         match &self.hierarchy {
-            Hierarchy::Unified(controllers) => {
-                let directory = v2::create(&self.root, inside(path)?, controllers)?;
+            Hierarchy::V2(controllers) => {
+                let directory = v2::create(&self.root, path, controllers)?;
                 limits.map_or(Ok(()), |limits| v2::limit(&directory, limits))
             }
-            Hierarchy::Old(mounted) => {
-                for one in mounted {
-                    let directory = self.root.join(&one.directory).join(inside(path)?);
-                    v1::create(&self.root.join(&one.directory), &directory, one)?;
+            Hierarchy::V1(hierarchies) => {
+                for one in hierarchies {
+                    let root = self.root.join(&one.directory);
+                    v1::create(&root, path, one)?;
                     if let Some(limits) = limits {
-                        v1::limit(&directory, one, limits)?;
+                        v1::limit(&root.join(path), one, limits)?;
                     }
                 }
                 Ok(())
@@ -106,51 +120,47 @@ impl Cgroups {
         }
     }
 
-    /// Kills everything in a cgroup and below it. Returns when nothing is left, or with an error when something will not go.
+    /// Kills everything in a cgroup and below it, and waits until nothing is left. Does nothing if it does not exist.
     pub fn kill(&self, path: &str) -> io::Result<()> {
-        let directories = self.directories(path)?;
-        let Some(watched) = directories.iter().find(|directory| directory.exists()) else { return Ok(()) };
-        for attempt in 0..ATTEMPTS {
-            if processes(watched)?.is_empty() {
+        let until = Instant::now() + LIMIT;
+        let mut directories = self.existing(path)?;
+        // The freezer of version 1 first, so that nothing can fork.
+        directories.sort_by_key(|directory| !directory.join("freezer.state").exists());
+        loop {
+            let mut left = Vec::new();
+            for directory in &directories {
+                left.extend(processes(directory)?);
+            }
+            if left.is_empty() {
                 return Ok(());
             }
-            // What forks while it is killed is met again.
-            match &self.hierarchy {
-                Hierarchy::Unified(_) => v2::kill(watched)?,
-                Hierarchy::Old(mounted) => {
-                    let freezer = mounted.iter().find(|one| one.has("freezer"));
-                    let freezer =
-                        freezer.map(|one| self.root.join(&one.directory).join(path.trim_matches('/')));
-                    v1::kill(watched, freezer.as_deref())?;
-                }
+            if Instant::now() > until {
+                return Err(io::Error::other(format!(
+                    "processes {left:?} of cgroup {path} do not exit after SIGKILL"
+                )));
             }
-            if attempt > 0 {
-                std::thread::sleep(PAUSE);
+            // Processes that were forked meanwhile are killed in the next round.
+            for directory in &directories {
+                kill_once(directory)?;
             }
+            thread::sleep(POLL);
         }
-        let left = processes(watched)?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("processes {left:?} of cgroup {path} do not end after SIGKILL")))
     }
 
-    /// Removes a cgroup with all below it, when nothing runs in it. One that is not there is removed.
+    /// Removes a cgroup with everything below it, if no process is in it. Does nothing if it does not exist.
     pub fn remove(&self, path: &str) -> io::Result<()> {
-        for directory in self.everywhere(path)? {
-            remove_tree(&directory)?;
-        }
-        Ok(())
+        let until = Instant::now() + LIMIT;
+        self.existing(path)?.iter().try_for_each(|directory| remove_tree(directory, until))
     }
 
-    /// Removes the cgroups above a path that are empty, up to one that is kept.
+    /// Removes the empty cgroups above a path, up to `kept`.
     pub fn prune(&self, path: &str, kept: &str) {
         let mut next = Path::new(path).parent();
         while let Some(parent) = next.filter(|parent| parent.starts_with(kept) && *parent != Path::new(kept))
         {
             let Some(text) = parent.to_str() else { return };
             let Ok(directories) = self.directories(text) else { return };
-            // One that holds others stays: the kernel refuses.
+            // The kernel refuses to remove a cgroup with children.
             for directory in directories {
                 let _ = fs::remove_dir(directory);
             }
@@ -158,35 +168,31 @@ impl Cgroups {
         }
     }
 
-    /// Removes a cgroup and those below it as far as nothing runs in them. Nothing is killed.
-    pub fn discard(&self, path: &str) {
-        for directory in self.everywhere(path).unwrap_or_default() {
-            discard(&directory);
+    /// Removes a cgroup and those below it as far as no process is in them. Kills nothing.
+    pub fn remove_empty(&self, path: &str) {
+        for directory in self.existing(path).unwrap_or_default() {
+            remove_empty_tree(&directory);
         }
     }
 
-    /// Whether the cgroup is there in any hierarchy.
+    /// Whether the cgroup exists in any hierarchy.
     pub fn exists(&self, path: &str) -> bool {
-        self.everywhere(path).is_ok_and(|all| all.iter().any(|directory| directory.exists()))
+        self.existing(path).is_ok_and(|directories| !directories.is_empty())
     }
 
-    /// The ids of what runs in a cgroup and below it.
+    /// The PIDs in a cgroup and below it.
     pub fn processes(&self, path: &str) -> io::Result<Vec<i32>> {
-        let directories = self.directories(path)?;
-        directories
-            .iter()
-            .find(|directory| directory.exists())
-            .map_or(Ok(Vec::new()), |first| processes(first))
+        self.existing(path)?.first().map_or(Ok(Vec::new()), |first| processes(first))
     }
 
-    /// What a cgroup uses; `None` where it is not there.
-    pub fn usage(&self, path: &str) -> Option<Usage> {
-        let path = inside(path).ok()?;
+    /// Usage of a cgroup; `None` if it does not exist.
+    pub fn usage(&self, path: &str) -> Option<CgroupUsage> {
+        let path = relative_path(path).ok()?;
         match &self.hierarchy {
-            Hierarchy::Unified(_) => v2::usage(&self.root.join(path)),
-            Hierarchy::Old(mounted) => {
+            Hierarchy::V2(_) => v2::usage(&self.root.join(path)),
+            Hierarchy::V1(hierarchies) => {
                 let of = |controller: &str| {
-                    let one = mounted.iter().find(|one| one.has(controller))?;
+                    let one = hierarchies.iter().find(|one| one.has(controller))?;
                     Some(self.root.join(&one.directory).join(path))
                 };
                 v1::usage(of("cpuacct"), of("memory"), of("pids"))
@@ -194,34 +200,76 @@ impl Cgroups {
         }
     }
 
-    /// The same, and beside the old hierarchies those without a controller, which supervisors enter too.
-    fn everywhere(&self, path: &str) -> io::Result<Vec<PathBuf>> {
-        let mut all = self.directories(path)?;
-        if let Hierarchy::Old(_) = &self.hierarchy {
-            let path = inside(path)?;
-            let others = children(&self.root).unwrap_or_default().into_iter();
-            let others =
-                others.filter(|other| other.join("cgroup.procs").exists()).map(|other| other.join(path));
-            all.extend(others.collect::<Vec<_>>().into_iter().filter(|other| other.exists()));
-            all.sort();
-            all.dedup();
-        }
-        Ok(all)
+    /// How often the OOM killer was active in a cgroup.
+    pub fn oom_kills(&self, path: &str) -> u64 {
+        let files = ["memory.events", "memory.oom_control"];
+        let directories = self.existing(path).unwrap_or_default();
+        let counts = directories.iter().flat_map(|directory| files.map(|file| directory.join(file)));
+        counts.filter_map(|file| usage::table(&file).get("oom_kill").copied()).max().unwrap_or(0)
     }
 
+    /// Moves this process into an existing cgroup.
+    pub fn join(&self, path: &str) -> io::Result<()> {
+        self.existing(path)?.iter().try_for_each(|directory| join(directory))
+    }
+
+    /// Moves this process into a cgroup, which is created if missing. A failure in one hierarchy does not prevent the others; the
+    /// first error is returned.
+    pub fn enter(&self, path: &str) -> io::Result<()> {
+        let path = relative_path(path)?;
+        let enter = |root: &Path| {
+            match &self.hierarchy {
+                Hierarchy::V1(hierarchies) => {
+                    let known = hierarchies.iter().find(|one| root == self.root.join(&one.directory));
+                    v1::create(root, path, known.unwrap_or(&v1::V1Hierarchy::default()))?;
+                }
+                // Without controllers for its children, which would keep processes out of it.
+                Hierarchy::V2(_) => fs::create_dir_all(root.join(path))?,
+            }
+            join(&root.join(path))
+        };
+        let entered = self.roots().into_iter().map(|root| enter(&root)).collect::<Vec<_>>();
+        entered.into_iter().collect()
+    }
+
+    /// The roots of all hierarchies, including v1 hierarchies without controllers, which shims enter, too.
+    fn roots(&self) -> Vec<PathBuf> {
+        match &self.hierarchy {
+            Hierarchy::V2(_) => vec![self.root.clone()],
+            Hierarchy::V1(_) => {
+                let mut roots = children(&self.root).unwrap_or_default();
+                roots.retain(|root| root.join("cgroup.procs").exists());
+                roots.sort();
+                roots
+            }
+        }
+    }
+
+    /// The directories of a cgroup in all hierarchies with controllers; they may not exist.
     fn directories(&self, path: &str) -> io::Result<Vec<PathBuf>> {
-        let path = inside(path)?;
+        let path = relative_path(path)?;
         Ok(match &self.hierarchy {
-            Hierarchy::Unified(_) => vec![self.root.join(path)],
-            Hierarchy::Old(mounted) => {
-                mounted.iter().map(|one| self.root.join(&one.directory).join(path)).collect()
+            Hierarchy::V2(_) => vec![self.root.join(path)],
+            Hierarchy::V1(hierarchies) => {
+                hierarchies.iter().map(|one| self.root.join(&one.directory).join(path)).collect()
             }
         })
     }
+
+    /// The existing directories of a cgroup in all hierarchies.
+    fn existing(&self, path: &str) -> io::Result<Vec<PathBuf>> {
+        let mut all = self.directories(path)?;
+        let path = relative_path(path)?;
+        all.extend(self.roots().into_iter().map(|root| root.join(path)));
+        all.retain(|directory| directory.is_dir());
+        all.sort();
+        all.dedup();
+        Ok(all)
+    }
 }
 
-/// The path below a hierarchy's root. The root itself and what leads out of it are refused: everything there would be killed.
-fn inside(path: &str) -> io::Result<&Path> {
+/// The path below a hierarchy's root. The root itself and paths outside are rejected: everything there would be killed.
+fn relative_path(path: &str) -> io::Result<&Path> {
     let relative = Path::new(path.trim_start_matches('/'));
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
     if !plain || relative.as_os_str().is_empty() {
@@ -233,15 +281,39 @@ fn inside(path: &str) -> io::Result<&Path> {
     Ok(relative)
 }
 
+/// Sends SIGKILL to all processes of a cgroup, atomically if the hierarchy supports that.
+fn kill_once(directory: &Path) -> io::Result<()> {
+    // Version 2 since Linux 5.14.
+    if directory.join("cgroup.kill").exists() && fs::write(directory.join("cgroup.kill"), "1").is_ok() {
+        return Ok(());
+    }
+    // With the freezer of version 1, processes cannot fork meanwhile; the signal is delivered when they are thawed.
+    let freezer = directory.join("freezer.state");
+    let frozen = freezer.exists() && v1::freeze(&freezer);
+    let found = processes(directory);
+    for pid in found.iter().flatten().filter_map(|pid| Pid::from_raw(*pid)) {
+        // It may have exited.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    if frozen {
+        match fs::write(&freezer, "THAWED") {
+            Err(error) if !is_gone(&error) => return Err(path_error(&freezer, "thaw", &error)),
+            _ => {}
+        }
+    }
+    found.map(drop)
+}
+
+/// The processes in a cgroup and below.
 fn processes(directory: &Path) -> io::Result<Vec<i32>> {
-    let mut all = match fs::read_to_string(directory.join("cgroup.procs")) {
-        Ok(text) => text.lines().filter_map(|line| line.trim().parse().ok()).collect(),
+    let mut all: Vec<i32> = match fs::read_to_string(directory.join("cgroup.procs")) {
+        // A process of another PID namespace is shown as 0, which would mean ourselves.
+        Ok(text) => text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect(),
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(at(directory, "read the processes of cgroup", &error)),
+        Err(error) => return Err(path_error(directory, "read the processes of cgroup", &error)),
     };
     for child in children(directory)? {
-        let below: Vec<i32> = processes(&child)?;
-        all = [all, below].concat();
+        all.extend(processes(&child)?);
     }
     Ok(all)
 }
@@ -250,57 +322,54 @@ fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(at(directory, "list cgroup", &error)),
+        Err(error) => return Err(path_error(directory, "list cgroup", &error)),
     };
     let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     Ok(directories.map(|entry| entry.path()).collect())
 }
 
-/// From below: the kernel removes only what holds nothing.
-fn remove_tree(directory: &Path) -> io::Result<()> {
+/// Children first: the kernel only removes empty cgroups.
+fn remove_tree(directory: &Path, until: Instant) -> io::Result<()> {
     for child in children(directory)? {
-        remove_tree(&child)?;
+        remove_tree(&child, until)?;
     }
-    for attempt in 0..ATTEMPTS {
+    loop {
         match fs::remove_dir(directory) {
             Ok(()) => return Ok(()),
             Err(error) if is_gone(&error) => return Ok(()),
-            // A process that was killed holds it for a moment.
-            Err(error) if attempt + 1 < ATTEMPTS && error.raw_os_error() == Some(EBUSY) => {
-                std::thread::sleep(PAUSE);
+            // A killed process keeps it busy for a moment.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                thread::sleep(POLL);
             }
-            Err(error) => return Err(at(directory, "remove cgroup", &error)),
+            Err(error) => return Err(path_error(directory, "remove cgroup", &error)),
         }
     }
-    Ok(())
 }
 
-fn discard(directory: &Path) {
+fn remove_empty_tree(directory: &Path) {
     for child in children(directory).unwrap_or_default() {
-        discard(&child);
+        remove_empty_tree(&child);
     }
-    // The kernel refuses where something runs.
+    // The kernel refuses if a process is in it.
     let _ = fs::remove_dir(directory);
 }
 
-const EBUSY: i32 = 16;
+/// Moves this process into the cgroup of a directory.
+fn join(directory: &Path) -> io::Result<()> {
+    fs::write(directory.join("cgroup.procs"), "0")
+        .map_err(|error| path_error(directory, "join cgroup", &error))
+}
+
 const ENODEV: i32 = 19;
 
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)
 }
 
-fn at(path: &Path, what: &str, error: &io::Error) -> io::Error {
+fn path_error(path: &Path, what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
 fn write(path: &Path, value: &str) -> io::Result<()> {
-    fs::write(path, value).map_err(|error| at(path, &format!("write {value:?} to"), &error))
-}
-
-fn send_kill(pid: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // It may have ended by itself.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
+    fs::write(path, value).map_err(|error| path_error(path, &format!("write {value:?} to"), &error))
 }

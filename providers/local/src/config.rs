@@ -13,13 +13,13 @@ use vk_pod_engine::{
 };
 use vk_provider::{Config, Context, Result};
 
-use crate::{level::Level, network::Subnet};
+use crate::{isolation::Isolation, network::Subnet};
 
 /// What is configured, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How containers are kept apart; `None` takes the best that the machine allows.
-    pub level: Option<Level>,
+    pub level: Option<Isolation>,
     /// Whether pods may have the machine's own root file system, as `image: host`.
     pub host_image: bool,
     /// What of the machine is not for pods.
@@ -156,8 +156,8 @@ impl Written {
         Ok(Settings {
             level: match self.level {
                 WrittenLevel::Auto => None,
-                WrittenLevel::Oci => Some(Level::Oci),
-                WrittenLevel::Process => Some(Level::Process),
+                WrittenLevel::Oci => Some(Isolation::Oci),
+                WrittenLevel::Process => Some(Isolation::Process),
             },
             host_image: self.host_image,
             reserved: self.reserved.into(),

@@ -1,6 +1,4 @@
-//! An image made of the machine's own busybox, for those who have no registry at hand.
-
-mod elf;
+//! A demo image made of the host's busybox, for users without a registry.
 
 use std::{
     fs, io,
@@ -11,43 +9,43 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-/// The name of the image. Its tag is not `latest`, which would be asked for at a registry each time.
+/// The name of the image. The tag is not `latest`, because that would imply the pull policy `Always`.
 pub const NAME: &str = "demo:1";
 
-/// What installs a busybox that needs no other file.
+/// The package that installs a static busybox.
 pub const PACKAGE: &str = "busybox-static";
 
-/// Where a busybox is, on most systems.
-const USUAL: [&str; 4] = ["/bin/busybox", "/usr/bin/busybox", "/usr/local/bin/busybox", "/sbin/busybox"];
+/// The usual paths of busybox.
+const USUAL_PATHS: [&str; 4] =
+    ["/bin/busybox", "/usr/bin/busybox", "/usr/local/bin/busybox", "/sbin/busybox"];
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnobody:x:65534:\n";
 
-/// A busybox that runs in an image in which nothing else is: linked statically.
+/// A statically linked busybox, which runs in an otherwise empty image.
 pub fn busybox() -> io::Result<PathBuf> {
-    pick(USUAL.iter().map(Path::new))
+    find_static(USUAL_PATHS.iter().map(Path::new))
 }
 
-fn pick<'a>(candidates: impl Iterator<Item = &'a Path>) -> io::Result<PathBuf> {
+fn find_static<'a>(candidates: impl Iterator<Item = &'a Path>) -> io::Result<PathBuf> {
     let mut linked = None;
     for path in candidates {
         match fs::read(path) {
-            Ok(program) if elf::is_static(&program) => return Ok(path.to_owned()),
+            Ok(program) if is_static(&program) => return Ok(path.to_owned()),
             Ok(_) => linked = Some(path.to_owned()),
             Err(_) => {}
         }
     }
     let why = match linked {
         Some(path) => format!("{} needs shared libraries, which the image would not have", path.display()),
-        None => "there is no busybox".to_owned(),
+        None => "no busybox found".to_owned(),
     };
-    let message = format!(
-        "{why}: install one that is linked statically (Debian and Ubuntu: apt-get install {PACKAGE})"
-    );
+    let message =
+        format!("{why}: install a statically linked one (Debian and Ubuntu: apt-get install {PACKAGE})");
     Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
-/// The image as an OCI archive: busybox under all of its names, users `root` and `nobody`, and nothing else.
+/// The image as an OCI archive: busybox with links for all of its applets, and the users `root` and `nobody`.
 pub fn archive(busybox: &Path) -> io::Result<Vec<u8>> {
     let applets = Command::new(busybox).arg("--list").output()?;
     let applets = String::from_utf8_lossy(&applets.stdout).into_owned();
@@ -61,18 +59,18 @@ pub fn archive(busybox: &Path) -> io::Result<Vec<u8>> {
         "architecture": architecture,
         "os": "linux",
         "config": { "Env": ["PATH=/bin"], "Cmd": ["sh"], "WorkingDir": "/" },
-        "rootfs": { "type": "layers", "diff_ids": [sum(&layer)] },
+        "rootfs": { "type": "layers", "diff_ids": [digest_text(&layer)] },
         "history": [{ "created_by": "virtual-kubelet: the machine's busybox" }],
     });
-    let config = text(&config);
+    let config = to_json(&config);
     let described = |kind: &str, bytes: &[u8]| {
         json!({
             "mediaType": format!("application/vnd.oci.image.{kind}"),
-            "digest": sum(bytes),
+            "digest": digest_text(bytes),
             "size": bytes.len(),
         })
     };
-    let manifest = text(&json!({
+    let manifest = to_json(&json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": described("config.v1+json", &config),
@@ -80,17 +78,17 @@ pub fn archive(busybox: &Path) -> io::Result<Vec<u8>> {
     }));
     let mut listed = described("manifest.v1+json", &manifest);
     listed["annotations"] = json!({ "org.opencontainers.image.ref.name": NAME });
-    let index = text(&json!({
+    let index = to_json(&json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
         "manifests": [listed],
     }));
 
     let mut archive = tar::Builder::new(Vec::new());
-    file(&mut archive, "oci-layout", 0o644, &text(&json!({ "imageLayoutVersion": "1.0.0" })))?;
+    file(&mut archive, "oci-layout", 0o644, &to_json(&json!({ "imageLayoutVersion": "1.0.0" })))?;
     file(&mut archive, "index.json", 0o644, &index)?;
     for blob in [&manifest, &config, &layer] {
-        let name = sum(blob).replace(':', "/");
+        let name = digest_text(blob).replace(':', "/");
         file(&mut archive, &format!("blobs/{name}"), 0o644, blob)?;
     }
     archive.into_inner()
@@ -114,7 +112,7 @@ fn file(archive: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, contents: &[
     entry(archive, tar::EntryType::Regular, path, mode, None, contents)
 }
 
-/// The same bytes each time: the sums of images are their names.
+/// Appends an entry with fixed metadata: the image must be reproducible, because its digest is its name.
 fn entry(
     archive: &mut tar::Builder<Vec<u8>>,
     kind: tar::EntryType,
@@ -136,14 +134,48 @@ fn entry(
     }
 }
 
-fn sum(bytes: &[u8]) -> String {
+fn digest_text(bytes: &[u8]) -> String {
     let digits = digest(&SHA256, bytes);
     let digits: Vec<String> = digits.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{}", digits.concat())
 }
 
-fn text(value: &Value) -> Vec<u8> {
+fn to_json(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
+}
+
+/// The type of the program header that names a loader (PT_INTERP).
+const PT_INTERP: u32 = 3;
+
+/// Whether this is an ELF program that names no loader. False for anything that cannot be parsed.
+fn is_static(program: &[u8]) -> bool {
+    program_header_types(program).is_some_and(|kinds| !kinds.contains(&PT_INTERP))
+}
+
+/// The types of all program headers.
+fn program_header_types(program: &[u8]) -> Option<Vec<u32>> {
+    if program.get(..4)? != b"\x7fELF" {
+        return None;
+    }
+    let wide = program.get(4)? == &2;
+    let little = program.get(5)? == &1;
+    let number = |at: usize, size: usize| -> Option<usize> {
+        let bytes = program.get(at..at.checked_add(size)?)?;
+        let digits: Vec<u8> = if little { bytes.iter().rev().copied().collect() } else { bytes.to_vec() };
+        usize::try_from(digits.iter().fold(0_u64, |sum, digit| (sum << 8) | u64::from(*digit))).ok()
+    };
+    // Offset of the program header table, size of an entry, and number of entries.
+    let (table, size, count) = if wide {
+        (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?)
+    } else {
+        (number(0x1c, 4)?, number(0x2a, 2)?, number(0x2c, 2)?)
+    };
+    (0..count)
+        .map(|index| {
+            let at = table.checked_add(index.checked_mul(size)?)?;
+            u32::try_from(number(at, 4)?).ok()
+        })
+        .collect()
 }
 
 #[cfg(test)]

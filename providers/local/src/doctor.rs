@@ -1,4 +1,4 @@
-//! Whether pods could run here: what `virtual-kubelet doctor` asks of this provider.
+//! What `virtual-kubelet doctor` checks for this provider: whether pods can run on this host.
 
 use std::path::Path;
 
@@ -8,38 +8,38 @@ use vk_provider::Finding;
 
 use crate::{
     config::{NetworkMode, Settings},
-    level::{Allowed, CAP_NET_ADMIN, Level, Trial},
+    isolation::{CAP_NET_ADMIN, Isolation, IsolationSupport, OverlayTest},
 };
 
-/// Where the node's things are, or will be.
+/// The directories of the node, which may not exist yet.
 #[derive(Clone, Debug)]
-pub struct Places<'a> {
+pub struct NodePaths<'a> {
     /// The node's directory.
     pub node: &'a Path,
-    /// Where images are.
+    /// The image store.
     pub images: &'a Path,
 }
 
-/// Finds what another firewall does to pods' packets, with the remedy.
-pub type Firewall<'a> = dyn Fn() -> Option<String> + 'a;
+/// Finds a firewall rule that drops pod traffic, with the remedy.
+pub type FirewallCheck<'a> = dyn Fn() -> Option<String> + 'a;
 
-/// Looks at everything: first which level it is and why, then what else pods may miss.
+/// Runs all checks: the isolation level and the reasons first, then everything else that pods may need.
 pub fn examine(
     settings: &Settings,
     machine: &Machine,
-    trial: &Trial<'_>,
-    firewall: &Firewall<'_>,
-    places: &Places<'_>,
+    overlay_test: &OverlayTest<'_>,
+    firewall: &FirewallCheck<'_>,
+    paths: &NodePaths<'_>,
 ) -> Vec<Finding> {
-    let allowed = Allowed::on(machine, trial, places.node);
-    let level = settings.level.unwrap_or_else(|| allowed.level());
-    let mut findings = vec![chosen(settings, &allowed)];
-    findings.extend(needs(settings, &allowed));
-    findings.push(directory("node directory", places.node));
-    findings.push(directory("image store", places.images));
+    let support = IsolationSupport::check(machine, overlay_test, paths.node);
+    let level = settings.level.unwrap_or_else(|| support.best());
+    let mut findings = vec![chosen(settings, &support)];
+    findings.extend(requirements(settings, &support));
+    findings.push(directory("node directory", paths.node));
+    findings.push(directory("image store", paths.images));
     findings.extend(disk(machine));
     findings.extend(service(machine));
-    if level == Level::Oci {
+    if level == Isolation::Oci {
         findings.push(seccomp(machine));
         findings.push(network(settings, machine));
         if settings.network != NetworkMode::Host
@@ -47,96 +47,100 @@ pub fn examine(
         {
             findings.push(other_firewall(&obstacle));
         }
-        findings.extend(rights(machine));
+        findings.extend(privileges(machine));
     }
     findings
 }
 
-/// The level itself.
-fn chosen(settings: &Settings, allowed: &Allowed) -> Finding {
+/// The isolation level.
+fn chosen(settings: &Settings, support: &IsolationSupport) -> Finding {
     let what = "isolation";
-    let best = allowed.level();
+    let best = support.best();
     match (settings.level, best) {
-        (Some(Level::Oci), Level::Process) => Finding::error(
+        (Some(Isolation::Oci), Isolation::Process) => Finding::error(
             what,
-            "`level` is oci, and this machine allows only process",
+            "`level` is oci, but this host only allows process",
             "see the errors below, or set `level: auto`",
         ),
-        (Some(Level::Process), Level::Oci) => Finding::warning(
+        (Some(Isolation::Process), Isolation::Oci) => Finding::warning(
             what,
-            "level process as configured: plain processes, with the machine's files and network; the machine allows oci",
+            "level process, as configured: plain processes with the host's files and network; this host allows oci",
             "set `level: auto` for containers",
         ),
-        (None | Some(Level::Oci), Level::Oci) => {
-            Finding::ok(what, "level oci: containers with files, processes, network and limits of their own")
+        (None | Some(Isolation::Oci), Isolation::Oci) => {
+            Finding::ok(what, "level oci: containers with their own files, processes, network and limits")
         }
-        (None | Some(Level::Process), Level::Process) => Finding::warning(
+        (None | Some(Isolation::Process), Isolation::Process) => Finding::warning(
             what,
-            "level process: plain processes, with the machine's files and network, nothing keeps them apart",
+            "level process: plain processes with the host's files and network, without isolation",
             "see the warnings below for what level oci needs",
         ),
     }
 }
 
-fn needs(settings: &Settings, allowed: &Allowed) -> Vec<Finding> {
-    let finding = |need: &crate::level::Need| match &need.remedy {
-        None => Finding::ok(need.what, &need.found),
-        Some(remedy) if settings.level == Some(Level::Oci) => Finding::error(need.what, &need.found, remedy),
-        Some(remedy) => Finding::warning(need.what, format!("{}: no level oci", need.found), remedy),
+fn requirements(settings: &Settings, support: &IsolationSupport) -> Vec<Finding> {
+    let finding = |requirement: &crate::isolation::Requirement| match &requirement.remedy {
+        None => Finding::ok(requirement.what, &requirement.found),
+        Some(remedy) if settings.level == Some(Isolation::Oci) => {
+            Finding::error(requirement.what, &requirement.found, remedy)
+        }
+        Some(remedy) => {
+            Finding::warning(requirement.what, format!("{}: no level oci", requirement.found), remedy)
+        }
     };
-    allowed.needs.iter().map(finding).collect()
+    support.requirements.iter().map(finding).collect()
 }
 
-/// Whether something can be written there, or could be made.
+/// Whether a directory is writable, or can be created.
 fn directory(what: &str, path: &Path) -> Finding {
     let Some(there) = path.ancestors().find(|path| path.exists()) else {
-        return Finding::error(what, format!("{} is no absolute path", path.display()), "set `stateDir`");
+        return Finding::error(what, format!("{} is not an absolute path", path.display()), "set `stateDir`");
     };
     let remedy =
-        "set `stateDir` (or the provider's `root` and `imageDir`) to a directory that this user may write to";
+        "set `stateDir` (or the provider's `root` and `imageDir`) to a directory that this user can write to";
     if !there.is_dir() {
-        return Finding::error(what, format!("{} is no directory", there.display()), remedy);
+        return Finding::error(what, format!("{} is not a directory", there.display()), remedy);
     }
     match access(there, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if there == path => Finding::ok(what, path.display().to_string()),
-        Ok(()) => Finding::ok(what, format!("{}, which will be made", path.display())),
+        Ok(()) => Finding::ok(what, format!("{}, to be created", path.display())),
         Err(error) => Finding::error(what, format!("{}: {error}", there.display()), remedy),
     }
 }
 
-/// Whether the scheduler would keep pods off the node.
+/// Whether the node would report disk pressure.
 fn disk(machine: &Machine) -> Option<Finding> {
     let what = "disk";
     if !machine.is_short_of_space()? {
-        return Some(Finding::ok(what, "enough is free"));
+        return Some(Finding::ok(what, "enough space is free"));
     }
     Some(Finding::warning(
         what,
-        "too little is free: the node has DiskPressure, and pods are not scheduled to it",
-        "free some, or say with `minFreeDisk` how much has to be free, such as 1Gi in place of a tenth of the disk",
+        "too little space is free: the node reports DiskPressure, and no pods are scheduled to it",
+        "free some space, or set `minFreeDisk` to what must be free, such as 1Gi (default: a tenth of the disk)",
     ))
 }
 
-/// Whether systemd would end the pods with this process.
+/// Whether systemd would kill the pods together with this process.
 fn service(machine: &Machine) -> Option<Finding> {
     let unit = unit(&machine.read("proc/self/cgroup").ok()?)?;
     Some(Finding::warning(
         "systemd",
         format!(
-            "this process is in the cgroup of {unit}: unless the unit says otherwise, systemd ends with it what it started and could not move elsewhere, at level process all pods"
+            "this process is in the cgroup of {unit}: by default systemd kills everything in it when the unit stops; at level process that includes all pods"
         ),
-        "set `KillMode=process` and `Delegate=yes` in the unit's [Service] section, so that pods outlive a restart",
+        "set `KillMode=process` and `Delegate=yes` in the unit's [Service] section, so that pods survive a restart",
     ))
 }
 
-/// The service of systemd that a process is in, by its `/proc/PID/cgroup`.
+/// The systemd service that a process belongs to, from its `/proc/PID/cgroup`.
 fn unit(cgroups: &str) -> Option<String> {
     let path = cgroups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next()?;
         (controllers.is_empty() || controllers == "name=systemd").then(|| fields.next()).flatten()
     })?;
-    // The innermost unit counts: what a user starts in a session is in a scope below the service of the user.
+    // The innermost unit counts: programs started in a login session are in a scope below the user's service.
     let units = path.rsplit('/').find(|part| {
         [".service", ".scope", ".slice"]
             .iter()
@@ -145,7 +149,7 @@ fn unit(cgroups: &str) -> Option<String> {
     units.ends_with(".service").then(|| units.to_owned())
 }
 
-/// A firewall that does not know the pods.
+/// A firewall that drops pod traffic.
 fn other_firewall(obstacle: &str) -> Finding {
     let (found, remedy) = obstacle.split_once(": ").unwrap_or((obstacle, "let it accept the pods' bridge"));
     Finding::warning("firewall", found, remedy)
@@ -155,11 +159,11 @@ fn seccomp(machine: &Machine) -> Finding {
     let what = "seccomp";
     let status = machine.read("proc/self/status").unwrap_or_default();
     if status.lines().any(|line| line.starts_with("Seccomp:")) {
-        return Finding::ok(what, "the kernel filters system calls");
+        return Finding::ok(what, "the kernel supports system call filters");
     }
     Finding::warning(
         what,
-        "the kernel filters no system calls: pods that ask for a seccomp profile do not start",
+        "the kernel does not support system call filters: pods with a seccomp profile do not start",
         "boot a kernel with CONFIG_SECCOMP_FILTER",
     )
 }
@@ -169,29 +173,29 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
     if settings.network == NetworkMode::Host {
         return Finding::warning(
             what,
-            "the machine's own for every pod, as configured: two pods cannot have one port",
+            "pods use the host's network, as configured: two pods cannot use the same port",
             "set `network: auto`",
         );
     }
     let capable = machine.capable(CAP_NET_ADMIN) == Some(true);
     let writable = access(machine.path("proc/sys/net"), Access::READ_OK).is_ok();
     if capable && writable {
-        return Finding::ok(what, "a bridge can be made, with an address for each pod");
+        return Finding::ok(what, "a bridge can be created, with an address for each pod");
     }
-    let found = "this process lacks CAP_NET_ADMIN: no bridge can be made";
+    let found = "this process lacks CAP_NET_ADMIN: no bridge can be created";
     let remedy = "give it CAP_NET_ADMIN";
     if settings.network == NetworkMode::Bridge {
         return Finding::error(what, found, remedy);
     }
-    Finding::warning(what, format!("{found}, pods get the machine's network"), remedy)
+    Finding::warning(what, format!("{found}, pods use the host's network"), remedy)
 }
 
-/// What a confined process may not do to containers.
-fn rights(machine: &Machine) -> Vec<Finding> {
+/// Consequences of a missing CAP_SYS_RESOURCE.
+fn privileges(machine: &Machine) -> Vec<Finding> {
     if machine.capable(CAP_SYS_RESOURCE) == Some(true) {
         return vec![
-            Finding::ok("OOM scores", "this process may lower them"),
-            Finding::ok("resource limits", "this process may raise them"),
+            Finding::ok("OOM scores", "this process can lower them"),
+            Finding::ok("resource limits", "this process can raise them"),
         ];
     }
     let remedy = "give this process CAP_SYS_RESOURCE";
@@ -199,7 +203,7 @@ fn rights(machine: &Machine) -> Vec<Finding> {
         Finding::warning(
             "OOM scores",
             format!(
-                "this process lacks CAP_SYS_RESOURCE: none goes below {}, and the kernel may prefer a pod that is Guaranteed",
+                "this process lacks CAP_SYS_RESOURCE: scores cannot go below {}, so the kernel may kill Guaranteed pods first",
                 machine.oom_score_floor()
             ),
             remedy,

@@ -1,11 +1,8 @@
 //! Opens the provider from its configuration.
 
-mod describe;
-mod sweep;
+mod node_conditions;
 
 use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -16,27 +13,27 @@ use vk_pod_engine::{
     engine::Engine,
     machine::{Machine, Node},
     settings,
+    volume::unmount_below,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
 use vk_supervisor::Clock;
 
-use self::describe::Described;
+use self::node_conditions::NodeConditions;
 use crate::{
-    backend::{Local, LocalSettings},
-    cgroup::{Cgroups, MOUNTED},
+    backend::{LocalBackend, LocalBackendSettings},
+    cgroup::{HostCgroups, MOUNT_POINT},
     config::{NetworkMode, Settings},
-    doctor::{self, Places},
+    doctor::{self, NodePaths},
+    files::create_private_dir,
     image::{self, Store},
-    level::{Allowed, Level, try_overlay},
+    isolation::{Isolation, IsolationSupport, test_overlay},
     network::{self, Network, NetworkSettings},
     shim::Program,
 };
 
-pub use self::sweep::sweep;
-
-/// How often everything is looked at. Shims tell what happens; this is for what they could not tell.
+/// How often all containers are listed. Shims report events; this catches what they could not report.
 const RELIST: Duration = Duration::from_secs(1);
-/// How often a pod is looked at without any reason, as often as a kubelet does.
+/// How often each pod is synced without an event, as in the kubelet.
 const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `local`.
@@ -45,67 +42,68 @@ pub struct LocalFactory {
     program: Program,
 }
 
-/// Where pods get their network from on this machine.
-struct Networked {
+/// The network that pods use.
+struct OpenedNetwork {
     network: Option<Network>,
-    /// Why it is the machine's own, or what it cannot do; `None` where that was asked for.
+    /// Why pods use the host's network, or what the pod network cannot do; `None` if the host's network is configured.
     problem: Option<String>,
 }
 
 // === impl LocalFactory ===
 
 impl Default for LocalFactory {
-    /// Shims are processes of this very program, which must answer to the verb `shim` as `virtual-kubelet` does.
+    /// Shims are processes of this program, which must have the subcommand `shim`, as `virtual-kubelet` does.
     fn default() -> Self {
-        // Not by its name: that may be another version by now.
+        // Not by its path, where another version may have been installed.
         Self::with_program(Program { path: "/proc/self/exe".into(), args: vec!["shim".to_owned()] })
     }
 }
 
 impl LocalFactory {
-    /// A factory whose shims are processes of another program.
+    /// A factory whose shims run another program.
     pub fn with_program(program: Program) -> Self {
         Self { program }
     }
 
-    /// The runtime of a node, with what there is to tell about it.
+    /// Opens the backend of a node.
     async fn local(
         &self,
         settings: &Settings,
         context: &Context,
         clock: &Clock,
-    ) -> Result<(Local, Described)> {
+    ) -> Result<(LocalBackend, NodeConditions)> {
         let (node_dir, images) = (settings.node_dir(context), settings.images(context));
-        private(&context.shared_dir).and_then(|()| private(&node_dir)).map_err(|error| {
+        let created = create_private_dir(&context.shared_dir).and_then(|()| create_private_dir(&node_dir));
+        created.map_err(|error| {
             Error::invalid(format!(
-                "make the node's directory {}: {error}: set `stateDir` to a directory that this user may write to",
+                "create the node's directory {}: {error}: set `stateDir` to a directory that this user can write to",
                 node_dir.display()
             ))
         })?;
-        let level = choose(settings, &node_dir)?;
-        let store = store(settings, images).await?;
-        let networked = networked(settings, level, &node_dir).await?;
-        let cgroups =
-            match level {
-                Level::Oci => Some(Cgroups::detect(Path::new(MOUNTED)).map_err(|error| {
-                    Error::unavailable(format!("find the cgroups of this machine: {error}"))
-                })?),
-                Level::Process => None,
-            };
-        let described = Described::new(level, networked.network.is_some(), networked.problem.clone());
-        let local = Local::open(LocalSettings {
-            network: networked.network,
-            network_problem: networked.problem,
+        let level = select_isolation(settings, &node_dir)?;
+        let store = open_store(settings, images).await?;
+        let opened = open_network(settings, level, &node_dir).await?;
+        let cgroups = match level {
+            Isolation::Oci => Some(
+                HostCgroups::detect(Path::new(MOUNT_POINT))
+                    .map_err(|error| Error::unavailable(format!("find the cgroups of this host: {error}")))?,
+            ),
+            Isolation::Process => None,
+        };
+        let conditions = NodeConditions::new(level, opened.network.is_some(), opened.problem.clone());
+        let local = LocalBackend::open(LocalBackendSettings {
+            network: opened.network,
+            network_problem: opened.problem,
             node_ips: vec![context.internal_ip],
             cgroup_root: cgroup_root(settings, context),
             cgroups,
             host_image: settings.host_image,
             pull_limit: settings.pull_timeout,
             clock: clock.clone(),
-            ..LocalSettings::new(node_dir, self.program.clone(), level, store)
+            ..LocalBackendSettings::new(node_dir, self.program.clone(), level, store)
         })
         .await?;
-        Ok((local, described))
+        Ok((local, conditions))
     }
 }
 
@@ -116,7 +114,7 @@ impl Factory for LocalFactory {
     }
 
     fn description(&self) -> &'static str {
-        "containers on this machine, with no daemon and nothing installed"
+        "containers on this host, without a daemon or an installed runtime"
     }
 
     fn abilities(&self) -> Abilities {
@@ -127,18 +125,17 @@ impl Factory for LocalFactory {
         let settings = Settings::read(&config)?;
         if context.operating_system != "linux" {
             return Err(Error::invalid(format!(
-                "the provider local runs pods on linux, and the node's `os` is {}",
+                "the provider local runs pods on linux only, and the node's `os` is {}",
                 context.operating_system
             )));
         }
         let clock = Clock::system();
-        let (local, described) = Box::pin(self.local(&settings, &context, &clock)).await?;
-        described.log();
+        let (local, conditions) = Box::pin(self.local(&settings, &context, &clock)).await?;
+        conditions.log();
         let root = settings.node_dir(&context);
         let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
-        let memory = machine
-            .memory()
-            .ok_or_else(|| Error::internal("read the size of the memory from /proc/meminfo"))?;
+        let memory =
+            machine.memory().ok_or_else(|| Error::internal("read the memory size from /proc/meminfo"))?;
         let engine_settings = settings::Settings {
             node: context.node_name.clone(),
             node_ips: vec![context.internal_ip],
@@ -159,7 +156,7 @@ impl Factory for LocalFactory {
             resync: RESYNC,
         };
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &context.supervisor)?
-            .describing(move |node| described.describe(node));
+            .describing(move |node| conditions.apply(node));
         engine.acquaint().await;
         let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
@@ -169,71 +166,85 @@ impl Factory for LocalFactory {
         let settings = match Settings::read(&config) {
             Ok(settings) => settings,
             Err(error) => {
-                let remedy = "correct it; see the guide of the provider for its keys";
+                let remedy = "correct it; the provider's guide lists the keys";
                 return vec![Finding::error("configuration", error.message(), remedy)];
             }
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
         let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
-        let firewall = || network::obstacle(&network_dir(&node));
-        let places = Places { node: &node, images: &images };
-        doctor::examine(&settings, &machine, &try_overlay, &firewall, &places)
+        let firewall = || network::firewall_conflict(&network_dir(&node));
+        let paths = NodePaths { node: &node, images: &images };
+        doctor::examine(&settings, &machine, &test_overlay, &firewall, &paths)
     }
 }
 
-/// The level that is asked for, where the machine allows it; else the best that it does.
-fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
-    let allowed = Allowed::on(&Machine::here(node_dir), &try_overlay, node_dir);
-    match (settings.level, allowed.level()) {
-        (Some(Level::Oci), Level::Process) => {
-            let why = allowed.why();
-            Err(Error::invalid(format!(
-                "level: this machine does not allow oci: {why}; or set `level: auto`"
-            )))
+/// Kills and removes everything that runs for a node, with its network and its cgroups. The node must not be running.
+/// Does nothing if there is no such node.
+pub async fn remove_node(config: Config, context: Context) -> Result<()> {
+    let settings = Settings::read(&config)?;
+    let node_dir = settings.node_dir(&context);
+    if !node_dir.join("local").exists() {
+        return Ok(());
+    }
+    let (local, _) = Box::pin(LocalFactory::default().local(&settings, &context, &Clock::system())).await?;
+    local.remove_all().await?;
+    local.close().await?;
+    // Volumes in memory belong to the engine, which is not running.
+    let mounted = node_dir.canonicalize().and_then(|path| unmount_below(&path));
+    mounted.map_err(|error| Error::internal(format!("unmount volumes below {}: {error}", node_dir.display())))
+}
+
+/// The configured level if the host allows it, otherwise the best one that it allows.
+fn select_isolation(settings: &Settings, node_dir: &Path) -> Result<Isolation> {
+    let support = IsolationSupport::check(&Machine::here(node_dir), &test_overlay, node_dir);
+    match (settings.level, support.best()) {
+        (Some(Isolation::Oci), Isolation::Process) => {
+            let why = support.reasons();
+            Err(Error::invalid(format!("level: this host does not allow oci: {why}; or set `level: auto`")))
         }
         (Some(level), _) => Ok(level),
         (None, level) => {
-            if level == Level::Process {
-                tracing::warn!(why = allowed.why(), "pods run as plain processes: nothing keeps them apart");
+            if level == Isolation::Process {
+                tracing::warn!(why = support.reasons(), "pods run as plain processes, without isolation");
             }
             Ok(level)
         }
     }
 }
 
-async fn store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
+async fn open_store(settings: &Settings, images: PathBuf) -> Result<Arc<Store>> {
     let settings =
         image::Settings { plain_http: settings.insecure_registries.clone(), ..image::Settings::default() };
-    // It may have to clean up after an earlier process.
+    // Opening may have to clean up after a previous process.
     let opened = tokio::task::spawn_blocking(move || Store::open(&images, settings)).await;
     let opened = opened.map_err(|error| Error::internal(format!("open the image store: {error}")))?;
     Ok(opened?)
 }
 
-/// A bridge, where one is wanted and can be made.
-async fn networked(settings: &Settings, level: Level, node_dir: &Path) -> Result<Networked> {
-    let host = |problem| Ok(Networked { network: None, problem });
+/// Opens the pod network: a bridge, if one is configured and possible.
+async fn open_network(settings: &Settings, level: Isolation, node_dir: &Path) -> Result<OpenedNetwork> {
+    let host = |problem| Ok(OpenedNetwork { network: None, problem });
     match (level, settings.network) {
-        (Level::Process, NetworkMode::Bridge) => {
+        (Isolation::Process, NetworkMode::Bridge) => {
             return Err(Error::invalid(
                 "network: a bridge needs level oci, and this node has level process: set `network: auto`",
             ));
         }
-        (Level::Process, _) => {
-            return host(Some("plain processes have the machine's network".to_owned()));
+        (Isolation::Process, _) => {
+            return host(Some("plain processes use the host's network".to_owned()));
         }
-        (Level::Oci, NetworkMode::Host) => return host(None),
-        (Level::Oci, _) => {}
+        (Isolation::Oci, NetworkMode::Host) => return host(None),
+        (Isolation::Oci, _) => {}
     }
     let wanted = NetworkSettings { dir: network_dir(node_dir), subnet: settings.pod_cidr, nat: true };
     match Network::open(wanted).await {
         Ok(network) => {
-            let problem = network.limits().or_else(|| network.obstacle()).map(str::to_owned);
-            tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "pods have a network of their own");
-            Ok(Networked { network: Some(network), problem })
+            let problem = network.nat_error().or_else(|| network.firewall_conflict()).map(str::to_owned);
+            tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "opened the pod network");
+            Ok(OpenedNetwork { network: Some(network), problem })
         }
         Err(error) if settings.network == NetworkMode::Bridge => {
-            Err(Error::unavailable(format!("network: no bridge can be made: {error}")))
+            Err(Error::unavailable(format!("network: create the bridge: {error}")))
         }
         Err(error) => host(Some(error.to_string())),
     }
@@ -243,25 +254,15 @@ fn network_dir(node_dir: &Path) -> PathBuf {
     node_dir.join("local").join("network")
 }
 
-/// A group of the node's own, so that nothing of another node or process is in it.
+/// The node's cgroup. Its name is unique, so that no other node or process is in it.
 fn cgroup_root(settings: &Settings, context: &Context) -> String {
     settings.cgroup_root.clone().unwrap_or_else(|| {
-        // Processes may run nodes of one name, in directories of their own.
+        // Several processes may run nodes with the same name in different directories.
         let place = settings.node_dir(context).into_os_string().into_encoded_bytes();
         let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
         let mark = sum.as_ref().iter().take(4).fold(0_u32, |mark, byte| mark << 8 | u32::from(*byte));
         format!("/virtual-kubelet-{}-{mark:08x}", context.node_name)
     })
-}
-
-/// A directory that only its owner sees.
-fn private(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // One that was there before may be open to others, and secrets are written below.
-    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

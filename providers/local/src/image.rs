@@ -1,19 +1,17 @@
-//! Images: pulled or imported, unpacked, kept by their content.
+//! Images: pulled or imported, unpacked, and stored by content.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | `store` | the directory that holds them, for several processes at once |
-//! | `pull` | from registries |
-//! | `import` | from archives |
-//! | [`unpack`] | layers become directories |
-//! | `name`, `digest`, `manifest`, `platform` | what images are called, what they consist of, and for which machines they are |
+//! | `store` | the image store, shared by several processes |
+//! | `pull` | pulls from registries |
+//! | `import` | imports from archives |
+//! | [`unpack`] | unpacks layers into directories |
+//! | `name`, `digest`, `manifest`, `platform` | image names, digests, manifests and platforms |
 //!
-//! A compressed layer is not kept: it is unpacked while it comes in, and its sums are compared before anybody sees it. What names an
-//! unpacked layer is its content and that of all below it, so that images share what they have in common. Whoever can name a layer
-//! by its sum is taken to have it, as in containerd.
+//! Compressed layers are not stored: a layer is unpacked while it is downloaded, and its digests are verified before it
+//! becomes visible. Unpacked layers are named by their chain id (their content and that of all layers below), so that
+//! images share them. A process that can name a layer by its digest is assumed to have access to it, as in containerd.
 
-#[cfg(test)]
-mod craft;
 mod digest;
 mod error;
 mod import;
@@ -22,6 +20,8 @@ mod name;
 mod platform;
 mod pull;
 mod store;
+#[cfg(test)]
+mod testing;
 pub mod unpack;
 
 use std::path::PathBuf;
@@ -33,53 +33,53 @@ use vk_pod_engine::backend::Image;
 pub use self::{
     digest::Digest,
     error::{Error, Kind, Result},
-    name::{Name, normalise},
-    store::{Removed, Store},
-    unpack::{Form, Limits, Usage},
+    name::{ImageName, normalise},
+    store::{RemovedImage, Store},
+    unpack::{DiskUsage, ImageLimits, LayerFormat},
 };
 
-/// How a store is opened.
+/// Settings of an image store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What is the most that is taken in.
-    pub limits: Limits,
-    /// Registries, as `host` or `host:port`, that are reached by HTTP without TLS. Those on this machine's own loopback always are.
+    /// Size limits.
+    pub limits: ImageLimits,
+    /// Registries (`host` or `host:port`) that are accessed by plain HTTP. Those on the loopback address always are.
     pub plain_http: Vec<String>,
-    /// How layers are kept; found out where it is not said.
-    pub form: Option<Form>,
+    /// How layers are stored; detected if `None`.
+    pub layer_format: Option<LayerFormat>,
 }
 
-/// What a pull brought.
+/// The result of a pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
-    /// The image's id: `sha256:` and the sum of its configuration.
+pub struct PulledImage {
+    /// The image id: the digest of its config.
     pub id: String,
-    /// The repository with the digest that its registry has for the name.
+    /// The repository with the digest that the registry has for the name.
     pub reference: String,
 }
 
-/// An image that is there.
+/// An image in the store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// `sha256:` and the sum of its configuration.
+pub struct StoredImage {
+    /// The image id: the digest of its config.
     pub id: String,
-    /// Names with tags, in full.
+    /// Full names with tags.
     pub tags: Vec<String>,
-    /// Names with digests, in full.
+    /// Full names with digests.
     pub digests: Vec<String>,
-    /// Bytes, compressed, as registries count.
+    /// Compressed size in bytes, as registries count.
     pub size: u64,
-    /// What it starts, as whom, and all else that it says about itself.
+    /// The image config.
     pub config: ImageConfiguration,
-    /// Its unpacked layers, lowest first. For reading only.
+    /// Directories of the unpacked layers, lowest first. Read-only.
     pub layers: Vec<PathBuf>,
-    /// When it was made, by its own account.
+    /// Creation time from the image config.
     pub created: Option<Timestamp>,
 }
 
-impl Stored {
-    /// What the engine wants to know.
-    pub fn engine(&self) -> Image {
+impl StoredImage {
+    /// Converts it for the engine.
+    pub fn to_engine(&self) -> Image {
         let user = self.config.config().as_ref().and_then(|config| config.user().as_deref());
         let user = user.unwrap_or_default().split(':').next().unwrap_or_default();
         let uid = user.parse().ok();

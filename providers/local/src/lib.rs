@@ -1,15 +1,16 @@
-//! A provider that runs pods as containers of this machine, with no daemon and nothing installed.
+//! A provider that runs pods as containers on this host, without a daemon or an installed runtime.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`factory`], [`config`], [`level`], [`doctor`] | opens the provider `local`; which isolation this machine allows, and why not a higher one |
-//! | [`backend`] | sandboxes and containers as the engine wants them ([`vk_pod_engine::ContainerBackend`]) |
-//! | [`spec`], [`cgroup`] | a container as the OCI runtime wants it; limits and usage |
-//! | [`shim`] | the processes beside ours: one that supervises each container, and short-lived ones that make them |
-//! | [`image`] | images: pulled or imported, unpacked, kept by their content |
-//! | [`network`], [`namespace`] | a network of its own for each pod |
-//! | [`demo`] | an image of the machine's own busybox |
-//! | [`sys`] | what the kernel and the C library offer and no crate wraps |
+//! | [`factory`], [`config`], [`isolation`], [`doctor`] | opens the provider `local`; the isolation that this host allows |
+//! | [`backend`] | implements [`vk_pod_engine::ContainerBackend`]: sandboxes and containers |
+//! | [`spec`], [`cgroup`] | OCI runtime specs; limits and usage |
+//! | [`shim`] | helper processes: one supervises each container, others create containers |
+//! | [`image`] | images: pulled or imported, unpacked, stored by content |
+//! | [`network`], [`namespace`] | the pod network |
+//! | [`demo`] | a demo image made of the host's busybox |
+//! | [`procfs`] | processes as `/proc` shows them |
+//! | [`sys`] | system calls that need `unsafe` |
 
 pub mod backend;
 pub mod cgroup;
@@ -17,10 +18,12 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod factory;
+mod files;
 pub mod image;
-pub mod level;
+pub mod isolation;
 pub mod namespace;
 pub mod network;
+pub mod procfs;
 pub mod shim;
 pub mod spec;
 pub mod sys;

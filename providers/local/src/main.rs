@@ -1,4 +1,4 @@
-//! What `virtual-kubelet shim` is, alone: for the tests of this crate.
+//! The shim alone, as `virtual-kubelet shim`, for the tests of this crate.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
-//! Namespaces that stay without a process.
+//! Namespaces that persist without a process.
 //!
-//! A namespace lives as long as something holds it. Runtimes keep a process that does nothing in each sandbox for that; here the namespaces are
-//! mounted onto files of the sandbox's directory. A thread of its own makes and enters them and ends with its work: the namespaces of a process are
-//! its threads', so no other thread of this process ever is anywhere else than before.
+//! A namespace exists as long as something refers to it. Other runtimes keep a pause process in each sandbox; here the
+//! namespaces are bind-mounted onto files in the sandbox's directory. They are created and entered on short-lived
+//! threads: namespaces belong to threads, so all other threads of this process stay where they are.
 
-mod forward;
+mod port_forward;
 mod sysctl;
 #[cfg(test)]
 mod tests;
@@ -14,49 +14,53 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, setns, unshare},
-    sys::statfs::{NSFS_MAGIC, statfs},
+use rustix::{
+    fs::{StatFs, fstatfs, statfs},
+    io::Errno,
+    mount::{UnmountFlags, mount_bind, unmount},
+    system::sethostname,
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-pub use self::forward::connect;
-use crate::network::link::{LOOPBACK, Routing};
+pub use self::port_forward::connect;
+use crate::{
+    network::link::{LOOPBACK, RouteSocket},
+    sys,
+};
 
-/// Kinds of namespace that a sandbox holds.
+/// The kinds of namespace that a sandbox can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Network.
     Net,
     /// Inter-process communication.
     Ipc,
-    /// The host's name.
+    /// Host name.
     Uts,
 }
 
 /// The namespaces that a sandbox has of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pin {
-    /// A network; without it, the host's.
+pub struct PodNamespaces {
+    /// A network namespace; otherwise the host's.
     pub network: bool,
-    /// Inter-process communication; without it, the host's.
+    /// An IPC namespace; otherwise the host's.
     pub ipc: bool,
-    /// A name of the host; without it, the host's own.
+    /// The host name in a UTS namespace; otherwise the host's.
     pub hostname: Option<String>,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Net, Self::Ipc, Self::Uts];
 
-    /// The name of its file, which is also the kernel's name for the kind.
+    /// The name of the file, which is also the kernel's name of the kind.
     pub fn file(self) -> &'static str {
         match self {
             Self::Net => "net",
@@ -65,23 +69,31 @@ impl Kind {
         }
     }
 
-    /// Its file in a sandbox's directory.
+    /// The path of the file in a sandbox's directory.
     pub fn path(self, dir: &Path) -> PathBuf {
         dir.join(self.file())
     }
 
-    fn flag(self) -> CloneFlags {
+    fn unshare_flag(self) -> UnshareFlags {
         match self {
-            Self::Net => CloneFlags::CLONE_NEWNET,
-            Self::Ipc => CloneFlags::CLONE_NEWIPC,
-            Self::Uts => CloneFlags::CLONE_NEWUTS,
+            Self::Net => UnshareFlags::NEWNET,
+            Self::Ipc => UnshareFlags::NEWIPC,
+            Self::Uts => UnshareFlags::NEWUTS,
+        }
+    }
+
+    fn link_type(self) -> LinkNameSpaceType {
+        match self {
+            Self::Net => LinkNameSpaceType::Network,
+            Self::Ipc => LinkNameSpaceType::InterProcessCommunication,
+            Self::Uts => LinkNameSpaceType::HostNameAndNISDomainName,
         }
     }
 }
 
-// === impl Pin ===
+// === impl PodNamespaces ===
 
-impl Pin {
+impl PodNamespaces {
     fn kinds(&self) -> impl Iterator<Item = Kind> {
         let wanted = |kind: &Kind| match kind {
             Kind::Net => self.network,
@@ -92,16 +104,17 @@ impl Pin {
     }
 }
 
-/// Makes the namespaces of a sandbox and mounts them onto files in its directory, which must exist. The loop-back interface is up.
+/// Creates the namespaces of a sandbox, mounts them onto files in its existing directory, and sets the loopback
+/// interface up.
 ///
-/// What an earlier attempt left there is removed first; after an error nothing is left.
-pub async fn pin(dir: &Path, pin: &Pin) -> io::Result<()> {
+/// Removes what an earlier attempt left there. Leaves nothing behind after an error.
+pub async fn pin(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
     let (place, dir, pin) = (dir.display(), dir.to_owned(), pin.clone());
     thread::run(place, move || {
         remove(&dir)?;
         let made = make(&dir, &pin);
         if made.is_err() {
-            // The error to tell is the first one.
+            // The first error is the one to report.
             let _ = remove(&dir);
         }
         made
@@ -109,8 +122,8 @@ pub async fn pin(dir: &Path, pin: &Pin) -> io::Result<()> {
     .await
 }
 
-/// Writes the sandbox's kernel settings in its namespaces. Some belong to its interface, so this comes after the network has been attached.
-pub async fn tune(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<()> {
+/// Sets the sandbox's sysctls in its namespaces. Some belong to its interface, so the network must be attached before.
+pub async fn set_sysctls(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<()> {
     if sysctls.is_empty() {
         return Ok(());
     }
@@ -118,35 +131,36 @@ pub async fn tune(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::Result<
     thread::run(place, move || {
         let settings = sysctls
             .iter()
-            .map(|(name, value)| sysctl::Setting::new(name, value, |kind| pinned(&dir, kind)))
+            .map(|(name, value)| sysctl::Sysctl::new(name, value, |kind| is_pinned(&dir, kind)))
             .collect::<io::Result<Vec<_>>>()?;
         for kind in [Kind::Net, Kind::Ipc] {
             if settings.iter().any(|setting| setting.kind() == kind) {
                 enter(&kind.path(&dir), kind)?;
             }
         }
-        settings.iter().try_for_each(sysctl::Setting::write)
+        settings.iter().try_for_each(sysctl::Sysctl::write)
     })
     .await
 }
 
-/// Whether a namespace of this kind is mounted in the directory: not after a reboot, which leaves the file only.
-pub fn pinned(dir: &Path, kind: Kind) -> bool {
-    statfs(&kind.path(dir)).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
+/// Whether a namespace of this kind is mounted in the directory. After a reboot only the file is left.
+pub fn is_pinned(dir: &Path, kind: Kind) -> bool {
+    statfs(&kind.path(dir)).is_ok_and(|found| is_nsfs(&found))
 }
 
-/// Lets the namespaces go. Whoever is still in one keeps it; without anybody, the kernel removes it and, with it, the interfaces in it. May be repeated.
+/// Unmounts the namespaces. The kernel removes a namespace, with its interfaces, when its last process is gone.
+/// Idempotent.
 pub async fn unpin(dir: &Path) -> io::Result<()> {
     let dir = dir.to_owned();
-    // Not with the calling task's thread: a mount table of thousands makes this slow. Nor with one of its own, which may not be had on a
-    // machine that is full: nothing is entered here.
+    // A large mount table makes this slow, so it runs off the async threads. It does not need a new thread of its own,
+    // which may be unavailable on a full host: no namespace is entered.
     tokio::task::spawn_blocking(move || remove(&dir)).await.unwrap_or_else(|_| Err(thread::panicked()))
 }
 
-/// Does something on a thread of its own in a network namespace.
+/// Runs a closure in a network namespace, on a thread of its own.
 ///
-/// A socket that is opened there stays there, so most callers open one and hand it out.
-pub async fn inside<T: Send + 'static>(
+/// A socket that is opened there stays there, so most callers open one and return it.
+pub async fn run_inside<T: Send + 'static>(
     netns: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
@@ -158,56 +172,60 @@ pub async fn inside<T: Send + 'static>(
     .await
 }
 
-/// The same for a caller that may block.
-pub(crate) fn inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// Blocking version of [`run_inside`].
+pub(crate) fn run_inside_blocking<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::run_blocking("a network namespace", || {
-        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(work())
     })
 }
 
-/// Opens a namespace's file, and refuses what is another file.
+/// Opens the file of a namespace; fails if no namespace is mounted on it.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let wrong =
         |error: io::Error| io::Error::new(error.kind(), format!("namespace {}: {error}", path.display()));
     let file = File::open(path).map_err(wrong)?;
-    let found = nix::sys::statfs::fstatfs(&file).map_err(|errno| wrong(errno.into()))?;
-    if found.filesystem_type() != NSFS_MAGIC {
-        let why = "no namespace is mounted here: the machine was restarted, or it was unmounted";
+    let found = fstatfs(&file).map_err(|errno| wrong(errno.into()))?;
+    if !is_nsfs(&found) {
+        let why = "no namespace is mounted here: the host was rebooted, or it was unmounted";
         return Err(wrong(io::Error::new(io::ErrorKind::NotFound, why)));
     }
     Ok(file)
 }
 
-/// Moves this thread, which ends soon after.
+/// Whether a file is on the filesystem of namespaces.
+fn is_nsfs(found: &StatFs) -> bool {
+    const NSFS_MAGIC: i128 = 0x6e73_6673;
+    i128::from(found.f_type) == NSFS_MAGIC
+}
+
+/// Moves this thread, which must end soon after, into a namespace.
 fn enter(path: &Path, kind: Kind) -> io::Result<()> {
-    setns(open(path)?, kind.flag()).map_err(|errno| {
-        io::Error::new(
-            io::Error::from(errno).kind(),
-            format!("enter namespace {}: {}", path.display(), errno.desc()),
-        )
+    move_into_link_name_space(open(path)?.as_fd(), Some(kind.link_type())).map_err(|errno| {
+        let error = io::Error::from(errno);
+        io::Error::new(error.kind(), format!("enter namespace {}: {error}", path.display()))
     })
 }
 
-/// Makes and mounts, on a thread that ends with it.
-fn make(dir: &Path, pin: &Pin) -> io::Result<()> {
+/// Creates and mounts the namespaces, on a thread that ends afterwards.
+fn make(dir: &Path, pin: &PodNamespaces) -> io::Result<()> {
     let doing = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
-    let flags = pin.kinds().map(Kind::flag).collect();
-    unshare(flags).map_err(|errno| {
-        let hint = if errno == Errno::EPERM { " (needs CAP_SYS_ADMIN)" } else { "" };
-        doing(&format!("make namespaces{hint}"), errno.into())
+    let flags = pin.kinds().map(Kind::unshare_flag).collect();
+    sys::process::unshare(flags).map_err(|errno| {
+        let hint = if errno == Errno::PERM { " (needs CAP_SYS_ADMIN)" } else { "" };
+        doing(&format!("create namespaces{hint}"), errno.into())
     })?;
     if pin.network {
-        Routing::open()
-            .and_then(|routing| routing.up(LOOPBACK))
-            .map_err(|error| doing("switch lo on", error))?;
+        RouteSocket::open()
+            .and_then(|routing| routing.set_up(LOOPBACK))
+            .map_err(|error| doing("set interface lo up", error))?;
     }
     if let Some(hostname) = &pin.hostname {
-        nix::unistd::sethostname(hostname)
-            .map_err(|errno| doing(&format!("set the host's name {hostname:?}"), errno.into()))?;
-        // A new namespace begins with the host's.
+        sethostname(hostname.as_bytes())
+            .map_err(|errno| doing(&format!("set the host name {hostname:?}"), errno.into()))?;
+        // A new namespace starts with the host's domain name.
         fs::write("/proc/sys/kernel/domainname", "\n")
-            .map_err(|error| doing("clear the domain's name", error))?;
+            .map_err(|error| doing("clear the domain name", error))?;
     }
     for kind in pin.kinds() {
         let path = kind.path(dir);
@@ -218,9 +236,9 @@ fn make(dir: &Path, pin: &Pin) -> io::Result<()> {
             .mode(0o444)
             .open(&path)
             .and_then(|mut file| file.flush())
-            .map_err(|error| doing(&format!("make {}", path.display()), error))?;
+            .map_err(|error| doing(&format!("create {}", path.display()), error))?;
         let source = format!("/proc/thread-self/ns/{}", kind.file());
-        mount(Some(source.as_str()), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        mount_bind(source.as_str(), &path)
             .map_err(|errno| doing(&format!("mount {source} on {}", path.display()), errno.into()))?;
     }
     Ok(())
@@ -229,15 +247,16 @@ fn make(dir: &Path, pin: &Pin) -> io::Result<()> {
 fn remove(dir: &Path) -> io::Result<()> {
     for kind in Kind::ALL {
         let path = kind.path(dir);
-        // Mounts may lie on top of each other.
-        while pinned(dir, kind) {
-            match umount2(&path, MntFlags::MNT_DETACH) {
+        // Mounts may be stacked.
+        while is_pinned(dir, kind) {
+            match unmount(&path, UnmountFlags::DETACH) {
                 Ok(()) => {}
-                // Somebody else was faster.
-                Err(Errno::EINVAL | Errno::ENOENT) => break,
+                // Somebody else has unmounted it.
+                Err(Errno::INVAL | Errno::NOENT) => break,
                 Err(errno) => {
-                    let text = format!("unmount {}: {}", path.display(), errno.desc());
-                    return Err(io::Error::new(io::Error::from(errno).kind(), text));
+                    let error = io::Error::from(errno);
+                    let text = format!("unmount {}: {error}", path.display());
+                    return Err(io::Error::new(error.kind(), text));
                 }
             }
         }

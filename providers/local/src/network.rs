@@ -1,16 +1,18 @@
-//! A network of its own for each pod.
+//! The pod network: a bridge with a veth pair for each pod.
 //!
-//! A node has a bridge with an address, and each pod a pair of links: one end is a port of the bridge, the other one is `eth0` in the pod. Pods reach
-//! each other and the host by their addresses, the world in the host's name, and ports of the host lead to pods. IPv4 only.
+//! A node has a bridge with an address. Each pod has a veth pair: one end is a port of the bridge, the other is `eth0`
+//! in the pod. Pods reach each other and the host by their addresses, and other hosts by masquerading; host ports are
+//! forwarded to pods. IPv4 only.
 //!
-//! All of it is the kernel's; what must outlive this process is in files of the node's directory, written before the kernel is told, so that after a
-//! crash anywhere [`Network::reconcile`] finds what belongs to nobody. Nothing runs in the background.
+//! All of this is kernel state. What must survive this process is stored in files of the node's directory, written
+//! before the kernel state changes, so that [`Network::reconcile`] finds orphans after a crash at any point. There are
+//! no background tasks.
 
-mod addresses;
+mod bridge;
 mod conntrack;
 mod error;
+mod ipam;
 pub(crate) mod link;
-mod machine;
 mod netlink;
 pub mod nft;
 mod rules;
@@ -29,31 +31,31 @@ use std::{
 use parking_lot::Mutex;
 use vk_pod_engine::backend::{InterfaceUsage, PortMapping, Protocol};
 
-use self::{
-    addresses::{Addresses, Attached},
-    link::{Pair, Routing},
-};
 pub use self::{
     error::Error,
     subnet::{Subnet, SubnetError},
 };
+use self::{
+    ipam::{AddressPool, Attachment},
+    link::{RouteSocket, VethPair},
+};
 use crate::namespace;
 
-/// The pod's end of the pair.
+/// The name of the pod's interface.
 const INTERFACE: &str = "eth0";
 
-/// What a node's network is to be.
+/// Settings of a node's network.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
-    /// Where its files are; made if missing. It also tells this network from others on the machine.
+    /// The directory of its files, created if missing. It also distinguishes this network from others on the host.
     pub dir: PathBuf,
-    /// The pods' addresses; without it, a subnet is chosen that nothing else on the machine uses.
+    /// The pod subnet; `None` chooses one that nothing else on the host uses.
     pub subnet: Option<Subnet>,
-    /// Whether pods reach the world and have ports of the host.
+    /// Whether to masquerade and to forward host ports.
     pub nat: bool,
 }
 
-/// A node's network.
+/// The pod network of a node.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Inner>);
 
@@ -62,66 +64,69 @@ struct Inner {
     bridge: String,
     subnet: Subnet,
     mtu: u32,
-    limits: Option<String>,
-    obstacle: Option<String>,
-    addresses: Mutex<Addresses>,
-    /// The version of the addresses that the rules are of. Taken before the addresses where both are.
-    published: Mutex<u64>,
+    nat_error: Option<String>,
+    firewall_conflict: Option<String>,
+    addresses: Mutex<AddressPool>,
+    /// The version of the addresses that the current rules were made from. Locked before `addresses` if both are
+    /// locked.
+    applied_version: Mutex<u64>,
 }
 
-/// The steps of attaching a sandbox, of which each may be the last one before a crash.
+/// The steps of attaching a sandbox. A crash may happen after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    /// It has an address in a file.
+enum AttachStep {
+    /// The address is reserved in a file.
     Reserved,
-    /// The pair of links is there.
+    /// The veth pair exists.
     Paired,
-    /// What it sends may come back to it.
+    /// Hairpin mode is set on the bridge port.
     Hairpinned,
-    /// The pod's end has its address.
+    /// The pod's interface has its address.
     Addressed,
     /// The pod has a default route.
     Routed,
-    /// Its ports lead to it.
+    /// Its host ports are forwarded.
     Published,
 }
 
 // === impl Network ===
 
 impl Network {
-    /// Makes the bridge and the rules, or finds those that are there.
+    /// Creates the bridge and the rules, or reuses existing ones.
     ///
-    /// An error says why this machine gives no bridge. Forwarding of IPv4 is switched on for the machine, and stays on: others may rely on it meanwhile.
+    /// Fails if no bridge can be created on this host. Enables IPv4 forwarding on the host; it stays enabled, because
+    /// others may rely on it meanwhile.
     pub async fn open(settings: NetworkSettings) -> Result<Self, Error> {
-        blocking(move || machine::open(&settings).map(|inner| Self(Arc::new(inner)))).await
+        blocking(move || bridge::open(&settings).map(|inner| Self(Arc::new(inner)))).await
     }
 
-    /// The bridge's name, which is also the name of the table with the rules.
+    /// The name of the bridge, which is also the name of the nftables table.
     pub fn bridge(&self) -> &str {
         &self.0.bridge
     }
 
-    /// The pods' addresses.
+    /// The pod subnet.
     pub fn subnet(&self) -> Subnet {
         self.0.subnet
     }
 
-    /// The host's address towards the pods.
+    /// The address of the bridge.
     pub fn gateway(&self) -> Ipv4Addr {
         self.0.subnet.gateway()
     }
 
-    /// Why pods reach neither the world nor have ports of the host, if so.
-    pub fn limits(&self) -> Option<&str> {
-        self.0.limits.as_deref()
+    /// Why masquerading and host ports are not available, if they are not.
+    pub fn nat_error(&self) -> Option<&str> {
+        self.0.nat_error.as_deref()
     }
 
-    /// What another firewall of this machine may do to the packets of pods, and the remedy, if it was found when this network was opened.
-    pub fn obstacle(&self) -> Option<&str> {
-        self.0.obstacle.as_deref()
+    /// A firewall rule that may drop pod traffic, with the remedy, if one was found when the network was opened.
+    pub fn firewall_conflict(&self) -> Option<&str> {
+        self.0.firewall_conflict.as_deref()
     }
 
-    /// Gives a sandbox an interface and an address. May be repeated, also after a crash in the middle of it; after an error nothing is left.
+    /// Gives a sandbox an interface and an address. Idempotent, also after a crash in between; leaves nothing behind
+    /// after an error.
     pub async fn attach(
         &self,
         sandbox: &str,
@@ -131,11 +136,11 @@ impl Network {
         let (inner, sandbox, netns, ports) =
             (self.0.clone(), sandbox.to_owned(), netns.to_owned(), ports.to_vec());
         blocking(move || {
-            let attached = inner.attach(&sandbox, &netns, &ports, Step::Published);
+            let attached = inner.attach(&sandbox, &netns, &ports, AttachStep::Published);
             if attached.is_err() {
-                // The error to tell is the first one; what is left, `reconcile` finds.
+                // Return the first error; `reconcile` finds what is left.
                 if let Err(error) = inner.detach(&sandbox) {
-                    tracing::warn!(%sandbox, %error, "a sandbox that could not be attached could not be detached either");
+                    tracing::warn!(%sandbox, %error, "detaching a sandbox after a failed attach failed too");
                 }
             }
             attached.map(|address| vec![IpAddr::V4(address)])
@@ -143,7 +148,7 @@ impl Network {
         .await
     }
 
-    /// The addresses of a sandbox; none if it is not attached.
+    /// The addresses of a sandbox; empty if it is not attached.
     pub fn addresses(&self, sandbox: &str) -> Vec<IpAddr> {
         self.0
             .addresses
@@ -154,66 +159,68 @@ impl Network {
             .collect()
     }
 
-    /// Takes a sandbox off the network. May be repeated; that the namespace or the link is gone already is no matter.
+    /// Removes a sandbox from the network. Idempotent; the namespace or the link may be gone already.
     pub async fn detach(&self, sandbox: &str) -> Result<(), Error> {
         let (inner, sandbox) = (self.0.clone(), sandbox.to_owned());
         blocking(move || inner.detach(&sandbox)).await
     }
 
-    /// Detaches every sandbox but these, removes links of ours that no sandbox has, and writes the rules anew. Returns the detached ones.
+    /// Detaches all sandboxes except `live`, removes bridge ports without a sandbox, and writes the rules again.
+    /// Returns the detached sandboxes.
     pub async fn reconcile(&self, live: &BTreeSet<String>) -> Result<Vec<String>, Error> {
         let (inner, live) = (self.0.clone(), live.clone());
         blocking(move || inner.reconcile(&live)).await
     }
 
-    /// Removes the bridge and the rules if no sandbox is attached, and says whether it did.
+    /// Removes the bridge and the rules if no sandbox is attached; returns whether it did.
     pub async fn close(&self) -> Result<bool, Error> {
         let inner = self.0.clone();
         blocking(move || inner.close()).await
     }
 
-    /// What has gone through the interface of each sandbox.
+    /// Traffic counters of each sandbox's interface.
     pub async fn usage(&self) -> Result<BTreeMap<String, InterfaceUsage>, Error> {
         let inner = self.0.clone();
         blocking(move || inner.usage()).await
     }
 }
 
-/// The name of the bridge of the node with this directory of its network, which is to be an absolute path without links.
-pub fn bridge(dir: &Path) -> String {
-    machine::name(dir)
+/// The name of the bridge for the network directory `dir`, which must be a canonical path.
+pub fn bridge_name(dir: &Path) -> String {
+    bridge::name(dir)
 }
 
-/// What another firewall of this machine may do to the packets of pods of the node with this directory of its network, and the remedy.
-pub fn obstacle(dir: &Path) -> Option<String> {
-    // Before the node was ever started its bridge has no name yet.
+/// A firewall rule on this host that may drop traffic of the network in `dir`, with the remedy.
+pub fn firewall_conflict(dir: &Path) -> Option<String> {
+    // The bridge has no name before the first start of the node.
     let bridge =
-        std::fs::canonicalize(dir).map_or_else(|_| "BRIDGE".to_owned(), |place| machine::name(&place));
-    machine::obstacle(&bridge)
+        std::fs::canonicalize(dir).map_or_else(|_| "BRIDGE".to_owned(), |place| bridge::name(&place));
+    bridge::firewall_conflict(&bridge)
 }
 
-/// Talks to the kernel where it holds nobody up.
+/// Runs blocking netlink calls off the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Panicked("the network's thread")))
 }
 
-/// Lets clients of UDP ports find the pod that has the port now. Without it they do so after a pause, so it is no reason to fail.
-fn forget(ports: &[PortMapping]) {
+/// Removes conntrack entries of UDP host ports, so that clients reach the current pod. Without it they do after a
+/// pause, so failures are only logged.
+fn flush_udp_ports(ports: &[PortMapping]) {
     let udp: Vec<u16> =
         ports.iter().filter(|port| port.protocol == Protocol::Udp).map(|port| port.host_port).collect();
-    if let Err(error) = conntrack::forget_udp(&udp) {
-        tracing::warn!(ports = ?udp, %error, "connections to UDP ports of the host could not be forgotten");
+    if let Err(error) = conntrack::flush_udp(&udp) {
+        tracing::warn!(ports = ?udp, %error, "removing conntrack entries of UDP host ports failed");
     }
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// The host's end of a sandbox's pair.
-    fn host_end(&self, sandbox: &str) -> String {
-        format!("ve{}", machine::hash(&[self.bridge.as_bytes(), sandbox.as_bytes()], 12))
+    /// The name of the host's end of a sandbox's veth pair.
+    fn host_interface(&self, sandbox: &str) -> String {
+        format!("ve{}", bridge::hash(&[self.bridge.as_bytes(), sandbox.as_bytes()], 12))
     }
 
     fn attach(
@@ -221,9 +228,9 @@ impl Inner {
         sandbox: &str,
         netns: &Path,
         ports: &[PortMapping],
-        until: Step,
+        until: AttachStep,
     ) -> Result<Ipv4Addr, Error> {
-        let ports = rules::ports(ports, self.limits.as_deref())?;
+        let ports = rules::ports(ports, self.nat_error.as_deref())?;
         let namespace = namespace::open(netns).map_err(Error::kernel(format!("attach sandbox {sandbox}")))?;
         let (attached, changed) = {
             let mut addresses = self.addresses.lock();
@@ -231,104 +238,105 @@ impl Inner {
             (addresses.reserve(sandbox, &ports)?, before != ports)
         };
         let address = attached.address;
-        if until == Step::Reserved {
+        if until == AttachStep::Reserved {
             return Ok(address);
         }
 
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
-        let inside = namespace::inside_blocking(&namespace, Routing::open)
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
+        let bridge = bridge::ensure(&socket, &self.bridge, self.subnet, self.mtu)?;
+        let inside = namespace::run_inside_blocking(&namespace, RouteSocket::open)
             .and_then(|opened| opened)
-            .map_err(Error::kernel(format!("open a socket in {}", netns.display())))?;
-        let name = self.host_end(sandbox);
+            .map_err(Error::kernel(format!("open a netlink socket in {}", netns.display())))?;
+        let name = self.host_interface(sandbox);
         let failed = |doing: &str| Error::kernel(format!("{doing} of sandbox {sandbox}"));
 
-        let host =
-            self.pair(&routing, &inside, &namespace, &attached, bridge).map_err(failed("make the links"))?;
-        if until == Step::Paired {
+        let host = self
+            .ensure_veth(&socket, &inside, &namespace, &attached, bridge)
+            .map_err(failed("create the veth pair"))?;
+        if until == AttachStep::Paired {
             return Ok(address);
         }
-        routing.hairpin(host).map_err(failed(&format!("set up the port {name}")))?;
-        if until == Step::Hairpinned {
+        socket.hairpin(host).map_err(failed(&format!("set up the bridge port {name}")))?;
+        if until == AttachStep::Hairpinned {
             return Ok(address);
         }
         let eth0 = inside
             .link(INTERFACE)
             .and_then(|link| link.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
             .map_err(failed("find eth0"))?;
-        inside.up(eth0.index).map_err(failed("switch eth0 on"))?;
+        inside.set_up(eth0.index).map_err(failed("set up eth0"))?;
         inside.add_address(eth0.index, address, self.subnet).map_err(failed("set the address"))?;
-        if until == Step::Addressed {
+        if until == AttachStep::Addressed {
             return Ok(address);
         }
         inside.add_default(eth0.index, self.subnet.gateway()).map_err(failed("set the route"))?;
-        if until == Step::Routed {
+        if until == AttachStep::Routed {
             return Ok(address);
         }
-        // Version 0 is that of no rules at all: the network was closed.
+        // Version 0 means that there are no rules: the network was closed.
         let none = {
-            let mut published = self.published.lock();
-            // A bridge that had to be made anew knows nothing of them either.
-            if self.limits.is_none() && !machine::routes_loopback(&self.bridge) {
-                *published = 0;
+            let mut applied_version = self.applied_version.lock();
+            // A bridge that was created again lacks this setting, too.
+            if self.nat_error.is_none() && !bridge::routes_loopback(&self.bridge) {
+                *applied_version = 0;
             }
-            *published == 0
+            *applied_version == 0
         };
         if changed || none || !ports.is_empty() {
-            self.publish()?;
-            forget(&ports);
+            self.apply_rules()?;
+            flush_udp_ports(&ports);
         }
-        inside.wait(INTERFACE).map_err(failed("use eth0"))?;
-        routing.wait(&name).map_err(failed("use the links"))?;
-        // Last, because it comes up with its first port.
-        routing.wait(&self.bridge).map_err(failed("use the bridge"))?;
+        inside.wait_until_ready(INTERFACE).map_err(failed("wait for eth0"))?;
+        socket.wait_until_ready(&name).map_err(failed("wait for the veth pair"))?;
+        // Last, because the bridge comes up with its first port.
+        socket.wait_until_ready(&self.bridge).map_err(failed("wait for the bridge"))?;
         Ok(address)
     }
 
-    /// Makes the pair, or finds the one that is there and whole. The index of the host's end.
-    fn pair(
+    /// Creates the veth pair unless a complete one exists; returns the index of the host's end.
+    fn ensure_veth(
         &self,
-        routing: &Routing,
-        inside: &Routing,
+        socket: &RouteSocket,
+        inside: &RouteSocket,
         namespace: &std::fs::File,
-        attached: &Attached,
+        attached: &Attachment,
         bridge: u32,
     ) -> std::io::Result<u32> {
-        let name = self.host_end(&attached.sandbox);
-        let hardware = machine::hardware(attached.address);
-        if let Some(host) = routing.link(&name)? {
+        let name = self.host_interface(&attached.sandbox);
+        let mac_address = bridge::mac_address(attached.address);
+        if let Some(host) = socket.link(&name)? {
             let peer = inside.link(INTERFACE)?;
-            if host.master == Some(bridge) && peer.is_some_and(|peer| peer.hardware == hardware) {
+            if host.master == Some(bridge) && peer.is_some_and(|peer| peer.mac_address == mac_address) {
                 return Ok(host.index);
             }
-            routing.delete(host.index)?;
+            socket.delete(host.index)?;
         }
         let namespace = namespace.as_fd();
-        routing.add_pair(&Pair {
+        socket.add_veth(&VethPair {
             name: &name,
             bridge,
             mtu: self.mtu,
             peer: INTERFACE,
-            hardware,
+            mac_address,
             namespace,
         })?;
-        let made = routing.link(&name)?;
+        let made = socket.link(&name)?;
         made.map(|link| link.index).ok_or_else(|| std::io::ErrorKind::NotFound.into())
     }
 
     fn detach(&self, sandbox: &str) -> Result<(), Error> {
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let name = self.host_end(sandbox);
-        if let Some(link) = routing.link(&name).map_err(Error::kernel(format!("find the link {name}")))? {
-            // The pod's end goes with it.
-            routing.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
+        let name = self.host_interface(sandbox);
+        if let Some(link) = socket.link(&name).map_err(Error::kernel(format!("find the link {name}")))? {
+            // This removes the pod's end, too.
+            socket.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
         }
         let ports = self.addresses.lock().close_ports(sandbox);
         if !ports.is_empty() {
-            self.publish()?;
+            self.apply_rules()?;
         }
         self.addresses.lock().free(sandbox)?;
-        forget(&ports);
+        flush_udp_ports(&ports);
         Ok(())
     }
 
@@ -344,36 +352,36 @@ impl Inner {
         for sandbox in &gone {
             self.detach(sandbox)?;
         }
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let bridge = machine::bridge(&routing, &self.bridge, self.subnet, self.mtu)?;
-        // Links first: a sandbox that is attached meanwhile has its file before its link.
-        let links = routing.links().map_err(Error::kernel("list links"))?;
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
+        let bridge = bridge::ensure(&socket, &self.bridge, self.subnet, self.mtu)?;
+        // List links before reading the addresses: an attach in progress writes its file before it creates its link.
+        let links = socket.links().map_err(Error::kernel("list links"))?;
         let known: BTreeSet<String> =
-            self.addresses.lock().attached().map(|attached| self.host_end(&attached.sandbox)).collect();
+            self.addresses.lock().attached().map(|attached| self.host_interface(&attached.sandbox)).collect();
         for link in links.iter().filter(|link| link.master == Some(bridge) && !known.contains(&link.name)) {
-            routing.delete(link.index).map_err(Error::kernel(format!("remove the link {}", link.name)))?;
+            socket.delete(link.index).map_err(Error::kernel(format!("remove the link {}", link.name)))?;
         }
-        // Somebody else may have removed them.
-        *self.published.lock() = 0;
-        self.publish()?;
+        // The rules may have been removed by somebody else.
+        *self.applied_version.lock() = 0;
+        self.apply_rules()?;
         Ok(gone)
     }
 
     fn close(&self) -> Result<bool, Error> {
-        let mut published = self.published.lock();
+        let mut applied_version = self.applied_version.lock();
         let addresses = self.addresses.lock();
         if addresses.attached().next().is_some() {
             return Ok(false);
         }
-        *published = 0;
-        machine::route_loopback(&self.bridge, false)?;
+        *applied_version = 0;
+        bridge::route_loopback(&self.bridge, false)?;
         nft::remove(&self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
         let find =
-            routing.link(&self.bridge).map_err(Error::kernel(format!("find the bridge {}", self.bridge)))?;
+            socket.link(&self.bridge).map_err(Error::kernel(format!("find the bridge {}", self.bridge)))?;
         if let Some(bridge) = find {
-            routing
+            socket
                 .delete(bridge.index)
                 .map_err(Error::kernel(format!("remove the bridge {}", self.bridge)))?;
         }
@@ -383,11 +391,12 @@ impl Inner {
     fn usage(&self) -> Result<BTreeMap<String, InterfaceUsage>, Error> {
         let names: BTreeMap<String, String> = {
             let addresses = self.addresses.lock();
-            let name = |attached: &Attached| (self.host_end(&attached.sandbox), attached.sandbox.clone());
+            let name =
+                |attached: &Attachment| (self.host_interface(&attached.sandbox), attached.sandbox.clone());
             addresses.attached().map(name).collect()
         };
-        let routing = Routing::open().map_err(Error::kernel("open a socket for routing"))?;
-        let links = routing.links().map_err(Error::kernel("list links"))?;
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
+        let links = socket.links().map_err(Error::kernel("list links"))?;
         let usage = links.into_iter().filter_map(|link| {
             // What the host's end sends is what the pod receives.
             let usage = InterfaceUsage {
@@ -402,14 +411,15 @@ impl Inner {
         Ok(usage.collect())
     }
 
-    /// Sees to it that the rules are those of now, or of later: of many that wait for their turn, the first one writes for all.
-    fn publish(&self) -> Result<(), Error> {
-        if self.limits.is_some() {
+    /// Ensures that the rules match the current addresses or later ones: of several waiting callers, the first one
+    /// writes for all.
+    fn apply_rules(&self) -> Result<(), Error> {
+        if self.nat_error.is_some() {
             return Ok(());
         }
         let wanted = self.addresses.lock().version();
-        let mut published = self.published.lock();
-        if *published >= wanted {
+        let mut applied_version = self.applied_version.lock();
+        if *applied_version >= wanted {
             return Ok(());
         }
         let (version, chains) = {
@@ -418,8 +428,8 @@ impl Inner {
         };
         nft::replace(&self.bridge, &chains)
             .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))?;
-        machine::route_loopback(&self.bridge, true)?;
-        *published = version;
+        bridge::route_loopback(&self.bridge, true)?;
+        *applied_version = version;
         Ok(())
     }
 }

@@ -1,132 +1,134 @@
-//! The processes beside ours: one that supervises each container, and short-lived ones that make containers and start commands in
-//! them.
+//! The shim: a process that supervises each container, and short-lived helpers that create containers and start
+//! commands in them.
 //!
-//! | process | what it does |
+//! | process | purpose |
 //! |---|---|
-//! | `supervise DIR` | lives as long as its container: owns its output and input, writes its log, records how it ended. One thread, no runtime |
-//! | `create DIR` | makes the container and starts it, then ends; at the level `process` it becomes the container's program |
-//! | `exec DIR` | starts a command in the container, then ends |
-//! | `pause DIR` | the first process of a pod whose containers share their processes |
+//! | `supervise DIR` | lives as long as its container: owns its stdio, writes its log, records its exit. One thread, no async runtime |
+//! | `create DIR` | creates and starts the container, then exits; at level `process` it becomes the container's program |
+//! | `exec DIR` | starts a command in the container, then exits |
+//! | `pause DIR` | process 1 of a pod with a shared PID namespace |
 //!
-//! The process of the nodes only asks: [`Shim`] reads `state.json`, and speaks to the supervisor on `shim.sock`. It may end at any
-//! moment and find everything again.
+//! The provider's process only makes requests: [`Shim`] reads `state.json` and talks to the supervisor on `shim.sock`.
+//! The provider can exit at any time and finds everything again.
 
-pub mod cgroup;
 mod client;
 mod console;
 mod create;
 mod exec;
 mod executor;
 mod log;
-mod pause;
-mod plain;
+mod pause_process;
+mod protocol;
 mod session;
 mod state;
-mod supervise;
-mod verb;
-mod wire;
+mod supervisor;
 
-use std::path::PathBuf;
+use std::{
+    env, fmt,
+    io::{self, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::level::Level;
+use crate::{isolation::Isolation, sys};
 
 pub use self::{
     client::Shim,
-    pause::{pause, paused},
-    plain::{plain_strays, start_ticks_of},
-    verb::main,
+    pause_process::{pause_process_pid, start_pause_process},
 };
 
-/// How a process of the shim is started.
+/// How to start a process of the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// The binary.
     pub path: PathBuf,
-    /// What comes before the verb.
+    /// Arguments before the subcommand.
     pub args: Vec<String>,
 }
 
-/// What a supervisor is told about its container, beside the bundle.
+/// What a supervisor needs to know about its container, in addition to the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Launch {
-    /// How well it is kept apart.
-    pub level: Level,
-    /// The pod that is named in events.
+pub struct ShimLaunch {
+    /// How the container is isolated.
+    #[serde(rename = "level")]
+    pub isolation: Isolation,
+    /// The pod UID that is sent in events.
     pub pod_uid: String,
-    /// The socket that takes events.
+    /// The socket that receives events.
     pub events: PathBuf,
     /// The log file.
     pub log: PathBuf,
-    /// Whether it has a terminal.
+    /// Whether the container has a terminal.
     pub tty: bool,
-    /// Whether it has input.
+    /// Whether the container has stdin.
     pub stdin: bool,
-    /// Whether input ends when the first who attached is gone.
+    /// Whether stdin is closed when the first attached client detaches.
     pub stdin_once: bool,
-    /// How early the kernel kills it when memory runs out.
+    /// OOM score adjustment.
     pub oom_score_adj: Option<i64>,
-    /// Its cgroup, below the mount of each controller.
+    /// The container's cgroup, relative to the mount of each controller.
     pub cgroup: Option<String>,
-    /// The cgroup of the supervisor itself, below the mount of each controller; it is made where there is none. `None` is the one of
-    /// whoever starts it. Only at the level `oci`.
+    /// The cgroup of the supervisor itself, relative to the mount of each controller; created if missing. `None` stays
+    /// in the cgroup of the caller. Level `oci` only.
     #[serde(default)]
     pub own_cgroup: Option<String>,
-    /// Whether the program can gain no rights, at the level `process`; otherwise the bundle says so.
+    /// Whether to set `no_new_privs` at level `process`; otherwise the bundle has it.
     #[serde(default)]
     pub no_new_privs: bool,
-    /// The program, at the level `process`.
+    /// The program, at level `process`.
     pub process: Option<ProcessLaunch>,
 }
 
-/// A program that runs as it is.
+/// A program that runs as a plain process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLaunch {
-    /// Name and arguments.
+    /// Program and arguments.
     pub argv: Vec<String>,
-    /// The whole environment, in order.
+    /// The complete environment, in order.
     pub env: Vec<(String, String)>,
     /// The working directory.
     pub cwd: PathBuf,
 }
 
-/// Where a container stands.
+/// The state of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was not started yet.
+    /// Not started yet.
     Created,
-    /// It runs.
+    /// Running.
     Running {
-        /// Its first process.
+        /// PID of its first process.
         pid: i32,
-        /// Since when.
+        /// Start time.
         started: Timestamp,
     },
-    /// It ended, or could not be started.
-    Exited(Exit),
-    /// Its supervisor is gone and could not tell how it ended: what is left of it has no owner.
+    /// Exited, or failed to start.
+    Exited(ContainerExit),
+    /// The supervisor died without recording an exit; processes may be left over.
     Lost {
-        /// Its first process, where there was one.
+        /// PID of its first process, if there was one.
         pid: Option<i32>,
-        /// Since when it ran.
+        /// Start time.
         started: Option<Timestamp>,
     },
 }
 
-/// How a container ended.
+/// How a container exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Exit {
-    /// When it was started; `None` where that failed.
+pub struct ContainerExit {
+    /// Start time; `None` if the start failed.
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// Exit time.
     pub finished: Timestamp,
-    /// The exit code; 128 plus the number for a process ended by a signal.
+    /// Exit code; 128 plus the signal number for a killed process.
     pub code: i32,
-    /// Whether the kernel killed for want of memory in it.
+    /// Whether the OOM killer was active in its cgroup.
     pub oom: bool,
     /// `Completed`, `Error`, `OOMKilled` or `StartError`.
     pub reason: String,
@@ -142,26 +144,26 @@ pub struct StartError {
     pub code: i32,
     /// The reason that it gets.
     pub reason: String,
-    /// In the words that a container runtime has for it.
+    /// Text, as a container runtime reports it.
     pub message: String,
 }
 
 // === impl StartError ===
 
 impl StartError {
-    /// The code of a container that could not be started.
+    /// Exit code of a container that could not be started.
     pub const CODE: i32 = 128;
 
-    /// With the code and the reason that all have.
+    /// An error with the usual code and reason.
     pub fn new(message: impl Into<String>) -> Self {
         Self { code: Self::CODE, reason: "StartError".to_owned(), message: message.into() }
     }
 }
 
-// === impl Exit ===
+// === impl ContainerExit ===
 
-impl Exit {
-    /// The end of a container that ran.
+impl ContainerExit {
+    /// The exit of a container that ran.
     pub fn ended(started: Timestamp, finished: Timestamp, code: i32, oom: bool) -> Self {
         let reason = match code {
             _ if oom => "OOMKilled",
@@ -178,7 +180,7 @@ impl Exit {
         }
     }
 
-    /// The end of a container that never ran.
+    /// The exit of a container that never ran.
     pub fn not_started(error: &StartError, finished: Timestamp) -> Self {
         Self {
             started: None,
@@ -189,4 +191,51 @@ impl Exit {
             message: error.message.clone(),
         }
     }
+}
+
+/// The main function of a shim process. The first argument that is a subcommand is the one to run; the arguments before
+/// it are needed to start further processes.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let subcommands = ["supervise", "create", "exec", "pause", "paused"];
+    let Some(index) = args.iter().position(|arg| subcommands.contains(&arg.as_str())) else {
+        print_error(format_args!(
+            "shim: expected one of {} and a directory, got {args:?}",
+            subcommands.join(", ")
+        ));
+        return ExitCode::from(2);
+    };
+    let [subcommand, dir, rest @ ..] = &args[index..] else {
+        print_error(format_args!("shim: {} needs a directory", args[index]));
+        return ExitCode::from(2);
+    };
+    let program = Program { path: "/proc/self/exe".into(), args: args[..index].to_vec() };
+    let dir = Path::new(dir);
+    match subcommand.as_str() {
+        "supervise" => supervisor::run(dir, program),
+        "create" => create::run(),
+        "exec" => exec::run(),
+        "pause" => pause_process::run(dir, &program, rest),
+        _ => pause_process::run_init(dir),
+    }
+}
+
+/// The program on a read-only mount, for processes that enter a container: it cannot be overwritten from there. The
+/// descriptor must be kept until the program is started. If that is not possible, the kernel still protects a running
+/// binary from writes.
+pub(super) fn on_read_only_mount(program: Program) -> (Program, Option<OwnedFd>) {
+    match sys::fd::read_only_mount(&program.path) {
+        Ok(binary) => {
+            let path = format!("/proc/self/fd/{}", binary.as_raw_fd()).into();
+            (Program { path, args: program.args }, Some(binary))
+        }
+        Err(_) => (program, None),
+    }
+}
+
+/// Prints an error to stderr: a supervisor's goes to a file beside its container, a command's to the container's
+/// output.
+pub(super) fn print_error(message: fmt::Arguments<'_>) {
+    // Nothing may be listening.
+    let _ = writeln!(io::stderr(), "{message}");
 }

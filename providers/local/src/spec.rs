@@ -1,15 +1,15 @@
-//! A container as the OCI runtime wants it: what containerd makes of the same order, where it matters.
+//! The OCI runtime spec of a container, equivalent to what containerd generates.
 //!
-//! [`spec`] computes from what is handed in and touches nothing. What has to be read is read before: users by [`user::Identity::find`]
-//! in the container's files, the machine by [`Machine::detect`], a seccomp profile by [`seccomp::read`].
+//! [`build`] is a pure function. Its inputs are read before: users by [`user::ProcessIdentity::find`] from the container's
+//! files, the host's features by [`HostFeatures::detect`], a seccomp profile by [`seccomp::read`].
 //!
-//! Two things of a container are not in its spec, because the runtime would do them to its own caller: the score for the kernel's
-//! killer, which the shim writes, and limits of processes (rlimits), which stay as they are.
+//! Two settings are not in the spec, because the runtime would apply them to its own caller: the OOM score adjustment,
+//! which the shim writes, and rlimits, which are inherited.
 
-mod machine;
+mod host;
 mod mounts;
+mod privileges;
 mod process;
-mod rights;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
@@ -28,28 +28,28 @@ use serde_json::{Value, json};
 use vk_pod_engine::backend::{ContainerConfig, Propagation, Resources, SandboxConfig, Share};
 use vk_provider::{Error, Result};
 
-use self::user::Identity;
+use self::user::ProcessIdentity;
 pub use self::{
-    machine::{DeviceNode, Machine},
+    host::{DeviceNode, HostFeatures},
+    privileges::granted_capabilities,
     process::{arguments, environment, stop_signal, working_directory},
-    rights::granted,
 };
-use crate::cgroup::MOUNTED;
+use crate::cgroup::MOUNT_POINT;
 
-/// Where the pod's things are on this machine.
+/// Paths of a pod's namespaces and files on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
-    /// The root file system, absolute.
+pub struct PodPaths {
+    /// The root filesystem, absolute.
     pub rootfs: PathBuf,
-    /// The pod's network namespace; `None` is the machine's.
+    /// The pod's network namespace; `None` means the host's.
     pub network: Option<PathBuf>,
-    /// The pod's namespace of semaphores and shared memory; `None` is the machine's.
+    /// The pod's IPC namespace; `None` means the host's.
     pub ipc: Option<PathBuf>,
-    /// The pod's namespace of the host's name; `None` is the machine's.
+    /// The pod's UTS namespace; `None` means the host's.
     pub uts: Option<PathBuf>,
-    /// The namespace of processes to join, where it is another's.
+    /// The PID namespace to join, if it is not a new one.
     pub pid: Option<PathBuf>,
-    /// The pod's shared memory.
+    /// The pod's `/dev/shm`.
     pub shm: Option<PathBuf>,
     /// The pod's `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
@@ -57,38 +57,38 @@ pub struct Places {
     pub hostname: Option<PathBuf>,
 }
 
-/// What a container is made of.
+/// The input for the spec of a container.
 #[derive(Clone, Debug)]
-pub struct Order<'a> {
+pub struct SpecInput<'a> {
     /// The container.
     pub container: &'a ContainerConfig,
     /// Its sandbox.
     pub sandbox: &'a SandboxConfig,
-    /// What its image says, where it says anything.
+    /// The config of its image, if there is one.
     pub image: Option<&'a image::Config>,
-    /// Who runs in it.
-    pub identity: &'a Identity,
-    /// Where the pod's things are.
-    pub places: &'a Places,
-    /// Where the images are that it mounts, by the path in the container.
+    /// The user that its process runs as.
+    pub identity: &'a ProcessIdentity,
+    /// The paths of its pod.
+    pub paths: &'a PodPaths,
+    /// The directories of image volumes, by their path in the container.
     pub images: &'a BTreeMap<String, PathBuf>,
-    /// The devices that it names, in their order.
+    /// The devices of the container and their permissions.
     pub devices: &'a [(DeviceNode, String)],
-    /// The profile of system calls.
+    /// The seccomp profile.
     pub seccomp: Option<&'a LinuxSeccomp>,
-    /// The machine.
-    pub machine: &'a Machine,
-    /// Its cgroup, below the root of each hierarchy.
+    /// The features of this host.
+    pub host: &'a HostFeatures,
+    /// Its cgroup, relative to the root of each hierarchy.
     pub cgroup: &'a str,
-    /// The most processes that it may have; `None` is without limit.
+    /// Maximum number of processes; `None` means no limit.
     pub pids_limit: Option<i64>,
-    /// The name of the machine, which pods with its network have too.
-    pub host: &'a str,
+    /// The host name of the node, for pods on the host's network.
+    pub node_hostname: &'a str,
 }
 
-/// The container of an order.
-pub fn spec(order: &Order<'_>) -> Result<Spec> {
-    let ContainerConfig { security, .. } = order.container;
+/// Builds the spec of a container.
+pub fn build(input: &SpecInput<'_>) -> Result<Spec> {
+    let ContainerConfig { security, .. } = input.container;
     if security.namespaces.user.is_some() {
         return Err(Error::unsupported(
             "user namespaces are not supported by the runtime \"local\": leave `spec.hostUsers` out or set it to true",
@@ -96,58 +96,58 @@ pub fn spec(order: &Order<'_>) -> Result<Spec> {
     }
     if let Some(profile) = security.apparmor.as_deref()
         && profile.starts_with("localhost/")
-        && !order.machine.apparmor
+        && !input.host.apparmor
     {
         return Err(Error::invalid(format!(
-            "apparmor profile {profile:?} is asked for, and AppArmor is not enabled on this machine"
+            "AppArmor profile {profile:?} is requested, but AppArmor is not enabled on this host"
         )));
     }
-    rights::check(order.container, order.machine)?;
+    privileges::check(input.container, input.host)?;
     let privileged = security.privileged;
     let mut linux = json!({
-        "cgroupsPath": order.cgroup,
-        "namespaces": namespaces(order)?,
-        "resources": resources(order),
-        "devices": rights::devices(order),
-        "rootfsPropagation": propagation(order.container),
+        "cgroupsPath": input.cgroup,
+        "namespaces": namespaces(input)?,
+        "resources": resources(input),
+        "devices": privileges::devices(input),
+        "rootfsPropagation": propagation(input.container),
         "maskedPaths": if privileged { &[][..] } else { &security.masked_paths[..] },
-        "readonlyPaths": read_only_paths(order),
+        "readonlyPaths": read_only_paths(input),
     });
-    if let Some(profile) = order.seccomp.filter(|_| !privileged) {
+    if let Some(profile) = input.seccomp.filter(|_| !privileged) {
         linux["seccomp"] = serde_json::to_value(profile).map_err(unwritable)?;
     }
     let value = json!({
         "ociVersion": "1.1.0",
-        "root": { "path": order.places.rootfs, "readonly": security.read_only_root },
-        "process": process::process(order)?,
-        "mounts": mounts::mounts(order)?,
+        "root": { "path": input.paths.rootfs, "readonly": security.read_only_root },
+        "process": process::process(input)?,
+        "mounts": mounts::mounts(input)?,
         "linux": linux,
-        "annotations": annotations(order),
+        "annotations": annotations(input),
     });
     serde_json::from_value(value).map_err(unwritable)
 }
 
 fn unwritable(error: serde_json::Error) -> Error {
-    Error::internal("make OCI spec: a value has no place in it").caused_by(error)
+    Error::internal("build the OCI spec: a value does not fit into it").caused_by(error)
 }
 
-fn namespaces(order: &Order<'_>) -> Result<Vec<Value>> {
-    let shares = &order.container.security.namespaces;
+fn namespaces(input: &SpecInput<'_>) -> Result<Vec<Value>> {
+    let shares = &input.container.security.namespaces;
     let joined = |kind: &str, path: &Path| json!({ "type": kind, "path": path });
     let mut namespaces = vec![json!({ "type": "mount" })];
-    match (&shares.pid, &order.places.pid) {
+    match (&shares.pid, &input.paths.pid) {
         (Share::Container, _) => namespaces.push(json!({ "type": "pid" })),
         (Share::Node, _) => {}
         (Share::Pod | Share::Target(_), Some(path)) => namespaces.push(joined("pid", path)),
         (Share::Pod | Share::Target(_), None) => {
-            return Err(Error::internal("make OCI spec: the processes to share have no namespace"));
+            return Err(Error::internal("build the OCI spec: the PID namespace to share is missing"));
         }
     }
     for (kind, share, place) in [
-        ("network", &shares.network, &order.places.network),
-        ("ipc", &shares.ipc, &order.places.ipc),
-        // The host's name goes with its network.
-        ("uts", &shares.network, &order.places.uts),
+        ("network", &shares.network, &input.paths.network),
+        ("ipc", &shares.ipc, &input.paths.ipc),
+        // The host name goes with the network.
+        ("uts", &shares.network, &input.paths.uts),
     ] {
         if *share != Share::Node
             && let Some(path) = place
@@ -155,13 +155,13 @@ fn namespaces(order: &Order<'_>) -> Result<Vec<Value>> {
             namespaces.push(joined(kind, path));
         }
     }
-    if order.machine.cgroup_namespace && !order.container.security.privileged {
+    if input.host.cgroup_namespace && !input.container.security.privileged {
         namespaces.push(json!({ "type": "cgroup" }));
     }
     Ok(namespaces)
 }
 
-/// The widest that a mount asks for: the runtime knows it for all of them together.
+/// The widest propagation that a mount requests: the runtime has one setting for all of them.
 fn propagation(container: &ContainerConfig) -> &'static str {
     let all = || container.mounts.iter().map(|mount| mount.propagation);
     if all().any(|one| one == Propagation::Bidirectional) {
@@ -173,33 +173,33 @@ fn propagation(container: &ContainerConfig) -> &'static str {
     }
 }
 
-fn read_only_paths(order: &Order<'_>) -> Vec<String> {
-    if order.container.security.privileged {
+fn read_only_paths(input: &SpecInput<'_>) -> Vec<String> {
+    if input.container.security.privileged {
         return Vec::new();
     }
-    let mut paths = order.container.security.read_only_paths.clone();
-    // The directory of the old hierarchies, which are in it only when it is made.
-    if !order.machine.unified {
-        paths.push(MOUNTED.to_owned());
+    let mut paths = input.container.security.read_only_paths.clone();
+    // The parent directory of the cgroup v1 mounts, which is only writable while they are created.
+    if !input.host.unified {
+        paths.push(MOUNT_POINT.to_owned());
     }
     paths
 }
 
-fn resources(order: &Order<'_>) -> Value {
-    let limits = &order.container.resources;
-    let mut value = json!({ "devices": rights::device_rules(order), "cpu": cpu(limits) });
+fn resources(input: &SpecInput<'_>) -> Value {
+    let limits = &input.container.resources;
+    let mut value = json!({ "devices": privileges::device_rules(input), "cpu": cpu(limits) });
     let memory = memory(limits);
     if memory.as_object().is_some_and(|memory| !memory.is_empty()) {
         value["memory"] = memory;
     }
-    if let Some(limit) = order.pids_limit.filter(|_| order.machine.pids) {
+    if let Some(limit) = input.pids_limit.filter(|_| input.host.pids) {
         value["pids"] = json!({ "limit": limit });
     }
-    if order.machine.huge_pages && !limits.hugepages.is_empty() {
+    if input.host.huge_pages && !limits.hugepages.is_empty() {
         let pages = limits.hugepages.iter().map(|(size, limit)| json!({ "pageSize": size, "limit": limit }));
         value["hugepageLimits"] = pages.collect();
     }
-    if order.machine.unified && !limits.unified.is_empty() {
+    if input.host.unified && !limits.unified.is_empty() {
         value["unified"] = json!(limits.unified);
     }
     value
@@ -218,12 +218,12 @@ fn given<const N: usize>(limits: [(&str, i64); N]) -> Value {
     Value::Object(set.map(|(name, limit)| (name.to_owned(), json!(limit))).collect())
 }
 
-fn annotations(order: &Order<'_>) -> Value {
-    let pod = &order.sandbox.pod;
+fn annotations(input: &SpecInput<'_>) -> Value {
+    let pod = &input.sandbox.pod;
     json!({
-        "io.kubernetes.cri.container-name": order.container.name,
+        "io.kubernetes.cri.container-name": input.container.name,
         "io.kubernetes.cri.container-type": "container",
-        "io.kubernetes.cri.image-name": order.container.user_image,
+        "io.kubernetes.cri.image-name": input.container.user_image,
         "io.kubernetes.cri.sandbox-name": pod.name,
         "io.kubernetes.cri.sandbox-namespace": pod.namespace,
         "io.kubernetes.cri.sandbox-uid": pod.uid,

@@ -1,7 +1,5 @@
-//! What the kernel and the C library offer and no crate wraps.
+//! System calls that need `unsafe`.
 #![allow(unsafe_code)]
 
 pub mod fd;
-pub mod memory;
-pub mod mount;
 pub mod process;

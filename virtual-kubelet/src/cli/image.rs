@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use vk_provider_local::{
     config::Settings,
-    image::{self, Store, Stored},
+    image::{self, Store, StoredImage},
 };
 use vk_supervisor::Supervisor;
 
@@ -142,7 +142,7 @@ async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> 
 async fn import(store: Arc<Store>, file: PathBuf, names: Vec<String>) -> anyhow::Result<()> {
     let from = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     print_diagnostic("importing", &from);
-    let imported = spawn_blocking(move || -> anyhow::Result<Vec<Stored>> {
+    let imported = spawn_blocking(move || -> anyhow::Result<Vec<StoredImage>> {
         let archive: Box<dyn Read> = if file == Path::new("-") {
             Box::new(io::stdin())
         } else {
@@ -189,12 +189,12 @@ async fn remove(store: &Arc<Store>, names: Vec<String>) -> anyhow::Result<()> {
 }
 
 /// The tags of an image, else its digests, else its ID.
-fn names_of(image: &Stored) -> Vec<String> {
+fn names_of(image: &StoredImage) -> Vec<String> {
     let named = [&image.tags, &image.digests].into_iter().find(|names| !names.is_empty());
     named.cloned().unwrap_or_else(|| vec![image.id.clone()])
 }
 
-fn text(images: &[Stored]) -> String {
+fn text(images: &[StoredImage]) -> String {
     let mut rows: Vec<[String; 3]> = images
         .iter()
         .flat_map(|image| {
@@ -206,7 +206,7 @@ fn text(images: &[Stored]) -> String {
     table(["NAME", "ID", "SIZE"], &rows)
 }
 
-fn json(images: &[Stored]) -> serde_json::Value {
+fn json(images: &[StoredImage]) -> serde_json::Value {
     let rows = images.iter().map(
         |image| json!({ "id": image.id, "tags": image.tags, "digests": image.digests, "size": image.size }),
     );

@@ -148,7 +148,7 @@ async fn sweep(node: &CleanupNode) -> anyhow::Result<()> {
         supervisor: vk_provider::Supervisor::new(),
     };
     let config = vk_provider::Config::Inline(node.config.clone());
-    Ok(Box::pin(vk_provider_local::factory::sweep(config, context)).await?)
+    Ok(Box::pin(vk_provider_local::factory::remove_node(config, context)).await?)
 }
 
 #[cfg(not(feature = "local"))]

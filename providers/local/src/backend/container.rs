@@ -1,7 +1,7 @@
-//! Containers: made here, run by their shims.
+//! Containers: created here, run by their shims.
 
-mod ending;
-mod making;
+mod bundle;
+mod lifecycle;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +10,6 @@ use std::{
     sync::Arc,
 };
 
-pub(super) use self::ending::locked;
 use vk_pod_engine::{
     backend::ContainerConfig,
     snapshot::{Container, ContainerState, Mounted, User},
@@ -18,11 +17,13 @@ use vk_pod_engine::{
 use vk_provider::{Error, Result, error::Kind};
 
 use super::{
-    Inner, blocking, fault, leftover,
+    Inner, blocking,
+    container_store::{LocalContainer, LocalSandbox},
+    error,
     record::{self, ContainerRecord},
-    registry::{KnownContainer, KnownSandbox},
+    recovery,
 };
-use crate::{level::Level, shim::State};
+use crate::{isolation::Isolation, shim::State};
 
 impl Inner {
     pub(super) fn container_directory(&self, id: &str) -> PathBuf {
@@ -34,86 +35,87 @@ impl Inner {
         sandbox: &str,
         config: ContainerConfig,
     ) -> Result<String> {
-        let sandbox = self.registry.lock().sandbox(sandbox).map_err(|_| {
-            fault::told(Kind::NotFound, format!("failed to find sandbox id {sandbox:?}: not found"))
+        let sandbox = self.store.lock().sandbox(sandbox).map_err(|_| {
+            error::cri_error(Kind::NotFound, format!("failed to find sandbox id {sandbox:?}: not found"))
         })?;
         let this = Arc::clone(self);
-        blocking("make container", move || this.make_container(&sandbox, config)).await
+        blocking("make container", move || this.build_container(&sandbox, config)).await
     }
 
-    fn make_container(self: &Arc<Self>, sandbox: &KnownSandbox, config: ContainerConfig) -> Result<String> {
+    fn build_container(self: &Arc<Self>, sandbox: &LocalSandbox, config: ContainerConfig) -> Result<String> {
         let id = record::new_id();
         let directory = self.container_directory(&id);
-        let outcome = self.fill_container(&id, sandbox, config, &directory);
-        match outcome.and_then(|record| self.enter(record, &directory)) {
+        let outcome = self.write_container(&id, sandbox, config, &directory);
+        match outcome.and_then(|record| self.register(record, &directory)) {
             Ok(()) => Ok(id),
             Err(error) => {
-                if let Err(second) = leftover::bury(&directory) {
+                if let Err(second) = recovery::remove_directory(&directory) {
                     tracing::warn!(
                         error = second.report(),
                         container = id,
-                        "half a container could not be taken back"
+                        "removing an incomplete container failed"
                     );
                 }
-                Err(fault::told(error.kind().clone(), error.message().to_owned()))
+                Err(error::cri_error(error.kind().clone(), error.message().to_owned()))
             }
         }
     }
 
-    /// Makes a whole container known, unless its sandbox went meanwhile: nobody would ever remove it.
-    fn enter(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
-        let mut registry = self.registry.lock();
-        if registry.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
+    /// Adds a complete container to the registry, unless its sandbox was stopped meanwhile: nothing would ever remove
+    /// it.
+    fn register(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
+        let mut store = self.store.lock();
+        if store.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
             let message = format!("sandbox container {:?} is not running", record.sandbox);
-            return Err(fault::told(Kind::Internal, message));
+            return Err(error::cri_error(Kind::Internal, message));
         }
-        let known = KnownContainer::new(record, directory.to_owned());
-        registry.containers.insert(known.record.id.clone(), Arc::new(known));
+        let entry = LocalContainer::new(record, directory.to_owned());
+        store.containers.insert(entry.record.id.clone(), Arc::new(entry));
         Ok(())
     }
 
     pub(super) async fn start_container(self: &Arc<Self>, id: &str) -> Result<()> {
-        let known = self.registry.lock().container(id)?;
-        let _start = known.start.lock().await;
-        // It may have been removed while we waited.
-        self.registry.lock().container(id)?;
-        match self.state(&known).await? {
+        let entry = self.store.lock().container(id)?;
+        let _start = entry.start.lock().await;
+        // It may have been removed while we waited for the lock.
+        self.store.lock().container(id)?;
+        match self.state(&entry).await? {
             State::Created => {}
             State::Running { .. } => return Ok(()),
             State::Exited(_) | State::Lost { .. } => {
                 let message = "container is in CONTAINER_EXITED state";
-                return Err(fault::told(Kind::Internal, message));
+                return Err(error::cri_error(Kind::Internal, message));
             }
         }
-        if known.record.boot != self.boot {
-            let message = "failed to create container: the machine was restarted after it was made";
-            return Err(fault::told(Kind::Internal, message));
+        if entry.record.boot != self.boot {
+            let message = "failed to create container: the host was rebooted after the container was created";
+            return Err(error::cri_error(Kind::Internal, message));
         }
-        let launched = known.shim.start(&self.settings.program, &known.record.launch).await;
-        launched.map_err(|error| fault::told(Kind::Internal, error.to_string()))
+        let launched = entry.shim.start(&self.settings.program, &entry.record.launch).await;
+        launched.map_err(|error| error::cri_error(Kind::Internal, error.to_string()))
     }
 
     pub(super) async fn container_status(self: &Arc<Self>, id: &str) -> Result<Container> {
-        let known = self.registry.lock().container(id)?;
-        let state = self.told(&known).await;
-        let ContainerRecord { config, .. } = &known.record;
+        let entry = self.store.lock().container(id)?;
+        let state = self.observed_state(&entry).await;
+        let ContainerRecord { config, .. } = &entry.record;
         let mut container = Container {
             id: id.to_owned(),
             name: config.name.clone(),
             attempt: config.attempt,
-            sandbox: known.record.sandbox.clone(),
-            state: told_state(state.as_ref()),
-            created: known.record.created,
+            sandbox: entry.record.sandbox.clone(),
+            state: container_state(state.as_ref()),
+            created: entry.record.created,
             started: None,
             finished: None,
             exit_code: 0,
             reason: String::new(),
             message: String::new(),
-            image: known.record.image.clone(),
-            image_ref: known.record.image_ref.clone(),
-            image_id: known.record.image_id.clone(),
-            log_path: known.record.launch.log.to_string_lossy().into_owned(),
-            user: known.record.identity.as_ref().map(|identity| User {
+            image: entry.record.image.clone(),
+            image_ref: entry.record.image_ref.clone(),
+            image_id: entry.record.image_id.clone(),
+            log_path: entry.record.launch.log.to_string_lossy().into_owned(),
+            user: entry.record.identity.as_ref().map(|identity| User {
                 uid: identity.uid.into(),
                 gid: identity.gid.into(),
                 supplemental_groups: identity.groups.iter().map(|gid| i64::from(*gid)).collect(),
@@ -145,30 +147,30 @@ impl Inner {
         Ok(container)
     }
 
-    /// A container that runs, for what needs its process.
-    pub(super) async fn running(self: &Arc<Self>, id: &str) -> Result<(Arc<KnownContainer>, i32)> {
-        let known = self.registry.lock().container(id)?;
-        let state = self.state(&known).await?;
+    /// A running container and its PID.
+    pub(super) async fn running(self: &Arc<Self>, id: &str) -> Result<(Arc<LocalContainer>, i32)> {
+        let entry = self.store.lock().container(id)?;
+        let state = self.state(&entry).await?;
         match state {
-            State::Running { pid, .. } => Ok((known, pid)),
+            State::Running { pid, .. } => Ok((entry, pid)),
             other => {
-                let state = match told_state(Some(&other)) {
+                let state = match container_state(Some(&other)) {
                     ContainerState::Created => "CONTAINER_CREATED",
                     ContainerState::Exited => "CONTAINER_EXITED",
                     ContainerState::Running | ContainerState::Unknown => "CONTAINER_UNKNOWN",
                 };
-                Err(fault::told(Kind::Unavailable, format!("container is in {state} state")))
+                Err(error::cri_error(Kind::Unavailable, format!("container is in {state} state")))
             }
         }
     }
 
     pub(super) fn is_plain(&self) -> bool {
-        self.settings.level == Level::Process
+        self.settings.isolation == Isolation::Process
     }
 }
 
-/// A state in the engine's words; one that cannot be told has none.
-pub(super) fn told_state(state: Option<&State>) -> ContainerState {
+/// Maps a state to the engine's; `None` and lost containers are unknown.
+pub(super) fn container_state(state: Option<&State>) -> ContainerState {
     match state {
         Some(State::Created) => ContainerState::Created,
         Some(State::Running { .. }) => ContainerState::Running,
@@ -177,7 +179,7 @@ pub(super) fn told_state(state: Option<&State>) -> ContainerState {
     }
 }
 
-/// An error of the images in the words of containers.
+/// The error for an image that is not in the store.
 pub(super) fn no_image(image: &str) -> Error {
-    fault::told(Kind::NotFound, format!("failed to resolve image {image:?}: not found"))
+    error::cri_error(Kind::NotFound, format!("failed to resolve image {image:?}: not found"))
 }

@@ -1,4 +1,4 @@
-//! Hints of shims that something happened to a pod.
+//! Events of shims: hints that a container of a pod changed.
 
 use std::{
     fs, io,
@@ -14,12 +14,12 @@ use futures::{
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixDatagram;
 
-/// The socket's name in our directory.
+/// Name of the socket in the backend's directory.
 pub(super) const SOCKET: &str = "events.sock";
-/// More than any hint has.
-const LONGEST: usize = 512;
+/// Longer than any event.
+const MAX_EVENT: usize = 512;
 
-/// Binds the socket in a directory, whose path may be longer than a socket's can be.
+/// Binds the socket. The directory's path may be longer than a socket address allows.
 pub(super) fn bind(directory: &Path) -> io::Result<UnixDatagram> {
     match fs::remove_file(directory.join(SOCKET)) {
         Ok(()) => {}
@@ -31,10 +31,10 @@ pub(super) fn bind(directory: &Path) -> io::Result<UnixDatagram> {
     UnixDatagram::bind(format!("/proc/self/fd/{}/{SOCKET}", handle.as_fd().as_raw_fd()))
 }
 
-/// UIDs of pods, as shims send them.
+/// The pod UIDs that shims send.
 pub(super) fn stream(socket: Arc<UnixDatagram>) -> BoxStream<'static, String> {
     stream::unfold(socket, |socket| async move {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_EVENT];
         loop {
             match socket.recv(&mut buffer).await {
                 Ok(length) => {
@@ -44,7 +44,7 @@ pub(super) fn stream(socket: Arc<UnixDatagram>) -> BoxStream<'static, String> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no more events from containers: their states are read once a second");
+                    tracing::warn!(%error, "receiving container events failed; container states are now only polled once a second");
                     return None;
                 }
             }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_shims_send_is_told_in_a_directory_with_a_long_path() {
+    async fn events_of_shims_are_received_in_a_directory_with_a_long_path() {
         let folder = tempfile::tempdir().unwrap();
         let long = folder.path().join("x".repeat(200));
         fs::create_dir(&long).unwrap();

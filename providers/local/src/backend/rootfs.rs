@@ -1,4 +1,4 @@
-//! Mounts: the files of containers, and the memory that the containers of a pod share.
+//! Mounts: root filesystems of containers, and the `/dev/shm` of a pod.
 
 use std::{
     fs, io,
@@ -18,36 +18,37 @@ use rustix::{
     },
 };
 
-/// As much as containerd gives to the memory that a pod's containers share.
+/// The size that containerd gives to the `/dev/shm` of a pod.
 const SHARED_MEMORY: &str = "mode=1777,size=65536k";
 
-/// Mounts layers over each other, the lowest first, with a place for what is written; without one, read-only.
+/// Mounts an overlay of the layers (lowest first) with `upper_and_work` as its upper and work directory; read-only without
+/// them.
 pub(super) fn overlay(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> io::Result<()> {
-    match by_parts(layers, written, target, no_devices) {
-        // Kernels before 6.5 take all layers in one go.
-        Err(Errno::INVAL | Errno::NOSYS) => at_once(layers, written, target, no_devices),
+    match overlay_by_fsconfig(layers, upper_and_work, target, no_devices) {
+        // Kernels before 6.5 do not know `lowerdir+`.
+        Err(Errno::INVAL | Errno::NOSYS) => overlay_by_mount(layers, upper_and_work, target, no_devices),
         outcome => outcome.map_err(io::Error::from),
     }
 }
 
-fn by_parts(
+fn overlay_by_fsconfig(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> rustix::io::Result<()> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", "overlay")?;
-    // The uppermost is given first.
+    // The uppermost layer comes first.
     for layer in layers.iter().rev() {
         fsconfig_set_string(context.as_fd(), "lowerdir+", layer.as_path())?;
     }
-    if let Some((upper, work)) = written {
+    if let Some((upper, work)) = upper_and_work {
         fsconfig_set_string(context.as_fd(), "upperdir", upper)?;
         fsconfig_set_string(context.as_fd(), "workdir", work)?;
     }
@@ -57,20 +58,20 @@ fn by_parts(
     move_mount(mounted.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn at_once(
+fn overlay_by_mount(
     layers: &[PathBuf],
-    written: Option<(&Path, &Path)>,
+    upper_and_work: Option<(&Path, &Path)>,
     target: &Path,
     no_devices: bool,
 ) -> io::Result<()> {
-    // By handles: the options of a mount fit into one page, and paths are long.
+    // By file descriptors: mount options are limited to one page, and the paths are long.
     let open = |path: &Path| {
         rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     };
     let handles = layers.iter().rev().map(|layer| open(layer)).collect::<Result<Vec<OwnedFd>, _>>()?;
     let names = handles.iter().map(|handle| format!("/proc/self/fd/{}", handle.as_raw_fd()));
     let mut options = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
-    if let Some((upper, work)) = written {
+    if let Some((upper, work)) = upper_and_work {
         options = format!("{options},upperdir={},workdir={}", upper.display(), work.display());
     }
     let flags = if no_devices { MountFlags::NODEV } else { MountFlags::empty() };
@@ -78,17 +79,17 @@ fn at_once(
     mount("overlay", target, "overlay", flags, options.as_c_str()).map_err(io::Error::from)
 }
 
-/// Mounts memory for all containers of a pod.
-pub(super) fn shared_memory(target: &Path) -> io::Result<()> {
+/// Mounts the `/dev/shm` that the containers of a pod share.
+pub(super) fn mount_shm(target: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let options = std::ffi::CString::new(SHARED_MEMORY).map_err(io::Error::other)?;
     mount("shm", target, "tmpfs", flags, options.as_c_str()).map_err(io::Error::from)
 }
 
-/// Takes everything off that is mounted at a path or below it. What is still used vanishes with its last user.
-pub(super) fn release(directory: &Path) -> io::Result<()> {
-    // From the newest to the oldest: one may be over another.
-    for target in mounted_below(directory)?.iter().rev() {
+/// Unmounts everything at or below a path, lazily.
+pub(super) fn unmount_below(directory: &Path) -> io::Result<()> {
+    // Newest first, because mounts may be stacked.
+    for target in mounts_below(directory)?.iter().rev() {
         match unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(error) => {
@@ -100,8 +101,8 @@ pub(super) fn release(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where something is mounted, at a path or below it, in the order in which it was done.
-pub(super) fn mounted_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// Mount points at or below a path, in mount order.
+pub(super) fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let directory = fs::canonicalize(directory).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(directory.to_owned()),
         _ => Err(error),
@@ -109,13 +110,13 @@ pub(super) fn mounted_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let targets = table.split(|byte| *byte == b'\n').filter_map(|line| {
         let field = line.split(|byte| *byte == b' ').nth(4)?;
-        Some(PathBuf::from(std::ffi::OsString::from_vec(unescaped(field))))
+        Some(PathBuf::from(std::ffi::OsString::from_vec(unescape(field))))
     });
     Ok(targets.filter(|target| target.starts_with(&directory)).collect())
 }
 
-/// Spaces and the like are written as `\040`.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+/// Decodes the octal escapes of mountinfo, such as `\040` for a space.
+fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
@@ -139,14 +140,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_mounts_are_read_with_their_spaces() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescaped(b"/plain\\"), b"/plain\\");
+    fn escapes_in_mount_points_are_decoded() {
+        assert_eq!(unescape(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescape(b"/plain\\"), b"/plain\\");
     }
 
     #[test]
-    fn what_is_mounted_below_a_path_is_found_and_nothing_beside() {
-        assert!(mounted_below(Path::new("/proc")).unwrap().iter().any(|path| path == Path::new("/proc")));
-        assert!(mounted_below(Path::new("/nowhere")).unwrap().is_empty());
+    fn only_mounts_at_or_below_the_path_are_found() {
+        assert!(mounts_below(Path::new("/proc")).unwrap().iter().any(|path| path == Path::new("/proc")));
+        assert!(mounts_below(Path::new("/nowhere")).unwrap().is_empty());
     }
 }

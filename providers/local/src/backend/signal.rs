@@ -1,19 +1,19 @@
-//! Signals by name.
+//! Signals by name and number.
 
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
 
-/// The one that asks a process to end.
+/// SIGTERM.
 pub(super) const TERM: i32 = 15;
-/// The one that is not asked.
+/// SIGKILL.
 pub(super) const KILL: i32 = 9;
-/// Where the signals without names begin and end, as the C library counts.
+/// The real-time signals, as the C library numbers them.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// A signal as images and pods write it: `SIGQUIT`, `quit`, `3`, `SIGRTMIN+3`.
-pub(super) fn number(text: &str) -> Option<i32> {
+/// Parses a signal as images and pods write it: `SIGQUIT`, `quit`, `3`, `SIGRTMIN+3`.
+pub(super) fn parse(text: &str) -> Option<i32> {
     let text = text.trim().to_ascii_uppercase();
     if let Ok(number) = text.parse::<i32>() {
         return (1..=RTMAX).contains(&number).then_some(number);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_known_by_name_and_number() {
+    fn signals_are_parsed_by_name_and_number() {
         for (text, expected) in [
             ("SIGTERM", Some(15)),
             ("quit", Some(3)),
@@ -54,7 +54,7 @@ mod tests {
             ("0", None),
             ("", None),
         ] {
-            assert_eq!(number(text), expected, "{text}");
+            assert_eq!(parse(text), expected, "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@ use vk_pod_engine::backend::MemoryUsage;
 
 use super::*;
 
-/// A tree of files as the kernel shows it.
+/// A directory tree like a cgroup filesystem.
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -13,8 +13,8 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-/// From a machine with version 2 only, shortened.
-fn unified() -> tempfile::TempDir {
+/// From a host with cgroup v2 only, shortened.
+fn v2() -> tempfile::TempDir {
     tree(&[
         ("cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n"),
         ("cgroup.subtree_control", "cpu memory pids\n"),
@@ -35,7 +35,7 @@ fn unified() -> tempfile::TempDir {
     ])
 }
 
-fn old() -> tempfile::TempDir {
+fn v1() -> tempfile::TempDir {
     tree(&[
         ("cpu,cpuacct/tasks", ""),
         ("cpu,cpuacct/vk/p/cpuacct.usage", "987654321\n"),
@@ -65,8 +65,8 @@ fn limits() -> Resources {
 
 #[test]
 fn usage_is_read_from_version_2() {
-    let folder = unified();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+    let folder = v2();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     assert!(cgroups.is_unified() && cgroups.hierarchies().is_empty());
     let usage = cgroups.usage("/vk/pod1").unwrap();
     assert_eq!(usage.cpu_nanos, Some(1_234_567_000));
@@ -81,14 +81,14 @@ fn usage_is_read_from_version_2() {
     };
     assert_eq!(usage.memory, Some(expected));
     let inner = cgroups.usage("/vk/pod1/c").unwrap().memory.unwrap();
-    assert_eq!((inner.working_set, inner.available), (4096, None), "`max` is no limit");
+    assert_eq!((inner.working_set, inner.available), (4096, None), "`max` means no limit");
     assert_eq!(cgroups.usage("/vk/gone"), None);
 }
 
 #[test]
 fn usage_is_read_from_version_1() {
-    let folder = old();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+    let folder = v1();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     assert!(!cgroups.is_unified());
     assert_eq!(cgroups.hierarchies(), ["cpu,cpuacct", "memory", "pids"]);
     assert!(cgroups.has("cpuacct") && cgroups.has("cpu") && !cgroups.has("hugetlb"));
@@ -100,9 +100,9 @@ fn usage_is_read_from_version_1() {
 }
 
 #[test]
-fn limits_are_written_in_the_notation_of_version_2_and_controllers_handed_down() {
-    let folder = unified();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+fn limits_are_written_for_version_2_and_controllers_are_enabled() {
+    let folder = v2();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     let limits = Resources {
         unified: [
             ("memory.oom.group".to_owned(), "1".to_owned()),
@@ -117,15 +117,15 @@ fn limits_are_written_in_the_notation_of_version_2_and_controllers_handed_down()
     assert_eq!(text("cpu.max"), "50000 100000");
     assert_eq!(text("memory.max"), "67108864");
     assert_eq!(text("memory.swap.max"), "0");
-    assert_eq!(text("memory.oom.group"), "", "it is about the processes of a container");
-    // Each controller is written alone; in a file the last one stays.
+    assert_eq!(text("memory.oom.group"), "", "it only applies to the cgroup of a container");
+    // Each controller is written separately; a regular file keeps the last one.
     assert_eq!(text("cgroup.subtree_control"), "+pids");
 }
 
 #[test]
-fn limits_are_written_in_the_notation_of_version_1() {
-    let folder = old();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+fn limits_are_written_for_version_1() {
+    let folder = v1();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     cgroups.create("/vk/p", Some(&limits())).unwrap();
     let text = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap_or_default();
     assert_eq!(text("cpu,cpuacct/vk/p/cpu.shares"), "1024");
@@ -134,9 +134,9 @@ fn limits_are_written_in_the_notation_of_version_1() {
 }
 
 #[test]
-fn a_path_that_is_or_leaves_the_root_is_refused() {
-    let folder = unified();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+fn the_root_and_paths_outside_of_it_are_rejected() {
+    let folder = v2();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     for path in ["", "/", "/vk/../..", "..", "/vk/./../x"] {
         assert_eq!(cgroups.kill(path).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{path:?}");
         assert!(cgroups.remove(path).is_err() && cgroups.create(path, None).is_err(), "{path:?}");
@@ -146,18 +146,32 @@ fn a_path_that_is_or_leaves_the_root_is_refused() {
 }
 
 #[test]
-fn a_machine_without_what_limits_need_is_refused_by_its_name() {
+fn a_missing_controller_is_reported() {
     let folder = tree(&[("cgroup.controllers", "cpu pids\n")]);
-    let error = Cgroups::detect(folder.path()).unwrap_err().to_string();
+    let error = HostCgroups::detect(folder.path()).unwrap_err().to_string();
     assert!(error.contains("no cgroup controller \"memory\""), "{error}");
-    assert!(Cgroups::detect("/nowhere").is_err());
+    assert!(HostCgroups::detect("/nowhere").is_err());
 }
 
 #[test]
-fn a_cgroup_that_is_not_there_is_killed_and_removed() {
-    let folder = unified();
-    let cgroups = Cgroups::detect(folder.path()).unwrap();
+fn killing_and_removing_a_missing_cgroup_is_not_an_error() {
+    let folder = v2();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
     cgroups.kill("/vk/gone").unwrap();
     cgroups.remove("/vk/gone").unwrap();
     assert!(!cgroups.exists("/vk/gone") && cgroups.exists("/vk/pod1"));
+}
+
+#[test]
+fn oom_kills_are_counted_in_both_versions() {
+    let folder = v2();
+    let events = "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\noom_group_kill 0\n";
+    fs::write(folder.path().join("vk/pod1/memory.events"), events).unwrap();
+    assert_eq!(HostCgroups::detect(folder.path()).unwrap().oom_kills("/vk/pod1"), 1);
+    let folder = v1();
+    fs::create_dir_all(folder.path().join("memory/vk/p")).unwrap();
+    fs::write(folder.path().join("memory/cgroup.procs"), "").unwrap();
+    let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n";
+    fs::write(folder.path().join("memory/vk/p/memory.oom_control"), control).unwrap();
+    assert_eq!(HostCgroups::detect(folder.path()).unwrap().oom_kills("/vk/p"), 2);
 }

@@ -1,13 +1,13 @@
-//! What the kernel counted.
+//! Usage counters of cgroups.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use vk_pod_engine::backend::MemoryUsage;
 
-/// What a cgroup uses, as far as the kernel tells.
+/// Usage of a cgroup, as far as the kernel reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Processor time in all.
+pub struct CgroupUsage {
+    /// Total CPU time.
     pub cpu_nanos: Option<u64>,
     /// Memory.
     pub memory: Option<MemoryUsage>,
@@ -15,7 +15,7 @@ pub struct Usage {
     pub processes: Option<u64>,
 }
 
-/// Memory as a kubelet tells it: what is cached and not in use could be taken back.
+/// Memory as the kubelet reports it: the working set excludes inactive page cache.
 pub(super) fn memory(
     used: u64,
     inactive_file: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A file of names and numbers; empty where it is not there.
+/// Reads a file of names and numbers; empty if it does not exist.
 pub(super) fn table(path: &Path) -> BTreeMap<String, u64> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let rows = text.lines().filter_map(|line| {

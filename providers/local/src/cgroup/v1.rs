@@ -1,4 +1,4 @@
-//! Version 1: a hierarchy per controller, or per few that are mounted together.
+//! Cgroup v1: a hierarchy per controller, or per group of controllers.
 
 use std::{
     fs, io,
@@ -8,67 +8,66 @@ use std::{
 
 use vk_pod_engine::backend::Resources;
 
-use super::{Usage, at, is_gone, processes, send_kill, usage, write};
+use super::{CgroupUsage, path_error, usage, write};
 
-/// How long a freeze is waited for: a process in the middle of a call to the disk is not frozen before it is back.
-const FROZEN_CHECKS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(2);
-/// What cgroups of version 1 say where there is no limit, rounded to pages.
+/// How long to wait for a freeze: a process in uninterruptible sleep is not frozen before it wakes up.
+const FREEZE_CHECKS: u32 = 250;
+const FREEZE_POLL: Duration = Duration::from_millis(2);
+/// The value that means no limit, rounded to pages.
 const NO_LIMIT: u64 = 0x7FFF_FFFF_FFFF_0000;
 
-/// A hierarchy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mounted {
+/// A v1 hierarchy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct V1Hierarchy {
     /// Its directory below the root.
     pub(super) directory: String,
     controllers: Vec<String>,
 }
 
-impl Mounted {
+impl V1Hierarchy {
     pub(super) fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|other| other == controller)
     }
 }
 
-/// The hierarchies below a root: directories named for their controllers. Names that are links to one mounted with others are not
-/// told twice.
-pub(super) fn mounted(root: &Path) -> io::Result<Vec<Mounted>> {
-    let entries = fs::read_dir(root).map_err(|error| at(root, "list cgroups of", &error))?;
+/// The hierarchies below a root: directories named by their controllers. Links to a hierarchy with several controllers are
+/// ignored.
+pub(super) fn hierarchies(root: &Path) -> io::Result<Vec<V1Hierarchy>> {
+    let entries = fs::read_dir(root).map_err(|error| path_error(root, "list cgroups of", &error))?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let Some(directory) = entry.file_name().to_str().map(ToOwned::to_owned) else { continue };
-        // Without this file it is no hierarchy of version 1.
+        // Only v1 hierarchies have this file.
         if !is_directory || !entry.path().join("tasks").exists() {
             continue;
         }
         let controllers = directory.split(',').map(ToOwned::to_owned).collect();
-        found.push(Mounted { directory, controllers });
+        found.push(V1Hierarchy { directory, controllers });
     }
     found.sort_by(|one, other| one.directory.cmp(&other.directory));
     Ok(found)
 }
 
-pub(super) fn create(root: &Path, directory: &Path, mounted: &Mounted) -> io::Result<()> {
+pub(super) fn create(root: &Path, below: &Path, hierarchy: &V1Hierarchy) -> io::Result<()> {
     let mut path = root.to_owned();
-    let below = directory.strip_prefix(root).unwrap_or_else(|_| Path::new(""));
     for part in below.components() {
         let parent = path.clone();
         path.push(part);
         match fs::create_dir(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(at(&path, "make cgroup", &error)),
+            Err(error) => return Err(path_error(&path, "create cgroup", &error)),
         }
-        if mounted.has("cpuset") {
-            // Without these nothing can run in it.
+        if hierarchy.has("cpuset") {
+            // Without these, no process can enter it.
             for name in ["cpuset.cpus", "cpuset.mems"] {
                 inherit(&parent.join(name), &path.join(name))?;
             }
         }
-        if mounted.has("memory") {
+        if hierarchy.has("memory") {
             let all = path.join("memory.use_hierarchy");
-            // Old kernels count those below only when told to, and only before there are any.
+            // Old kernels only include children in the usage if this is set before they exist.
             if fs::read_to_string(&all).is_ok_and(|value| value.trim() == "0") {
                 write(&all, "1")?;
             }
@@ -79,31 +78,31 @@ pub(super) fn create(root: &Path, directory: &Path, mounted: &Mounted) -> io::Re
 
 fn inherit(parent: &Path, child: &Path) -> io::Result<()> {
     if fs::read_to_string(child).is_ok_and(|value| value.trim().is_empty()) {
-        let value = fs::read_to_string(parent).map_err(|error| at(parent, "read", &error))?;
+        let value = fs::read_to_string(parent).map_err(|error| path_error(parent, "read", &error))?;
         write(child, value.trim())?;
     }
     Ok(())
 }
 
-pub(super) fn limit(directory: &Path, mounted: &Mounted, limits: &Resources) -> io::Result<()> {
+pub(super) fn limit(directory: &Path, hierarchy: &V1Hierarchy, limits: &Resources) -> io::Result<()> {
     let set = |name: &str, value: i64| {
         if value == 0 { Ok(()) } else { write(&directory.join(name), &value.to_string()) }
     };
-    if mounted.has("cpu") {
+    if hierarchy.has("cpu") {
         set("cpu.shares", limits.cpu_shares)?;
         if limits.cpu_quota != 0 {
             set("cpu.cfs_period_us", limits.cpu_period)?;
             set("cpu.cfs_quota_us", limits.cpu_quota)?;
         }
     }
-    if mounted.has("memory") {
+    if hierarchy.has("memory") {
         set("memory.limit_in_bytes", limits.memory_limit)?;
         let with_swap = directory.join("memory.memsw.limit_in_bytes");
         if limits.memory_swap_limit != 0 && with_swap.exists() {
             write(&with_swap, &limits.memory_swap_limit.to_string())?;
         }
     }
-    if mounted.has("hugetlb") {
+    if hierarchy.has("hugetlb") {
         for (size, bytes) in &limits.hugepages {
             write(&directory.join(format!("hugetlb.{size}.limit_in_bytes")), &bytes.to_string())?;
         }
@@ -111,39 +110,25 @@ pub(super) fn limit(directory: &Path, mounted: &Mounted, limits: &Resources) -> 
     Ok(())
 }
 
-/// Freezes, kills and thaws, so that nothing can fork away from the signal.
-pub(super) fn kill(watched: &Path, freezer: Option<&Path>) -> io::Result<()> {
-    let freezer = freezer.map(|directory| directory.join("freezer.state")).filter(|state| state.exists());
-    if let Some(state) = &freezer {
-        let _ = fs::write(state, "FROZEN");
-        for _ in 0..FROZEN_CHECKS {
-            match fs::read_to_string(state) {
-                Ok(text) if text.trim() == "FREEZING" => std::thread::sleep(PAUSE),
-                _ => break,
-            }
+/// Freezes a cgroup; returns whether that was attempted successfully. A process in uninterruptible sleep is frozen later.
+pub(super) fn freeze(state: &Path) -> bool {
+    let written = fs::write(state, "FROZEN").is_ok();
+    for _ in 0..FREEZE_CHECKS {
+        match fs::read_to_string(state) {
+            Ok(text) if text.trim() == "FREEZING" => std::thread::sleep(FREEZE_POLL),
+            _ => break,
         }
     }
-    let found = processes(watched);
-    for pid in found.iter().flatten() {
-        send_kill(*pid);
-    }
-    if let Some(state) = &freezer {
-        match fs::write(state, "THAWED") {
-            Ok(()) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(at(state, "thaw", &error)),
-        }
-    }
-    found.map(drop)
+    written
 }
 
 pub(super) fn usage(
     cpuacct: Option<PathBuf>,
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
-) -> Option<Usage> {
+) -> Option<CgroupUsage> {
     let cpu_nanos = cpuacct.and_then(|directory| usage::number(&directory.join("cpuacct.usage")));
-    let mut found = Usage { cpu_nanos, ..Usage::default() };
+    let mut found = CgroupUsage { cpu_nanos, ..CgroupUsage::default() };
     if let Some(directory) = memory
         && let Some(used) = usage::number(&directory.join("memory.usage_in_bytes"))
     {
@@ -160,5 +145,5 @@ pub(super) fn usage(
         ));
     }
     found.processes = pids.and_then(|directory| usage::number(&directory.join("pids.current")));
-    (found != Usage::default()).then_some(found)
+    (found != CgroupUsage::default()).then_some(found)
 }

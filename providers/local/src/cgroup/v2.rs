@@ -1,4 +1,4 @@
-//! Version 2: one hierarchy, whose controllers are handed down from parent to child.
+//! Cgroup v2: one hierarchy, whose controllers are enabled from parent to child.
 
 use std::{
     fs, io,
@@ -7,42 +7,42 @@ use std::{
 
 use vk_pod_engine::backend::Resources;
 
-use super::{Usage, at, is_gone, processes, send_kill, usage, write};
+use super::{CgroupUsage, path_error, usage, write};
 
-/// Controllers that a pod's limits and figures need, where the machine has them.
-const WANTED: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
+/// Controllers for limits and usage, as far as the host has them.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 
-/// Makes a cgroup and hands the controllers down to it.
+/// Creates a cgroup and enables the controllers in it.
 pub(super) fn create(root: &Path, path: &Path, controllers: &[String]) -> io::Result<PathBuf> {
     let mut directory = root.to_owned();
     for part in path.components() {
-        hand_down(&directory, controllers)?;
+        enable_controllers(&directory, controllers)?;
         directory.push(part);
         match fs::create_dir(&directory) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(at(&directory, "make cgroup", &error)),
+            Err(error) => return Err(path_error(&directory, "create cgroup", &error)),
         }
     }
-    // A container's cgroup is made in it.
-    hand_down(&directory, controllers)?;
+    // Containers get cgroups in it.
+    enable_controllers(&directory, controllers)?;
     Ok(directory)
 }
 
-fn hand_down(directory: &Path, controllers: &[String]) -> io::Result<()> {
+fn enable_controllers(directory: &Path, controllers: &[String]) -> io::Result<()> {
     let file = directory.join("cgroup.subtree_control");
     let given = fs::read_to_string(&file).unwrap_or_default();
     let given: Vec<&str> = given.split_whitespace().collect();
-    for name in WANTED.iter().filter(|name| controllers.iter().any(|other| other == **name)) {
+    for name in CONTROLLERS.iter().filter(|name| controllers.iter().any(|other| other == **name)) {
         if given.contains(name) {
             continue;
         }
-        // One by one: a controller that cannot be handed down leaves the others.
+        // One by one: a controller that cannot be enabled does not prevent the others.
         if let Err(error) = fs::write(&file, format!("+{name}")) {
             if ["cpu", "memory", "pids"].contains(name) {
-                return Err(at(&file, &format!("hand the cgroup controller {name:?} down in"), &error));
+                return Err(path_error(&file, &format!("enable the cgroup controller {name:?} in"), &error));
             }
-            tracing::debug!(%error, controller = name, cgroup = %directory.display(), "a cgroup controller stays behind");
+            tracing::debug!(%error, controller = name, cgroup = %directory.display(), "enabling a cgroup controller failed");
         }
     }
     Ok(())
@@ -63,7 +63,7 @@ pub(super) fn limit(directory: &Path, limits: &Resources) -> io::Result<()> {
         write(&directory.join(format!("hugetlb.{size}.max")), &bytes.to_string())?;
     }
     for (name, value) in &limits.unified {
-        // A pod's own cgroup holds no processes; what is about those in it would be refused.
+        // A pod's cgroup has no processes itself: the kernel would reject this.
         if name != "memory.oom.group" {
             write(&directory.join(name), value)?;
         }
@@ -71,34 +71,19 @@ pub(super) fn limit(directory: &Path, limits: &Resources) -> io::Result<()> {
     Ok(())
 }
 
-/// The weight of version 2 for shares of version 1: the range 2 to 262144 becomes 1 to 10000, as runc turns it.
+/// Converts v1 shares (2 to 262144) to a v2 weight (1 to 10000), as runc does.
 fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
-pub(super) fn kill(directory: &Path) -> io::Result<()> {
-    match fs::write(directory.join("cgroup.kill"), "1") {
-        Ok(()) => return Ok(()),
-        Err(error) if is_gone(&error) => {}
-        Err(error) => {
-            tracing::debug!(%error, cgroup = %directory.display(), "the cgroup is killed one by one");
-        }
-    }
-    // Kernels before 5.14.
-    for pid in processes(directory)? {
-        send_kill(pid);
-    }
-    Ok(())
-}
-
-pub(super) fn usage(directory: &Path) -> Option<Usage> {
-    let mut found = Usage::default();
+pub(super) fn usage(directory: &Path) -> Option<CgroupUsage> {
+    let mut found = CgroupUsage::default();
     let cpu = usage::table(&directory.join("cpu.stat"));
     found.cpu_nanos = cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000));
     if let Some(used) = usage::number(&directory.join("memory.current")) {
         let stat = usage::table(&directory.join("memory.stat"));
         let of = |name: &str| stat.get(name).copied();
-        // `max` is no number, and no limit.
+        // `max` is not a number: there is no limit.
         let limit = usage::number(&directory.join("memory.max"));
         found.memory = Some(usage::memory(
             used,
@@ -110,5 +95,5 @@ pub(super) fn usage(directory: &Path) -> Option<Usage> {
         ));
     }
     found.processes = usage::number(&directory.join("pids.current"));
-    (found != Usage::default()).then_some(found)
+    (found != CgroupUsage::default()).then_some(found)
 }

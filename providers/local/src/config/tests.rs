@@ -57,7 +57,7 @@ podCIDR: 10.222.0.0/16
 ";
     let settings = Settings::read(&Config::File { path: "local.yaml".into(), text: text.into() }).unwrap();
     let expected = Settings {
-        level: Some(Level::Process),
+        level: Some(Isolation::Process),
         host_image: true,
         reserved: Reserved {
             cpu: Some(Quantity::milli(500)),

@@ -2,7 +2,7 @@ use std::io::Read;
 
 use super::*;
 
-/// A program of ELF with headers of these kinds.
+/// An ELF program with program headers of these types.
 fn program(kinds: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0_u8; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -19,35 +19,36 @@ fn program(kinds: &[u32]) -> Vec<u8> {
 
 #[test]
 fn only_a_program_that_needs_no_loader_is_static() {
-    assert!(elf::is_static(&program(&[1, 2])));
-    assert!(!elf::is_static(&program(&[1, 3, 2])));
-    assert!(!elf::is_static(b"#!/bin/sh\n"));
+    assert!(is_static(&program(&[1, 2])));
+    assert!(!is_static(&program(&[1, 3, 2])));
+    assert!(!is_static(b"#!/bin/sh\n"));
     let mut cut = program(&[1, 3]);
     cut.truncate(100);
-    assert!(!elf::is_static(&cut), "what cannot be read is not trusted");
+    assert!(!is_static(&cut), "a truncated program is not static");
     let own = fs::read("/proc/self/exe").unwrap();
-    assert!(!elf::is_static(&own), "tests are linked with the C library");
+    assert!(!is_static(&own), "tests are linked with the C library");
 }
 
 #[test]
 fn without_a_static_busybox_the_package_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
-    let none = pick([bad.as_path()].into_iter()).unwrap_err().to_string();
-    assert!(none.contains("there is no busybox") && none.contains(PACKAGE), "{none}");
+    let none = find_static([bad.as_path()].into_iter()).unwrap_err().to_string();
+    assert!(none.contains("no busybox found") && none.contains(PACKAGE), "{none}");
     fs::write(&bad, program(&[3])).unwrap();
-    let linked = pick([bad.as_path()].into_iter()).unwrap_err().to_string();
+    let linked = find_static([bad.as_path()].into_iter()).unwrap_err().to_string();
     assert!(linked.contains("shared libraries") && linked.contains(PACKAGE), "{linked}");
     fs::write(&good, program(&[1])).unwrap();
-    assert_eq!(pick([bad.as_path(), good.as_path()].into_iter()).unwrap(), good);
+    assert_eq!(find_static([bad.as_path(), good.as_path()].into_iter()).unwrap(), good);
 }
 
 #[test]
-fn the_archive_is_a_whole_image_and_always_the_same() {
+fn the_archive_is_a_complete_image_and_reproducible() {
     let folder = tempfile::tempdir().unwrap();
     let (text, busybox) = (folder.path().join("text"), folder.path().join("busybox"));
     fs::write(&text, "#!/bin/sh\nprintf 'sh\\nls\\nbusybox\\n'\n").unwrap();
-    // By another process: one that a test beside this one starts would hold open for writing what we write, and that cannot be run.
+    // Installed by another process: if a concurrent test forks while we have the file open for writing, executing it
+    // fails with ETXTBSY.
     let installed =
         std::process::Command::new("install").args(["-m", "755"]).args([&text, &busybox]).status();
     assert!(installed.unwrap().success());
@@ -73,14 +74,17 @@ fn the_archive_is_a_whole_image_and_always_the_same() {
     let blob = |digest: &Value| {
         let digest = digest.as_str().unwrap();
         let contents = part(&format!("blobs/{}", digest.replace(':', "/")));
-        assert_eq!(sum(contents), digest);
+        assert_eq!(digest_text(contents), digest);
         contents
     };
     let index: Value = serde_json::from_slice(part("index.json")).unwrap();
     let manifest: Value = serde_json::from_slice(blob(&index["manifests"][0]["digest"])).unwrap();
     let config: Value = serde_json::from_slice(blob(&manifest["config"]["digest"])).unwrap();
     let layer = blob(&manifest["layers"][0]["digest"]);
-    assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"], "it is not compressed");
+    assert_eq!(
+        config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"],
+        "the layer is not compressed"
+    );
     let names: Vec<String> = read(layer).into_iter().map(|(name, _)| name).collect();
     assert_eq!(
         names,

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 use vk_provider::{NodeTemplate, error::Kind, node::ConditionStatus};
 
 use super::{
-    describe::{ISOLATED, ISOLATION, NETWORKED},
+    node_conditions::{ISOLATED, ISOLATION, NETWORKED},
     *,
 };
 
@@ -24,53 +24,56 @@ fn read(config: Value) -> Settings {
     Settings::read(&Config::Inline(config)).unwrap()
 }
 
-fn told(described: &Described, kind: &str) -> (ConditionStatus, String, String) {
+fn condition(conditions: &NodeConditions, kind: &str) -> (ConditionStatus, String, String) {
     let mut node = NodeTemplate::default();
-    described.describe(&mut node);
+    conditions.apply(&mut node);
     let found = node.conditions.into_iter().find(|condition| condition.kind == kind).unwrap();
     (found.status, found.reason, found.message)
 }
 
 #[test]
-fn a_node_of_plain_processes_says_so_loudly() {
-    let described = Described::new(Level::Process, false, Some("no root".into()));
-    let (status, reason, message) = told(&described, ISOLATED);
+fn a_node_of_plain_processes_reports_it_prominently() {
+    let conditions = NodeConditions::new(Isolation::Process, false, Some("no root".into()));
+    let (status, reason, message) = condition(&conditions, ISOLATED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "PlainProcesses"));
     assert!(message.contains("PLAIN PROCESSES") && message.contains("doctor"), "{message}");
     let mut node = NodeTemplate::default();
-    described.describe(&mut node);
+    conditions.apply(&mut node);
     assert_eq!(node.labels[ISOLATION], "process");
-    let containers = Described::new(Level::Oci, true, None);
-    assert_eq!(told(&containers, ISOLATED).0, ConditionStatus::True);
-    containers.describe(&mut node);
+    let containers = NodeConditions::new(Isolation::Oci, true, None);
+    assert_eq!(condition(&containers, ISOLATED).0, ConditionStatus::True);
+    containers.apply(&mut node);
     assert_eq!(node.labels[ISOLATION], "oci");
 }
 
 #[test]
-fn the_machines_network_as_a_fallback_is_seen_on_the_node() {
+fn falling_back_to_the_hosts_network_is_a_condition_of_the_node() {
     let (status, reason, message) =
-        told(&Described::new(Level::Oci, false, Some("no CAP_NET_ADMIN".into())), NETWORKED);
+        condition(&NodeConditions::new(Isolation::Oci, false, Some("no CAP_NET_ADMIN".into())), NETWORKED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "HostNetwork"));
     assert!(message.contains("no CAP_NET_ADMIN"), "{message}");
-    assert_eq!(told(&Described::new(Level::Oci, true, None), NETWORKED).0, ConditionStatus::True);
+    assert_eq!(
+        condition(&NodeConditions::new(Isolation::Oci, true, None), NETWORKED).0,
+        ConditionStatus::True
+    );
     let (status, reason, message) =
-        told(&Described::new(Level::Oci, true, Some("no nf_tables".into())), NETWORKED);
+        condition(&NodeConditions::new(Isolation::Oci, true, Some("no nf_tables".into())), NETWORKED);
     assert_eq!((status, reason.as_str()), (ConditionStatus::True, "Limited"));
     assert!(message.contains("no nf_tables"), "{message}");
 }
 
 #[test]
-fn two_nodes_of_one_name_do_not_share_a_cgroup() {
+fn two_nodes_with_the_same_name_do_not_share_a_cgroup() {
     let settings = read(json!({}));
     let one = cgroup_root(&settings, &context(Path::new("/a"), "node"));
     assert_ne!(one, cgroup_root(&settings, &context(Path::new("/b"), "node")));
-    assert_eq!(one, cgroup_root(&settings, &context(Path::new("/a"), "node")), "it is found again");
+    assert_eq!(one, cgroup_root(&settings, &context(Path::new("/a"), "node")), "the name is stable");
     assert!(one.starts_with("/virtual-kubelet-node-"), "{one}");
     assert_eq!(cgroup_root(&read(json!({"cgroupRoot": "/x"})), &context(Path::new("/a"), "n")), "/x");
 }
 
 #[tokio::test]
-async fn only_linux_has_these_containers() {
+async fn only_linux_is_supported() {
     let folder = tempfile::tempdir().unwrap();
     let windows = Context { operating_system: "windows".to_owned(), ..context(folder.path(), "n") };
     let refused = LocalFactory::default().open(Config::Default, windows).await;
@@ -82,29 +85,19 @@ async fn only_linux_has_these_containers() {
 #[tokio::test]
 async fn plain_processes_have_no_bridge() {
     let settings = read(json!({"network": "bridge"}));
-    let refused = networked(&settings, Level::Process, Path::new("/nonexistent")).await;
+    let refused = open_network(&settings, Isolation::Process, Path::new("/nonexistent")).await;
     assert!(refused.err().unwrap().message().contains("level oci"));
-    let host = networked(&read(json!({})), Level::Process, Path::new("/nonexistent")).await.ok().unwrap();
+    let host =
+        open_network(&read(json!({})), Isolation::Process, Path::new("/nonexistent")).await.ok().unwrap();
     assert!(host.network.is_none() && host.problem.is_some());
-    let chosen = networked(&read(json!({"network": "host"})), Level::Oci, Path::new("/nonexistent")).await;
-    assert!(chosen.ok().unwrap().problem.is_none(), "what was asked for is no problem");
-}
-
-#[test]
-fn a_directory_that_was_open_to_others_is_closed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a/b");
-    private(&path).unwrap();
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&path), 0o700);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    private(&path).unwrap();
-    assert_eq!(mode(&path), 0o700);
+    let chosen =
+        open_network(&read(json!({"network": "host"})), Isolation::Oci, Path::new("/nonexistent")).await;
+    assert!(chosen.ok().unwrap().problem.is_none(), "a configured host network is not a problem");
 }
 
 #[tokio::test]
-async fn nothing_is_made_where_nothing_is_to_be_swept() {
+async fn cleaning_up_a_node_that_never_ran_creates_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    sweep(Config::Default, context(folder.path(), "n")).await.unwrap();
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    remove_node(Config::Default, context(folder.path(), "n")).await.unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

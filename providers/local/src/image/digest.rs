@@ -1,4 +1,4 @@
-//! Sums of content: what names it.
+//! Content digests.
 
 use std::{fmt, str::FromStr};
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, Result};
 
-/// A SHA-256 sum, written `sha256:` and 64 hexadecimal digits.
+/// A SHA-256 digest, written as `sha256:` and 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
-/// Adds bytes up.
+/// Computes a digest incrementally.
 #[derive(Clone)]
 pub(crate) struct Hasher(Context);
 
 // === impl Digest ===
 
 impl Digest {
-    /// The sum of these bytes.
+    /// The digest of bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::new();
         hasher.update(bytes);
         hasher.finish()
     }
 
-    /// The digits alone.
+    /// The hex digits alone.
     pub fn hex(&self) -> String {
         use fmt::Write as _;
         self.0.iter().fold(String::with_capacity(64), |mut text, byte| {
-            // A String takes everything.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         })
     }
 
-    /// The sum that 64 digits stand for.
+    /// Parses 64 hex digits.
     pub fn from_hex(hex: &str) -> Option<Self> {
         let digits = hex.as_bytes();
-        // Upper case would give one content two names.
+        // Upper case would give the same content two names.
         if digits.len() != 64 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
@@ -50,7 +50,7 @@ impl Digest {
         Some(Self(sum))
     }
 
-    /// What names a layer together with all below it: two images share an unpacked layer only where these are the same too.
+    /// The chain id of a layer: two images share an unpacked layer only if all layers below are the same, too.
     pub(crate) fn chain(below: Option<Self>, layer: Self) -> Self {
         below.map_or(layer, |below| Self::of(format!("{below} {layer}").as_bytes()))
     }
@@ -117,13 +117,13 @@ mod tests {
     const EMPTY: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
-    fn a_digest_is_written_as_registries_write_it() {
+    fn a_digest_is_written_as_in_registries() {
         assert_eq!(Digest::of(b"").to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Digest>().unwrap(), Digest::of(b""));
     }
 
     #[test]
-    fn other_writings_are_refused_with_what_is_expected() {
+    fn other_formats_are_rejected_with_a_hint() {
         for wrong in [
             "",
             "sha256:",
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_layer_is_its_own_chain_and_higher_ones_depend_on_those_below() {
+    fn a_chain_id_depends_on_all_layers_below() {
         let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
         assert_eq!(Digest::chain(None, a), a);
         assert_ne!(Digest::chain(Some(a), b), Digest::chain(Some(b), b));

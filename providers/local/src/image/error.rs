@@ -1,13 +1,13 @@
-//! What goes wrong with images, in the words that users know from containerd.
+//! Errors of images, with the texts of containerd.
 
 use std::{io, path::Path};
 
-use vk_provider::error::Kind as Contract;
+use vk_provider::error::Kind as ProviderKind;
 
-/// What an operation of the store answers.
+/// The result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something about an image failed: everything on one line, the operation first.
+/// An error on one line, starting with the operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -18,28 +18,28 @@ pub struct Error {
 /// The class of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// No such image, or none for this machine.
+    /// No such image, or none for this platform.
     NotFound,
-    /// What was asked for makes no sense: a name, an archive that is none.
+    /// An invalid name or archive.
     Invalid,
-    /// The registry wants other credentials.
+    /// The registry refused the credentials.
     Denied,
-    /// The registry cannot be reached, or broke off.
+    /// The registry cannot be reached, or the transfer was interrupted.
     Unavailable,
-    /// No room: the disk is full.
+    /// The disk is full.
     Exhausted,
-    /// A container has it.
+    /// A container uses it.
     Held,
-    /// The content is not what it says to be, or was made to do harm.
+    /// The content does not match its digest, or is malicious.
     Corrupt,
     /// Anything else.
     Internal,
 }
 
-/// The same as a kubelet shows it, which has it from a client of containerd.
+/// The text of the gRPC error that a kubelet shows for containerd.
 #[derive(Debug, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {desc}")]
-struct Told {
+struct GrpcStatus {
     code: &'static str,
     desc: String,
 }
@@ -64,12 +64,12 @@ impl Error {
         move |error| Self::io(&format!("{operation} {}", path.display()), error.into())
     }
 
-    /// An operation failed. An error of ours that went through a reader comes out as it was.
+    /// An operation failed. An [`Error`] that was passed through a reader is returned unchanged.
     pub(crate) fn io(operation: &str, error: io::Error) -> Self {
         let code = error.raw_os_error();
         let kind = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
-            // Without a number it is not the system that says so, but who reads an archive.
+            // Without an errno it comes from an archive reader, not from the system.
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
                 if code.is_none() =>
             {
@@ -77,30 +77,26 @@ impl Error {
             }
             _ => Kind::Internal,
         };
-        let said = match (error.kind(), code) {
-            (io::ErrorKind::StorageFull, Some(_)) => "no space left on device".to_owned(),
-            (io::ErrorKind::QuotaExceeded, Some(_)) => "disk quota exceeded".to_owned(),
-            _ => error.to_string(),
-        };
+        let said = vk_provider::go_text::io_error(&error);
         match error.downcast::<Self>() {
             Ok(ours) => ours,
             Err(_) => Self::new(kind, format!("{operation}: {said}")),
         }
     }
 
-    /// The same error, said as part of something larger.
+    /// Prefixes the error with an operation.
     #[must_use]
     pub(crate) fn within(mut self, operation: &str) -> Self {
         self.message = format!("{operation}: {}", self.message);
         self
     }
 
-    /// Its class.
+    /// The class of the error.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What went wrong.
+    /// The text of the error.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -114,17 +110,17 @@ impl From<Error> for io::Error {
 
 impl From<Error> for vk_provider::Error {
     fn from(error: Error) -> Self {
-        // What a kubelet shows is the gRPC error, and without its head where containerd knows no better code.
+        // The codes are those that containerd uses.
         let (kind, code) = match error.kind {
-            Kind::NotFound => (Contract::NotFound, "NotFound"),
-            Kind::Invalid => (Contract::Invalid, "InvalidArgument"),
-            Kind::Denied => (Contract::Denied, "Unknown"),
-            Kind::Unavailable => (Contract::Unavailable, "Unknown"),
-            Kind::Exhausted => (Contract::Exhausted, "Unknown"),
-            Kind::Held => (Contract::Internal, "FailedPrecondition"),
-            Kind::Corrupt | Kind::Internal => (Contract::Internal, "Unknown"),
+            Kind::NotFound => (ProviderKind::NotFound, "NotFound"),
+            Kind::Invalid => (ProviderKind::Invalid, "InvalidArgument"),
+            Kind::Denied => (ProviderKind::Denied, "Unknown"),
+            Kind::Unavailable => (ProviderKind::Unavailable, "Unknown"),
+            Kind::Exhausted => (ProviderKind::Exhausted, "Unknown"),
+            Kind::Held => (ProviderKind::Internal, "FailedPrecondition"),
+            Kind::Corrupt | Kind::Internal => (ProviderKind::Internal, "Unknown"),
         };
-        let cause = Told { code, desc: error.message.clone() };
+        let cause = GrpcStatus { code, desc: error.message.clone() };
         Self::new(kind, error.message).caused_by(cause)
     }
 }
@@ -134,24 +130,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_went_through_a_reader_keeps_its_class_and_words() {
-        let through = io::Error::from(Error::corrupt("the layer is not what it says to be"));
+    fn an_error_that_went_through_a_reader_is_unchanged() {
+        let through = io::Error::from(Error::corrupt("the layer does not match its digest"));
         let out = Error::io("read archive", through);
         assert_eq!(out.kind(), Kind::Corrupt);
-        assert_eq!(out.message(), "the layer is not what it says to be");
+        assert_eq!(out.message(), "the layer does not match its digest");
     }
 
     #[test]
-    fn a_full_disk_is_said_in_plain_words() {
+    fn a_full_disk_has_the_text_of_go() {
         let error = Error::io("write bin/sh", io::Error::from_raw_os_error(28));
         assert_eq!(error.kind(), Kind::Exhausted);
         assert_eq!(error.message(), "write bin/sh: no space left on device");
     }
 
     #[test]
-    fn the_engine_gets_the_words_and_a_grpc_error_as_their_cause() {
+    fn the_provider_error_has_the_grpc_text_as_cause() {
         let error: vk_provider::Error = Error::new(Kind::NotFound, "x: not found").into();
-        assert_eq!(*error.kind(), Contract::NotFound);
+        assert_eq!(*error.kind(), ProviderKind::NotFound);
         assert_eq!(vk_pod_engine::backend::told(&error), "rpc error: code = NotFound desc = x: not found");
     }
 }

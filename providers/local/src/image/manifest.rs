@@ -1,4 +1,4 @@
-//! What an image consists of, as registries and archives say it.
+//! Image manifests and indexes.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use oci_spec::image::ImageConfiguration;
 use serde::Deserialize;
 
 use super::{
-    Digest, Error, Kind, Limits, Result,
-    platform::{Machine, Platform},
+    Digest, Error, ImageLimits, Kind, Result,
+    platform::{HostPlatform, Platform},
 };
 
-/// What is asked for at registries.
-pub(crate) const ACCEPTED: [&str; 4] = [
+/// Media types to request from registries.
+pub(crate) const ACCEPTED_MEDIA_TYPES: [&str; 4] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
-/// Content that is somewhere else.
+/// A reference to content.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -32,16 +32,16 @@ pub(crate) struct Descriptor {
     pub(crate) annotations: Option<BTreeMap<String, String>>,
 }
 
-/// An image, or a choice of images.
+/// A manifest or an index.
 #[derive(Clone, Debug)]
-pub(crate) enum Document {
-    /// One.
+pub(crate) enum ManifestDocument {
+    /// A single image.
     Image(Manifest),
-    /// One per kind of machine.
+    /// One entry per platform.
     Index(Vec<Descriptor>),
 }
 
-/// One image.
+/// The manifest of an image.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
@@ -50,7 +50,7 @@ pub(crate) struct Manifest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Raw {
+struct RawManifest {
     schema_version: u32,
     #[serde(default)]
     media_type: String,
@@ -62,107 +62,109 @@ struct Raw {
     manifests: Option<Vec<Descriptor>>,
 }
 
-/// What an image is made of: its configuration, and its layers as they lie on each other.
+/// The config and the layers of an image to be stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ImageContent {
     pub(crate) id: Digest,
     pub(crate) config: Vec<u8>,
-    pub(crate) layers: Vec<Layer>,
+    pub(crate) layers: Vec<LayerIds>,
 }
 
-/// A layer of a [`Plan`].
+/// A layer of a [`ImageContent`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layer {
-    /// The sum of its content.
+pub(crate) struct LayerIds {
+    /// The digest of its content (diff id).
     pub(crate) diff: Digest,
-    /// The sum that stands for it and all below it.
+    /// The chain id: identifies it together with all layers below.
     pub(crate) chain: Digest,
 }
 
-// === impl Document ===
+// === impl ManifestDocument ===
 
-impl Document {
+impl ManifestDocument {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let raw: Raw = serde_json::from_slice(bytes)
-            .map_err(|why| Error::corrupt(format!("the manifest cannot be read: {why}")))?;
+        let raw: RawManifest = serde_json::from_slice(bytes)
+            .map_err(|why| Error::corrupt(format!("parse the manifest: {why}")))?;
         if raw.schema_version != 2 {
             let version = raw.schema_version;
-            return Err(Error::corrupt(format!("a manifest of schema {version}, and only 2 is supported")));
+            return Err(Error::corrupt(format!(
+                "manifest schema version {version} is not supported, only 2"
+            )));
         }
         match (raw.config, raw.layers, raw.manifests) {
-            // Both at once would be one image for us and another one for somebody else.
+            // A document with both could be a different image for another client.
             (Some(config), layers, None) => {
                 let layers = layers.unwrap_or_default();
-                layers.iter().try_for_each(readable)?;
+                layers.iter().try_for_each(check_layer_type)?;
                 Ok(Self::Image(Manifest { config, layers }))
             }
             (None, None, Some(manifests)) => Ok(Self::Index(manifests)),
             _ => Err(Error::corrupt(format!(
-                "a manifest of type {:?} that is neither an image nor an index",
+                "a manifest of type {:?} is neither an image nor an index",
                 raw.media_type
             ))),
         }
     }
 }
 
-/// Whether a layer can be one of a file system: manifests have other things too, from charts to signatures.
-fn readable(layer: &Descriptor) -> Result<()> {
+/// Rejects layers that are not filesystem layers: registries also hold charts and signatures.
+fn check_layer_type(layer: &Descriptor) -> Result<()> {
     let kind = layer.media_type.as_str();
     let archive = kind.is_empty() || kind.contains(".tar");
     if archive && !kind.ends_with("+encrypted") {
         return Ok(());
     }
-    Err(Error::corrupt(format!("a layer of type {kind:?}: this is no image that can be run")))
+    Err(Error::corrupt(format!("a layer has type {kind:?}: this is not a container image")))
 }
 
-/// The best of a choice for this machine: one that says nothing about machines may be for all.
-pub(crate) fn choose<'a>(choice: &'a [Descriptor], machine: &Machine) -> Option<&'a Descriptor> {
+/// The best entry for this platform. Entries without a platform come last.
+pub(crate) fn select_manifest<'a>(choice: &'a [Descriptor], host: &HostPlatform) -> Option<&'a Descriptor> {
     choice
         .iter()
         .filter_map(|entry| {
             let rank = match &entry.platform {
                 None => usize::MAX,
-                Some(platform) => machine.rank(platform)?,
+                Some(platform) => host.rank(platform)?,
             };
             Some((rank, entry))
         })
-        // The first one of the best.
+        // The first of the best ones.
         .min_by_key(|(rank, _)| *rank)
         .map(|(_, entry)| entry)
 }
 
-/// That an image is not for this machine, as containerd says it.
-pub(crate) fn no_match(digest: &Digest) -> Error {
+/// The image is not for this platform; the text is containerd's.
+pub(crate) fn no_matching_platform(digest: &Digest) -> Error {
     Error::new(
         Kind::NotFound,
         format!("get image config descriptor: no match for platform in manifest {digest}: not found"),
     )
 }
 
-// === impl Plan ===
+// === impl ImageContent ===
 
-impl Plan {
-    /// Reads the configuration of an image with so many layers, and for which machines it is.
-    pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &Limits) -> Result<(Self, Platform)> {
+impl ImageContent {
+    /// Parses the config of an image with this number of layers; also returns its platform.
+    pub(crate) fn new(config: Vec<u8>, layers: usize, limits: &ImageLimits) -> Result<(Self, Platform)> {
         let read = parse_config(&config)?;
         let platform: Platform = serde_json::from_slice(&config)
-            .map_err(|why| Error::corrupt(format!("the configuration cannot be read: {why}")))?;
+            .map_err(|why| Error::corrupt(format!("parse the image config: {why}")))?;
         let diffs = read
             .rootfs()
             .diff_ids()
             .iter()
             .map(|diff| diff.parse())
             .collect::<Result<Vec<Digest>>>()
-            .map_err(|error| error.within("the configuration's diff ids"))?;
+            .map_err(|error| error.within("the diff ids of the image config"))?;
         if diffs.len() != layers {
             return Err(Error::corrupt(format!(
-                "the image has {layers} layers, and {} by its configuration",
+                "the manifest has {layers} layers, but the image config has {}",
                 diffs.len()
             )));
         }
         if layers > limits.layers {
             return Err(Error::corrupt(format!(
-                "the image has {layers} layers; the most that can be mounted is {}",
+                "the image has {layers} layers; the maximum that can be mounted is {}",
                 limits.layers
             )));
         }
@@ -172,7 +174,7 @@ impl Plan {
             .map(|diff| {
                 let chain = Digest::chain(below, diff);
                 below = Some(chain);
-                Layer { diff, chain }
+                LayerIds { diff, chain }
             })
             .collect();
         Ok((Self { id: Digest::of(&config), config, layers }, platform))
@@ -180,8 +182,7 @@ impl Plan {
 }
 
 pub(crate) fn parse_config(bytes: &[u8]) -> Result<ImageConfiguration> {
-    serde_json::from_slice(bytes)
-        .map_err(|why| Error::corrupt(format!("the configuration cannot be read: {why}")))
+    serde_json::from_slice(bytes).map_err(|why| Error::corrupt(format!("parse the image config: {why}")))
 }
 
 #[cfg(test)]
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_for_this_machine_is_chosen_and_an_attestation_never() {
+    fn the_entry_for_this_platform_is_chosen_and_never_an_attestation() {
         let here = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
@@ -208,17 +209,18 @@ mod tests {
             descriptor("here", Some(("linux", here))),
             descriptor("any", None),
         ]});
-        let Document::Index(choice) = Document::parse(index.to_string().as_bytes()).unwrap() else {
+        let ManifestDocument::Index(choice) = ManifestDocument::parse(index.to_string().as_bytes()).unwrap()
+        else {
             panic!()
         };
-        let machine = Machine::here();
-        assert_eq!(choose(&choice, &machine).unwrap().digest, Digest::of(b"here"));
-        assert!(choose(&choice[..2], &machine).is_none());
-        assert_eq!(choose(&choice[3..], &machine).unwrap().digest, Digest::of(b"any"));
+        let host = HostPlatform::detect();
+        assert_eq!(select_manifest(&choice, &host).unwrap().digest, Digest::of(b"here"));
+        assert!(select_manifest(&choice[..2], &host).is_none());
+        assert_eq!(select_manifest(&choice[3..], &host).unwrap().digest, Digest::of(b"any"));
     }
 
     #[test]
-    fn a_document_that_is_two_things_or_none_is_refused() {
+    fn a_document_that_is_ambiguous_or_malformed_is_rejected() {
         for wrong in [
             json!({"schemaVersion": 2}),
             json!({"schemaVersion": 1, "name": "old"}),
@@ -228,25 +230,28 @@ mod tests {
                 {"digest": Digest::of(b"chart"), "size": 1, "mediaType": "application/vnd.cncf.helm.chart.content.v1+gzip"}]}),
             json!([]),
         ] {
-            let error = Document::parse(wrong.to_string().as_bytes()).unwrap_err();
+            let error = ManifestDocument::parse(wrong.to_string().as_bytes()).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt, "{wrong}");
         }
     }
 
     #[test]
-    fn layers_and_diff_ids_must_be_as_many() {
+    fn the_number_of_layers_and_diff_ids_must_match() {
         let config = json!({"architecture": "amd64", "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [Digest::of(b"a"), Digest::of(b"b")]}});
         let config = config.to_string().into_bytes();
-        let (plan, platform) = Plan::new(config.clone(), 2, &Limits::default()).unwrap();
+        let (content, platform) = ImageContent::new(config.clone(), 2, &ImageLimits::default()).unwrap();
         assert_eq!(platform.architecture, "amd64");
-        assert_eq!(plan.id, Digest::of(&config));
-        assert_eq!(plan.layers[1].chain, Digest::chain(Some(Digest::of(b"a")), Digest::of(b"b")));
-        let error = Plan::new(config.clone(), 1, &Limits::default()).unwrap_err();
-        assert_eq!(error.message(), "the image has 1 layers, and 2 by its configuration");
-        let few = Limits { layers: 1, ..Limits::default() };
+        assert_eq!(content.id, Digest::of(&config));
+        assert_eq!(content.layers[1].chain, Digest::chain(Some(Digest::of(b"a")), Digest::of(b"b")));
+        let error = ImageContent::new(config.clone(), 1, &ImageLimits::default()).unwrap_err();
+        assert_eq!(error.message(), "the manifest has 1 layers, but the image config has 2");
+        let few = ImageLimits { layers: 1, ..ImageLimits::default() };
         assert!(
-            Plan::new(config, 2, &few).unwrap_err().message().contains("the most that can be mounted is 1")
+            ImageContent::new(config, 2, &few)
+                .unwrap_err()
+                .message()
+                .contains("the maximum that can be mounted is 1")
         );
     }
 }

@@ -1,24 +1,24 @@
-//! Names of images, as containerd keeps them.
+//! Image names, in the form in which containerd stores them.
 
 use oci_client::Reference;
 
 use super::{Digest, Error, Result};
 
-/// A name in full: `docker.io/library/x:latest` where `x` was written.
+/// A full image name: `docker.io/library/x:latest` for `x`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name(Reference);
+pub struct ImageName(Reference);
 
-/// How an image is asked for.
+/// How an image is referred to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// By the digest of its configuration, whole.
+pub(crate) enum ImageQuery {
+    /// By its id, the digest of its config.
     Id(Digest),
-    /// By a name, or by the first digits of an id that look like one.
-    Name(Name),
+    /// By a name, or by a short id that looks like one.
+    ImageName(ImageName),
 }
 
-impl Name {
-    /// Understands a name, with a registry, tag or digest or without.
+impl ImageName {
+    /// Parses a name; registry, tag and digest are optional.
     pub fn parse(name: &str) -> Result<Self> {
         let full = vk_pod_engine::image::normalise(name)
             .map_err(|why| Error::invalid(format!("failed to parse image reference {name:?}: {why}")))?;
@@ -35,15 +35,15 @@ impl Name {
         format!("{}/{}", self.0.registry(), self.0.repository())
     }
 
-    /// Under which name it is kept: with the tag, or with the digest, which says all that a tag beside it could.
-    pub fn kept(&self) -> String {
+    /// The name under which the image is stored: with the digest if there is one, otherwise with the tag.
+    pub fn stored_name(&self) -> String {
         match (self.0.digest(), self.0.tag()) {
             (Some(digest), _) => format!("{}@{digest}", self.repository()),
             (None, tag) => format!("{}:{}", self.repository(), tag.unwrap_or("latest")),
         }
     }
 
-    /// The digest that it asks for.
+    /// The digest in the name.
     pub fn digest(&self) -> Option<Digest> {
         self.0.digest().and_then(|digest| digest.parse().ok())
     }
@@ -58,7 +58,7 @@ impl Name {
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ImageName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(&self.0, f)
     }
@@ -66,15 +66,15 @@ impl std::fmt::Display for Name {
 
 /// The full name of an image: `docker.io/library/x:latest` for `x`.
 pub fn normalise(name: &str) -> Result<String> {
-    Name::parse(name).map(|name| name.to_string())
+    ImageName::parse(name).map(|name| name.to_string())
 }
 
-impl Asked {
+impl ImageQuery {
     pub(crate) fn parse(asked: &str) -> Result<Self> {
         if let Some(id) = asked.parse().ok().or_else(|| Digest::from_hex(asked)) {
             return Ok(Self::Id(id));
         }
-        Name::parse(asked).map(Self::Name)
+        ImageName::parse(asked).map(Self::ImageName)
     }
 }
 
@@ -103,15 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_stands_for_the_tag_beside_it() {
+    fn a_digest_replaces_the_tag() {
         let digest = Digest::of(b"");
-        let name = Name::parse(&format!("demo:1@{digest}")).unwrap();
-        assert_eq!(name.kept(), format!("docker.io/library/demo@{digest}"));
+        let name = ImageName::parse(&format!("demo:1@{digest}")).unwrap();
+        assert_eq!(name.stored_name(), format!("docker.io/library/demo@{digest}"));
         assert_eq!(name.digest(), Some(digest));
     }
 
     #[test]
-    fn names_that_are_none_are_refused_with_the_reason() {
+    fn invalid_names_are_rejected() {
         for wrong in ["", "UPPER", "a b", "x:", ":1", "x@sha256:12", "../x", "x/../y", "x@sha512:00"] {
             let error = normalise(wrong).unwrap_err();
             assert_eq!(error.kind(), super::super::Kind::Invalid, "{wrong}");
@@ -119,9 +119,9 @@ mod tests {
     }
 
     proptest! {
-        /// However much of a name is left out, it is the same image; and a full name stays as it is.
+        /// All short forms of a name are the same image, and a full name is unchanged.
         #[test]
-        fn all_writings_of_a_name_are_one(name in "[a-z0-9]{1,8}(-[a-z0-9]{1,4})?", tag in "[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}") {
+        fn all_forms_of_a_name_are_equal(name in "[a-z0-9]{1,8}(-[a-z0-9]{1,4})?", tag in "[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}") {
             let whole = full(&format!("docker.io/library/{name}:{tag}"));
             prop_assert_eq!(&full(&format!("{name}:{tag}")), &whole);
             prop_assert_eq!(&full(&format!("docker.io/{name}:{tag}")), &whole);
@@ -130,8 +130,8 @@ mod tests {
         }
 
         #[test]
-        fn no_name_whatsoever_makes_trouble(name in ".{0,80}") {
-            if let Ok(name) = Name::parse(&name) {
+        fn no_name_causes_a_panic(name in ".{0,80}") {
+            if let Ok(name) = ImageName::parse(&name) {
                 prop_assert_eq!(full(&name.to_string()), name.to_string());
             }
         }

@@ -1,8 +1,8 @@
-//! Which of an image's variants this machine runs.
+//! Platforms of images, and which of them this host can run.
 
 use serde::Deserialize;
 
-/// For which machines something is, as manifests say it.
+/// The platform of an image, as in manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Platform {
     #[serde(default)]
@@ -13,23 +13,23 @@ pub(crate) struct Platform {
     pub(crate) variant: Option<String>,
 }
 
-/// What a machine runs, best first.
+/// The platforms that a host runs, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct HostPlatform {
     choices: Vec<(&'static str, String)>,
 }
 
-// === impl Machine ===
+// === impl HostPlatform ===
 
-impl Machine {
-    /// The one that we are on.
-    pub(crate) fn here() -> Self {
-        Self::new(std::env::consts::ARCH, level())
+impl HostPlatform {
+    /// The platforms of this host.
+    pub(crate) fn detect() -> Self {
+        Self::new(std::env::consts::ARCH, x86_64_level())
     }
 
-    /// A machine of this architecture, by Rust's name for it. The level counts the generations of x86-64.
+    /// The platforms of an architecture, given by Rust's name. `level` is the x86-64 microarchitecture level.
     fn new(architecture: &str, level: u8) -> Self {
-        // What containerd accepts too: older variants, and the 32-bit programs that most such machines run.
+        // As in containerd: includes older variants, and 32-bit programs where most hosts run them.
         let variants = |range: std::ops::RangeInclusive<u8>| {
             range.rev().map(|variant| format!("v{variant}")).collect::<Vec<_>>()
         };
@@ -52,13 +52,13 @@ impl Machine {
             "loongarch64" => plain("loong64"),
             "riscv64" => plain("riscv64"),
             "s390x" => plain("s390x"),
-            // Nothing that images are known for; nothing is chosen then.
+            // Unknown to images: nothing matches.
             _ => Vec::new(),
         };
         Self { choices }
     }
 
-    /// How well something fits, 0 best; `None` where it does not.
+    /// How well a platform matches, 0 is best; `None` if it does not.
     pub(crate) fn rank(&self, platform: &Platform) -> Option<usize> {
         if platform.os != "linux" {
             return None;
@@ -69,7 +69,7 @@ impl Machine {
             "i386" | "i686" => "386",
             other => other,
         };
-        // What is not said has a usual meaning.
+        // Default variants.
         let variant = match (architecture, platform.variant.as_deref().unwrap_or_default()) {
             ("amd64", "v1") => "",
             ("arm64", "" | "8") => "v8",
@@ -79,7 +79,7 @@ impl Machine {
         self.choices.iter().position(|(name, kind)| *name == architecture && kind == variant)
     }
 
-    /// What it is called in messages.
+    /// The name for messages.
     pub(crate) fn name(&self) -> String {
         match self.choices.iter().find(|(name, variant)| variant.is_empty() || *name == "arm64") {
             Some((name, _)) => format!("linux/{name}"),
@@ -89,7 +89,7 @@ impl Machine {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn level() -> u8 {
+fn x86_64_level() -> u8 {
     use std::arch::is_x86_feature_detected as has;
     let second = has!("sse3")
         && has!("ssse3")
@@ -116,7 +116,7 @@ fn level() -> u8 {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn level() -> u8 {
+fn x86_64_level() -> u8 {
     1
 }
 
@@ -133,32 +133,32 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_variant_that_the_machine_has_fits_best() {
-        let machine = Machine::new("x86_64", 3);
-        let rank = |variant| machine.rank(&platform("amd64", variant));
+    fn the_highest_supported_variant_is_preferred() {
+        let host = HostPlatform::new("x86_64", 3);
+        let rank = |variant| host.rank(&platform("amd64", variant));
         assert_eq!(rank("v4"), None);
         assert!(rank("v3") < rank("v2") && rank("v2") < rank(""));
         assert_eq!(rank("v1"), rank(""));
-        assert!(rank("") < machine.rank(&platform("386", "")));
-        assert_eq!(Machine::new("x86_64", 1).rank(&platform("amd64", "v2")), None);
+        assert!(rank("") < host.rank(&platform("386", "")));
+        assert_eq!(HostPlatform::new("x86_64", 1).rank(&platform("amd64", "v2")), None);
     }
 
     #[test]
-    fn arm_runs_its_own_and_older_variants() {
-        let machine = Machine::new("aarch64", 1);
-        assert_eq!(machine.rank(&platform("arm64", "")), Some(0));
-        assert_eq!(machine.rank(&platform("arm64", "v8")), Some(0));
-        assert_eq!(machine.rank(&platform("arm64", "v9")), None);
-        assert!(machine.rank(&platform("arm", "v7")) < machine.rank(&platform("arm", "v6")));
-        assert_eq!(machine.rank(&platform("amd64", "")), None);
+    fn arm64_also_runs_32_bit_variants() {
+        let host = HostPlatform::new("aarch64", 1);
+        assert_eq!(host.rank(&platform("arm64", "")), Some(0));
+        assert_eq!(host.rank(&platform("arm64", "v8")), Some(0));
+        assert_eq!(host.rank(&platform("arm64", "v9")), None);
+        assert!(host.rank(&platform("arm", "v7")) < host.rank(&platform("arm", "v6")));
+        assert_eq!(host.rank(&platform("amd64", "")), None);
     }
 
     #[test]
-    fn other_systems_and_attestations_never_fit() {
-        let machine = Machine::here();
-        assert!(!machine.choices.is_empty());
-        assert_eq!(machine.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);
+    fn other_operating_systems_and_attestations_never_match() {
+        let host = HostPlatform::detect();
+        assert!(!host.choices.is_empty());
+        assert_eq!(host.rank(&Platform { os: "windows".into(), ..platform("amd64", "") }), None);
         let unknown = Platform { architecture: "unknown".into(), os: "unknown".into(), variant: None };
-        assert_eq!(machine.rank(&unknown), None);
+        assert_eq!(host.rank(&unknown), None);
     }
 }

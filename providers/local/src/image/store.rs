@@ -1,24 +1,24 @@
-//! The directory that holds images, for several processes at once.
+//! The image store: a directory that several processes share.
 //!
 //! ```text
-//! index.json             names of images, and what each consists of
-//! blobs/sha256/SUM       configurations and manifests
-//! layers/CHAIN/fs        unpacked layers (`plain/` in place of `layers/` without root)
-//! flat/CHAIN             all layers of an image in one tree, where that was asked for
-//! holds/ID/…             links to what needs an image
-//! tmp/…                  what is being made; each directory is locked by who makes it
-//! lock                   held shortly: shared to look and to claim, alone to change the index and to remove
+//! index.json             names of images, and their layers
+//! blobs/sha256/DIGEST    configs and manifests
+//! layers/CHAIN/fs        unpacked layers (`plain/` instead of `layers/` without root)
+//! flat/CHAIN             all layers of an image in one tree, created on demand
+//! holds/ID/…             links to the users of an image
+//! tmp/…                  work in progress; each directory is locked by its process
+//! lock                   held briefly: shared to read and to claim, exclusive to change the index and to remove
 //! ```
 //!
-//! Everything is made in `tmp` and renamed into place. A process that dies leaves an unlocked directory there, which the next one to
-//! open the store removes, together with layers that no image and nobody at work refers to.
+//! Everything is created in `tmp` and renamed into place. A process that dies leaves an unlocked directory there; the
+//! next one to open the store removes it, together with layers that no image and no running pull refers to.
 
-mod flat;
-mod garbage;
+mod flat_image;
+mod gc;
 mod index;
-mod intake;
+mod ingest;
 mod lock;
-mod scratch;
+mod temp_dir;
 
 use std::{
     collections::HashMap,
@@ -31,46 +31,49 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::intake::{Intake, Names};
+pub(crate) use self::ingest::{ImageNames, Ingest};
 use self::{
-    index::{Index, Snapshot},
-    lock::Lock,
+    index::{Index, IndexSnapshot},
+    lock::StoreLock,
 };
-use super::{Digest, Error, Form, Kind, Result, Settings, Stored, Usage, name::Asked, pull::Clients};
+use super::{
+    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage, name::ImageQuery,
+    pull::RegistryClients,
+};
 
-/// How many layers are unpacked at once.
-const UNPACKED_AT_ONCE: usize = 4;
-/// As much of an id as may stand for all of it.
-const SHORT_ID: usize = 12;
+/// Number of layers that are unpacked concurrently.
+const CONCURRENT_UNPACKS: usize = 4;
+/// Minimum length of a short id.
+const MIN_SHORT_ID: usize = 12;
 
-/// The images of this machine.
+/// The image store of this host.
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
-    form: Form,
+    layer_format: LayerFormat,
     pub(crate) settings: Settings,
-    snapshot: Mutex<Option<Arc<Snapshot>>>,
-    pub(crate) clients: Clients,
+    snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
+    pub(crate) clients: RegistryClients,
     pub(crate) unpackers: Semaphore,
-    /// Layers that are being made by this process, so that two pulls do not make the same.
+    /// Layers that are being unpacked by this process, so that two pulls do not unpack the same one.
     claims: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Names that are no more.
+pub struct RemovedImage {
+    /// Names that were removed.
     pub tags: Vec<String>,
-    /// The id of the image, where its last name was among them.
+    /// The id of the image, if its last name was removed.
     pub image: Option<String>,
-    /// Bytes of layers that no other image needs.
+    /// Bytes of layers that were freed.
     pub freed: u64,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// Opens the store in a directory, and makes it where it is not there. Removes what processes left that died.
+    /// Opens the store in a directory, creating it if missing. Removes what dead processes left.
     pub fn open(root: &Path, settings: Settings) -> Result<Arc<Self>> {
         let make = |path: &Path| {
             fs::DirBuilder::new()
@@ -85,42 +88,42 @@ impl Store {
             make(&root.join(name))?;
         }
         let root = root.canonicalize().map_err(Error::system("find", root))?;
-        let form = match settings.form {
-            Some(form) => form,
-            None => scratch::found_form(&root)?,
+        let layer_format = match settings.layer_format {
+            Some(layer_format) => layer_format,
+            None => temp_dir::detect_layer_format(&root)?,
         };
-        let clients = Clients::new(settings.plain_http.clone());
-        let unpackers = Semaphore::new(UNPACKED_AT_ONCE);
+        let clients = RegistryClients::new(settings.plain_http.clone());
+        let unpackers = Semaphore::new(CONCURRENT_UNPACKS);
         let (snapshot, claims) = (Mutex::default(), Mutex::default());
-        let store = Arc::new(Self { root, form, settings, snapshot, clients, unpackers, claims });
-        store.collect()?;
+        let store = Arc::new(Self { root, layer_format, settings, snapshot, clients, unpackers, claims });
+        store.collect_garbage()?;
         Ok(store)
     }
 
-    /// How layers are kept.
-    pub fn form(&self) -> Form {
-        self.form
+    /// How layers are stored.
+    pub fn layer_format(&self) -> LayerFormat {
+        self.layer_format
     }
 
-    /// Where it is.
+    /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.root
     }
 
-    /// An image by its name, by a name with a digest, by its id, or by the first digits of that.
-    pub fn image(&self, asked: &str) -> Result<Option<Stored>> {
+    /// An image by name, name with digest, id or short id.
+    pub fn image(&self, asked: &str) -> Result<Option<StoredImage>> {
         let snapshot = self.snapshot()?;
-        Ok(snapshot.find(&Asked::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
+        Ok(snapshot.find(&ImageQuery::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
     }
 
-    /// All images, by their ids.
-    pub fn list(&self) -> Result<Vec<Stored>> {
+    /// All images, ordered by id.
+    pub fn list(&self) -> Result<Vec<StoredImage>> {
         Ok(self.snapshot()?.all().cloned().collect())
     }
 
-    /// What all images take. Files that several share are counted once.
-    pub fn usage(&self) -> Result<Usage> {
-        let mut usage = Usage::default();
+    /// Disk usage of all images. Shared layers are counted once.
+    pub fn usage(&self) -> Result<DiskUsage> {
+        let mut usage = DiskUsage::default();
         let layers = self.layers();
         for layer in names(&layers)? {
             let layer = layer_usage(&layers.join(layer));
@@ -135,20 +138,19 @@ impl Store {
         Ok(usage)
     }
 
-    /// Takes a name away, and the image with its last one; by an id, the image with all its names. What is not there is removed
-    /// already. An image that a container has cannot be removed.
-    pub fn remove(&self, asked: &str) -> Result<Removed> {
-        let wanted = Asked::parse(asked)?;
-        let lock = Lock::exclusive(&self.root)?;
+    /// Removes a name, and the image with its last name; given an id, the image with all its names. Does nothing if it
+    /// does not exist. An image in use by a container cannot be removed.
+    pub fn remove(&self, asked: &str) -> Result<RemovedImage> {
+        let wanted = ImageQuery::parse(asked)?;
+        let lock = StoreLock::exclusive(&self.root)?;
         let mut index = Index::read(&self.root)?;
-        let Some(id) = index.find(&wanted, asked) else { return Ok(Removed::default()) };
-        let mut removed = Removed::default();
+        let Some(id) = index.find(&wanted, asked) else { return Ok(RemovedImage::default()) };
+        let mut removed = RemovedImage::default();
         let Some(image) = index.images.get_mut(&id) else { return Ok(removed) };
         let named = match &wanted {
-            Asked::Name(name) => {
-                Some(name.kept()).filter(|name| image.tags.contains(name) || image.digests.contains(name))
-            }
-            Asked::Id(_) => None,
+            ImageQuery::ImageName(name) => Some(name.stored_name())
+                .filter(|name| image.tags.contains(name) || image.digests.contains(name)),
+            ImageQuery::Id(_) => None,
         };
         if let Some(name) = named {
             if image.tags.remove(&name) {
@@ -168,20 +170,20 @@ impl Store {
             removed.image = Some(id.to_string());
         }
         index.write(&self.root)?;
-        let (trash, freed) = self.sweep(&lock, &index)?;
+        let (trash, freed) = self.detach_garbage(&lock, &index)?;
         drop(lock);
         drop(trash);
         removed.freed = freed;
-        tracing::info!(image = asked, freed, "removed an image's name");
+        tracing::info!(image = asked, freed, "removed an image name");
         Ok(removed)
     }
 
-    /// Keeps an image as long as something exists, which is the directory of a container that has it. To be called before its
-    /// layers are used. `NotFound` where the image is gone.
+    /// Keeps an image as long as `holder` (the directory of a container) exists. Must be called before its layers are
+    /// used. Fails with `NotFound` if the image is gone.
     pub fn hold(&self, image: &str, holder: &Path) -> Result<()> {
-        let _lock = Lock::shared(&self.root)?;
+        let _lock = StoreLock::shared(&self.root)?;
         let index = Index::read(&self.root)?;
-        let Some(id) = index.find(&Asked::parse(image)?, image) else {
+        let Some(id) = index.find(&ImageQuery::parse(image)?, image) else {
             return Err(Error::new(Kind::NotFound, format!("image {image:?}: not found")));
         };
         let holds = self.root.join("holds").join(id.hex());
@@ -195,7 +197,7 @@ impl Store {
         }
     }
 
-    /// What needs an image.
+    /// A user of an image.
     fn holder(&self, id: &Digest) -> Option<PathBuf> {
         let holds = self.root.join("holds").join(id.hex());
         let links = fs::read_dir(&holds).ok()?.flatten();
@@ -203,19 +205,19 @@ impl Store {
         holders.find(|holder| holder.symlink_metadata().is_ok())
     }
 
-    /// What was last read of the index, or what is written there now.
-    fn snapshot(&self) -> Result<Arc<Snapshot>> {
+    /// The current content of the index, cached until the file changes.
+    fn snapshot(&self) -> Result<Arc<IndexSnapshot>> {
         let stamp = index::stamp(&self.root);
         let mut known = self.snapshot.lock();
         if let Some(snapshot) = known.as_ref().filter(|known| stamp.is_some() && known.stamp() == stamp) {
             return Ok(Arc::clone(snapshot));
         }
-        let snapshot = Arc::new(Snapshot::read(self, stamp)?);
+        let snapshot = Arc::new(IndexSnapshot::read(self, stamp)?);
         *known = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
 
-    /// The right to make a layer in this process.
+    /// Locks a layer for unpacking by this process.
     pub(crate) async fn claim(&self, chain: &Digest) -> tokio::sync::OwnedMutexGuard<()> {
         let claim = {
             let mut claims = self.claims.lock();
@@ -229,13 +231,13 @@ impl Store {
     }
 
     fn layers(&self) -> PathBuf {
-        self.root.join(match self.form {
-            Form::Overlay => "layers",
-            Form::Plain => "plain",
+        self.root.join(match self.layer_format {
+            LayerFormat::Overlay => "layers",
+            LayerFormat::Plain => "plain",
         })
     }
 
-    /// Where a layer is, whether it is there or not.
+    /// The directory of a layer, which may not exist.
     fn layer(&self, chain: &Digest) -> PathBuf {
         self.layers().join(chain.hex()).join("fs")
     }
@@ -245,24 +247,24 @@ impl Store {
     }
 }
 
-/// What a layer takes, as it was found when it was made.
-fn layer_usage(layer: &Path) -> Usage {
+/// The disk usage of a layer, measured when it was unpacked.
+fn layer_usage(layer: &Path) -> DiskUsage {
     fs::read(layer.join("layer.json"))
         .ok()
         .and_then(|json| serde_json::from_slice(&json).ok())
         .unwrap_or_default()
 }
 
-/// What is in a directory.
+/// The names in a directory.
 fn names(directory: &Path) -> Result<Vec<std::ffi::OsString>> {
     fs::read_dir(directory)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect())
         .map_err(Error::system("list", directory))
 }
 
-/// Whether this may be the beginning of an id.
+/// Whether this may be a short id.
 fn is_short_id(asked: &str) -> bool {
-    (SHORT_ID..64).contains(&asked.len())
+    (MIN_SHORT_ID..64).contains(&asked.len())
         && asked.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 

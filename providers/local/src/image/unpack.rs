@@ -1,91 +1,91 @@
-//! Layers become directories: safely, because an archive is written by strangers.
+//! Unpacks layers into directories, treating archives as untrusted input.
 //!
-//! Nothing outside of the layer's own directory is ever touched. Every name is taken apart and gone through from open directories
-//! (`tree`); names with `..`, links that lead above the root, device nodes and everything beyond the [`Limits`] end it with an
-//! error. A leading `/` means the layer's root, as in containerd, and so does an absolute link in the way of a name.
+//! Nothing outside of the layer's directory is ever touched. Every path is resolved name by name from open directories
+//! (`tree`). Names with `..`, links that leave the root, device nodes and everything beyond the [`ImageLimits`] are errors.
+//! A leading `/` means the layer's root, as in containerd, and so does an absolute link within a path.
 
-mod stream;
-mod tape;
+mod decompress;
+mod tar_reader;
 mod tree;
 
 use std::{cell::Cell, io::BufReader, io::Read, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use self::{stream::Measured, tree::Tree};
+use self::{decompress::HashingReader, tree::LayerTree};
 pub(crate) use self::{
-    stream::{CHUNK, decoded, sane},
-    tape::{Kind as EntryKind, Tape},
-    tree::{OPAQUE, OPAQUE_MARK, WHITEOUT, adopt, is_whiteout, remove_at},
+    decompress::{CHUNK, check_limits, decompress},
+    tar_reader::{EntryKind, TarReader},
+    tree::{OPAQUE, OPAQUE_MARKER, WHITEOUT, inherit_attributes, is_whiteout, remove_at},
 };
 use super::{Digest, Error, Result};
 
-/// What is the most that is taken in.
+/// Size limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ImageLimits {
     /// Bytes of a layer, unpacked.
     pub layer_bytes: u64,
     /// Entries of a layer.
     pub layer_entries: u64,
-    /// How often larger a layer may be than its compressed form...
+    /// Maximum compression ratio of a layer...
     pub ratio: u64,
-    /// ...once it has more bytes than this.
+    /// ...that is larger than this.
     pub ratio_from: u64,
-    /// Layers of an image. The kernel mounts 500 at once.
+    /// Layers of an image. The kernel mounts at most 500.
     pub layers: usize,
-    /// Bytes of a manifest, an index or a configuration.
+    /// Bytes of a manifest, an index or a config.
     pub document_bytes: u64,
-    /// Bytes of an archive to be imported, decompressed.
+    /// Bytes of an archive to import, decompressed.
     pub archive_bytes: u64,
 }
 
-/// How layers are kept.
+/// How layers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Form {
-    /// As overlayfs reads them, with owners. Needs root.
+pub enum LayerFormat {
+    /// In overlayfs format, with owners. Needs root.
     Overlay,
-    /// As anybody can write them: all files are ours, and what a layer takes away is said by files as in its archive.
+    /// As plain files of this user, with whiteouts as in the archive.
     Plain,
 }
 
-/// What a layer must be; what is not known is not checked.
+/// What a layer must match; `None` is not checked.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Expected {
-    /// The sum of its compressed form.
+pub struct ExpectedLayer {
+    /// The digest of its compressed form.
     pub digest: Option<Digest>,
     /// The size of its compressed form.
     pub size: Option<u64>,
-    /// The sum of its content.
+    /// The digest of its content.
     pub diff: Option<Digest>,
 }
 
-/// A layer that was unpacked.
+/// An unpacked layer.
 #[derive(Clone, Debug)]
-pub struct Unpacked {
-    /// The sum of its content.
+pub struct UnpackedLayer {
+    /// The digest of its content.
     pub diff: Digest,
-    /// The sum of its compressed form.
+    /// The digest of its compressed form.
     pub digest: Digest,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read: u64,
-    /// What it takes.
-    pub usage: Usage,
-    /// Directories that no entry made: their attributes are those of the layers below.
+    /// Its disk usage.
+    pub usage: DiskUsage,
+    /// Directories without an entry: their attributes come from the layers below.
     pub(crate) implied: Vec<Vec<u8>>,
 }
 
-/// What something takes on the disk.
+/// Disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct DiskUsage {
     /// Bytes.
     pub bytes: u64,
-    /// Files, directories and all else.
+    /// Files, directories and everything else.
     pub inodes: u64,
 }
 
-// === impl Limits ===
+// === impl ImageLimits ===
 
-impl Default for Limits {
+impl Default for ImageLimits {
     fn default() -> Self {
         const GIB: u64 = 1024 * 1024 * 1024;
         Self {
@@ -100,47 +100,46 @@ impl Default for Limits {
     }
 }
 
-/// Unpacks a layer into an empty directory, and compares it with what it must be. Blocks; one pass over the bytes.
+/// Unpacks a layer into an empty directory and verifies it, in one pass. Blocks.
 ///
-/// When it fails the directory holds a part of the layer: the caller removes it.
-pub fn layer<R: Read>(
+/// After an error the directory contains a part of the layer; the caller must remove it.
+pub fn unpack_layer<R: Read>(
     source: R,
     into: &Path,
-    form: Form,
-    expected: &Expected,
-    limits: &Limits,
-) -> Result<Unpacked> {
+    layer_format: LayerFormat,
+    expected: &ExpectedLayer,
+    limits: &ImageLimits,
+) -> Result<UnpackedLayer> {
     let (compressed, content) = (Cell::new(0), Cell::new(0));
     let most = expected.size.unwrap_or(u64::MAX);
-    let mut source = Measured::new(source, &compressed, |read| {
+    let mut source = HashingReader::new(source, &compressed, |read| {
         if read > most {
-            return Err(Error::corrupt(format!(
-                "the layer is larger than {most} bytes, its size by the manifest"
-            )));
+            return Err(Error::corrupt(format!("the layer is larger than the {most} bytes in the manifest")));
         }
         Ok(())
     });
-    let mut tree = Tree::open(into, form)?;
-    let decoder = decoded(&mut source).map_err(|error| Error::io("read", error))?;
-    let decoder = Measured::new(decoder, &content, |bytes| sane(bytes, compressed.get(), limits));
-    let mut tape = Tape::new(BufReader::with_capacity(CHUNK, decoder), limits.layer_entries);
-    while let Some(entry) = tape.next()? {
-        tree.apply(&entry, &mut tape)?;
+    let mut tree = LayerTree::open(into, layer_format)?;
+    let decoder = decompress(&mut source).map_err(|error| Error::io("read", error))?;
+    let decoder =
+        HashingReader::new(decoder, &content, |bytes| check_limits(bytes, compressed.get(), limits));
+    let mut tar = TarReader::new(BufReader::with_capacity(CHUNK, decoder), limits.layer_entries);
+    while let Some(entry) = tar.next()? {
+        tree.apply(&entry, &mut tar)?;
     }
-    let diff = tape.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
+    let diff = tar.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
     let digest = source.finish().map_err(|error| Error::io("read", error))?;
     let same = |what: &str, said: Option<Digest>, is: Digest| match said {
-        Some(said) if said != is => Err(Error::corrupt(format!("{what} is {is}, and should be {said}"))),
+        Some(said) if said != is => Err(Error::corrupt(format!("{what} is {is}, but should be {said}"))),
         _ => Ok(()),
     };
     if expected.size.is_some_and(|size| size != compressed.get()) {
         let read = compressed.get();
-        return Err(Error::corrupt(format!("the layer has {read} bytes, and {most} by the manifest")));
+        return Err(Error::corrupt(format!("the layer has {read} bytes, but {most} in the manifest")));
     }
     same("the digest of the layer", expected.digest, digest)?;
     same("the diff id of the layer's content", expected.diff, diff)?;
     let (usage, implied) = tree.finish()?;
-    Ok(Unpacked { diff, digest, read: compressed.get(), usage, implied })
+    Ok(UnpackedLayer { diff, digest, read: compressed.get(), usage, implied })
 }
 
 #[cfg(test)]

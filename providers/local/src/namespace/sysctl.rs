@@ -1,25 +1,25 @@
-//! Kernel settings that belong to a namespace.
+//! Sysctls that belong to a namespace.
 
 use std::{fs, io, path::PathBuf};
 
 use super::Kind;
 
-/// A setting of a namespace that the sandbox has.
-pub(super) struct Setting<'a> {
+/// A sysctl of a namespace that the sandbox has.
+pub(super) struct Sysctl<'a> {
     name: &'a str,
     value: &'a str,
     kind: Kind,
 }
 
-// === impl Setting ===
+// === impl Sysctl ===
 
-impl<'a> Setting<'a> {
-    /// Refuses what would be the host's.
+impl<'a> Sysctl<'a> {
+    /// Rejects sysctls of the host.
     pub(super) fn new(name: &'a str, value: &'a str, own: impl Fn(Kind) -> bool) -> io::Result<Self> {
         let refuse =
             |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("sysctl {name:?} {why}")));
         if name.split('.').any(|part| part.is_empty() || part.contains(['/', '\0'])) {
-            return refuse("is no name of a kernel setting: write it with dots, such as net.ipv4.ip_forward");
+            return refuse("is not a valid name: write it with dots, such as net.ipv4.ip_forward");
         }
         let Some(kind) = kind(name) else {
             return refuse("is not in a separate kernel namespace");
@@ -33,15 +33,15 @@ impl<'a> Setting<'a> {
         Ok(Self { name, value, kind })
     }
 
-    /// Whose it is.
+    /// The namespace that it belongs to.
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Writes it for the namespaces of this thread.
+    /// Sets it in the namespaces of this thread.
     pub(super) fn write(&self) -> io::Result<()> {
         let path = PathBuf::from("/proc/sys").join(self.name.replace('.', "/"));
-        // Without making a file where the kernel has no such setting.
+        // `fs::write` would try to create the file if the kernel lacks this sysctl.
         let written = fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -53,7 +53,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// The namespace that a setting belongs to: the list that runc has.
+/// The namespace that a sysctl belongs to, from runc's list.
 fn kind(name: &str) -> Option<Kind> {
     const IPC: [&str; 11] = [
         "kernel.msgmax",
@@ -82,11 +82,11 @@ mod tests {
     use super::*;
 
     fn error(name: &str, own: bool) -> String {
-        Setting::new(name, "1", |_| own).err().unwrap().to_string()
+        Sysctl::new(name, "1", |_| own).err().unwrap().to_string()
     }
 
     #[test]
-    fn settings_of_the_whole_host_are_refused() {
+    fn sysctls_of_the_host_are_rejected() {
         assert_eq!(
             error("kernel.panic", true),
             "sysctl \"kernel.panic\" is not in a separate kernel namespace"
@@ -106,15 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_leave_the_settings() {
+    fn a_name_cannot_leave_proc_sys() {
         for name in ["net...etc.passwd", "net.ipv4/../../../etc", "net.", ".net", "", "net.\0"] {
-            assert!(Setting::new(name, "1", |_| true).is_err(), "{name:?}");
+            assert!(Sysctl::new(name, "1", |_| true).is_err(), "{name:?}");
         }
     }
 
     #[test]
-    fn settings_belong_to_the_network_or_to_ipc() {
-        let kind = |name: &str| Setting::new(name, "1", |_| true).unwrap().kind();
+    fn sysctls_belong_to_the_network_or_ipc_namespace() {
+        let kind = |name: &str| Sysctl::new(name, "1", |_| true).unwrap().kind();
         assert_eq!(kind("net.ipv4.ip_local_port_range"), Kind::Net);
         for name in ["kernel.shm_rmid_forced", "kernel.sem", "kernel.msgmax", "fs.mqueue.msg_max"] {
             assert_eq!(kind(name), Kind::Ipc, "{name}");

@@ -3,29 +3,29 @@ use serde_json::json;
 
 use super::*;
 
-/// From now on this thread can start no other, nor a process: as on a machine that has no room for more.
-fn starve() {
+/// Forbids this thread to start threads or processes, as on a host without room for more.
+fn forbid_threads() {
     let filter = json!({
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [{
             "names": ["clone", "clone3", "fork", "vfork"],
             "action": "SCMP_ACT_ERRNO",
-            "errnoRet": Errno::EAGAIN as i32,
+            "errnoRet": Errno::AGAIN.raw_os_error(),
         }],
     });
     let filter: LinuxSeccomp = serde_json::from_value(filter).unwrap();
     initialize_seccomp(&filter).unwrap();
 }
 
-/// Does something on a thread that has room for none after the runtime's first one.
-fn starved<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
+/// Runs a closure on a thread that cannot start threads after the runtime's first one.
+fn without_threads<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             runtime.block_on(async {
-                // It waits for more work for a while.
+                // The runtime's blocking thread stays idle for a while and takes the next job.
                 tokio::task::spawn_blocking(|| ()).await.unwrap();
-                starve();
+                forbid_threads();
                 work().await
             })
         });
@@ -34,28 +34,28 @@ fn starved<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn what_a_reboot_leaves_of_namespaces_is_removed_also_where_no_thread_can_be_made() {
+fn namespace_files_left_by_a_reboot_are_removed_even_if_no_thread_can_be_started() {
     let dir = tempfile::tempdir().unwrap();
     for kind in Kind::ALL {
         fs::write(kind.path(dir.path()), "").unwrap();
     }
-    starved(async || unpin(dir.path()).await).unwrap();
+    without_threads(async || unpin(dir.path()).await).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn what_needs_a_thread_and_gets_none_says_so_and_where() {
+fn a_thread_that_cannot_be_started_is_reported_with_the_path() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().display().to_string();
-    let error = starved(async || pin(dir.path(), &Pin::default()).await).unwrap_err();
+    let error = without_threads(async || pin(dir.path(), &PodNamespaces::default()).await).unwrap_err();
     assert!(error.to_string().contains(&format!("start a thread for {path}")), "{error}");
     let netns = File::open("/proc/self/ns/net").unwrap();
-    let error = starved(async || inside_blocking(&netns, || ())).unwrap_err();
+    let error = without_threads(async || run_inside_blocking(&netns, || ())).unwrap_err();
     assert!(error.to_string().contains("start a thread for a network namespace"), "{error}");
 }
 
 #[test]
-fn a_file_that_cannot_be_removed_is_named() {
+fn a_file_that_cannot_be_removed_is_named_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = Kind::Ipc.path(dir.path());
     fs::create_dir(&path).unwrap();

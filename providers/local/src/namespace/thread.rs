@@ -1,47 +1,47 @@
-//! Threads of their own, which may go into other namespaces because they end with their work.
+//! Short-lived threads that may enter other namespaces, because they end with their work.
 
 use std::{fmt::Display, io, sync::mpsc, thread, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// How often a thread is asked for. Whoever took all the room that there was may be ended just now.
+/// How often starting a thread is tried: processes that take all the room may be exiting.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// The kernel's EAGAIN; the C library tells a want of memory by it too.
-const REMEDY: &str = "the machine or the cgroup of this process has no room for more (see kernel.pid_max, kernel.threads-max \
-     and pids.max), or memory is short; end what takes it, or raise the limit";
+/// The remedy for EAGAIN, which the C library also returns if memory is short.
+const REMEDY: &str = "the host or the cgroup of this process has no room for more threads (see kernel.pid_max, kernel.threads-max \
+     and pids.max), or memory is short; stop other processes, or raise the limit";
 
-/// Runs on a thread of its own. `place` is where, for the error of a thread that cannot be made.
+/// Runs a closure on a thread of its own. `place` is named in the error if the thread cannot be started.
 pub(super) async fn run<T: Send + 'static>(
     place: impl Display,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let thread = patiently(place, begin).await?;
-    let (told, answer) = oneshot::channel();
+    let thread = retry_start(place, start_thread).await?;
+    let (sender, answer) = oneshot::channel();
     let work = Box::new(move || {
-        // Nobody waits any more: the work is done all the same.
-        let _ = told.send(work());
+        // The work is done even if the caller is gone.
+        let _ = sender.send(work());
     });
-    // The thread waits for this and for nothing else.
+    // The thread is waiting for exactly this.
     let _ = thread.send(work);
     answer.await.unwrap_or_else(|_| Err(panicked()))
 }
 
-/// The same for a caller that may block.
+/// Blocking version of [`run`].
 pub(super) fn run_blocking<T: Send>(
     place: impl Display,
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
-    // What could not be started keeps nothing.
+    // A thread that could not be started does not consume the work.
     let work = Mutex::new(Some(work));
     thread::scope(|scope| {
-        let mut left = ATTEMPTS;
+        let mut attempts_left = ATTEMPTS;
         let worker = loop {
-            let started = named().spawn_scoped(scope, || work.lock().take().map(|work| work()));
+            let started = builder().spawn_scoped(scope, || work.lock().take().map(|work| work()));
             match started {
                 Ok(worker) => break worker,
-                Err(error) => refused(&place, &error, &mut left)?,
+                Err(error) => check_retry(&place, &error, &mut attempts_left)?,
             }
             thread::sleep(PAUSE);
         };
@@ -51,11 +51,11 @@ pub(super) fn run_blocking<T: Send>(
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that waits for its work: one that cannot be started would take it along.
-fn begin() -> io::Result<mpsc::Sender<Work>> {
+/// Starts a thread that waits for its work, so that a failed start does not consume it.
+fn start_thread() -> io::Result<mpsc::Sender<Work>> {
     let (give, given) = mpsc::channel::<Work>();
-    named().spawn(move || {
-        // Nothing comes where the caller gave up.
+    builder().spawn(move || {
+        // Nothing is sent if the caller gave up.
         if let Ok(work) = given.recv() {
             work();
         }
@@ -63,26 +63,26 @@ fn begin() -> io::Result<mpsc::Sender<Work>> {
     Ok(give)
 }
 
-fn named() -> thread::Builder {
+fn builder() -> thread::Builder {
     thread::Builder::new().name("vk-namespace".to_owned())
 }
 
-async fn patiently<T>(place: impl Display, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let mut left = ATTEMPTS;
+async fn retry_start<T>(place: impl Display, mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut attempts_left = ATTEMPTS;
     loop {
         match start() {
             Ok(started) => return Ok(started),
-            Err(error) => refused(&place, &error, &mut left)?,
+            Err(error) => check_retry(&place, &error, &mut attempts_left)?,
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Whether it is tried again; else the error to tell.
-fn refused(place: &impl Display, error: &io::Error, left: &mut u32) -> io::Result<()> {
+/// `Ok` if another attempt should be made, otherwise the error to return.
+fn check_retry(place: &impl Display, error: &io::Error, attempts_left: &mut u32) -> io::Result<()> {
     let for_now = error.kind() == io::ErrorKind::WouldBlock;
-    *left = left.saturating_sub(1);
-    if for_now && *left > 0 {
+    *attempts_left = attempts_left.saturating_sub(1);
+    if for_now && *attempts_left > 0 {
         return Ok(());
     }
     let remedy = if for_now { format!(": {REMEDY}") } else { String::new() };
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_thread_is_asked_for_again_while_there_is_no_room_for_it() {
+    async fn starting_a_thread_is_retried_while_there_is_no_room() {
         let mut asked = 0;
-        let started = patiently("/sandbox", || {
+        let started = retry_start("/sandbox", || {
             asked += 1;
             if asked < ATTEMPTS { Err(no_room()) } else { Ok(asked) }
         });
@@ -112,8 +112,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_no_thread_can_be_made_it_is_said_for_what_and_what_to_do() {
-        let error = patiently("/sandbox", || Err::<(), _>(no_room())).await.unwrap_err();
+    async fn a_thread_that_cannot_be_started_is_reported_with_a_remedy() {
+        let error = retry_start("/sandbox", || Err::<(), _>(no_room())).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         let text = error.to_string();
         assert!(text.contains("start a thread for /sandbox: Resource temporarily unavailable"), "{text}");
@@ -121,9 +121,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_will_not_change_is_told_at_once() {
+    async fn permanent_errors_are_returned_at_once() {
         let mut asked = 0;
-        let error = patiently("/sandbox", || {
+        let error = retry_start("/sandbox", || {
             asked += 1;
             Err::<(), _>(io::Error::other("no"))
         });
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_is_told_to_whoever_waits() {
+    async fn a_panic_is_returned_as_an_error() {
         let error = run::<()>("/sandbox", || panic!("as it must")).await.unwrap_err();
         assert_eq!(error.to_string(), panicked().to_string());
         let error = run_blocking::<()>("/sandbox", || panic!("as it must")).unwrap_err();

@@ -1,14 +1,15 @@
-//! Connections that the kernel remembers.
+//! Connection tracking entries.
 //!
-//! A rule is asked for the first packet of a connection only. UDP has no end, so a client that goes on sending from the same port would speak to the
-//! pod that had the host's port before, for as long as it does not pause. So these are forgotten when a port comes or goes.
+//! NAT rules apply to the first packet of a connection only. UDP connections have no end, so a client that keeps
+//! sending from the same port would keep reaching the pod that had the host port before. Such entries are removed when
+//! a port is added or removed.
 
 use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
-use super::netlink::{self, Message, Netlink, Reply};
+use super::netlink::{self, NetlinkMessage, NetlinkReply, NetlinkSocket};
 
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = SUBSYSTEM << 8 | 1;
@@ -23,18 +24,18 @@ const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Forgets the UDP connections to these ports, of which the packets that come next ask the rules again.
-pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
+/// Removes the entries of UDP connections to these ports; the next packet is matched against the rules again.
+pub(crate) fn flush_udp(ports: &[u16]) -> io::Result<()> {
     if ports.is_empty() {
         return Ok(());
     }
-    let socket = Netlink::open(NETLINK_NETFILTER)?;
-    for reply in socket.list(Message::new(GET, 0, &HEADER))? {
+    let socket = NetlinkSocket::open(NETLINK_NETFILTER)?;
+    for reply in socket.dump(NetlinkMessage::new(GET, 0, &HEADER))? {
         if !udp_port(&reply).is_some_and(|port| ports.contains(&port)) {
             continue;
         }
-        // By its number too, so that one made meanwhile with the same ends stays.
-        let message = Message::new(DELETE, 0, &HEADER).with(|a| {
+        // The id is included, so that a new entry with the same tuple stays.
+        let message = NetlinkMessage::new(DELETE, 0, &HEADER).with(|a| {
             for (kind, value) in reply.attributes(HEADER.len()) {
                 match kind {
                     CTA_TUPLE_ORIG => a.nested(kind, value),
@@ -44,15 +45,15 @@ pub(crate) fn forget_udp(ports: &[u16]) -> io::Result<()> {
             }
         });
         match socket.call(message) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
             other => other?,
         }
     }
     Ok(())
 }
 
-/// The port that the first packet of a UDP connection went to.
-fn udp_port(reply: &Reply) -> Option<u16> {
+/// The original destination port of a UDP connection.
+fn udp_port(reply: &NetlinkReply) -> Option<u16> {
     let find =
         |bytes, wanted| netlink::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let (_, tuple) = reply.attributes(HEADER.len()).find(|(kind, _)| *kind == CTA_TUPLE_ORIG)?;

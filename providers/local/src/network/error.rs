@@ -1,73 +1,73 @@
-//! What goes wrong with the network.
+//! Errors of the pod network.
 
 use std::{io, path::PathBuf};
 
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::Subnet;
 
-/// Why the network could not do something.
+/// An error of the pod network.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused.
+    /// A netlink request failed.
     #[error("{doing}: {source}{}", hint(.source))]
     Kernel {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// Its answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file of ours.
+    /// A file operation failed.
     #[error("{doing} {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The configured subnet is in use.
     #[error(
-        "the subnet {subnet} shares addresses with {other}, which this machine has already: configure another subnet, or none to have one chosen"
+        "the subnet {subnet} overlaps {other}, which this host already uses: configure another subnet, or none to have one chosen"
     )]
-    Taken {
-        /// What was configured.
+    SubnetInUse {
+        /// The configured subnet.
         subnet: Subnet,
-        /// With what it clashes.
+        /// The subnet that it overlaps.
         other: Subnet,
     },
     /// No subnet is free.
-    #[error("no free subnet for pods was found on this machine: configure one that nothing else uses")]
+    #[error("no free subnet for pods found on this host: configure one that nothing else uses")]
     NoSubnet,
-    /// A link of our name that is no bridge.
-    #[error("the link {name} exists and is no bridge (but a {kind:?}): remove it")]
-    NoBridge {
+    /// A link with the name of the bridge has another type.
+    #[error("the link {name} exists and is not a bridge (but a {kind:?}): remove it")]
+    NotABridge {
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its type.
         kind: String,
     },
-    /// Every address is in use.
+    /// All addresses are in use.
     #[error("no free address in {subnet}: {used} pods have one; configure a larger subnet for more pods")]
     Exhausted {
         /// The subnet.
         subnet: Subnet,
-        /// How many.
+        /// The number of addresses in use.
         used: usize,
     },
-    /// A port of the host that cannot be had.
+    /// A host port cannot be forwarded.
     #[error("host port {port}: {why}")]
     HostPort {
-        /// Which.
+        /// The port.
         port: u16,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// A sandbox's name that is no file name.
-    #[error("{0:?} is no id of a sandbox: only letters, digits, '-', '_' and '.' are")]
-    Sandbox(String),
-    /// A task of ours panicked.
+    /// A sandbox id that is not a valid file name.
+    #[error("{0:?} is not a valid sandbox id: use letters, digits, '-', '_' and '.'")]
+    InvalidSandboxId(String),
+    /// A task panicked.
     #[error("{0} panicked")]
     Panicked(&'static str),
 }
@@ -81,12 +81,12 @@ impl Error {
     }
 }
 
-/// What to do about an answer of the kernel.
+/// A hint for an error of the kernel.
 fn hint(error: &io::Error) -> &'static str {
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EPERM | Errno::EACCES) => " (needs CAP_NET_ADMIN: run as root)",
-        Some(Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => {
-            " (this kernel lacks it: load or build the module)"
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => " (needs CAP_NET_ADMIN: run as root)",
+        Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {
+            " (not supported by this kernel: load or build the module)"
         }
         _ => "",
     }

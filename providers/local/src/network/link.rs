@@ -1,4 +1,4 @@
-//! Links, addresses and routes of one network namespace.
+//! Links, addresses and routes of a network namespace.
 
 use std::{
     io,
@@ -9,11 +9,11 @@ use std::{
 };
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::{
     Subnet,
-    netlink::{self, ACK, CREATE, EXCLUSIVE, Message, Netlink, Reply},
+    netlink::{self, ACK, CREATE, EXCLUSIVE, NetlinkMessage, NetlinkReply, NetlinkSocket},
 };
 
 const NEW_LINK: u16 = 16;
@@ -61,90 +61,96 @@ const TABLE_MAIN: u8 = 254;
 const PROTOCOL_STATIC: u8 = 4;
 const TYPE_UNICAST: u8 = 1;
 
-/// How often, and after which time, it is looked whether a link has come up: ten seconds in all.
-const LOOKS: usize = 5000;
-const LOOK: Duration = Duration::from_millis(2);
+/// How often, and at which interval, a link is checked until it is up: ten seconds in all.
+const READY_CHECKS: usize = 5000;
+const READY_POLL: Duration = Duration::from_millis(2);
 
-/// The loop-back interface is the first of every namespace.
+/// The index of the loopback interface in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 
-/// Routing in the namespace in which this was opened.
+/// A route netlink socket, in the namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct Routing(Netlink);
+pub(crate) struct RouteSocket(NetlinkSocket);
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct NetworkLink {
     pub(crate) index: u32,
     pub(crate) name: String,
-    /// `bridge`, `veth`; empty with hardware.
+    /// `bridge`, `veth`; empty for hardware.
     pub(crate) kind: String,
-    pub(crate) hardware: Vec<u8>,
+    pub(crate) mac_address: Vec<u8>,
     pub(crate) mtu: u32,
-    /// The bridge that it is a port of.
+    /// Index of the bridge that it is a port of.
     pub(crate) master: Option<u32>,
-    /// Whether packets go through: it is on, it has a carrier and, as a port, the bridge takes from it.
+    /// Whether packets pass: it is up, it has a carrier and, as a bridge port, it is in state forwarding.
     pub(crate) ready: bool,
-    pub(crate) counters: Counters,
+    pub(crate) counters: LinkCounters,
 }
 
-/// What went through a link.
+/// Traffic counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub(crate) struct LinkCounters {
     pub(crate) received_bytes: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) receive_errors: u64,
     pub(crate) send_errors: u64,
 }
 
-/// Addresses that the machine knows a way to.
+/// A subnet that the host has an address in, or a route to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownSubnet {
     pub(crate) subnet: Subnet,
-    /// The interface.
+    /// Index of the interface.
     pub(crate) link: Option<u32>,
 }
 
-/// A pair of links to make.
-pub(crate) struct Pair<'a> {
-    /// The host's end.
+/// A veth pair to create.
+pub(crate) struct VethPair<'a> {
+    /// Name of the host's end.
     pub(crate) name: &'a str,
     pub(crate) bridge: u32,
     pub(crate) mtu: u32,
-    /// The pod's end.
+    /// Name of the pod's end.
     pub(crate) peer: &'a str,
-    pub(crate) hardware: [u8; 6],
+    pub(crate) mac_address: [u8; 6],
     pub(crate) namespace: BorrowedFd<'a>,
 }
 
-// === impl Routing ===
+// === impl RouteSocket ===
 
-impl Routing {
+impl RouteSocket {
     pub(crate) fn open() -> io::Result<Self> {
-        Netlink::open(NETLINK_ROUTE).map(Self)
+        NetlinkSocket::open(NETLINK_ROUTE).map(Self)
     }
 
-    /// The link of this name, if there is one.
-    pub(crate) fn link(&self, name: &str) -> io::Result<Option<Link>> {
-        let message = Message::new(GET_LINK, 0, &[0; LINK_HEADER]).with(|a| {
+    /// The link with this name.
+    pub(crate) fn link(&self, name: &str) -> io::Result<Option<NetworkLink>> {
+        let message = NetlinkMessage::new(GET_LINK, 0, &[0; LINK_HEADER]).with(|a| {
             a.text(IFLA_IFNAME, name);
         });
-        match self.0.ask(message) {
+        match self.0.request(message) {
             Ok(replies) => Ok(replies.iter().find_map(link)),
-            Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// All links.
-    pub(crate) fn links(&self) -> io::Result<Vec<Link>> {
-        Ok(self.0.list(Message::new(GET_LINK, 0, &[0; LINK_HEADER]))?.iter().filter_map(link).collect())
+    pub(crate) fn links(&self) -> io::Result<Vec<NetworkLink>> {
+        Ok(self
+            .0
+            .dump(NetlinkMessage::new(GET_LINK, 0, &[0; LINK_HEADER]))?
+            .iter()
+            .filter_map(link)
+            .collect())
     }
 
-    /// Makes a bridge. Its hardware address is given, because a bridge otherwise takes on the lowest of its ports', which changes under the pods' feet.
-    pub(crate) fn add_bridge(&self, name: &str, hardware: [u8; 6], mtu: u32) -> io::Result<()> {
-        self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
-            a.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &hardware).native(IFLA_MTU, mtu).nest(
+    /// Creates a bridge. It gets a fixed MAC address, because otherwise it takes the lowest one of its ports, which
+    /// changes.
+    pub(crate) fn add_bridge(&self, name: &str, mac_address: [u8; 6], mtu: u32) -> io::Result<()> {
+        self.0.call(NetlinkMessage::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
+            a.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac_address).native(IFLA_MTU, mtu).nest(
                 IFLA_LINKINFO,
                 |info| {
                     info.text(IFLA_INFO_KIND, "bridge");
@@ -153,18 +159,18 @@ impl Routing {
         }))
     }
 
-    /// Makes a pair of which one end is a port of the bridge and the other one is in the pod. That one is still off: the kernel
-    /// cannot switch it on before it knows its other end.
-    pub(crate) fn add_pair(&self, pair: &Pair<'_>) -> io::Result<()> {
+    /// Creates a veth pair with one end as a bridge port and the other in the pod. The pod's end is still down: the
+    /// kernel cannot set it up before its peer exists.
+    pub(crate) fn add_veth(&self, pair: &VethPair<'_>) -> io::Result<()> {
         let namespace = pair.namespace.as_raw_fd().cast_unsigned();
-        self.0.call(Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
+        self.0.call(NetlinkMessage::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, true)).with(|a| {
             a.text(IFLA_IFNAME, pair.name).native(IFLA_MTU, pair.mtu).native(IFLA_MASTER, pair.bridge).nest(
                 IFLA_LINKINFO,
                 |info| {
                     info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
-                        data.headed(VETH_INFO_PEER, &link_header(0, false), |peer| {
+                        data.nest_with_header(VETH_INFO_PEER, &link_header(0, false), |peer| {
                             peer.text(IFLA_IFNAME, pair.peer)
-                                .bytes(IFLA_ADDRESS, &pair.hardware)
+                                .bytes(IFLA_ADDRESS, &pair.mac_address)
                                 .native(IFLA_MTU, pair.mtu)
                                 .native(IFLA_NET_NS_FD, namespace);
                         });
@@ -174,9 +180,9 @@ impl Routing {
         }))
     }
 
-    /// Lets what came from a port of a bridge go back to it: a pod that calls itself by a port of the host.
+    /// Sets hairpin mode on a bridge port, for pods that connect to themselves through a host port.
     pub(crate) fn hairpin(&self, index: u32) -> io::Result<()> {
-        self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)).with(|a| {
+        self.0.call(NetlinkMessage::new(NEW_LINK, ACK, &link_header(index, true)).with(|a| {
             a.nest(IFLA_LINKINFO, |info| {
                 info.text(IFLA_INFO_PORT_KIND, "bridge").nest(IFLA_INFO_PORT_DATA, |data| {
                     data.bytes(IFLA_BRPORT_HAIRPIN, &[1]);
@@ -185,32 +191,32 @@ impl Routing {
         }))
     }
 
-    /// Switches a link on.
-    pub(crate) fn up(&self, index: u32) -> io::Result<()> {
-        self.0.call(Message::new(NEW_LINK, ACK, &link_header(index, true)))
+    /// Sets a link up.
+    pub(crate) fn set_up(&self, index: u32) -> io::Result<()> {
+        self.0.call(NetlinkMessage::new(NEW_LINK, ACK, &link_header(index, true)))
     }
 
-    /// Waits until packets go through a link. The kernel sees to it behind the scenes, and drops what is sent before.
-    pub(crate) fn wait(&self, name: &str) -> io::Result<()> {
-        for _ in 0..LOOKS {
+    /// Waits until packets pass through a link. The kernel brings it up asynchronously and drops packets until then.
+    pub(crate) fn wait_until_ready(&self, name: &str) -> io::Result<()> {
+        for _ in 0..READY_CHECKS {
             if self.link(name)?.is_some_and(|link| link.ready) {
                 return Ok(());
             }
-            thread::sleep(LOOK);
+            thread::sleep(READY_POLL);
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, format!("the link {name} does not come up")))
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("link {name} does not come up")))
     }
 
-    /// Removes a link; that it is gone is no error.
+    /// Removes a link; it may be gone already.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
-        ignore(self.0.call(Message::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::ENODEV)
+        ignore(self.0.call(NetlinkMessage::new(DELETE_LINK, ACK, &link_header(index, false))), Errno::NODEV)
     }
 
-    /// The IPv4 addresses of the machine, or of one link of it.
-    pub(crate) fn addresses(&self, of: Option<u32>) -> io::Result<Vec<(Ipv4Addr, Known)>> {
+    /// The IPv4 addresses of the host, or of one link.
+    pub(crate) fn addresses(&self, of: Option<u32>) -> io::Result<Vec<(Ipv4Addr, KnownSubnet)>> {
         let mut header = [0; ADDRESS_HEADER];
         header[0] = AF_INET;
-        let replies = self.0.list(Message::new(GET_ADDRESS, 0, &header))?;
+        let replies = self.0.dump(NetlinkMessage::new(GET_ADDRESS, 0, &header))?;
         Ok(replies
             .iter()
             .filter_map(address)
@@ -218,44 +224,44 @@ impl Routing {
             .collect())
     }
 
-    /// Gives a link an address; that it has it already is no error.
+    /// Adds an address to a link; it may exist already.
     pub(crate) fn add_address(&self, index: u32, address: Ipv4Addr, subnet: Subnet) -> io::Result<()> {
         let mut header = [AF_INET, subnet.prefix(), 0, 0, 0, 0, 0, 0];
         header[4..].copy_from_slice(&index.to_ne_bytes());
-        let message = Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header).with(|a| {
+        let message = NetlinkMessage::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header).with(|a| {
             a.bytes(IFA_LOCAL, &address.octets()).bytes(IFA_ADDRESS, &address.octets());
         });
-        ignore(self.0.call(message), Errno::EEXIST)
+        ignore(self.0.call(message), Errno::EXIST)
     }
 
-    /// The IPv4 routes in all tables, without the default one.
-    pub(crate) fn routes(&self) -> io::Result<Vec<Known>> {
+    /// The IPv4 routes of all tables, without default routes.
+    pub(crate) fn routes(&self) -> io::Result<Vec<KnownSubnet>> {
         Ok(self.route_list()?.iter().filter_map(|(known, _)| *known).collect())
     }
 
-    /// The link by which what has no other route leaves.
+    /// The link of the default route.
     pub(crate) fn default_link(&self) -> io::Result<Option<u32>> {
         Ok(self.route_list()?.iter().find_map(|(known, link)| if known.is_none() { *link } else { None }))
     }
 
-    /// A default route; that there is one already is no error.
+    /// Adds a default route; it may exist already.
     pub(crate) fn add_default(&self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         let header = [AF_INET, 0, 0, 0, TABLE_MAIN, PROTOCOL_STATIC, 0, TYPE_UNICAST, 0, 0, 0, 0];
-        let message = Message::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).with(|a| {
+        let message = NetlinkMessage::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).with(|a| {
             a.bytes(RTA_GATEWAY, &gateway.octets()).native(RTA_OUT, index);
         });
-        ignore(self.0.call(message), Errno::EEXIST)
+        ignore(self.0.call(message), Errno::EXIST)
     }
 
-    fn route_list(&self) -> io::Result<Vec<(Option<Known>, Option<u32>)>> {
+    fn route_list(&self) -> io::Result<Vec<(Option<KnownSubnet>, Option<u32>)>> {
         let mut header = [0; ROUTE_HEADER];
         header[0] = AF_INET;
-        let replies = self.0.list(Message::new(GET_ROUTE, 0, &header))?;
+        let replies = self.0.dump(NetlinkMessage::new(GET_ROUTE, 0, &header))?;
         Ok(replies.iter().filter_map(route).collect())
     }
 }
 
-/// `struct ifinfomsg`, with which a link is switched on or left as it is.
+/// `struct ifinfomsg`, optionally with the flag `IFF_UP`.
 fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
     let mut header = [0; LINK_HEADER];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -268,21 +274,21 @@ fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
 
 fn ignore(result: io::Result<()>, errno: Errno) -> io::Result<()> {
     match result {
-        Err(error) if error.raw_os_error() == Some(errno as i32) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(errno.raw_os_error()) => Ok(()),
         other => other,
     }
 }
 
-fn link(reply: &Reply) -> Option<Link> {
+fn link(reply: &NetlinkReply) -> Option<NetworkLink> {
     if reply.kind != NEW_LINK {
         return None;
     }
-    let mut link = Link { index: reply.native(4)?, ..Link::default() };
+    let mut link = NetworkLink { index: reply.native(4)?, ..NetworkLink::default() };
     let (mut operating, mut forwarding) = (false, true);
     for (kind, value) in reply.attributes(LINK_HEADER) {
         match kind {
             IFLA_IFNAME => link.name = netlink::text(value),
-            IFLA_ADDRESS => link.hardware = value.to_vec(),
+            IFLA_ADDRESS => link.mac_address = value.to_vec(),
             IFLA_MTU => link.mtu = netlink::native(value)?,
             IFLA_MASTER => link.master = netlink::native(value),
             IFLA_OPERSTATE => operating = value == [OPERATING],
@@ -303,35 +309,35 @@ fn link(reply: &Reply) -> Option<Link> {
     Some(link)
 }
 
-/// Whether a port's data, which is a bridge's here, says that it takes part.
+/// Whether the data of a bridge port has state forwarding.
 fn port_forwards(data: &[u8]) -> bool {
     netlink::attributes(data).any(|(kind, value)| kind == IFLA_BRPORT_STATE && value == [FORWARDING])
 }
 
-/// `struct rtnl_link_stats64`: packets received and sent, bytes received and sent, errors received and sent, and more.
-fn counters(value: &[u8]) -> Counters {
+/// `struct rtnl_link_stats64`: packets, bytes and errors, each received and sent, and more.
+fn counters(value: &[u8]) -> LinkCounters {
     let at = |place: usize| {
         let bytes = value.get(place * 8..place * 8 + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_ne_bytes)
     };
-    Counters { received_bytes: at(2), sent_bytes: at(3), receive_errors: at(4), send_errors: at(5) }
+    LinkCounters { received_bytes: at(2), sent_bytes: at(3), receive_errors: at(4), send_errors: at(5) }
 }
 
-fn address(reply: &Reply) -> Option<(Ipv4Addr, Known)> {
+fn address(reply: &NetlinkReply) -> Option<(Ipv4Addr, KnownSubnet)> {
     if reply.kind != NEW_ADDRESS || reply.payload.first() != Some(&AF_INET) {
         return None;
     }
     let find = |wanted: u16| {
         reply.attributes(ADDRESS_HEADER).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ipv4(value))
     };
-    // With a point-to-point link the address is the other side's, and the own one is the local.
+    // On a point-to-point link, the address is the peer's and the local one is ours.
     let local = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
     let subnet = Subnet::around(find(IFA_ADDRESS).unwrap_or(local), *reply.payload.get(1)?)?;
-    Some((local, Known { subnet, link: reply.native(4) }))
+    Some((local, KnownSubnet { subnet, link: reply.native(4) }))
 }
 
 /// A route and its link; a default route has no subnet.
-fn route(reply: &Reply) -> Option<(Option<Known>, Option<u32>)> {
+fn route(reply: &NetlinkReply) -> Option<(Option<KnownSubnet>, Option<u32>)> {
     if reply.kind != NEW_ROUTE || reply.payload.first() != Some(&AF_INET) {
         return None;
     }
@@ -347,7 +353,7 @@ fn route(reply: &Reply) -> Option<(Option<Known>, Option<u32>)> {
     if prefix == 0 {
         return Some((None, link));
     }
-    Some((Some(Known { subnet: Subnet::around(destination, prefix)?, link }), link))
+    Some((Some(KnownSubnet { subnet: Subnet::around(destination, prefix)?, link }), link))
 }
 
 fn ipv4(bytes: &[u8]) -> Option<Ipv4Addr> {

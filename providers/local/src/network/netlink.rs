@@ -1,7 +1,7 @@
-//! Netlink sockets of the kernel: messages put together and taken apart by hand.
+//! Netlink sockets, and encoding and decoding of messages.
 //!
-//! What is needed of routing and of nftables is some dozen messages. They are the kernel's own ABI (`linux/netlink.h`), so they do not change, and one
-//! builder serves both families, in any namespace, without a task in the background.
+//! Written by hand instead of with `netlink-packet-route`, because that crate covers neither nftables nor conntrack:
+//! one small encoder serves all three families. `rtnetlink` would add a background task per namespace.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use netlink_sys::{Socket, SocketAddr};
 const REQUEST: u16 = 0x1;
 /// `NLM_F_ACK`.
 pub(crate) const ACK: u16 = 0x4;
-/// `NLM_F_DUMP_INTR`: what was listed changed meanwhile.
+/// `NLM_F_DUMP_INTR`: the list changed while it was read.
 const INTERRUPTED: u16 = 0x10;
 /// `NLM_F_DUMP`.
 const DUMP: u16 = 0x300;
@@ -27,49 +27,49 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-/// The bits of an attribute's type that are its type.
+/// The bits of an attribute's type without flags.
 const KIND: u16 = 0x3fff;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// How often a listing that was interrupted is begun anew.
-const LISTINGS: usize = 8;
+/// How often an interrupted dump is repeated.
+const DUMP_ATTEMPTS: usize = 8;
 
-/// Attributes, each with its length and type, aligned to four bytes.
+/// Encoded attributes: length, type and value, aligned to four bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Attributes(Vec<u8>);
 
-/// A message.
+/// A request.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct NetlinkMessage {
     kind: u16,
     flags: u16,
     body: Attributes,
 }
 
-/// What the kernel sent.
+/// A message from the kernel.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct NetlinkReply {
     /// Its type.
     pub(crate) kind: u16,
-    /// What is behind the header.
+    /// The bytes after the header.
     pub(crate) payload: Vec<u8>,
 }
 
 /// A socket, which stays in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub(crate) struct Netlink(Socket);
+pub(crate) struct NetlinkSocket(Socket);
 
 // === impl Attributes ===
 
 impl Attributes {
-    /// Bytes as they are.
+    /// Adds raw bytes.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         let start = self.begin(kind);
         self.0.extend_from_slice(value);
         self.end(start)
     }
 
-    /// A string with the NUL that the kernel wants.
+    /// Adds a NUL-terminated string.
     pub(crate) fn text(&mut self, kind: u16, value: &str) -> &mut Self {
         let start = self.begin(kind);
         self.0.extend_from_slice(value.as_bytes());
@@ -77,37 +77,42 @@ impl Attributes {
         self.end(start)
     }
 
-    /// A number in the machine's order, as routing has them.
+    /// Adds a number in native byte order, as route netlink uses.
     pub(crate) fn native(&mut self, kind: u16, value: u32) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A number in the network's order, as nftables has them.
+    /// Adds a number in network byte order, as nftables uses.
     pub(crate) fn number(&mut self, kind: u16, value: u32) -> &mut Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// Attributes in an attribute.
+    /// Adds nested attributes.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin(kind | NESTED);
         fill(self);
         self.end(start)
     }
 
-    /// Attributes that were read, in an attribute.
+    /// Adds encoded attributes as nested ones.
     pub(crate) fn nested(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         self.bytes(kind | NESTED, value)
     }
 
-    /// A fixed header and attributes in an attribute, as the other end of a pair is described.
-    pub(crate) fn headed(&mut self, kind: u16, header: &[u8], fill: impl FnOnce(&mut Self)) -> &mut Self {
+    /// Adds a fixed header and attributes, as the peer of a veth pair is described.
+    pub(crate) fn nest_with_header(
+        &mut self,
+        kind: u16,
+        header: &[u8],
+        fill: impl FnOnce(&mut Self),
+    ) -> &mut Self {
         let start = self.begin(kind | NESTED);
         self.0.extend_from_slice(header);
         fill(self);
         self.end(start)
     }
 
-    /// What was written.
+    /// The encoded bytes.
     #[cfg(test)]
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.0
@@ -121,7 +126,7 @@ impl Attributes {
     }
 
     fn end(&mut self, start: usize) -> &mut Self {
-        // Nothing of ours comes near 64 KiB; if it did, the kernel would refuse the message for its length.
+        // Our messages are far below 64 KiB; the kernel would reject a longer one.
         let length = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
         self.0[start..start + 2].copy_from_slice(&length.to_ne_bytes());
         self.0.resize(self.0.len().next_multiple_of(4), 0);
@@ -129,10 +134,10 @@ impl Attributes {
     }
 }
 
-// === impl Message ===
+// === impl NetlinkMessage ===
 
-impl Message {
-    /// A message with the fixed header of its family, and no attributes yet.
+impl NetlinkMessage {
+    /// A message with the fixed header of its family and no attributes.
     pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Self {
         Self { kind, flags: flags | REQUEST, body: Attributes(header.to_vec()) }
     }
@@ -143,13 +148,13 @@ impl Message {
         self
     }
 
-    /// Asks for an acknowledgement too.
+    /// Requests an acknowledgement.
     pub(crate) fn acknowledged(mut self) -> Self {
         self.flags |= ACK;
         self
     }
 
-    /// As it is sent.
+    /// Appends the encoded message.
     pub(crate) fn encode(&self, sequence: u32, into: &mut Vec<u8>) {
         let length = u32::try_from(HEADER + self.body.0.len()).unwrap_or(u32::MAX);
         into.extend_from_slice(&length.to_ne_bytes());
@@ -162,21 +167,21 @@ impl Message {
     }
 }
 
-// === impl Reply ===
+// === impl NetlinkReply ===
 
-impl Reply {
-    /// The attributes behind a fixed header of this length.
+impl NetlinkReply {
+    /// The attributes after a fixed header of this length.
     pub(crate) fn attributes(&self, header: usize) -> impl Iterator<Item = (u16, &[u8])> {
         attributes(self.payload.get(header..).unwrap_or_default())
     }
 
-    /// The number of four bytes at this offset, in the machine's order.
+    /// The 32-bit number at this offset, in native byte order.
     pub(crate) fn native(&self, offset: usize) -> Option<u32> {
         native(self.payload.get(offset..offset + 4)?)
     }
 }
 
-/// Attributes in bytes; ends where they are broken.
+/// Decodes attributes; stops at a malformed one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
@@ -187,7 +192,7 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// A number of four bytes in the machine's order.
+/// A 32-bit number in native byte order.
 pub(crate) fn native(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
@@ -198,69 +203,65 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-// === impl Netlink ===
+// === impl NetlinkSocket ===
 
-impl Netlink {
-    /// Opens a socket of one of the kernel's families.
+impl NetlinkSocket {
+    /// Opens a socket of a netlink family.
     pub(crate) fn open(family: isize) -> io::Result<Self> {
         let mut socket = Socket::new(family)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // An error carries the whole request otherwise.
+        // Otherwise an error reply contains the whole request.
         socket.set_cap_ack(true)?;
         Ok(Self(socket))
     }
 
-    /// Has something done.
-    pub(crate) fn call(&self, message: Message) -> io::Result<()> {
-        self.ask(message).map(drop)
+    /// Sends a request and waits for the acknowledgement.
+    pub(crate) fn call(&self, message: NetlinkMessage) -> io::Result<()> {
+        self.request(message).map(drop)
     }
 
-    /// Asks for one thing.
-    pub(crate) fn ask(&self, message: Message) -> io::Result<Vec<Reply>> {
+    /// Sends a request and returns the replies.
+    pub(crate) fn request(&self, message: NetlinkMessage) -> io::Result<Vec<NetlinkReply>> {
         let mut bytes = Vec::new();
         message.acknowledged().encode(1, &mut bytes);
         self.0.send(&bytes, 0)?;
         self.replies().map(|(replies, _)| replies)
     }
 
-    /// Lists things.
-    pub(crate) fn list(&self, mut message: Message) -> io::Result<Vec<Reply>> {
+    /// Sends a dump request and returns the replies.
+    pub(crate) fn dump(&self, mut message: NetlinkMessage) -> io::Result<Vec<NetlinkReply>> {
         message.flags |= DUMP;
         let mut bytes = Vec::new();
         message.encode(1, &mut bytes);
-        for _ in 0..LISTINGS {
+        for _ in 0..DUMP_ATTEMPTS {
             self.0.send(&bytes, 0)?;
             let (replies, interrupted) = self.replies()?;
             if !interrupted {
                 return Ok(replies);
             }
         }
-        Err(io::Error::new(io::ErrorKind::Interrupted, "the list changed all the time while it was read"))
+        Err(io::Error::new(io::ErrorKind::Interrupted, "the list kept changing while it was read"))
     }
 
-    /// Sends messages that are one transaction, of which exactly one asks for an acknowledgement.
+    /// Sends the messages of a transaction, of which exactly one requests an acknowledgement.
     ///
-    /// Every error is answered in any case. The kernel has worked through all of it when the call to send returns.
-    pub(crate) fn transact(&self, bytes: &[u8]) -> io::Result<()> {
-        self.room(bytes.len())?;
+    /// Errors are always answered. The kernel has processed the whole transaction when `send` returns.
+    pub(crate) fn send_batch(&self, bytes: &[u8]) -> io::Result<()> {
+        self.reserve_send_buffer(bytes.len())?;
         self.0.send(bytes, 0)?;
         self.replies().map(drop)
     }
 
-    /// Makes the socket's buffer large enough for one message of this length.
-    fn room(&self, length: usize) -> io::Result<()> {
-        // The kernel doubles what it is told, for its own bookkeeping.
-        nix::sys::socket::setsockopt(
-            &self.0,
-            nix::sys::socket::sockopt::SndBufForce,
-            &(length.max(65_536) * 2),
-        )?;
+    /// Makes the send buffer large enough for a message of this length.
+    fn reserve_send_buffer(&self, length: usize) -> io::Result<()> {
+        // The kernel doubles the value for its own bookkeeping.
+        rustix::net::sockopt::set_socket_send_buffer_size_force(&self.0, length.max(65_536) * 2)?;
         Ok(())
     }
 
-    /// Reads up to the acknowledgement or the end of the list, and whether the list was interrupted.
-    fn replies(&self) -> io::Result<(Vec<Reply>, bool)> {
+    /// Reads up to the acknowledgement or the end of the dump; also returns whether the dump was interrupted.
+    fn replies(&self) -> io::Result<(Vec<NetlinkReply>, bool)> {
         let mut replies = Vec::new();
         let mut interrupted = false;
         loop {
@@ -268,7 +269,7 @@ impl Netlink {
             let mut rest = datagram.as_slice();
             while let Some((length, kind, flags)) = header(rest) {
                 let Some(payload) = rest.get(HEADER..length) else {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off"));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "truncated netlink message"));
                 };
                 interrupted |= flags & INTERRUPTED != 0;
                 match kind {
@@ -279,7 +280,7 @@ impl Netlink {
                         }
                         return Ok((replies, interrupted));
                     }
-                    kind => replies.push(Reply { kind, payload: payload.to_vec() }),
+                    kind => replies.push(NetlinkReply { kind, payload: payload.to_vec() }),
                 }
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             }
@@ -287,7 +288,7 @@ impl Netlink {
     }
 }
 
-/// Length, type and flags of the message that begins here.
+/// Length, type and flags of the first message.
 fn header(bytes: &[u8]) -> Option<(usize, u16, u16)> {
     let length = usize::try_from(native(bytes.get(..4)?)?).ok()?;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
@@ -299,10 +300,10 @@ fn header(bytes: &[u8]) -> Option<(usize, u16, u16)> {
 mod tests {
     use super::*;
 
-    /// The examples are of a little-endian machine, as all are that this runs on; the order of others follows from `to_ne_bytes`.
+    /// The expected bytes are little-endian; other byte orders follow from `to_ne_bytes`.
     #[test]
     #[cfg(target_endian = "little")]
-    fn attributes_are_length_type_value_and_padded_to_four() {
+    fn attributes_have_length_type_and_value_and_are_padded() {
         let mut attributes = Attributes::default();
         attributes.text(3, "lo").native(4, 1500).number(2, 1).nest(18, |inner| {
             inner.bytes(1, &[7]);
@@ -311,8 +312,8 @@ mod tests {
             attributes.as_slice(),
             [
                 7, 0, 3, 0, b'l', b'o', 0, 0, // "lo" and its NUL: 4 + 3, padded to 8
-                8, 0, 4, 0, 0xdc, 5, 0, 0, // 1500 in the machine's order
-                8, 0, 2, 0, 0, 0, 0, 1, // 1 in the network's order
+                8, 0, 4, 0, 0xdc, 5, 0, 0, // 1500 in native byte order
+                8, 0, 2, 0, 0, 0, 0, 1, // 1 in network byte order
                 12, 0, 18, 0x80, 5, 0, 1, 0, 7, 0, 0, 0, // nested: the inner padding counts
             ]
         );
@@ -320,14 +321,14 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_message_has_its_length_type_flags_and_sequence_in_front() {
+    fn a_message_starts_with_length_type_flags_and_sequence() {
         let mut bytes = Vec::new();
-        Message::new(18, 0, &[9, 9, 9, 9]).acknowledged().encode(7, &mut bytes);
+        NetlinkMessage::new(18, 0, &[9, 9, 9, 9]).acknowledged().encode(7, &mut bytes);
         assert_eq!(bytes, [20, 0, 0, 0, 18, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn encoded_attributes_can_be_decoded() {
         let mut written = Attributes::default();
         written.text(3, "eth0").nest(18, |inner| {
             inner.text(1, "veth");
@@ -342,19 +343,19 @@ mod tests {
     }
 
     #[test]
-    fn broken_attributes_end_the_list() {
+    fn malformed_attributes_end_the_list() {
         assert_eq!(attributes(&[200, 0, 1, 0, 1]).count(), 0);
         assert_eq!(attributes(&[2, 0, 1, 0]).count(), 0);
         assert_eq!(attributes(&[1]).count(), 0);
     }
 
     #[test]
-    fn an_error_of_the_kernel_is_the_errno() {
-        let socket = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
-        // RTM_GETLINK for an index that nothing has.
+    fn an_error_of_the_kernel_is_returned_with_its_errno() {
+        let socket = NetlinkSocket::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
+        // RTM_GETLINK for an index that does not exist.
         let mut header = [0; 16];
         header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
-        let error = socket.ask(Message::new(18, 0, &header)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENODEV as i32));
+        let error = socket.request(NetlinkMessage::new(18, 0, &header)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
     }
 }

@@ -1,14 +1,14 @@
-//! nftables, spoken to directly: tables, chains and rules in one transaction, with no program installed.
+//! A minimal nftables client: tables, chains and rules in one transaction, without the `nft` program.
 
 mod expression;
 
 use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use nix::errno::Errno;
+use rustix::io::Errno;
 
-pub(crate) use self::expression::{Expression, Key};
-use super::netlink::{self, APPEND, CREATE, Message, Netlink};
+pub(crate) use self::expression::{Expression, Match};
+use super::netlink::{self, APPEND, CREATE, NetlinkMessage, NetlinkSocket};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -46,7 +46,7 @@ const DROP: u32 = 0;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 
-/// Where in the kernel's way of a packet a chain hangs.
+/// The netfilter hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     Prerouting = 0,
@@ -65,36 +65,30 @@ pub(crate) struct Chain {
     pub(crate) rules: Vec<Vec<Expression>>,
 }
 
-/// Replaces what a table has, in one transaction: whoever sends a packet meets the old rules or the new ones.
+/// Replaces the content of a table in one transaction: every packet meets either the old rules or the new ones.
 pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
-    Netlink::open(NETLINK_NETFILTER)?.transact(&replacement(table, chains))
+    NetlinkSocket::open(NETLINK_NETFILTER)?.send_batch(&replace_batch(table, chains))
 }
 
-/// Removes a table; that there is none is no error.
+/// Removes a table; it may not exist.
 pub(crate) fn remove(table: &str) -> io::Result<()> {
-    let socket = match Netlink::open(NETLINK_NETFILTER) {
-        Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(()),
+    let socket = match NetlinkSocket::open(NETLINK_NETFILTER) {
+        Err(error) if error.raw_os_error() == Some(Errno::PROTONOSUPPORT.raw_os_error()) => return Ok(()),
         other => other?,
     };
-    match socket.transact(&batch(vec![named(DELETE_TABLE, 0, table)])) {
-        Err(error)
-            if matches!(
-                error.raw_os_error().map(Errno::from_raw),
-                Some(Errno::ENOENT | Errno::EOPNOTSUPP)
-            ) =>
-        {
-            Ok(())
-        }
+    match socket.send_batch(&batch(vec![table_message(DELETE_TABLE, 0, table)])) {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::OPNOTSUPP)) => Ok(()),
         other => other,
     }
 }
 
-/// The names of this machine's tables of family `ip`.
+/// The names of the tables of family `ip` on this host.
 ///
-/// An error says that the kernel has no nftables, or that we may not ask.
+/// Fails if the kernel has no nftables, or if this process may not list them.
 pub fn tables() -> io::Result<Vec<String>> {
-    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_TABLE, 0, &header(IPV4, 0)))?;
-    let name = |reply: &netlink::Reply| {
+    let replies =
+        NetlinkSocket::open(NETLINK_NETFILTER)?.dump(NetlinkMessage::new(GET_TABLE, 0, &header(IPV4, 0)))?;
+    let name = |reply: &netlink::NetlinkReply| {
         reply
             .attributes(HEADER)
             .find(|(kind, _)| *kind == NFTA_TABLE_NAME)
@@ -103,23 +97,24 @@ pub fn tables() -> io::Result<Vec<String>> {
     Ok(replies.iter().filter_map(name).collect())
 }
 
-/// A chain of somebody.
+/// A chain of another firewall.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignChain {
     /// `ip` or `inet`.
     pub(crate) family: &'static str,
     pub(crate) table: String,
     pub(crate) name: String,
 }
 
-/// The chains on the way of forwarded IPv4 packets that drop what no rule of theirs accepts.
-pub(crate) fn dropping() -> io::Result<Vec<Foreign>> {
-    // Of all families.
-    let replies = Netlink::open(NETLINK_NETFILTER)?.list(Message::new(GET_CHAIN, 0, &header(0, 0)))?;
+/// The chains for forwarded IPv4 packets with policy `drop`.
+pub(crate) fn dropping_chains() -> io::Result<Vec<ForeignChain>> {
+    // All families.
+    let replies =
+        NetlinkSocket::open(NETLINK_NETFILTER)?.dump(NetlinkMessage::new(GET_CHAIN, 0, &header(0, 0)))?;
     Ok(replies.iter().filter_map(drops_forwarded).collect())
 }
 
-fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
+fn drops_forwarded(reply: &netlink::NetlinkReply) -> Option<ForeignChain> {
     let family = match *reply.payload.first()? {
         IPV4 => "ip",
         INET => "inet",
@@ -133,13 +128,16 @@ fn drops_forwarded(reply: &netlink::Reply) -> Option<Foreign> {
         return None;
     }
     let text = |kind| value(kind).map(netlink::text);
-    Some(Foreign { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
+    Some(ForeignChain { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
 }
 
-/// Made, so that it can be removed in any case, removed with all that it had, and made anew.
-fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
-    let mut messages =
-        vec![named(NEW_TABLE, CREATE, table), named(DELETE_TABLE, 0, table), named(NEW_TABLE, CREATE, table)];
+/// Creates the table so that deleting it cannot fail, deletes it with its content, and creates it again.
+fn replace_batch(table: &str, chains: &[Chain]) -> Vec<u8> {
+    let mut messages = vec![
+        table_message(NEW_TABLE, CREATE, table),
+        table_message(DELETE_TABLE, 0, table),
+        table_message(NEW_TABLE, CREATE, table),
+    ];
     messages.extend(chains.iter().map(|chain| self::chain(table, chain)));
     for chain in chains {
         messages.extend(chain.rules.iter().map(|expressions| rule(table, chain.name, expressions)));
@@ -147,14 +145,14 @@ fn replacement(table: &str, chains: &[Chain]) -> Vec<u8> {
     batch(messages)
 }
 
-fn named(kind: u16, flags: u16, table: &str) -> Message {
-    Message::new(kind, flags, &header(IPV4, 0)).with(|a| {
+fn table_message(kind: u16, flags: u16, table: &str) -> NetlinkMessage {
+    NetlinkMessage::new(kind, flags, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_TABLE_NAME, table);
     })
 }
 
-fn chain(table: &str, chain: &Chain) -> Message {
-    Message::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
+fn chain(table: &str, chain: &Chain) -> NetlinkMessage {
+    NetlinkMessage::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_CHAIN_TABLE, table)
             .text(NFTA_CHAIN_NAME, chain.name)
             .nest(NFTA_CHAIN_HOOK, |hook| {
@@ -166,8 +164,8 @@ fn chain(table: &str, chain: &Chain) -> Message {
     })
 }
 
-fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
-    Message::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
+fn rule(table: &str, chain: &str, expressions: &[Expression]) -> NetlinkMessage {
+    NetlinkMessage::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
         a.text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain).nest(NFTA_RULE_EXPRESSIONS, |list| {
             for expression in expressions {
                 list.nest(NFTA_LIST_ELEMENT, |element| expression.encode(element));
@@ -176,20 +174,20 @@ fn rule(table: &str, chain: &str, expressions: &[Expression]) -> Message {
     })
 }
 
-/// A transaction. The last message asks for the acknowledgement: errors of those before it come before it.
-fn batch(messages: Vec<Message>) -> Vec<u8> {
+/// Encodes a transaction. The last message requests the acknowledgement: errors of earlier ones are answered before it.
+fn batch(messages: Vec<NetlinkMessage>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let last = messages.len();
-    Message::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM)).encode(0, &mut bytes);
+    NetlinkMessage::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM)).encode(0, &mut bytes);
     for (sequence, message) in (1u32..).zip(messages) {
         let message = if sequence as usize == last { message.acknowledged() } else { message };
         message.encode(sequence, &mut bytes);
     }
-    Message::new(BATCH_END, 0, &header(0, SUBSYSTEM)).encode(u32::MAX, &mut bytes);
+    NetlinkMessage::new(BATCH_END, 0, &header(0, SUBSYSTEM)).encode(u32::MAX, &mut bytes);
     bytes
 }
 
-/// `struct nfgenmsg`: family, version, and for a transaction whose it is.
+/// `struct nfgenmsg`: family, version and, for a transaction, the subsystem.
 fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
     let [high, low] = subsystem.to_be_bytes();
     [family, 0, high, low]
@@ -199,11 +197,11 @@ fn header(family: u8, subsystem: u16) -> [u8; HEADER] {
 mod tests {
     use super::*;
 
-    /// By `linux/netfilter/nfnetlink.h`: a begin for subsystem 10 in the network's order, the deletion, an end.
+    /// From `linux/netfilter/nfnetlink.h`: begin for subsystem 10 in network byte order, the deletion, end.
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_transaction_begins_and_ends_for_nftables_and_its_last_message_is_acknowledged() {
-        let bytes = batch(vec![named(DELETE_TABLE, 0, "t")]);
+    fn a_transaction_has_begin_and_end_and_its_last_message_is_acknowledged() {
+        let bytes = batch(vec![table_message(DELETE_TABLE, 0, "t")]);
         let begin = [20, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
         let delete = [
             28, 0, 0, 0, 2, 10, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, // length, type 0x0a02, request and ack
@@ -216,7 +214,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_chain_has_its_hook_its_priority_and_its_type() {
+    fn a_chain_is_encoded_with_hook_priority_and_type() {
         let mut bytes = Vec::new();
         let made =
             Chain { name: "c", kind: "nat", hook: Hook::Postrouting, priority: -100, rules: Vec::new() };
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_chains_that_drop_forwarded_packets_of_ipv4_stand_in_the_way() {
+    fn only_chains_that_drop_forwarded_ipv4_packets_are_found() {
         let reply = |family: u8, hook: u32, policy: u32| {
             let mut body = netlink::Attributes::default();
             body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "FORWARD").nest(
@@ -248,19 +246,19 @@ mod tests {
             );
             body.number(NFTA_CHAIN_POLICY, policy);
             let payload = [&header(family, 0)[..], body.as_slice()].concat();
-            drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload })
+            drops_forwarded(&netlink::NetlinkReply { kind: NEW_CHAIN, payload })
         };
-        let found = Foreign { family: "ip", table: "filter".into(), name: "FORWARD".into() };
+        let found = ForeignChain { family: "ip", table: "filter".into(), name: "FORWARD".into() };
         assert_eq!(reply(IPV4, FORWARD, DROP), Some(found));
         assert_eq!(reply(INET, FORWARD, DROP).map(|chain| chain.family), Some("inet"));
-        // IPv6, on the way into the machine, or one that accepts.
+        // IPv6, the input hook, or policy accept.
         for (family, hook, policy) in [(10, FORWARD, DROP), (IPV4, 1, DROP), (IPV4, FORWARD, ACCEPT)] {
             assert_eq!(reply(family, hook, policy), None);
         }
-        // A chain without a hook is called by others.
+        // A chain without a hook is only jumped to.
         let mut body = netlink::Attributes::default();
         body.text(NFTA_CHAIN_TABLE, "filter").text(NFTA_CHAIN_NAME, "DOCKER-USER");
         let payload = [&header(IPV4, 0)[..], body.as_slice()].concat();
-        assert_eq!(drops_forwarded(&netlink::Reply { kind: NEW_CHAIN, payload }), None);
+        assert_eq!(drops_forwarded(&netlink::NetlinkReply { kind: NEW_CHAIN, payload }), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of a node: how pods reach the world, and which ports of the host lead to pods.
+//! The nftables rules of a node: masquerading, and forwarding of host ports to pods.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,42 +6,43 @@ use vk_pod_engine::backend::{PortMapping, Protocol};
 
 use super::{
     Error, Subnet,
-    addresses::Attached,
-    nft::{Chain, Expression, Hook, Key},
+    ipam::Attachment,
+    nft::{Chain, Expression, Hook, Match},
 };
 
-/// Before connections are known: what comes here has the destination that its sender wrote.
+/// Before connection tracking: packets still have their original destination.
 const RAW: i32 = -300;
-/// Where destinations are changed.
+/// Priority of DNAT.
 const DESTINATION: i32 = -100;
-/// Where sources are changed.
+/// Priority of SNAT.
 const SOURCE: i32 = 100;
-/// What nobody but the host itself may speak to.
+/// Addresses that only the host itself may use.
 const LOOPBACK: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
 
-/// All rules, from all that is known.
+/// All chains of the node.
 pub(crate) fn chains<'a>(
     bridge: &str,
     subnet: Subnet,
-    attached: impl Iterator<Item = &'a Attached>,
+    attached: impl Iterator<Item = &'a Attachment>,
 ) -> Vec<Chain> {
     let bridge = || bridge.to_owned();
     let ports = redirects(attached);
     let masquerade = |keys: Vec<Vec<Expression>>| [keys.concat(), vec![Expression::Masquerade]].concat();
-    let own = Key::Source(subnet);
+    let own = Match::Source(subnet);
     let mut outward = vec![
-        // To the world in the host's name, because the world knows no way back to a pod.
-        masquerade(vec![own.is(), Key::Out(bridge()).is_not()]),
-        // To a pod of this bridge by a port of the host: the answer must come back this way to be the port's. So too if it is the same pod.
-        masquerade(vec![own.is(), Key::Out(bridge()).is(), Key::Redirected.is()]),
+        // To other hosts: masqueraded, because they have no route to a pod.
+        masquerade(vec![own.is(), Match::Out(bridge()).is_not()]),
+        // To a pod of this bridge through a host port: masqueraded, so that replies take the same way back, even if it
+        // is the same pod.
+        masquerade(vec![own.is(), Match::Out(bridge()).is(), Match::Redirected.is()]),
     ];
     let mut guard = Vec::new();
     if let Some(loopback) = Subnet::around(LOOPBACK.0, LOOPBACK.1) {
-        // From the host's 127.0.0.1 by a port of the host: a pod would answer to its own.
-        outward.push(masquerade(vec![Key::Source(loopback).is(), Key::Out(bridge()).is()]));
-        // That the bridge routes the loop-back address for the rule before this is no leave for pods to use it.
-        for end in [Key::Destination(loopback), Key::Source(loopback)] {
-            guard.push([Key::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
+        // From 127.0.0.1 through a host port: masqueraded, because the pod would reply to its own loopback.
+        outward.push(masquerade(vec![Match::Source(loopback).is(), Match::Out(bridge()).is()]));
+        // The rule above needs `route_localnet` on the bridge; pods must not use it to reach the host's loopback.
+        for end in [Match::Destination(loopback), Match::Source(loopback)] {
+            guard.push([Match::In(bridge()).is(), end.is(), vec![Expression::Drop]].concat());
         }
     }
     vec![
@@ -58,11 +59,11 @@ pub(crate) fn chains<'a>(
     ]
 }
 
-/// The ports of a sandbox that lead somewhere, or why one cannot.
-pub(crate) fn ports(ports: &[PortMapping], limits: Option<&str>) -> Result<Vec<PortMapping>, Error> {
+/// The host ports of a sandbox, or an error if one cannot be forwarded.
+pub(crate) fn ports(ports: &[PortMapping], nat_error: Option<&str>) -> Result<Vec<PortMapping>, Error> {
     let ports: Vec<_> = ports.iter().filter(|port| port.host_port != 0).cloned().collect();
     for port in &ports {
-        if let Some(why) = limits {
+        if let Some(why) = nat_error {
             return Err(Error::HostPort { port: port.host_port, why: why.to_owned() });
         }
         host_address(port)?;
@@ -70,7 +71,7 @@ pub(crate) fn ports(ports: &[PortMapping], limits: Option<&str>) -> Result<Vec<P
     Ok(ports)
 }
 
-/// The address of the host that a port is for; `None` is all of them.
+/// The host address that a port is bound to; `None` means all.
 fn host_address(port: &PortMapping) -> Result<Option<Ipv4Addr>, Error> {
     let wrong = |why: String| Error::HostPort { port: port.host_port, why };
     if port.host_ip.is_empty() {
@@ -80,14 +81,14 @@ fn host_address(port: &PortMapping) -> Result<Option<Ipv4Addr>, Error> {
         Ok(address) if address.is_unspecified() => Ok(None),
         Ok(IpAddr::V4(address)) => Ok(Some(address)),
         Ok(IpAddr::V6(address)) => {
-            Err(wrong(format!("hostIP {address} is an IPv6 address, and pods have IPv4 addresses only here")))
+            Err(wrong(format!("hostIP {address} is an IPv6 address, but pods only have IPv4 addresses here")))
         }
-        Err(_) => Err(wrong(format!("hostIP {:?} is no address", port.host_ip))),
+        Err(_) => Err(wrong(format!("hostIP {:?} is not an address", port.host_ip))),
     }
 }
 
-/// A rule for each port: those of one address before those of all, and of two pods with the same the newer one first.
-fn redirects<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<Vec<Expression>> {
+/// A rule per port: those with a host address first, and the newer pod first if two have the same port.
+fn redirects<'a>(attached: impl Iterator<Item = &'a Attachment>) -> Vec<Vec<Expression>> {
     let mut ports: Vec<_> = attached
         .flat_map(|attached| attached.ports.iter().map(move |port| (attached, port)))
         .filter_map(|(attached, port)| Some((host_address(port).ok()?, attached, port)))
@@ -98,13 +99,13 @@ fn redirects<'a>(attached: impl Iterator<Item = &'a Attached>) -> Vec<Vec<Expres
 
 fn redirect(host: Option<Ipv4Addr>, pod: Ipv4Addr, port: &PortMapping) -> Vec<Expression> {
     let place = match host.and_then(|host| Subnet::around(host, 32)) {
-        Some(host) => Key::Destination(host),
-        None => Key::Local,
+        Some(host) => Match::Destination(host),
+        None => Match::LocalBackend,
     };
     [
-        Key::Protocol(number(port.protocol)).is(),
+        Match::Protocol(number(port.protocol)).is(),
         place.is(),
-        Key::Port(port.host_port).is(),
+        Match::Port(port.host_port).is(),
         Expression::redirect(pod, port.container_port),
     ]
     .concat()
@@ -126,46 +127,46 @@ mod tests {
         PortMapping { protocol: Protocol::Tcp, container_port: 80, host_port, host_ip: host_ip.to_owned() }
     }
 
-    fn attached(serial: u64, ports: Vec<PortMapping>) -> Attached {
+    fn attached(serial: u64, ports: Vec<PortMapping>) -> Attachment {
         let address = Ipv4Addr::new(10, 0, 0, u8::try_from(serial).unwrap());
-        Attached { sandbox: serial.to_string(), address, serial, ports }
+        Attachment { sandbox: serial.to_string(), address, serial, ports }
     }
 
     #[test]
-    fn what_comes_from_pods_with_a_loopback_address_at_either_end_is_dropped() {
+    fn packets_of_pods_from_or_to_loopback_addresses_are_dropped() {
         let subnet = Subnet::around(Ipv4Addr::new(10, 0, 0, 0), 24).unwrap();
         let chains = chains("br", subnet, std::iter::empty());
         let guard = chains.iter().find(|chain| chain.name == "guard").unwrap();
         let loopback = Subnet::around(LOOPBACK.0, LOOPBACK.1).unwrap();
-        for end in [Key::Destination(loopback), Key::Source(loopback)] {
-            let rule = [Key::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
+        for end in [Match::Destination(loopback), Match::Source(loopback)] {
+            let rule = [Match::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
             assert!(guard.rules.contains(&rule), "{rule:?}");
         }
         assert_eq!((guard.kind, guard.hook, guard.priority), ("filter", Hook::Prerouting, RAW));
     }
 
     #[test]
-    fn ports_without_a_host_port_are_none() {
+    fn ports_without_a_host_port_are_ignored() {
         assert_eq!(ports(&[port("", 0)], Some("no nftables")).unwrap(), []);
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_with_the_port_and_the_reason() {
-        let error = |wanted: PortMapping, limits| ports(&[wanted], limits).unwrap_err().to_string();
+    fn a_port_that_cannot_be_forwarded_is_rejected_with_the_reason() {
+        let error = |wanted: PortMapping, nat_error| ports(&[wanted], nat_error).unwrap_err().to_string();
         assert_eq!(
             error(port("", 80), Some("the kernel has no nftables")),
             "host port 80: the kernel has no nftables"
         );
-        assert_eq!(error(port("here", 80), None), "host port 80: hostIP \"here\" is no address");
+        assert_eq!(error(port("here", 80), None), "host port 80: hostIP \"here\" is not an address");
         assert_eq!(
             error(port("fd00::1", 80), None),
-            "host port 80: hostIP fd00::1 is an IPv6 address, and pods have IPv4 addresses only here"
+            "host port 80: hostIP fd00::1 is an IPv6 address, but pods only have IPv4 addresses here"
         );
         assert!(ports(&[port("::", 80), port("0.0.0.0", 81), port("127.0.0.1", 82)], None).is_ok());
     }
 
     #[test]
-    fn a_port_of_one_address_goes_before_and_a_newer_pod_too() {
+    fn ports_with_a_host_address_and_newer_pods_come_first() {
         let pods = [
             attached(1, vec![port("", 80)]),
             attached(2, vec![port("", 80)]),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_redirected_for_others_and_for_the_host_itself() {
+    fn ports_are_forwarded_for_other_hosts_and_for_the_host_itself() {
         let pods = [attached(1, vec![port("", 80)])];
         let chains = chains("vk0", "10.0.0.0/24".parse().unwrap(), pods.iter());
         let rules = |hook: Hook, kind: &str| {

@@ -1,26 +1,32 @@
-//! What needs the insides: a crash behind every step.
+//! Tests with access to internals: a crash after every step.
 
 use std::{collections::BTreeSet, path::Path};
 
 use tempfile::TempDir;
 
 use super::*;
-use crate::namespace::{Kind, Pin, pin, unpin};
+use crate::namespace::{Kind, PodNamespaces, pin, unpin};
 
-const STEPS: [Step; 6] =
-    [Step::Reserved, Step::Paired, Step::Hairpinned, Step::Addressed, Step::Routed, Step::Published];
+const STEPS: [AttachStep; 6] = [
+    AttachStep::Reserved,
+    AttachStep::Paired,
+    AttachStep::Hairpinned,
+    AttachStep::Addressed,
+    AttachStep::Routed,
+    AttachStep::Published,
+];
 
-/// Removes what a test made, whatever became of it.
-struct Site {
+/// A network for a test, which removes everything on drop.
+struct TestSite {
     root: TempDir,
     settings: NetworkSettings,
 }
 
-impl Site {
+impl TestSite {
     async fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let settings = NetworkSettings { dir: root.path().join("network"), subnet: None, nat: true };
-        pin(root.path(), &Pin { network: true, ..Pin::default() }).await.unwrap();
+        pin(root.path(), &PodNamespaces { network: true, ..PodNamespaces::default() }).await.unwrap();
         Self { root, settings }
     }
 
@@ -28,13 +34,13 @@ impl Site {
         Kind::Net.path(self.root.path())
     }
 
-    /// What a process that is started has, which knows the files only.
+    /// Opens the network as a new process does, from its files.
     async fn open(&self) -> Network {
         Network::open(self.settings.clone()).await.unwrap()
     }
 }
 
-impl Drop for Site {
+impl Drop for TestSite {
     fn drop(&mut self) {
         let (root, settings) = (self.root.path().to_owned(), self.settings.clone());
         let tidied = std::thread::spawn(move || {
@@ -59,40 +65,41 @@ fn ports(host_port: u16) -> Vec<PortMapping> {
     }]
 }
 
-/// Links of the bridge, and records.
-fn left(network: &Network, dir: &Path) -> (Vec<String>, usize) {
-    let routing = Routing::open().unwrap();
-    let bridge = routing.link(network.bridge()).unwrap().unwrap();
-    let links = routing.links().unwrap().into_iter().filter(|link| link.master == Some(bridge.index));
+/// Ports of the bridge, and number of files.
+fn remaining(network: &Network, dir: &Path) -> (Vec<String>, usize) {
+    let socket = RouteSocket::open().unwrap();
+    let bridge = socket.link(network.bridge()).unwrap().unwrap();
+    let links = socket.links().unwrap().into_iter().filter(|link| link.master == Some(bridge.index));
     (links.map(|link| link.name).collect(), std::fs::read_dir(dir.join("sandboxes")).unwrap().count())
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn after_a_crash_behind_any_step_of_attach_reconcile_leaves_nothing() {
+async fn after_a_crash_at_any_step_of_attach_reconcile_removes_everything() {
     for step in STEPS {
-        let site = Site::new().await;
+        let site = TestSite::new().await;
         let before = site.open().await;
         before.0.attach("pod", &site.netns(), &ports(61_001), step).unwrap();
-        assert_ne!(left(&before, &site.settings.dir).1, 0, "{step:?}");
+        assert_ne!(remaining(&before, &site.settings.dir).1, 0, "{step:?}");
         drop(before);
 
         let network = site.open().await;
         assert_eq!(network.reconcile(&BTreeSet::new()).await.unwrap(), ["pod"], "{step:?}");
-        assert_eq!(left(&network, &site.settings.dir), (Vec::new(), 0), "{step:?}");
-        let inside = crate::namespace::inside(&site.netns(), || Routing::open()?.link(INTERFACE)).await;
+        assert_eq!(remaining(&network, &site.settings.dir), (Vec::new(), 0), "{step:?}");
+        let inside =
+            crate::namespace::run_inside(&site.netns(), || RouteSocket::open()?.link(INTERFACE)).await;
         assert_eq!(inside.unwrap().unwrap(), None, "{step:?}");
         assert!(network.close().await.unwrap());
-        assert_eq!(Routing::open().unwrap().link(network.bridge()).unwrap(), None, "{step:?}");
+        assert_eq!(RouteSocket::open().unwrap().link(network.bridge()).unwrap(), None, "{step:?}");
         assert!(!nft::tables().unwrap().contains(&network.bridge().to_owned()), "{step:?}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn after_a_crash_behind_any_step_of_attach_it_can_be_done_again() {
+async fn after_a_crash_at_any_step_attach_can_be_repeated() {
     for step in STEPS {
-        let site = Site::new().await;
+        let site = TestSite::new().await;
         let address = site.open().await.0.attach("pod", &site.netns(), &ports(61_002), step).unwrap();
         let network = site.open().await;
         assert_eq!(
@@ -101,71 +108,71 @@ async fn after_a_crash_behind_any_step_of_attach_it_can_be_done_again() {
             "{step:?}"
         );
         let netns = site.netns();
-        let found = crate::namespace::inside(&netns, || {
-            let routing = Routing::open()?;
-            let link = routing.link(INTERFACE)?.map(|link| link.index);
-            std::io::Result::Ok((link, routing.default_link()?, routing.addresses(link)?))
+        let found = crate::namespace::run_inside(&netns, || {
+            let socket = RouteSocket::open()?;
+            let link = socket.link(INTERFACE)?.map(|link| link.index);
+            std::io::Result::Ok((link, socket.default_link()?, socket.addresses(link)?))
         });
         let (link, default, addresses) = found.await.unwrap().unwrap();
         assert!(link.is_some() && link == default, "{step:?}");
         assert_eq!(addresses.iter().map(|(address, _)| *address).collect::<Vec<_>>(), [address], "{step:?}");
-        assert_eq!(left(&network, &site.settings.dir).0.len(), 1, "{step:?}");
+        assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1, "{step:?}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_link_without_a_record_is_removed() {
-    let site = Site::new().await;
+    let site = TestSite::new().await;
     let network = site.open().await;
     network.attach("pod", &site.netns(), &[]).await.unwrap();
     std::fs::remove_file(site.settings.dir.join("sandboxes/pod.json")).unwrap();
     let network = site.open().await;
-    assert_eq!(left(&network, &site.settings.dir).0.len(), 1);
+    assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1);
     assert_eq!(network.reconcile(&BTreeSet::new()).await.unwrap(), Vec::<String>::new());
-    assert_eq!(left(&network, &site.settings.dir), (Vec::new(), 0));
+    assert_eq!(remaining(&network, &site.settings.dir), (Vec::new(), 0));
 }
 
-/// Somebody removed the bridge, as a clean-up of the machine's network does.
+/// As a cleanup of the host's network would do.
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_bridge_that_was_removed_is_made_again_for_the_next_pod() {
-    let site = Site::new().await;
+async fn a_removed_bridge_is_created_again_for_the_next_pod() {
+    let site = TestSite::new().await;
     let network = site.open().await;
-    let routing = Routing::open().unwrap();
-    routing.delete(routing.link(network.bridge()).unwrap().unwrap().index).unwrap();
+    let socket = RouteSocket::open().unwrap();
+    socket.delete(socket.link(network.bridge()).unwrap().unwrap().index).unwrap();
     network.attach("pod", &site.netns(), &[]).await.unwrap();
-    assert_eq!(left(&network, &site.settings.dir).0.len(), 1);
+    assert_eq!(remaining(&network, &site.settings.dir).0.len(), 1);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_link_of_the_bridges_name_that_is_none_is_refused() {
-    let site = Site::new().await;
+async fn a_link_with_the_bridges_name_and_another_type_is_an_error() {
+    let site = TestSite::new().await;
     let network = site.open().await;
     network.attach("pod", &site.netns(), &[]).await.unwrap();
-    let name = network.0.host_end("pod");
-    let routing = Routing::open().unwrap();
-    let error = machine::bridge(&routing, &name, network.subnet(), 1500).unwrap_err().to_string();
-    assert_eq!(error, format!("the link {name} exists and is no bridge (but a \"veth\"): remove it"));
+    let name = network.0.host_interface("pod");
+    let socket = RouteSocket::open().unwrap();
+    let error = bridge::ensure(&socket, &name, network.subnet(), 1500).unwrap_err().to_string();
+    assert_eq!(error, format!("the link {name} exists and is not a bridge (but a \"veth\"): remove it"));
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn without_the_capability_the_error_says_which_one_is_needed() {
+fn without_the_capability_the_error_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let settings = NetworkSettings { dir: dir.path().to_owned(), subnet: None, nat: true };
-    // Capabilities are a thread's.
+    // Capabilities belong to a thread.
     let opened = std::thread::spawn(move || {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         let mut sets = capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         sets.permitted.remove(CapabilitySet::NET_ADMIN);
         set_capabilities(None, sets).unwrap();
-        machine::open(&settings)
+        bridge::open(&settings)
     });
     let error = opened.join().unwrap().unwrap_err().to_string();
-    assert!(error.starts_with("make the bridge vk"), "{error}");
+    assert!(error.starts_with("create the bridge vk"), "{error}");
     assert!(
         error.ends_with("Operation not permitted (os error 1) (needs CAP_NET_ADMIN: run as root)"),
         "{error}"
@@ -173,20 +180,20 @@ fn without_the_capability_the_error_says_which_one_is_needed() {
 }
 
 #[test]
-fn a_kernel_without_bridges_is_said_to_be_one() {
-    let error = Error::kernel("make the bridge vk0")(std::io::Error::from_raw_os_error(95)).to_string();
+fn an_unsupported_operation_is_reported_with_a_hint() {
+    let error = Error::kernel("create the bridge vk0")(std::io::Error::from_raw_os_error(95)).to_string();
     assert_eq!(
         error,
-        "make the bridge vk0: Operation not supported (os error 95) (this kernel lacks it: load or build the module)"
+        "create the bridge vk0: Operation not supported (os error 95) (not supported by this kernel: load or build the module)"
     );
 }
 
 #[test]
-fn two_nodes_of_a_machine_have_different_names_of_lawful_length() {
-    let name = |place: &str| format!("vk{}", machine::hash(&[place.as_bytes()], 8));
+fn bridge_names_of_two_nodes_differ_and_are_short_enough() {
+    let name = |place: &str| format!("vk{}", bridge::hash(&[place.as_bytes()], 8));
     assert_ne!(name("/var/lib/a"), name("/var/lib/b"));
     assert_eq!(name("/var/lib/a").len(), 10);
-    let parts = |a: &str, b: &str| machine::hash(&[a.as_bytes(), b.as_bytes()], 12);
+    let parts = |a: &str, b: &str| bridge::hash(&[a.as_bytes(), b.as_bytes()], 12);
     assert_ne!(parts("ab", "c"), parts("a", "bc"));
     assert_eq!(parts("a", "b").len() + 2, 14);
 }

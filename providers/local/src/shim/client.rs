@@ -1,4 +1,4 @@
-//! The nodes' side: starts supervisors and asks them.
+//! The provider's side: starts supervisors and sends requests to them.
 
 use std::{
     ffi::OsStr,
@@ -23,22 +23,23 @@ use vk_provider::{
 };
 
 use super::{
-    Exit, Launch, Program, StartError, State,
+    ContainerExit, Program, ShimLaunch, StartError, State,
     create::LAUNCH,
-    session::{self, Kept},
-    state::{self, Written},
-    wire::{self, Outcome, Reply, Request, Streams},
+    protocol::{self, ShimReply, ShimRequest, StartOutcome, Streams},
+    session::{self, StdinClose},
+    state::{self, StateFile},
 };
+use crate::files;
 
 const SOCKET: &str = "shim.sock";
-/// How long a supervisor may take to answer. It may be held up by a slow disk.
-const ANSWER: Duration = Duration::from_mins(1);
-/// How long a start by somebody else is waited for.
-const JOINED: Duration = Duration::from_mins(3);
-/// What is kept of the output of a command that nobody watches.
-const CAPTURED: usize = 1024 * 1024;
+/// Time limit of an answer; the supervisor may be delayed by a slow disk.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+/// How long to wait for a start by another process.
+const START_LIMIT: Duration = Duration::from_mins(3);
+/// How much output of a probe command is kept.
+const MAX_CAPTURE: usize = 1024 * 1024;
 
-/// The processes beside a container, by its directory. Holds nothing open.
+/// The shim of a container, identified by the container's directory. Holds no open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shim {
     dir: PathBuf,
@@ -55,22 +56,26 @@ impl Shim {
         &self.dir
     }
 
-    /// Starts the container, with a supervisor that lives on when this process ends. Where one is at it already, this is its start too.
-    pub async fn start(&self, program: &Program, launch: &Launch) -> Result<(), StartError> {
-        let failed = |error: io::Error| {
-            StartError::new(format!("start the supervisor of {}: {error}", self.dir.display()))
-        };
-        match self.outcome(program, launch).await.map_err(failed)? {
-            Some(Outcome::Started) => Ok(()),
-            Some(Outcome::Failed(error)) => Err(error),
-            // It said nothing, or another one works.
-            Some(Outcome::Busy) | None => self.joined().await,
+    /// Starts the container with a supervisor that outlives this process. If it is being started already, waits for
+    /// that.
+    pub async fn start(&self, program: &Program, launch: &ShimLaunch) -> Result<(), StartError> {
+        let failed =
+            |error: io::Error| StartError::new(format!("start the shim of {}: {error}", self.dir.display()));
+        match self.spawn_supervisor(program, launch).await.map_err(failed)? {
+            Some(StartOutcome::Started) => Ok(()),
+            Some(StartOutcome::Failed(error)) => Err(error),
+            // No answer, or another supervisor is active.
+            Some(StartOutcome::Busy) | None => self.wait_for_start().await,
         }
     }
 
-    async fn outcome(&self, program: &Program, launch: &Launch) -> io::Result<Option<Outcome>> {
-        if state::before(&self.dir)?.is_none() {
-            state::save(&self.dir.join(LAUNCH), launch)?;
+    async fn spawn_supervisor(
+        &self,
+        program: &Program,
+        launch: &ShimLaunch,
+    ) -> io::Result<Option<StartOutcome>> {
+        if state::last_written(&self.dir)?.is_none() {
+            files::write_json(&self.dir.join(LAUNCH), launch)?;
         }
         let complaints = self.dir.join("shim.err");
         let complaints = OpenOptions::new().create(true).append(true).mode(0o600).open(complaints)?;
@@ -79,7 +84,7 @@ impl Shim {
             .args(&program.args)
             .arg("supervise")
             .arg(&self.dir)
-            // Our own environment may hold secrets, and is none of a container's.
+            // Our environment may hold secrets, which are not for a container.
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -92,54 +97,59 @@ impl Shim {
         Ok(serde_json::from_str(&line).ok())
     }
 
-    /// How the start that somebody else began comes out.
-    async fn joined(&self) -> Result<(), StartError> {
-        let until = Instant::now() + JOINED;
+    /// Waits for the result of a start by another process.
+    async fn wait_for_start(&self) -> Result<(), StartError> {
+        let until = Instant::now() + START_LIMIT;
         loop {
             let state = self.state().map_err(|error| StartError::new(error.to_string()))?;
             match state {
                 State::Running { .. } => return Ok(()),
                 State::Exited(exit) if exit.started.is_some() => return Ok(()),
-                State::Exited(Exit { code, reason, message, .. }) => {
+                State::Exited(ContainerExit { code, reason, message, .. }) => {
                     return Err(StartError { code, reason, message });
                 }
                 State::Lost { .. } => {
-                    return Err(StartError::new("the supervisor of the container was killed"));
+                    return Err(StartError::new("the shim of the container was killed"));
                 }
                 State::Created if Instant::now() > until => {
-                    return Err(StartError::new("the start of the container takes too long"));
+                    return Err(StartError::new("the start of the container timed out"));
                 }
                 State::Created => sleep(Duration::from_millis(20)).await,
             }
         }
     }
 
-    /// Where the container stands: two small files are looked at.
+    /// The state of the container, read from two small files.
     pub fn state(&self) -> io::Result<State> {
         state::read(&self.dir)
     }
 
-    /// When the kernel started the container's first process, in its ticks since the machine's start; `None` where that is not known.
-    /// A process with the number that [`State`] tells and another time is not the container's.
+    /// Whether the supervisor is alive.
+    pub fn is_alive(&self) -> io::Result<bool> {
+        state::is_supervised(&self.dir)
+    }
+
+    /// Start time of the container's first process in clock ticks since boot; `None` if unknown. A process with the PID
+    /// in [`State`] and another start time is not the container's.
     pub fn start_ticks(&self) -> io::Result<Option<u64>> {
         state::ticks(&self.dir)
     }
 
-    /// Sends a signal to the container's first process. One that has ended needs none.
+    /// Sends a signal to the container's first process; does nothing if it has exited.
     pub async fn signal(&self, signal: i32) -> io::Result<()> {
-        self.ask(&Request::Signal(signal)).await
+        self.request(&ShimRequest::Signal(signal)).await
     }
 
-    /// Lets the supervisor write the log into a new file of the same name. One that has ended writes none.
+    /// Makes the supervisor reopen the log file by name; does nothing if the container has exited.
     pub async fn reopen_log(&self) -> io::Result<()> {
-        self.ask(&Request::ReopenLog).await
+        self.request(&ShimRequest::ReopenLog).await
     }
 
-    /// The state when the container has ended, or the one that it has when the time is over.
+    /// Waits until the container has exited or `until` is reached, and returns its state.
     pub async fn wait(&self, until: Instant) -> io::Result<State> {
         let ended = async {
-            let Some(mut socket) = self.connect(&Request::Wait).await? else { return Ok(()) };
-            // Nothing is said: the end of the connection is the answer.
+            let Some(mut socket) = self.connect(&ShimRequest::Wait).await? else { return Ok(()) };
+            // Nothing is sent: the end of the connection is the answer.
             socket.read_to_end(&mut Vec::new()).await.map(drop)
         };
         if let Ok(Err(error)) = timeout_at(until, ended).await
@@ -147,7 +157,7 @@ impl Shim {
         {
             return Err(error);
         }
-        // The last word is written before the connection ends, and the lock goes a moment later.
+        // The exit is recorded before the connection closes; the lock is released a moment later.
         while let State::Running { .. } | State::Created = self.state()? {
             if Instant::now() >= until {
                 break;
@@ -157,30 +167,38 @@ impl Shim {
         self.state()
     }
 
-    /// Writes how a container ended whose supervisor could not; for whoever has killed what was left of it.
-    pub fn conclude(&self, exit: &Exit) -> io::Result<()> {
-        state::write(&self.dir, &Written::Exited(exit.clone()))
+    /// Records the exit of a container whose supervisor died, after its processes were killed.
+    pub fn save_exit(&self, exit: &ContainerExit) -> io::Result<()> {
+        state::write(&self.dir, &StateFile::Exited(exit.clone()))
     }
 
     /// Starts a command in the container. It is killed when the session is dropped.
     pub async fn exec(&self, command: &[String], options: &ExecOptions) -> Result<Session> {
         let streams = streams(*options);
-        self.begin(&Request::Exec { command: command.to_vec(), streams }, streams, Kept::Nothing).await
+        self.open_session(
+            &ShimRequest::Exec { command: command.to_vec(), streams },
+            streams,
+            StdinClose::ByDrop,
+        )
+        .await
     }
 
-    /// Attaches to the container's own program, which goes on when the session is dropped.
+    /// Attaches to the container's program, which keeps running when the session is dropped.
     pub async fn attach(&self, options: &AttachOptions) -> Result<Session> {
         let streams = streams(*options);
-        self.begin(&Request::Attach(streams), streams, Kept::Input).await
+        self.open_session(&ShimRequest::Attach(streams), streams, StdinClose::ByMessage).await
     }
 
-    /// Runs a command in the container and waits for it; a limit of zero is none.
+    /// Runs a command in the container and waits for it; a zero limit means no limit.
     pub async fn run(&self, command: &[String], limit: Duration) -> Result<Ran> {
         let options = ExecOptions { stdout: true, stderr: true, ..ExecOptions::default() };
         let running = async {
             let Session { stdout, stderr, exit, .. } = self.exec(command, &options).await?;
-            let (exit, mut output, errors) =
-                tokio::join!(exit, session::captured(stdout, CAPTURED), session::captured(stderr, CAPTURED));
+            let (exit, mut output, errors) = tokio::join!(
+                exit,
+                session::capture(stdout, MAX_CAPTURE),
+                session::capture(stderr, MAX_CAPTURE)
+            );
             output.extend(errors);
             Ok(Ran::Ended { code: exit?.code, output })
         };
@@ -194,45 +212,50 @@ impl Shim {
         })
     }
 
-    async fn begin(&self, request: &Request, streams: Streams, kept: Kept) -> Result<Session> {
+    async fn open_session(
+        &self,
+        request: &ShimRequest,
+        streams: Streams,
+        stdin_close: StdinClose,
+    ) -> Result<Session> {
         let unavailable = |error: io::Error| {
-            Error::unavailable("ask the container's supervisor for a session").caused_by(error)
+            Error::unavailable("request a session from the container's shim").caused_by(error)
         };
         let gone = || Error::unavailable("container is not running");
         let socket = self.connect(request).await.map_err(unavailable)?.ok_or_else(gone)?;
-        let begun = timeout(ANSWER, session::begun(&socket));
+        let begun = timeout(ANSWER_LIMIT, session::read_reply(&socket));
         let (reply, fds, rest) =
             begun.await.map_err(|over| unavailable(over.into()))?.map_err(unavailable)?;
         match reply {
-            Some(Reply::Begun(given)) => {
-                session::open(socket, given, fds, rest, streams, kept).map_err(unavailable)
+            Some(ShimReply::Begun(given)) => {
+                session::open(socket, given, fds, rest, streams, stdin_close).map_err(unavailable)
             }
-            Some(Reply::Failed(words)) => Err(Error::invalid(words)),
+            Some(ShimReply::Failed(message)) => Err(Error::invalid(message)),
             Some(_) | None => Err(gone()),
         }
     }
 
-    async fn ask(&self, request: &Request) -> io::Result<()> {
+    async fn request(&self, request: &ShimRequest) -> io::Result<()> {
         let Some(socket) = self.connect(request).await? else { return Ok(()) };
-        let (reply, ..) = timeout(ANSWER, session::begun(&socket)).await??;
+        let (reply, ..) = timeout(ANSWER_LIMIT, session::read_reply(&socket)).await??;
         match reply {
-            Some(Reply::Failed(words)) => Err(io::Error::other(words)),
-            // An end of the connection is the end of the container.
+            Some(ShimReply::Failed(message)) => Err(io::Error::other(message)),
+            // If the connection ends, the container has exited.
             _ => Ok(()),
         }
     }
 
-    /// A connection on which this was said; `None` where there is no supervisor any more.
-    async fn connect(&self, request: &Request) -> io::Result<Option<UnixStream>> {
+    /// Connects and sends a request; `None` if there is no supervisor any more.
+    async fn connect(&self, request: &ShimRequest) -> io::Result<Option<UnixStream>> {
         let folder = File::open(&self.dir)?;
-        let mut socket = match UnixStream::connect(beside(&folder, OsStr::new(SOCKET))).await {
+        let mut socket = match UnixStream::connect(path_in(&folder, OsStr::new(SOCKET))).await {
             Ok(socket) => socket,
             Err(error) => {
                 let none = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
                 return if none.contains(&error.kind()) { Ok(None) } else { Err(error) };
             }
         };
-        match socket.write_all(&wire::line(request)).await {
+        match socket.write_all(&protocol::line(request)).await {
             Ok(()) => Ok(Some(socket)),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(error),
@@ -240,8 +263,8 @@ impl Shim {
     }
 }
 
-/// A name in an open directory, short enough for the address of a socket however long the directory's own name is.
-pub(super) fn beside(folder: &File, name: &OsStr) -> PathBuf {
+/// The path of a file in an open directory, short enough for a socket address however long the directory's path is.
+pub(super) fn path_in(folder: &File, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
 }
 

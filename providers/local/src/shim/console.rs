@@ -1,4 +1,4 @@
-//! Input and output of a program that is about to run: three descriptors, or a terminal of its own.
+//! Stdio of a program to be started: three descriptors, or a terminal.
 
 use std::{
     io,
@@ -8,32 +8,31 @@ use std::{
     },
 };
 
-use nix::unistd::setsid;
 use rustix::{
     fs::{Gid, Uid, fchown},
-    process::ioctl_tiocsctty,
+    process::{ioctl_tiocsctty, setsid},
     pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt},
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };
 
-use super::wire::{self, Order};
+use super::protocol::{self, HelperRequest};
 use crate::sys;
 
-/// What an order gives to the program.
+/// The stdio that a helper gives to the program.
 #[derive(Debug)]
-pub(super) enum Console {
-    /// Input, output, error output.
+pub(super) enum ProcessStdio {
+    /// Stdin, stdout and stderr.
     Pipes([OwnedFd; 3]),
-    /// A socket that takes the terminal.
+    /// A socket to send the terminal to.
     Terminal(UnixStream),
 }
 
-impl Console {
-    /// Takes the inherited descriptors; once.
-    pub(super) fn taken(order: &Order) -> io::Result<Self> {
+impl ProcessStdio {
+    /// Takes the inherited descriptors; to be called once.
+    pub(super) fn take(order: &HelperRequest) -> io::Result<Self> {
         let take = |number: Option<i32>, what: &str| {
-            let number = number.ok_or_else(|| io::Error::other(format!("an order without {what}")))?;
-            sys::fd::inherited(number)
+            let number = number.ok_or_else(|| io::Error::other(format!("the request has no {what}")))?;
+            sys::fd::take_inherited(number)
         };
         Ok(if order.tty {
             Self::Terminal(take(order.console, "console")?.into())
@@ -46,16 +45,16 @@ impl Console {
         })
     }
 
-    /// Gives the pipes to a user: a program that opens `/dev/stdout` anew needs the right to.
+    /// Makes a user the owner of the pipes, so that its program can reopen `/dev/stdout`.
     pub(super) fn give_to(&self, uid: u32) {
         if let Self::Pipes(pipes) = self {
             for pipe in pipes {
-                own(pipe, uid);
+                change_owner(pipe, uid);
             }
         }
     }
 
-    /// Begins a session of its own and makes these the input and output of this process. The terminal is one of the file system that
+    /// Starts a new session and makes these the stdio of this process. A terminal is allocated from the devpts that
     /// this process sees.
     pub(super) fn enter(self, uid: Option<u32>) -> io::Result<()> {
         setsid()?;
@@ -68,13 +67,13 @@ impl Console {
             Self::Terminal(socket) => {
                 let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
                 unlockpt(&master)?;
-                // By the master and not by its name: whoever made the file system has no say in which device it is.
+                // Not by its path: the container controls the filesystem and could put another device there.
                 let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
                 let terminal = ioctl_tiocgptpeer(&master, flags)?;
                 if let Some(uid) = uid {
-                    own(&terminal, uid);
+                    change_owner(&terminal, uid);
                 }
-                wire::send(&socket, b"t", &[master.as_fd()])?;
+                protocol::send(&socket, b"t", &[master.as_fd()])?;
                 ioctl_tiocsctty(&terminal)?;
                 dup2_stdin(&terminal)?;
                 dup2_stdout(&terminal)?;
@@ -85,8 +84,8 @@ impl Console {
     }
 }
 
-/// `/dev/null` belongs to everybody, and what we may not change stays as it is.
-fn own(descriptor: &OwnedFd, uid: u32) {
+/// Changes the owner, except of `/dev/null`. Errors are ignored.
+fn change_owner(descriptor: &OwnedFd, uid: u32) {
     let null = rustix::fs::fstat(descriptor).is_ok_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
             && rustix::fs::major(stat.st_rdev) == 1
@@ -96,9 +95,9 @@ fn own(descriptor: &OwnedFd, uid: u32) {
     }
 }
 
-/// The terminal that was sent through a socket.
-pub(super) fn received(socket: &UnixStream) -> io::Result<OwnedFd> {
+/// Receives a terminal through a socket.
+pub(super) fn receive_terminal(socket: &UnixStream) -> io::Result<OwnedFd> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
-    wire::receive(socket, &mut text, &mut fds)?;
-    fds.pop().ok_or_else(|| io::Error::other("no terminal was sent"))
+    protocol::receive(socket, &mut text, &mut fds)?;
+    fds.pop().ok_or_else(|| io::Error::other("no terminal received"))
 }

@@ -1,6 +1,6 @@
-//! `create`: makes the container that the directory describes and starts it. At the level `process` this process becomes the program.
+//! `create`: creates and starts the container of a directory. At level `process` this process becomes the program.
 //!
-//! Has one thread and lives for a moment: the library that makes containers changes the process that calls it.
+//! A single-threaded, short-lived process: libcontainer changes the process that calls it.
 
 use std::{
     env,
@@ -29,121 +29,121 @@ use tracing::{
 };
 
 use super::{
-    Launch, ProcessLaunch,
-    console::{self, Console},
-    executor::{self, Payload},
-    plain,
-    state::{self, Written},
-    verb::complain,
-    wire::{self, Order, Report},
+    ProcessLaunch, ShimLaunch,
+    console::{self, ProcessStdio},
+    executor::{self, ContainerExecutor},
+    print_error,
+    protocol::{self, HelperReport, HelperRequest},
+    state::{self, StateFile},
 };
-use crate::{level::Level, sys};
+use vk_provider::go_text::io_error;
+use crate::{files, isolation::Isolation, procfs, sys};
 
 pub(super) const LAUNCH: &str = "launch.json";
 pub(super) const BUNDLE: &str = "config.json";
-/// Where the library keeps its own state.
+/// Directory for the state of libcontainer.
 pub(super) const RUNTIME: &str = "runtime";
 
-/// The process `create`.
+/// Entry point of `create`.
 pub(super) fn run() -> ExitCode {
-    work(|order, launch, report| match launch.level {
-        Level::Process => process(order, launch, report),
-        Level::Oci => oci(order, launch, report),
+    run_helper(|order, launch, report| match launch.isolation {
+        Isolation::Process => process(order, launch, report),
+        Isolation::Oci => oci(order, launch, report),
     })
 }
 
-/// What both helpers have in common: an order comes, and what goes wrong is reported.
-pub(super) fn work(work: impl FnOnce(&Order, &Launch, &Arc<OwnedFd>) -> Result<(), String>) -> ExitCode {
-    // The supervisor holds some back, and what is started here must not.
-    sys::process::usual_signals();
-    // A supervisor that is gone cannot look after what we would make.
+/// Runs a helper: reads its request, and reports errors to the supervisor.
+pub(super) fn run_helper(
+    work: impl FnOnce(&HelperRequest, &ShimLaunch, &Arc<OwnedFd>) -> Result<(), String>,
+) -> ExitCode {
+    // The supervisor blocks some signals, and the program must not inherit that.
+    sys::process::reset_signals();
+    // Without its supervisor nothing would look after the new container.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let begun = || -> io::Result<(Order, Launch, Arc<OwnedFd>)> {
-        let order: Order = wire::from_input()?;
-        let report = Arc::new(sys::fd::inherited(order.report)?);
-        let launch = state::load(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
+    let begun = || -> io::Result<(HelperRequest, ShimLaunch, Arc<OwnedFd>)> {
+        let order: HelperRequest = protocol::from_input()?;
+        let report = Arc::new(sys::fd::take_inherited(order.report)?);
+        let launch =
+            files::read_json(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
         Ok((order, launch, report))
     };
     let (order, launch, report) = match begun() {
         Ok(begun) => begun,
         Err(error) => {
-            complain(format_args!("shim: an order that cannot be read: {error}"));
+            print_error(format_args!("shim: read the request: {error}"));
             return ExitCode::FAILURE;
         }
     };
     match work(&order, &launch, &report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(words) => {
-            let _ = wire::tell(&*report, &Report::Error(words));
+            let _ = protocol::report_to(&*report, &HelperReport::Error(words));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Becomes the program.
-pub(super) fn process(order: &Order, launch: &Launch, report: &OwnedFd) -> Result<(), String> {
-    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("the launch names no program")?;
-    let console = Console::taken(order).map_err(|error| error.to_string())?;
+pub(super) fn process(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(), String> {
+    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("launch.json has no program")?;
+    let console = ProcessStdio::take(order).map_err(|error| error.to_string())?;
     let dir = env::current_dir().map_err(|error| format!("find the container's directory: {error}"))?;
     let argv = order.command.as_ref().unwrap_or(argv);
     let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
     env::set_current_dir(cwd).map_err(|error| {
-        format!(
-            "chdir to cwd (\"{}\") set in config.json failed: {}",
-            cwd.display(),
-            vk_provider::go_text::io_error(&error)
-        )
+        format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), io_error(&error))
     })?;
     let program = executor::lookup(argv, path.unwrap_or(executor::PATH))?;
     adjust_oom(launch, report);
-    console.enter(None).map_err(|error| format!("set up input and output: {error}"))?;
+    console.enter(None).map_err(|error| format!("set up stdio: {error}"))?;
     if launch.no_new_privs {
-        set_no_new_privs(true).map_err(|error| format!("renounce new privileges: {error}"))?;
+        set_no_new_privs(true).map_err(|error| format!("set no_new_privs: {error}"))?;
     }
     let pid = std::process::id().cast_signed();
     if order.command.is_none() {
-        let written = Written::Starting { pid: Some(pid), ticks: plain::start_ticks_of(pid) };
+        let written = StateFile::Starting { pid: Some(pid), ticks: procfs::start_ticks(pid) };
         state::write(&dir, &written).map_err(|error| format!("write the state: {error}"))?;
     }
-    tell(report, &Report::Pid(pid));
-    // The program outlives a supervisor that was killed: its owner finds it by what is written, and ends it.
+    send_report(report, &HelperReport::Pid(pid));
+    // The program survives a killed supervisor: the provider finds it by the recorded state and kills it.
     let _ = set_parent_process_death_signal(None);
     let mut command = Command::new(&program);
     command
         .env_clear()
         .envs(env.iter().map(|(name, value)| (name, value)))
-        .env(plain::MARK, plain::name(&dir));
+        .env(procfs::CONTAINER_VARIABLE, container_id(&dir));
     executor::run(command, &program, argv)
 }
 
-fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), String> {
-    // The library's errors name what failed and not why; it tells that while it works.
-    let _ = tracing::subscriber::set_global_default(Details { report: report.clone() });
+fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &Arc<OwnedFd>) -> Result<(), String> {
+    // Errors of libcontainer say what failed but not why; its log messages do.
+    let _ = tracing::subscriber::set_global_default(ErrorReporter { report: report.clone() });
     let dir = env::current_dir().map_err(|error| format!("find the bundle: {error}"))?;
-    let id = plain::name(&dir);
+    let id = container_id(&dir);
     let spec = Spec::load(BUNDLE).map_err(|error| format!("read {BUNDLE}: {error}"))?;
     let uid = spec.process().as_ref().map_or(0, |process| process.user().uid());
-    let console = Console::taken(order).map_err(|error| error.to_string())?;
+    let console = ProcessStdio::take(order).map_err(|error| error.to_string())?;
     console.give_to(uid);
     adjust_oom(launch, report);
 
     let runtime = dir.join(RUNTIME);
-    // What a helper left that was killed.
+    // Left over from a killed helper.
     let _ = fs::remove_dir_all(&runtime);
-    fs::create_dir(&runtime).map_err(|error| format!("make {}: {error}", runtime.display()))?;
+    fs::create_dir(&runtime).map_err(|error| format!("create {}: {error}", runtime.display()))?;
     let init = |error: libcontainer::error::LibcontainerError| {
-        format!("error during container init: {}", chain(&error))
+        format!("error during container init: {}", error_chain(&error))
     };
     let builder = ContainerBuilder::new(id, SyscallType::Linux)
-        .with_executor(Payload { report: report.clone() })
+        .with_executor(ContainerExecutor { report: report.clone() })
         .with_root_path(&runtime)
         .map_err(init)?;
     let (builder, terminal) = match console {
-        Console::Pipes([stdin, stdout, stderr]) => {
+        ProcessStdio::Pipes([stdin, stdout, stderr]) => {
             (builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr), None)
         }
-        Console::Terminal(socket) => {
-            // A path of its own: the library connects to it. Bound by a short name, because the whole path may be too long.
+        ProcessStdio::Terminal(socket) => {
+            // libcontainer connects to this path. It is bound by a relative name, because the full path may be too
+            // long.
             let listener = UnixListener::bind("runtime/console.sock")
                 .map_err(|error| format!("listen for the terminal: {error}"))?;
             let path = runtime.join("console.sock");
@@ -152,55 +152,56 @@ fn oci(order: &Order, launch: &Launch, report: &Arc<OwnedFd>) -> Result<(), Stri
     };
     let mut container = builder.as_init(&dir).with_systemd(false).as_sibling(true).build().map_err(init)?;
     if let Some((listener, socket)) = terminal {
-        hand_on(&listener, &socket).map_err(|error| format!("take the terminal: {error}"))?;
+        forward_terminal(&listener, &socket).map_err(|error| format!("receive the terminal: {error}"))?;
     }
     let pid = container.pid().ok_or("the container has no process")?;
-    tell(report, &Report::Pid(pid.as_raw()));
+    send_report(report, &HelperReport::Pid(pid.as_raw()));
     container.start().map_err(init)
 }
 
-/// The terminal that the library made goes to the supervisor.
-fn hand_on(listener: &UnixListener, socket: &UnixStream) -> io::Result<()> {
+/// Passes the terminal that libcontainer created to the supervisor.
+fn forward_terminal(listener: &UnixListener, socket: &UnixStream) -> io::Result<()> {
     use std::os::fd::AsFd as _;
     let (from, _) = listener.accept()?;
-    let terminal = console::received(&from)?;
-    wire::send(socket, b"t", &[terminal.as_fd()])
+    let terminal = console::receive_terminal(&from)?;
+    protocol::send(socket, b"t", &[terminal.as_fd()])
 }
 
-/// How early the kernel kills what is started from here on. A refusal is no reason not to run: it is for the machine's administrator.
-pub(super) fn adjust_oom(launch: &Launch, report: &OwnedFd) {
+/// Sets the OOM score adjustment of what is started from here on. A failure is only reported: the container runs
+/// anyway.
+pub(super) fn adjust_oom(launch: &ShimLaunch, report: &OwnedFd) {
     let Some(score) = launch.oom_score_adj else { return };
     if let Err(error) = fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tell(report, &Report::Detail(format!("set oom_score_adj to {score}: {error}")));
+        send_report(report, &HelperReport::Detail(format!("set oom_score_adj to {score}: {error}")));
     }
 }
 
-pub(super) fn tell(report: &OwnedFd, message: &Report) {
-    // Nobody to tell: the supervisor is gone, and this process with it in a moment.
-    let _ = wire::tell(report, message);
+pub(super) fn send_report(report: &OwnedFd, message: &HelperReport) {
+    // If the supervisor is gone, this process is killed in a moment.
+    let _ = protocol::report_to(report, message);
 }
 
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
+/// The text of an error with its causes.
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
+        let lower_case_error = error.to_string();
+        if !text.contains(&lower_case_error) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&lower_case_error);
         }
         cause = error.source();
     }
     text
 }
 
-/// Reports what the library says is wrong, from whichever process it says so.
-struct Details {
+/// Reports errors that libcontainer logs, from any of its processes.
+struct ErrorReporter {
     report: Arc<OwnedFd>,
 }
 
-impl Subscriber for Details {
+impl Subscriber for ErrorReporter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() == Severity::ERROR
     }
@@ -216,7 +217,7 @@ impl Subscriber for Details {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
-        tell(&self.report, &Report::Detail(text.0));
+        send_report(&self.report, &HelperReport::Detail(text.0));
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -224,7 +225,7 @@ impl Subscriber for Details {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The fields of an event, the message first.
+/// The fields of a log event, the message first.
 #[derive(Default)]
 struct Text(String);
 
@@ -237,4 +238,9 @@ impl Visit for Text {
             let _ = write!(self.0, "{separator}{} {value:?}", field.name());
         }
     }
+}
+
+/// The id of a container, which is the name of its directory.
+fn container_id(dir: &Path) -> String {
+    dir.file_name().map_or_else(|| "container".to_owned(), |name| name.to_string_lossy().into_owned())
 }

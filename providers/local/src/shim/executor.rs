@@ -1,4 +1,4 @@
-//! The last step of a program's start: it is looked up, and takes the place of this process.
+//! The last step of a start: looks the program up and executes it.
 
 use std::{
     ffi::OsString,
@@ -21,41 +21,42 @@ use rustix::fs::{Mode, OFlags};
 use vk_provider::go_text::io_error;
 
 use super::{
-    verb::complain,
-    wire::{self, Report},
+    print_error,
+    protocol::{self, HelperReport},
 };
+use vk_provider::go_text::io_error;
 
-/// Where programs are looked for when nobody says where.
+/// PATH if none is set.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The longest `/etc/passwd` that is read.
-const LONGEST: u64 = 4 << 20;
-/// The exit code of a program that is there and could not be run.
-const NOT_RUN: i32 = 255;
+/// Maximum size of `/etc/passwd`.
+const MAX_PASSWD: u64 = 4 << 20;
+/// Exit code of a program that exists but could not be executed.
+const EXEC_FAILED: i32 = 255;
 
-/// Runs the container's program, and says why it cannot in the words that everybody knows from runc.
+/// Executes the container's program; reports errors with the texts of runc.
 #[derive(Clone, Debug)]
-pub(super) struct Payload {
+pub(super) struct ContainerExecutor {
     pub(super) report: Arc<OwnedFd>,
 }
 
-impl Executor for Payload {
+impl Executor for ContainerExecutor {
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
-        let (args, path) = wanted(spec);
+        let (args, path) = program_and_path(spec);
         lookup(&args, &path).map(drop).map_err(|words| {
-            let _ = wire::tell(&*self.report, &Report::Error(words.clone()));
+            let _ = protocol::report_to(&*self.report, &HelperReport::Error(words.clone()));
             ExecutorValidationError::ArgValidationError(words)
         })
     }
 
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        let (args, path) = wanted(spec);
+        let (args, path) = program_and_path(spec);
         let program = lookup(&args, &path).map_err(ExecutorError::Other)?;
-        // The environment is that of this process by now.
+        // libcontainer has set the environment of this process.
         run(Command::new(&program), &program, &args)
     }
 }
 
-fn wanted(spec: &Spec) -> (Vec<String>, String) {
+fn program_and_path(spec: &Spec) -> (Vec<String>, String) {
     let process = spec.process().as_ref();
     let args = process.and_then(|process| process.args().clone()).unwrap_or_default();
     let env = process.and_then(|process| process.env().clone()).unwrap_or_default();
@@ -63,14 +64,14 @@ fn wanted(spec: &Spec) -> (Vec<String>, String) {
     (args, path.unwrap_or_else(|| PATH.to_owned()))
 }
 
-/// Becomes the program. Where the kernel does not run it, the reason goes to the program's own error output, as with runc.
+/// Executes the program. If the kernel refuses, the reason goes to the program's stderr, as with runc.
 pub(super) fn run(mut command: Command, program: &Path, args: &[String]) -> ! {
     let error = command.arg0(&args[0]).args(&args[1..]).exec();
-    complain(format_args!("exec {}: {}", program.display(), io_error(&error)));
-    std::process::exit(NOT_RUN)
+    print_error(format_args!("exec {}: {}", program.display(), io_error(&error)));
+    std::process::exit(EXEC_FAILED)
 }
 
-/// The file of a program, or why there is none: as `exec.LookPath` of Go says it, which is what users of containers know.
+/// Looks a program up. Errors have the text of Go's `exec.LookPath`, which users know from other runtimes.
 pub(super) fn lookup(args: &[String], path: &str) -> Result<PathBuf, String> {
     let Some(name) = args.first().filter(|name| !name.is_empty()) else {
         return Err("exec: \"\": executable file not found in $PATH".to_owned());
@@ -98,7 +99,7 @@ fn executable(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The environment with `HOME`, which programs expect: the user's as the container's own `/etc/passwd` says.
+/// Adds `HOME` from the container's `/etc/passwd`, unless it is set.
 pub(super) fn with_home(mut env: Vec<(OsString, OsString)>, uid: u32) -> Vec<(OsString, OsString)> {
     if !env.iter().any(|(name, value)| name == "HOME" && !value.is_empty()) {
         let passwd = read(Path::new("/etc/passwd")).unwrap_or_default();
@@ -107,13 +108,13 @@ pub(super) fn with_home(mut env: Vec<(OsString, OsString)>, uid: u32) -> Vec<(Os
     env
 }
 
-/// A file that the container's own processes may have put there: nothing that makes us wait, and not without end.
+/// Reads a file that the container's processes may have replaced: never blocks, and limits the size.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let mut content = Vec::new();
     if file.metadata()?.is_file() {
-        file.take(LONGEST).read_to_end(&mut content)?;
+        file.take(MAX_PASSWD).read_to_end(&mut content)?;
     }
     Ok(content)
 }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_as_runc_says_it() {
+    fn lookup_errors_have_the_texts_of_runc() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(
             lookup(&args("/absent"), PATH).unwrap_err(),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn home_is_the_users_of_the_container() {
+    fn home_comes_from_the_containers_passwd() {
         let passwd = b"root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/srv/web:/bin/sh\nnone:x:7:7:::\n";
         assert_eq!(home(passwd, 0), "/root");
         assert_eq!(home(passwd, 1000), "/srv/web");

@@ -1,4 +1,4 @@
-//! A container's log file, in the format of the Container Runtime Interface.
+//! The log file of a container, in the CRI log format.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,24 +9,24 @@ use std::{
 
 use jiff::Timestamp;
 
-/// A line that is longer is written in parts, as other runtimes do.
-const LONGEST: usize = 16 * 1024;
-/// What is kept of the buffer between two bursts.
-const KEPT: usize = 64 * 1024;
+/// Longer lines are split, as other runtimes do.
+const MAX_LINE: usize = 16 * 1024;
+/// Capacity of the buffer that is kept between writes.
+const MAX_BUFFER: usize = 64 * 1024;
 
 /// The log of one container.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct CriLog {
     path: PathBuf,
     file: File,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     out: Vec<u8>,
     /// Whether the file ends in the middle of a line, because the disk was full.
-    torn: bool,
+    incomplete: bool,
 }
 
-/// Whose line it is.
+/// The stream that a line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
@@ -42,7 +42,7 @@ impl Stream {
     }
 }
 
-impl Log {
+impl CriLog {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -50,21 +50,21 @@ impl Log {
             stdout: Vec::new(),
             stderr: Vec::new(),
             out: Vec::new(),
-            torn: false,
+            incomplete: false,
         })
     }
 
-    /// Goes on in the file that has the name now.
+    /// Opens the file again by name.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
-        self.torn = false;
+        self.incomplete = false;
         Ok(())
     }
 
-    /// Writes what a container wrote, and keeps a line that has no end yet. What cannot be written is lost: a full disk must not stop
-    /// the container.
+    /// Writes the output of a container; an incomplete line is buffered. Output that cannot be written is lost: a full
+    /// disk must not stop the container.
     pub(super) fn write(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) -> io::Result<()> {
-        let head = head(now, stream);
+        let prefix = prefix(now, stream);
         let rest = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
@@ -74,14 +74,14 @@ impl Log {
                 Some(text) => (text, true),
                 None => (piece, false),
             };
-            while rest.len() + text.len() > LONGEST {
-                let (fits, more) = text.split_at(LONGEST - rest.len());
-                entry(&mut self.out, &head, 'P', rest, fits);
+            while rest.len() + text.len() > MAX_LINE {
+                let (fits, more) = text.split_at(MAX_LINE - rest.len());
+                entry(&mut self.out, &prefix, 'P', rest, fits);
                 rest.clear();
                 text = more;
             }
             if ends {
-                entry(&mut self.out, &head, 'F', rest, text);
+                entry(&mut self.out, &prefix, 'F', rest, text);
                 rest.clear();
             } else {
                 rest.extend_from_slice(text);
@@ -90,11 +90,11 @@ impl Log {
         self.flush()
     }
 
-    /// Writes the lines that never ended.
+    /// Writes the incomplete lines.
     pub(super) fn finish(&mut self, now: Timestamp) -> io::Result<()> {
         for (stream, rest) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
             if !rest.is_empty() {
-                entry(&mut self.out, &head(now, stream), 'P', rest, b"");
+                entry(&mut self.out, &prefix(now, stream), 'P', rest, b"");
                 rest.clear();
             }
         }
@@ -104,9 +104,9 @@ impl Log {
     fn flush(&mut self) -> io::Result<()> {
         let mut rest = self.out.as_slice();
         let mut result = Ok(());
-        if self.torn && !rest.is_empty() {
+        if self.incomplete && !rest.is_empty() {
             match self.file.write_all(b"\n") {
-                Ok(()) => self.torn = false,
+                Ok(()) => self.incomplete = false,
                 Err(error) => {
                     result = Err(error);
                     rest = &[];
@@ -117,7 +117,7 @@ impl Log {
             match self.file.write(rest) {
                 Ok(written) => {
                     rest = &rest[written..];
-                    self.torn = !rest.is_empty();
+                    self.incomplete = !rest.is_empty();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -127,7 +127,7 @@ impl Log {
             }
         }
         self.out.clear();
-        self.out.shrink_to(KEPT);
+        self.out.shrink_to(MAX_BUFFER);
         result
     }
 }
@@ -137,13 +137,13 @@ fn open(path: &Path) -> io::Result<File> {
     open.map_err(|error| io::Error::new(error.kind(), format!("open log {}: {error}", path.display())))
 }
 
-/// What is before the tag: the time with nine digits, and the stream.
-fn head(now: Timestamp, stream: Stream) -> String {
+/// The prefix of a line: time with nine digits, and stream.
+fn prefix(now: Timestamp, stream: Stream) -> String {
     format!("{now:.9} {} ", stream.name())
 }
 
-fn entry(out: &mut Vec<u8>, head: &str, tag: char, first: &[u8], second: &[u8]) {
-    out.extend_from_slice(head.as_bytes());
+fn entry(out: &mut Vec<u8>, prefix: &str, tag: char, first: &[u8], second: &[u8]) {
+    out.extend_from_slice(prefix.as_bytes());
     let mut tag_bytes = [0; 4];
     out.extend_from_slice(tag.encode_utf8(&mut tag_bytes).as_bytes());
     out.push(b' ');
@@ -160,15 +160,15 @@ mod tests {
         "2016-10-06T00:17:09.669794202Z".parse().unwrap()
     }
 
-    fn written(write: impl FnOnce(&mut Log)) -> String {
+    fn written(write: impl FnOnce(&mut CriLog)) -> String {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = Log::open(&dir.path().join("0.log")).unwrap();
+        let mut log = CriLog::open(&dir.path().join("0.log")).unwrap();
         write(&mut log);
         std::fs::read_to_string(dir.path().join("0.log")).unwrap()
     }
 
     #[test]
-    fn a_line_is_written_with_its_time_and_stream_however_it_comes() {
+    fn lines_are_written_with_time_and_stream_in_any_chunking() {
         let text = written(|log| {
             log.write(Stream::Stdout, b"one\ntw", moment()).unwrap();
             log.write(Stream::Stderr, b"bad\n\n", moment()).unwrap();
@@ -182,21 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn a_time_always_has_nine_digits() {
+    fn the_time_always_has_nine_digits() {
         let whole: Timestamp = "2016-10-06T00:17:09Z".parse().unwrap();
         let text = written(|log| log.write(Stream::Stdout, b"x\n", whole).unwrap());
         assert_eq!(text, "2016-10-06T00:17:09.000000000Z stdout F x\n");
     }
 
     #[test]
-    fn a_long_line_is_written_in_parts_of_sixteen_kibibytes() {
+    fn a_long_line_is_split_into_parts_of_16_kib() {
         for (length, expected) in [
-            (LONGEST, vec![('F', LONGEST)]),
-            (LONGEST + 1, vec![('P', LONGEST), ('F', 1)]),
-            (2 * LONGEST, vec![('P', LONGEST), ('F', LONGEST)]),
-            (2 * LONGEST + 7, vec![('P', LONGEST), ('P', LONGEST), ('F', 7)]),
+            (MAX_LINE, vec![('F', MAX_LINE)]),
+            (MAX_LINE + 1, vec![('P', MAX_LINE), ('F', 1)]),
+            (2 * MAX_LINE, vec![('P', MAX_LINE), ('F', MAX_LINE)]),
+            (2 * MAX_LINE + 7, vec![('P', MAX_LINE), ('P', MAX_LINE), ('F', 7)]),
         ] {
-            for step in [1000, 5 * LONGEST] {
+            for step in [1000, 5 * MAX_LINE] {
                 let mut line = vec![b'x'; length];
                 line.push(b'\n');
                 let text = written(|log| {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_partial() {
+    fn an_incomplete_line_is_tagged_as_partial() {
         let text = written(|log| {
             log.write(Stream::Stdout, b"no end", moment()).unwrap();
             log.finish(moment()).unwrap();
@@ -225,8 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_costs_lines_and_no_more() {
-        let mut log = Log::open(Path::new("/dev/full")).unwrap();
+    fn a_full_disk_only_loses_lines() {
+        let mut log = CriLog::open(Path::new("/dev/full")).unwrap();
         assert!(log.write(Stream::Stdout, b"lost\n", moment()).is_err());
         let dir = tempfile::tempdir().unwrap();
         log.path = dir.path().join("0.log");

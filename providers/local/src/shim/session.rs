@@ -1,5 +1,5 @@
-//! The streams of a command or an attachment. The supervisor hands out the descriptors themselves: bytes do not pass through it, so that
-//! they flow as fast as the kernel moves them and wait where nobody reads.
+//! The streams of an exec or attach session. The supervisor passes the file descriptors, so that no data goes through
+//! it and backpressure works.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -20,33 +20,40 @@ use vk_provider::{
     ability::{BoxRead, BoxWrite, Exit, Session, TermSize},
 };
 
-use super::wire::{self, Given, Reply, Request, Streams};
+use super::protocol::{self, PassedFds, ShimReply, ShimRequest, Streams};
 use crate::sys;
 
-/// What the supervisor keeps open beside the client.
+/// How the end of stdin reaches the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// Nothing: the end of input shows by itself.
-    Nothing,
-    /// The container's input: its end must be said.
-    Input,
+pub(super) enum StdinClose {
+    /// The client holds the only write end: the program sees when it is closed.
+    ByDrop,
+    /// The supervisor keeps the container's stdin open: the end must be sent as a message.
+    ByMessage,
 }
 
-/// The first line of an answer, what came with it, and what came behind it. `None` at the end of the connection.
-pub(super) async fn begun(socket: &UnixStream) -> io::Result<(Option<Reply>, Vec<OwnedFd>, Vec<u8>)> {
+/// The first line of an answer, the descriptors received with it, and the bytes after it. `None` at the end of the
+/// connection.
+pub(super) async fn read_reply(
+    socket: &UnixStream,
+) -> io::Result<(Option<ShimReply>, Vec<OwnedFd>, Vec<u8>)> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
     let reply = next(socket, &mut text, &mut fds).await?;
     Ok((reply, fds, text))
 }
 
 /// The next line.
-async fn next(socket: &UnixStream, text: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Reply>> {
+async fn next(
+    socket: &UnixStream,
+    text: &mut Vec<u8>,
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Option<ShimReply>> {
     loop {
-        if let Some(reply) = wire::take_line(text) {
+        if let Some(reply) = protocol::take_line(text) {
             return reply.map(Some);
         }
         socket.readable().await?;
-        match socket.try_io(Interest::READABLE, || wire::receive(socket, text, fds)) {
+        match socket.try_io(Interest::READABLE, || protocol::receive(socket, text, fds)) {
             Ok(0) => return Ok(None),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -56,43 +63,43 @@ async fn next(socket: &UnixStream, text: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -
     }
 }
 
-/// A session of what was given.
+/// Opens a session from the received descriptors.
 pub(super) fn open(
     socket: UnixStream,
-    given: Given,
+    given: PassedFds,
     fds: Vec<OwnedFd>,
     rest: Vec<u8>,
     streams: Streams,
-    kept: Kept,
+    stdin_close: StdinClose,
 ) -> io::Result<Session> {
     let mut fds = fds.into_iter();
     let mut take = |is: bool| -> io::Result<Option<Arc<AsyncFd<OwnedFd>>>> {
         if !is {
             return Ok(None);
         }
-        let fd = fds.next().ok_or_else(|| io::Error::other("a session without its descriptors"))?;
+        let fd = fds.next().ok_or_else(|| io::Error::other("the session lacks a descriptor"))?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Some(Arc::new(sys::fd::watched(fd)?)))
+        Ok(Some(Arc::new(sys::fd::register(fd)?)))
     };
     let (stdin, stdout, stderr) = (take(given.stdin)?, take(given.stdout)?, take(given.stderr)?);
     let terminal = take(given.terminal)?;
     let socket = Arc::new(socket);
     let of_terminal = |wanted: bool| terminal.clone().filter(|_| wanted);
     let stdin = stdin.or_else(|| of_terminal(streams.stdin)).map(|end| -> BoxWrite {
-        let told = (kept == Kept::Input).then(|| socket.clone());
-        Box::new(Input { end: Some(end), told })
+        let notify = (stdin_close == StdinClose::ByMessage).then(|| socket.clone());
+        Box::new(FdWriter { end: Some(end), notify })
     });
     let stdout =
-        stdout.or_else(|| of_terminal(streams.stdout)).map(|end| -> BoxRead { Box::new(Copied(end)) });
-    let stderr = stderr.map(|end| -> BoxRead { Box::new(Copied(end)) });
+        stdout.or_else(|| of_terminal(streams.stdout)).map(|end| -> BoxRead { Box::new(FdReader(end)) });
+    let stderr = stderr.map(|end| -> BoxRead { Box::new(FdReader(end)) });
     let (resize, sizes) = mpsc::channel(4);
     let resize = terminal.is_some().then_some(resize);
-    let exit = Box::pin(ended(socket, rest, terminal, sizes));
+    let exit = Box::pin(wait_for_exit(socket, rest, terminal, sizes));
     Ok(Session { stdin, stdout, stderr, resize, exit })
 }
 
-/// Passes sizes on until the end is told.
-async fn ended(
+/// Applies terminal sizes until the session ends.
+async fn wait_for_exit(
     socket: Arc<UnixStream>,
     mut text: Vec<u8>,
     terminal: Option<Arc<AsyncFd<OwnedFd>>>,
@@ -102,7 +109,7 @@ async fn ended(
     let resizing = async {
         while let (Some(terminal), Some(size)) = (&terminal, sizes.recv().await) {
             let size = Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
-            // A terminal that is gone has no size.
+            // The terminal may be gone.
             let _ = tcsetwinsize(terminal.get_ref(), size);
         }
         std::future::pending::<()>().await;
@@ -112,15 +119,15 @@ async fn ended(
         () = resizing => Ok(None),
     };
     match reply {
-        Ok(Some(Reply::Ended(code))) => Ok(Exit { code }),
-        Ok(Some(Reply::Failed(words))) => Err(Error::unavailable(words)),
-        Ok(_) => Err(Error::unavailable("the container's supervisor has ended")),
-        Err(error) => Err(Error::unavailable("hear from the container's supervisor").caused_by(error)),
+        Ok(Some(ShimReply::Ended(code))) => Ok(Exit { code }),
+        Ok(Some(ShimReply::Failed(words))) => Err(Error::unavailable(words)),
+        Ok(_) => Err(Error::unavailable("the container's shim has exited")),
+        Err(error) => Err(Error::unavailable("read from the container's shim").caused_by(error)),
     }
 }
 
-/// Output to its end; what is beyond the limit is read and dropped, so that the command goes on.
-pub(super) async fn captured(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
+/// Reads output to its end; beyond the limit it is dropped, so that the command does not block.
+pub(super) async fn capture(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut output) = output else { return kept };
     let mut bytes = vec![0; 16 * 1024];
@@ -131,15 +138,15 @@ pub(super) async fn captured(output: Option<BoxRead>, limit: usize) -> Vec<u8> {
     kept
 }
 
-/// A pipe or a terminal to read from.
-struct Copied(Arc<AsyncFd<OwnedFd>>);
+/// A pipe or terminal to read from.
+struct FdReader(Arc<AsyncFd<OwnedFd>>);
 
-impl AsyncRead for Copied {
+impl AsyncRead for FdReader {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.0.poll_read_ready(cx))?;
             let read = ready.try_io(|end| {
-                let mut end = Descriptor(end.get_ref());
+                let mut end = UnbufferedFd(end.get_ref());
                 end.read(buf.initialize_unfilled())
             });
             match read {
@@ -147,8 +154,10 @@ impl AsyncRead for Copied {
                     buf.advance(length);
                     return Poll::Ready(Ok(()));
                 }
-                // A terminal that nobody has open any more has come to its end.
-                Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => return Poll::Ready(Ok(())),
+                // A terminal that no process has open returns EIO.
+                Ok(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                    return Poll::Ready(Ok(()));
+                }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
                 Err(_) => {}
@@ -157,35 +166,35 @@ impl AsyncRead for Copied {
     }
 }
 
-/// A pipe or a terminal to write to; closed when it is shut down.
-struct Input {
+/// A pipe or terminal to write to; closed on shutdown.
+struct FdWriter {
     end: Option<Arc<AsyncFd<OwnedFd>>>,
-    told: Option<Arc<UnixStream>>,
+    notify: Option<Arc<UnixStream>>,
 }
 
-impl Input {
+impl FdWriter {
     fn close(&mut self) {
         if self.end.take().is_some()
-            && let Some(socket) = self.told.take()
+            && let Some(socket) = self.notify.take()
         {
-            // A line fits into a socket on which nothing was said before.
-            let _ = socket.try_write(&wire::line(&Request::InputEnded));
+            // A line fits into the socket buffer, because nothing was sent before.
+            let _ = socket.try_write(&protocol::line(&ShimRequest::InputEnded));
         }
     }
 }
 
-impl Drop for Input {
+impl Drop for FdWriter {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl AsyncWrite for Input {
+impl AsyncWrite for FdWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Some(end) = &self.end else { return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) };
         loop {
             let mut ready = ready!(end.poll_write_ready(cx))?;
-            match ready.try_io(|end| Descriptor(end.get_ref()).write(bytes)) {
+            match ready.try_io(|end| UnbufferedFd(end.get_ref()).write(bytes)) {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(written) => return Poll::Ready(written),
                 Err(_) => {}
@@ -203,16 +212,16 @@ impl AsyncWrite for Input {
     }
 }
 
-/// Reads and writes as the kernel does.
-struct Descriptor<'a>(&'a OwnedFd);
+/// Unbuffered reads and writes.
+struct UnbufferedFd<'a>(&'a OwnedFd);
 
-impl io::Read for Descriptor<'_> {
+impl io::Read for UnbufferedFd<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(self.0, bytes)?)
     }
 }
 
-impl io::Write for Descriptor<'_> {
+impl io::Write for UnbufferedFd<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::io::write(self.0, bytes)?)
     }

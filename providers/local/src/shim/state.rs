@@ -1,8 +1,8 @@
-//! What a supervisor leaves on disk: where its container stands, and a lock that tells whether the supervisor lives.
+//! The files of a supervisor: the state of its container, and a lock that it holds while it lives.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
+    fs::{File, OpenOptions},
+    io,
     os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
 };
@@ -12,20 +12,21 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use super::{Exit, State};
+use super::{ContainerExit, State};
+use crate::files::{read_json, write_json};
 
 const STATE: &str = "state.json";
 const LOCK: &str = "shim.lock";
 
-/// What `state.json` says.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase")]
-pub(super) enum Written {
-    /// A supervisor is at it.
+pub(super) enum StateFile {
+    /// A supervisor is starting it.
     Starting {
-        /// The process that is about to become the program, from the moment on that it outlives its supervisor.
+        /// The process that is about to become the program, recorded once it can outlive the supervisor.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +35,7 @@ pub(super) enum Written {
     /// It runs.
     Running {
         pid: i32,
-        /// When the kernel started the process: tells it from a later one with the same number.
+        /// Start time of the process, which distinguishes it from a later one with the same PID.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ticks: Option<u64>,
         started: Timestamp,
@@ -42,84 +43,85 @@ pub(super) enum Written {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         log_error: Option<String>,
     },
-    /// It ended.
-    Exited(Exit),
+    /// It exited.
+    Exited(ContainerExit),
 }
 
-/// Where the container of a directory stands.
+/// The state of the container in a directory.
 pub(super) fn read(dir: &Path) -> io::Result<State> {
-    let mut written = load::<Written>(&dir.join(STATE))?;
-    if !matches!(written, Some(Written::Exited(_))) {
-        if held(&dir.join(LOCK))? {
+    let mut written = read_json::<StateFile>(&dir.join(STATE))?;
+    if !matches!(written, Some(StateFile::Exited(_))) {
+        if is_supervised(dir)? {
             return Ok(match written {
-                Some(Written::Running { pid, started, .. }) => State::Running { pid, started },
-                Some(Written::Exited(exit)) => State::Exited(exit),
-                Some(Written::Starting { .. }) | None => State::Created,
+                Some(StateFile::Running { pid, started, .. }) => State::Running { pid, started },
+                Some(StateFile::Exited(exit)) => State::Exited(exit),
+                Some(StateFile::Starting { .. }) | None => State::Created,
             });
         }
-        // The supervisor may have written its last word between our two looks.
-        written = load(&dir.join(STATE))?;
+        // The supervisor may have recorded the exit between the two reads.
+        written = read_json(&dir.join(STATE))?;
     }
     Ok(match written {
         None => State::Created,
-        Some(Written::Starting { pid, .. }) => State::Lost { pid, started: None },
-        Some(Written::Running { pid, started, .. }) => State::Lost { pid: Some(pid), started: Some(started) },
-        Some(Written::Exited(exit)) => State::Exited(exit),
+        Some(StateFile::Starting { pid, .. }) => State::Lost { pid, started: None },
+        Some(StateFile::Running { pid, started, .. }) => {
+            State::Lost { pid: Some(pid), started: Some(started) }
+        }
+        Some(StateFile::Exited(exit)) => State::Exited(exit),
     })
 }
 
-/// When the kernel started the container's first process, in its ticks.
+/// Start time of the container's first process, in clock ticks.
 pub(super) fn ticks(dir: &Path) -> io::Result<Option<u64>> {
-    Ok(match load(&dir.join(STATE))? {
-        Some(Written::Starting { ticks, .. } | Written::Running { ticks, .. }) => ticks,
-        Some(Written::Exited(_)) | None => None,
+    Ok(match read_json(&dir.join(STATE))? {
+        Some(StateFile::Starting { ticks, .. } | StateFile::Running { ticks, .. }) => ticks,
+        Some(StateFile::Exited(_)) | None => None,
     })
 }
 
-/// Writes where the container of a directory stands.
-pub(super) fn write(dir: &Path, written: &Written) -> io::Result<()> {
-    save(&dir.join(STATE), written)
+/// Writes the state of the container in a directory.
+pub(super) fn write(dir: &Path, written: &StateFile) -> io::Result<()> {
+    write_json(&dir.join(STATE), written)
 }
 
-/// What a supervisor before us wrote.
-pub(super) fn before(dir: &Path) -> io::Result<Option<Written>> {
-    load(&dir.join(STATE))
+/// The state that was written last.
+pub(super) fn last_written(dir: &Path) -> io::Result<Option<StateFile>> {
+    read_json(&dir.join(STATE))
 }
 
-/// Whether a supervisor works on this directory.
-#[cfg(test)]
-pub(super) fn supervised(dir: &Path) -> io::Result<bool> {
-    held(&dir.join(LOCK))
+/// Whether a supervisor is active in a directory. The query does not take its lock.
+pub(super) fn is_supervised(dir: &Path) -> io::Result<bool> {
+    is_locked(&dir.join(LOCK))
 }
 
-/// The lock of a living supervisor; `None` where another has it.
+/// Takes the lock of the supervisor; `None` if another one has it.
 pub(super) fn lock(dir: &Path) -> io::Result<Option<File>> {
-    take(&dir.join(LOCK))
+    try_lock(&dir.join(LOCK))
 }
 
-/// Takes a lock that ends with this process; `None` where another has it.
-pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
+/// Takes a lock that is released when this process exits; `None` if it is taken.
+pub(super) fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole())) {
+    match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&whole_file_lock())) {
         Ok(_) => Ok(Some(file)),
         Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether somebody has a lock. Asking takes nothing: nobody who tries to take it is disturbed.
-pub(super) fn held(path: &Path) -> io::Result<bool> {
+/// Whether a lock is taken. The query does not take it, even for a moment.
+pub(super) fn is_locked(path: &Path) -> io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    let mut lock = whole();
+    let mut lock = whole_file_lock();
     fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok(lock.l_type != kind(libc::F_UNLCK))
 }
 
-fn whole() -> libc::flock {
+fn whole_file_lock() -> libc::flock {
     libc::flock {
         l_type: kind(libc::F_WRLCK),
         l_whence: kind(libc::SEEK_SET),
@@ -129,33 +131,15 @@ fn whole() -> libc::flock {
     }
 }
 
-/// The kernel's constants have another type than the fields they are for.
+/// The constants have another type than the struct's fields.
 fn kind(constant: libc::c_int) -> libc::c_short {
     libc::c_short::try_from(constant).unwrap_or_default()
 }
 
-/// Reads a file of ours; `None` where there is none.
-pub(super) fn load<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    match fs::read(path) {
-        Ok(text) => {
-            let read = serde_json::from_slice(&text);
-            read.map(Some).map_err(|error| io::Error::other(format!("read {}: {error}", path.display())))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Writes a file of ours so that a reader sees the old content or the new.
-pub(super) fn save<T: Serialize>(path: &Path, content: &T) -> io::Result<()> {
-    let new = path.with_extension(format!("new.{}", std::process::id()));
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-    file.write_all(&serde_json::to_vec(content)?)?;
-    fs::rename(&new, path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn moment() -> Timestamp {
@@ -163,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_no_supervisor_touched_is_created() {
+    fn a_directory_without_state_is_created() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Created);
     }
@@ -171,8 +155,8 @@ mod tests {
     #[test]
     fn a_running_container_without_a_supervisor_is_lost() {
         let dir = tempfile::tempdir().unwrap();
-        let running = Written::Running { pid: 7, ticks: Some(70), started: moment(), log_error: None };
-        let lock = lock(dir.path()).unwrap().expect("nobody else has it");
+        let running = StateFile::Running { pid: 7, ticks: Some(70), started: moment(), log_error: None };
+        let lock = lock(dir.path()).unwrap().expect("the lock is free");
         write(dir.path(), &running).unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Running { pid: 7, started: moment() });
         drop(lock);
@@ -181,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_before_its_supervisor_says_that_it_runs() {
+    fn a_starting_program_is_known_before_the_supervisor_reports_it_as_running() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = lock(dir.path()).unwrap().expect("nobody else has it");
-        write(dir.path(), &Written::Starting { pid: Some(7), ticks: Some(70) }).unwrap();
+        let lock = lock(dir.path()).unwrap().expect("the lock is free");
+        write(dir.path(), &StateFile::Starting { pid: Some(7), ticks: Some(70) }).unwrap();
         assert_eq!(read(dir.path()).unwrap(), State::Created);
         drop(lock);
         assert_eq!(read(dir.path()).unwrap(), State::Lost { pid: Some(7), started: None });
@@ -192,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_supervisors_wrote_is_read() {
+    fn state_files_of_earlier_versions_are_read() {
         let dir = tempfile::tempdir().unwrap();
         for (text, lost) in [
             (r#"{"phase":"starting"}"#, State::Lost { pid: None, started: None }),
@@ -208,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_given_to_one_only_and_asking_for_it_takes_nothing() {
+    fn a_lock_has_one_holder_and_querying_it_does_not_take_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!supervised(dir.path()).unwrap());
+        assert!(!is_supervised(dir.path()).unwrap());
         let first = lock(dir.path()).unwrap();
-        assert!(first.is_some() && supervised(dir.path()).unwrap());
+        assert!(first.is_some() && is_supervised(dir.path()).unwrap());
         assert!(lock(dir.path()).unwrap().is_none());
         drop(first);
-        assert!(!supervised(dir.path()).unwrap());
+        assert!(!is_supervised(dir.path()).unwrap());
         assert!(lock(dir.path()).unwrap().is_some());
     }
 }

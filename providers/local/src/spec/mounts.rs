@@ -1,4 +1,4 @@
-//! What a container sees of the machine's files.
+//! The mounts of a container.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use vk_pod_engine::backend::{Mount, Propagation, Share};
 use vk_provider::{Error, Result};
 
-use super::Order;
-use crate::cgroup::MOUNTED;
+use super::SpecInput;
+use crate::cgroup::MOUNT_POINT;
 
-/// The old hierarchies in which the runtime makes a cgroup for a container.
-const OLD: [&str; 12] = [
+/// The cgroup v1 hierarchies in which the runtime creates a cgroup for a container.
+const V1_HIERARCHIES: [&str; 12] = [
     "blkio",
     "cpu",
     "cpuacct",
@@ -25,8 +25,8 @@ const OLD: [&str; 12] = [
     "pids",
 ];
 
-pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
-    let privileged = order.container.security.privileged;
+pub(super) fn mounts(input: &SpecInput<'_>) -> Result<Vec<Value>> {
+    let privileged = input.container.security.privileged;
     let protected: &[&str] = if privileged { &[] } else { &["ro"] };
     let system = |path: &str, kind: &str, source: &str, options: &[&str], more: &[&str]| {
         let options: Vec<&str> = options.iter().chain(more).copied().collect();
@@ -41,39 +41,41 @@ pub(super) fn mounts(order: &Order<'_>) -> Result<Vec<Value>> {
         system("/dev/mqueue", "mqueue", "mqueue", &closed, &[]),
         system("/sys", "sysfs", "sysfs", &closed, protected),
     ];
-    mounts.extend(cgroups(order));
-    mounts.extend(own(order));
-    // A mount above another comes first, whatever the order in the pod is.
-    let mut asked: Vec<&Mount> = order.container.mounts.iter().collect();
-    asked.sort_by_key(|mount| depth(&mount.container_path));
-    for mount in asked {
+    mounts.extend(cgroups(input));
+    mounts.extend(pod_files(input));
+    // Parent directories come first, regardless of the order in the pod.
+    let mut requested: Vec<&Mount> = input.container.mounts.iter().collect();
+    requested.sort_by_key(|mount| depth(&mount.container_path));
+    for mount in requested {
         let destination = clean(&mount.container_path)?;
-        let source = source(order, mount)?;
+        let source = source(input, mount)?;
         mounts.retain(|other| other["destination"] != json!(destination));
         mounts.push(bind(&destination, &source, &options(mount)));
     }
     Ok(mounts)
 }
 
-/// Its own cgroups. The runtime would mount the old hierarchies too, but looks for the container's process by a number that another process
-/// has where processes are shared; and it leaves them writable, so that a container that is root could lift its own limits.
-fn cgroups(order: &Order<'_>) -> Vec<Value> {
-    let protection = if order.container.security.privileged { "rw" } else { "ro" };
+/// The container's cgroups. The runtime could mount the v1 hierarchies too, but it looks up the container's process by
+/// a PID that is wrong with a shared PID namespace, and it mounts them writable, so that a root container could lift
+/// its own limits.
+fn cgroups(input: &SpecInput<'_>) -> Vec<Value> {
+    let protection = if input.container.security.privileged { "rw" } else { "ro" };
     let closed = ["nosuid", "noexec", "nodev"];
-    if order.machine.unified {
+    if input.host.unified {
         let options: Vec<&str> = closed.into_iter().chain(["relatime", protection]).collect();
         let mount =
-            json!({ "destination": MOUNTED, "type": "cgroup", "source": "cgroup", "options": options });
+            json!({ "destination": MOUNT_POINT, "type": "cgroup", "source": "cgroup", "options": options });
         return vec![mount];
     }
     let options: Vec<&str> = closed.into_iter().chain(["mode=755", "size=64k"]).collect();
     let mut mounts =
-        vec![json!({ "destination": MOUNTED, "type": "tmpfs", "source": "tmpfs", "options": options })];
-    // A hierarchy without controllers, as systemd has one, is not the runtime's.
-    let made = order.machine.hierarchies.iter().filter(|name| name.split(',').any(|one| OLD.contains(&one)));
+        vec![json!({ "destination": MOUNT_POINT, "type": "tmpfs", "source": "tmpfs", "options": options })];
+    // A hierarchy without controllers, such as systemd's, is not used by the runtime.
+    let made =
+        input.host.hierarchies.iter().filter(|name| name.split(',').any(|one| V1_HIERARCHIES.contains(&one)));
     mounts.extend(made.map(|name| {
-        let here = Path::new(MOUNTED).join(name);
-        let source = here.join(order.cgroup.trim_start_matches('/'));
+        let here = Path::new(MOUNT_POINT).join(name);
+        let source = here.join(input.cgroup.trim_start_matches('/'));
         bind(
             &here.to_string_lossy(),
             &source,
@@ -83,13 +85,13 @@ fn cgroups(order: &Order<'_>) -> Vec<Value> {
     mounts
 }
 
-/// What the pod gives to all its containers, unless one brings its own.
-fn own(order: &Order<'_>) -> Vec<Value> {
-    let places = order.places;
-    let machines = order.container.security.namespaces.ipc == Share::Node;
-    let shm = if machines { Some(Path::new("/dev/shm")) } else { places.shm.as_deref() };
-    let read_only = order.container.security.read_only_root;
-    let files = [("/etc/hostname", &places.hostname), ("/etc/resolv.conf", &places.resolv_conf)];
+/// The files that a pod provides to its containers, unless a mount replaces them.
+fn pod_files(input: &SpecInput<'_>) -> Vec<Value> {
+    let paths = input.paths;
+    let host_ipc = input.container.security.namespaces.ipc == Share::Node;
+    let shm = if host_ipc { Some(Path::new("/dev/shm")) } else { paths.shm.as_deref() };
+    let read_only = input.container.security.read_only_root;
+    let files = [("/etc/hostname", &paths.hostname), ("/etc/resolv.conf", &paths.resolv_conf)];
     let files = files.into_iter().filter_map(|(path, place)| Some((path, place.as_deref()?)));
     let mut mounts: Vec<Value> = files
         .map(|(path, place)| bind(path, place, &["rbind", "rprivate", if read_only { "ro" } else { "rw" }]))
@@ -102,18 +104,21 @@ fn bind(destination: &str, source: &Path, options: &[&str]) -> Value {
     json!({ "destination": destination, "type": "bind", "source": source, "options": options })
 }
 
-fn source(order: &Order<'_>, mount: &Mount) -> Result<std::path::PathBuf> {
+fn source(input: &SpecInput<'_>, mount: &Mount) -> Result<std::path::PathBuf> {
     if mount.image.is_some() {
-        let place = order.images.get(&mount.container_path);
+        let place = input.images.get(&mount.container_path);
         return place.cloned().ok_or_else(|| {
-            Error::internal(format!("make OCI spec: the image for {:?} is not mounted", mount.container_path))
+            Error::internal(format!(
+                "build the OCI spec: the image for {:?} is not mounted",
+                mount.container_path
+            ))
         });
     }
     if mount.host_path.starts_with('/') {
         return Ok(mount.host_path.clone().into());
     }
     Err(Error::invalid(format!(
-        "mount {:?}: the path on the machine, {:?}, is not absolute",
+        "mount {:?}: host path {:?} is not absolute",
         mount.container_path, mount.host_path
     )))
 }
@@ -125,7 +130,7 @@ fn options(mount: &Mount) -> Vec<&'static str> {
         Propagation::Bidirectional => "rshared",
     };
     let mut options = vec!["rbind", propagation];
-    // What an image holds is its own, and the same for all.
+    // Image volumes are always read-only, because containers share them.
     if mount.read_only || mount.image.is_some() {
         options.push("ro");
         if mount.recursive_read_only {
@@ -141,7 +146,8 @@ fn depth(path: &str) -> usize {
     path.split('/').filter(|part| !part.is_empty() && *part != ".").count()
 }
 
-/// The path without dots. One that leads out of the container is refused; the runtime would keep it in, but elsewhere than asked.
+/// The normalized path. Paths with `..` are rejected: the runtime would confine them to the container, but to another
+/// place.
 fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -153,9 +159,7 @@ fn clean(path: &str) -> Result<String> {
         parts.push(part);
     }
     if parts.is_empty() {
-        return Err(Error::invalid(format!(
-            "mount {path:?}: nothing can be mounted over the container's root"
-        )));
+        return Err(Error::invalid(format!("mount {path:?}: cannot mount over the container's root")));
     }
     Ok(format!("/{}", parts.join("/")))
 }

@@ -1,31 +1,31 @@
-//! The first process of a container.
+//! The process of a container.
 
 use oci_spec::image;
 use serde_json::{Value, json};
 use vk_pod_engine::backend::{ContainerConfig, Share};
 use vk_provider::{Error, Result};
 
-use super::{Order, rights};
+use super::{SpecInput, privileges};
 
-/// Where programs are looked for, unless the image or the pod says otherwise.
+/// The default PATH.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-pub(super) fn process(order: &Order<'_>) -> Result<Value> {
-    let ContainerConfig { security, .. } = order.container;
-    let identity = order.identity;
+pub(super) fn process(input: &SpecInput<'_>) -> Result<Value> {
+    let ContainerConfig { security, .. } = input.container;
+    let identity = input.identity;
     let mut process = json!({
-        "terminal": order.container.tty,
+        "terminal": input.container.tty,
         "user": { "uid": identity.uid, "gid": identity.gid, "additionalGids": identity.groups },
-        "args": arguments(order.container, order.image)?,
-        "env": environment(order.container, order.image, hostname(order)),
-        "cwd": working_directory(order.container, order.image),
-        "capabilities": rights::capabilities(order),
+        "args": arguments(input.container, input.image)?,
+        "env": environment(input.container, input.image, hostname(input)),
+        "cwd": working_directory(input.container, input.image),
+        "capabilities": privileges::capabilities(input),
     });
-    // Set to false it would still be set, as the runtime sees it.
+    // The runtime treats the value false as true.
     if security.no_new_privileges {
         process["noNewPrivileges"] = json!(true);
     }
-    if order.machine.apparmor
+    if input.host.apparmor
         && !security.privileged
         && let Some(profile) = security.apparmor.as_deref().and_then(|name| name.strip_prefix("localhost/"))
     {
@@ -34,7 +34,7 @@ pub(super) fn process(order: &Order<'_>) -> Result<Value> {
     Ok(process)
 }
 
-/// The program and its arguments. A command of the pod's own is alone, or with its arguments: the image's are another program's.
+/// Program and arguments. If the pod sets a command, the image's arguments are not used.
 pub fn arguments(container: &ContainerConfig, image: Option<&image::Config>) -> Result<Vec<String>> {
     let entrypoint = || image.and_then(|image| image.entrypoint().clone()).unwrap_or_default();
     let cmd = || image.and_then(|image| image.cmd().clone()).unwrap_or_default();
@@ -47,7 +47,8 @@ pub fn arguments(container: &ContainerConfig, image: Option<&image::Config>) -> 
     if whole.is_empty() { Err(Error::invalid("no command specified")) } else { Ok(whole) }
 }
 
-/// The environment: defaults, then the image's, then the pod's. What comes later replaces what has its name, in its place.
+/// The environment: defaults, then the image's, then the pod's. A later entry replaces an earlier one with the same
+/// name, in its place.
 pub fn environment(
     container: &ContainerConfig,
     image: Option<&image::Config>,
@@ -75,7 +76,7 @@ pub fn environment(
     all
 }
 
-/// Where the program starts.
+/// The working directory.
 pub fn working_directory(container: &ContainerConfig, image: Option<&image::Config>) -> String {
     let own = Some(container.working_dir.clone()).filter(|path| !path.is_empty());
     let images = || image.and_then(|image| image.working_dir().clone()).filter(|path| !path.is_empty());
@@ -83,16 +84,16 @@ pub fn working_directory(container: &ContainerConfig, image: Option<&image::Conf
     if path.starts_with('/') { path } else { format!("/{path}") }
 }
 
-/// The signal that asks the container to end.
+/// The stop signal.
 pub fn stop_signal(container: &ContainerConfig, image: Option<&image::Config>) -> Option<String> {
     let images = || image.and_then(|image| image.stop_signal().clone());
     container.stop_signal.clone().or_else(images).filter(|signal| !signal.is_empty())
 }
 
-fn hostname<'a>(order: &'a Order<'_>) -> &'a str {
-    let own = &order.sandbox.hostname;
-    if order.container.security.namespaces.network == Share::Node || own.is_empty() {
-        order.host
+fn hostname<'a>(input: &'a SpecInput<'_>) -> &'a str {
+    let own = &input.sandbox.hostname;
+    if input.container.security.namespaces.network == Share::Node || own.is_empty() {
+        input.node_hostname
     } else {
         own
     }

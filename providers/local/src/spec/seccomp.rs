@@ -1,4 +1,4 @@
-//! Which system calls a container may make.
+//! Seccomp profiles.
 
 mod table;
 
@@ -9,19 +9,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use vk_provider::{Error, Result};
 
-/// The longest profile that is read.
-const LONGEST: u64 = 4 << 20;
-/// "Operation not permitted", and "function not implemented".
+/// Maximum size of a profile.
+const MAX_PROFILE: u64 = 4 << 20;
+/// "Operation not permitted" and "function not implemented".
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// Namespaces in the flags of `clone`: a container makes none without the right to.
+/// Namespace flags of `clone`, which a container without CAP_SYS_ADMIN must not use.
 const NEW_NAMESPACES: u64 = 0x7E02_0000;
-/// `AF_VSOCK`: what talks to the machine's hypervisor.
+/// `AF_VSOCK`, the connection to the host's hypervisor.
 const VSOCK: u64 = 40;
 
-/// The default profile: what is allowed is named, all else is refused. Some calls go with a capability: who has it, by the pod's own
-/// wish, may make them.
-pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
+/// The default profile: an allowlist. Some calls are allowed with the corresponding capability.
+pub fn default_profile(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     let allow = |names: &[&str]| json!({ "names": names, "action": "SCMP_ACT_ALLOW" });
     let mut rules = vec![allow(table::ALLOWED)];
     for (capability, names) in table::BY_CAPABILITY {
@@ -29,7 +28,7 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
             rules.push(allow(names));
         }
     }
-    for persona in table::PERSONAS {
+    for persona in table::PERSONALITIES {
         rules.push(with(&["personality"], &json!([{ "index": 0, "value": persona, "op": "SCMP_CMP_EQ" }])));
     }
     rules.push(with(&["socket"], &json!([{ "index": 0, "value": VSOCK, "op": "SCMP_CMP_NE" }])));
@@ -37,7 +36,7 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
         let plain =
             json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]);
         rules.push(with(&["clone"], &plain));
-        // Its flags are in memory, where no filter can look: libraries fall back to the older call.
+        // The flags of clone3 are in memory, which a filter cannot read: with ENOSYS, libraries fall back to clone.
         rules.push(json!({ "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS }));
     }
     let profile = json!({
@@ -49,10 +48,10 @@ pub fn default(capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     parse(profile, "the default seccomp profile")
 }
 
-/// A profile from a file, in the notation of the OCI, or of docker, which has conditions beside.
-pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
+/// Reads a profile from a file, in OCI format or in docker's, which adds conditions.
+pub fn read_profile(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp> {
     use std::io::Read;
-    // As containerd says it, which a kubelet shows.
+    // The text of containerd, which the kubelet shows.
     let shown = path.display();
     let unread = |error: std::io::Error| {
         Error::invalid(format!(
@@ -64,17 +63,18 @@ pub fn read(path: &Path, capabilities: &BTreeSet<String>) -> Result<LinuxSeccomp
     };
     let mut text = String::new();
     std::fs::File::open(path)
-        .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
+        .and_then(|file| file.take(MAX_PROFILE).read_to_string(&mut text))
         .map_err(unread)?;
     let unlike = |error: serde_json::Error| {
         Error::invalid(format!("decoding seccomp profile {shown} failed: {error}")).caused_by(error)
     };
-    let written: Written = serde_json::from_str(&text).map_err(unlike)?;
+    let written: ProfileFile = serde_json::from_str(&text).map_err(unlike)?;
     let mut value = serde_json::to_value(&written.rest).map_err(unlike)?;
     if value.get("architectures").is_none() {
         value["architectures"] = json!(architectures());
     }
-    let rules = written.syscalls.into_iter().filter(|rule| rule.applies(capabilities)).map(Rule::plain);
+    let rules =
+        written.syscalls.into_iter().filter(|rule| rule.applies(capabilities)).map(ProfileRule::plain);
     value["syscalls"] = rules.collect();
     if let Some(entries) = value.as_object_mut() {
         entries.remove("archMap");
@@ -101,35 +101,35 @@ fn architectures() -> Vec<&'static str> {
     }
 }
 
-/// A profile as it is written.
+/// A profile as written in the file.
 #[derive(Deserialize)]
-struct Written {
+struct ProfileFile {
     #[serde(default)]
-    syscalls: Vec<Rule>,
+    syscalls: Vec<ProfileRule>,
     #[serde(flatten)]
     rest: serde_json::Map<String, Value>,
 }
 
 /// A rule with docker's conditions.
 #[derive(Deserialize)]
-struct Rule {
+struct ProfileRule {
     #[serde(default)]
-    includes: Condition,
+    includes: RuleCondition,
     #[serde(default)]
-    excludes: Condition,
+    excludes: RuleCondition,
     #[serde(flatten)]
     rest: serde_json::Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
-struct Condition {
+struct RuleCondition {
     #[serde(default)]
     caps: Vec<String>,
     #[serde(default)]
     arches: Vec<String>,
 }
 
-impl Rule {
+impl ProfileRule {
     fn applies(&self, capabilities: &BTreeSet<String>) -> bool {
         let has = |name: &String| capabilities.contains(name.strip_prefix("CAP_").unwrap_or(name));
         let here = |arch: &String| arch == go_arch();
@@ -143,7 +143,7 @@ impl Rule {
         for name in ["comment", "minKernel"] {
             self.rest.remove(name);
         }
-        // The oldest notation has one name.
+        // The oldest format has a single name.
         if let Some(name) = self.rest.remove("name") {
             self.rest.entry("names").or_insert_with(|| json!([name]));
         }
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile_refuses_what_it_does_not_name() {
-        let profile = default(&BTreeSet::new()).unwrap();
+    fn the_default_profile_rejects_calls_that_are_not_listed() {
+        let profile = default_profile(&BTreeSet::new()).unwrap();
         assert_eq!(profile.default_action(), LinuxSeccompAction::ScmpActErrno);
         for name in ["read", "execve", "clone", "openat2", "futex", "socket"] {
             assert!(allowed(&profile, name), "{name}");
@@ -192,15 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn some_calls_go_with_a_capability() {
-        let admin = default(&BTreeSet::from(["SYS_ADMIN".to_owned()])).unwrap();
+    fn some_calls_are_allowed_with_a_capability() {
+        let admin = default_profile(&BTreeSet::from(["SYS_ADMIN".to_owned()])).unwrap();
         assert!(allowed(&admin, "mount") && allowed(&admin, "clone3"));
-        let boot = default(&BTreeSet::from(["SYS_BOOT".to_owned()])).unwrap();
+        let boot = default_profile(&BTreeSet::from(["SYS_BOOT".to_owned()])).unwrap();
         assert!(allowed(&boot, "reboot") && !allowed(&boot, "mount"));
     }
 
     #[test]
-    fn a_file_in_dockers_notation_is_read_with_its_conditions() {
+    fn a_profile_in_dockers_format_is_read_with_its_conditions() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = r#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [{"architecture": "SCMP_ARCH_X86_64"}], "syscalls": [
             {"names": ["read"], "action": "SCMP_ACT_ALLOW", "args": null, "comment": "", "includes": {}, "excludes": {}},
@@ -208,20 +208,20 @@ mod tests {
             {"names": ["chroot"], "action": "SCMP_ACT_ALLOW", "excludes": {"caps": ["CAP_SYS_ADMIN"]}},
             {"name": "write", "action": "SCMP_ACT_ALLOW"}]}"#;
         file.write_all(text.as_bytes()).unwrap();
-        let plain = read(file.path(), &BTreeSet::new()).unwrap();
+        let plain = read_profile(file.path(), &BTreeSet::new()).unwrap();
         assert!(allowed(&plain, "read") && allowed(&plain, "write") && allowed(&plain, "chroot"));
         assert!(!allowed(&plain, "mount"));
-        let admin = read(file.path(), &BTreeSet::from(["SYS_ADMIN".to_owned()])).unwrap();
+        let admin = read_profile(file.path(), &BTreeSet::from(["SYS_ADMIN".to_owned()])).unwrap();
         assert!(allowed(&admin, "mount") && !allowed(&admin, "chroot"));
     }
 
     #[test]
-    fn a_profile_that_is_not_there_or_no_profile_is_refused_by_its_path() {
-        let error = read(Path::new("/nowhere/x.json"), &BTreeSet::new()).unwrap_err();
+    fn a_missing_or_malformed_profile_is_reported_with_its_path() {
+        let error = read_profile(Path::new("/nowhere/x.json"), &BTreeSet::new()).unwrap_err();
         assert!(error.message().ends_with("open /nowhere/x.json: no such file or directory"), "{error}");
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"{\"syscalls\": 3}").unwrap();
-        let error = read(file.path(), &BTreeSet::new()).unwrap_err();
+        let error = read_profile(file.path(), &BTreeSet::new()).unwrap_err();
         assert!(error.message().starts_with("decoding seccomp profile /"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The essentials of what containerd makes of the same orders.
+//! Tests of the essentials of containerd's specs.
 
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use proptest::prelude::*;
@@ -34,9 +34,9 @@ fn sandbox() -> SandboxConfig {
     serde_json::from_value(config).unwrap()
 }
 
-fn machine() -> Machine {
+fn host() -> HostFeatures {
     let capabilities = ["CHOWN", "NET_RAW", "MKNOD", "SYS_ADMIN", "NET_ADMIN", "KILL"];
-    Machine {
+    HostFeatures {
         hierarchies: vec!["memory".into()],
         cgroup_namespace: true,
         pids: true,
@@ -50,12 +50,12 @@ fn machine() -> Machine {
             uid: 0,
             gid: 0,
         }],
-        ..Machine::default()
+        ..HostFeatures::default()
     }
 }
 
-fn places() -> Places {
-    Places {
+fn paths() -> PodPaths {
+    PodPaths {
         rootfs: "/c/rootfs".into(),
         network: Some("/s/net".into()),
         ipc: Some("/s/ipc".into()),
@@ -74,27 +74,27 @@ fn image() -> image::Config {
     serde_json::from_value(config).unwrap()
 }
 
-fn made(container: &ContainerConfig, machine: &Machine, places: &Places) -> Result<Spec> {
+fn build_spec(container: &ContainerConfig, host: &HostFeatures, paths: &PodPaths) -> Result<Spec> {
     let image = image();
-    let order = Order {
+    let input = SpecInput {
         container,
         sandbox: &sandbox(),
         image: Some(&image),
-        identity: &Identity { uid: 7, gid: 8, groups: vec![8, 9] },
-        places,
+        identity: &ProcessIdentity { uid: 7, gid: 8, groups: vec![8, 9] },
+        paths,
         images: &BTreeMap::from([("/data".to_owned(), PathBuf::from("/images/0"))]),
         devices: &[],
         seccomp: None,
-        machine,
+        host,
         cgroup: "/vk/poduid-1/id",
         pids_limit: Some(100),
-        host: "machine",
+        node_hostname: "machine",
     };
-    spec(&order)
+    build(&input)
 }
 
 fn value(container: &ContainerConfig) -> Value {
-    serde_json::to_value(made(container, &machine(), &places()).unwrap()).unwrap()
+    serde_json::to_value(build_spec(container, &host(), &paths()).unwrap()).unwrap()
 }
 
 fn names(value: &Value) -> Vec<String> {
@@ -118,7 +118,7 @@ fn at(container_path: &str, host_path: &str) -> Mount {
 }
 
 #[test]
-fn a_plain_container_is_what_containerd_makes_of_it() {
+fn a_simple_container_gets_the_spec_of_containerd() {
     let value = value(&container());
     let process = &value["process"];
     assert_eq!(process["args"], json!(["/entry", "serve"]));
@@ -161,7 +161,7 @@ fn a_plain_container_is_what_containerd_makes_of_it() {
 }
 
 #[test]
-fn a_privileged_container_has_all_that_we_have() {
+fn a_privileged_container_gets_all_capabilities_and_devices() {
     let mut container = container();
     container.security.privileged = true;
     let value = value(&container);
@@ -174,7 +174,7 @@ fn a_privileged_container_has_all_that_we_have() {
 }
 
 #[test]
-fn capabilities_are_added_and_dropped_as_containerd_does_it() {
+fn capabilities_are_added_and_dropped_as_in_containerd() {
     let set = |add: &[&str], drop: &[&str]| {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let mut container = container();
@@ -187,51 +187,51 @@ fn capabilities_are_added_and_dropped_as_containerd_does_it() {
     assert_eq!(
         set(&["SYS_TIME", "NONSENSE"], &["ALL"]),
         Vec::<String>::new(),
-        "nobody gives what he has not"
+        "capabilities that this process lacks are not granted"
     );
 }
 
 #[test]
-fn on_unified_cgroups_nobody_makes_device_nodes_and_no_old_hierarchy_is_named() {
-    let machine = Machine { unified: true, hierarchies: vec![], ..machine() };
-    let spec = made(&container(), &machine, &places()).unwrap();
+fn with_cgroup_v2_there_is_no_mknod_and_no_v1_hierarchy() {
+    let host = HostFeatures { unified: true, hierarchies: vec![], ..host() };
+    let spec = build_spec(&container(), &host, &paths()).unwrap();
     let value = serde_json::to_value(spec).unwrap();
     assert!(!names(&value["process"]["capabilities"]["bounding"]).contains(&"CAP_MKNOD".to_owned()));
     assert_eq!(value["linux"]["readonlyPaths"], json!(["/proc/sys"]));
 }
 
 #[test]
-fn on_unified_cgroups_the_right_to_make_device_nodes_is_refused_by_name_and_not_in_all() {
-    let unified = Machine { unified: true, hierarchies: vec![], ..machine() };
-    let asking = |add: &[&str], drop: &[&str]| {
+fn with_cgroup_v2_mknod_is_rejected_by_name_and_left_out_of_all() {
+    let unified = HostFeatures { unified: true, hierarchies: vec![], ..host() };
+    let requesting = |add: &[&str], drop: &[&str]| {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let mut container = container();
         container.security.capabilities = Capabilities { add: all(add), drop: all(drop) };
         container
     };
     for name in ["MKNOD", "mknod", "CAP_MKNOD"] {
-        let error = made(&asking(&[name], &[]), &unified, &places()).unwrap_err();
+        let error = build_spec(&requesting(&[name], &[]), &unified, &paths()).unwrap_err();
         assert!(error.message().contains("capability MKNOD of container \"main\""), "{error}");
         assert!(error.message().contains("cgroup version 2"), "{error}");
-        assert!(!granted(&asking(&[name], &["ALL"]), &unified).contains("MKNOD"));
+        assert!(!granted_capabilities(&requesting(&[name], &["ALL"]), &unified).contains("MKNOD"));
     }
-    let all = asking(&["ALL"], &[]);
-    made(&all, &unified, &places()).unwrap();
-    let rights = granted(&all, &unified);
-    assert!(rights.contains("SYS_ADMIN") && !rights.contains("MKNOD"), "{rights:?}");
-    made(&asking(&["MKNOD"], &["MKNOD"]), &unified, &places()).unwrap();
-    let mut privileged = asking(&["MKNOD"], &[]);
+    let all = requesting(&["ALL"], &[]);
+    build_spec(&all, &unified, &paths()).unwrap();
+    let privileges = granted_capabilities(&all, &unified);
+    assert!(privileges.contains("SYS_ADMIN") && !privileges.contains("MKNOD"), "{privileges:?}");
+    build_spec(&requesting(&["MKNOD"], &["MKNOD"]), &unified, &paths()).unwrap();
+    let mut privileged = requesting(&["MKNOD"], &[]);
     privileged.security.privileged = true;
-    made(&privileged, &unified, &places()).unwrap();
-    assert!(granted(&privileged, &unified).contains("MKNOD"));
+    build_spec(&privileged, &unified, &paths()).unwrap();
+    assert!(granted_capabilities(&privileged, &unified).contains("MKNOD"));
     assert!(
-        granted(&asking(&["MKNOD"], &["ALL"]), &machine()).contains("MKNOD"),
-        "rules hold it on version 1"
+        granted_capabilities(&requesting(&["MKNOD"], &["ALL"]), &host()).contains("MKNOD"),
+        "device rules restrict it with cgroup v1"
     );
 }
 
 #[test]
-fn a_command_of_the_pods_own_takes_no_arguments_of_the_image() {
+fn a_command_of_the_pod_drops_the_images_arguments() {
     let mut container = container();
     let image = image();
     let args = |container: &ContainerConfig| arguments(container, Some(&image)).unwrap();
@@ -247,7 +247,7 @@ fn a_command_of_the_pods_own_takes_no_arguments_of_the_image() {
 }
 
 #[test]
-fn a_pod_with_the_machines_namespaces_joins_none() {
+fn a_pod_with_the_hosts_namespaces_joins_none() {
     let mut container = container();
     container.security.namespaces =
         Namespaces { network: Share::Node, pid: Share::Node, ipc: Share::Node, user: None };
@@ -259,19 +259,19 @@ fn a_pod_with_the_machines_namespaces_joins_none() {
 }
 
 #[test]
-fn processes_are_shared_by_the_namespace_of_another() {
+fn a_shared_pid_namespace_is_joined() {
     let mut container = container();
     container.security.namespaces.pid = Share::Pod;
-    let joined = Places { pid: Some("/proc/5/ns/pid".into()), ..places() };
-    let spec = made(&container, &machine(), &joined).unwrap();
+    let joined = PodPaths { pid: Some("/proc/5/ns/pid".into()), ..paths() };
+    let spec = build_spec(&container, &host(), &joined).unwrap();
     let namespaces = spec.linux().as_ref().unwrap().namespaces().clone().unwrap();
     let pid = namespaces.iter().find(|one| one.typ() == LinuxNamespaceType::Pid).unwrap();
     assert_eq!(pid.path().as_deref(), Some(Path::new("/proc/5/ns/pid")));
-    assert!(made(&container, &machine(), &places()).is_err(), "with nobody to share with");
+    assert!(build_spec(&container, &host(), &paths()).is_err(), "there is no namespace to share");
 }
 
 #[test]
-fn mounts_replace_the_pods_own_and_come_from_above_to_below() {
+fn mounts_replace_the_pods_files_and_parents_come_first() {
     let mut container = container();
     let mut deep = at("/var/lib/web/", "/v/deep");
     deep.read_only = true;
@@ -296,9 +296,9 @@ fn mounts_replace_the_pods_own_and_come_from_above_to_below() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_its_name() {
+fn invalid_containers_are_rejected_with_the_reason() {
     let message = |container: &ContainerConfig| {
-        made(container, &machine(), &places()).unwrap_err().message().to_owned()
+        build_spec(container, &host(), &paths()).unwrap_err().message().to_owned()
     };
     let mut escaping = container();
     escaping.mounts = vec![at("/a/../../b", "/x")];
@@ -316,7 +316,7 @@ fn what_cannot_be_is_refused_by_its_name() {
 }
 
 #[test]
-fn limits_that_the_machine_cannot_hold_are_left_out() {
+fn limits_that_the_host_does_not_support_are_left_out() {
     let mut container = container();
     container.resources.hugepages.insert("2MB".into(), 0);
     container.resources.unified.insert("memory.oom.group".into(), "1".into());
@@ -328,10 +328,10 @@ fn limits_that_the_machine_cannot_hold_are_left_out() {
 
 proptest! {
     #[test]
-    fn no_path_of_a_mount_leads_out_and_the_same_order_gives_the_same_spec(path in "[./a-c]{0,12}", host in "/[a-z/.]{0,8}") {
+    fn mounts_never_leave_the_container_and_specs_are_deterministic(path in "[./a-c]{0,12}", host_path in "/[a-z/.]{0,8}") {
         let mut container = container();
-        container.mounts = vec![at(&path, &host)];
-        let first = made(&container, &machine(), &places());
+        container.mounts = vec![at(&path, &host_path)];
+        let first = build_spec(&container, &host(), &paths());
         if let Ok(spec) = &first {
             for mount in spec.mounts().as_ref().unwrap() {
                 let path = mount.destination();
@@ -339,6 +339,6 @@ proptest! {
                 prop_assert!(path.components().all(|part| part != std::path::Component::ParentDir));
             }
         }
-        prop_assert_eq!(first.ok(), made(&container, &machine(), &places()).ok());
+        prop_assert_eq!(first.ok(), build_spec(&container, &host(), &paths()).ok());
     }
 }

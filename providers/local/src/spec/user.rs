@@ -1,4 +1,4 @@
-//! Who runs in a container, by the users and groups of its image.
+//! The user and groups of a container's process, looked up in its image.
 
 use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
 
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 use vk_pod_engine::backend::{Security, SupplementalGroupsPolicy};
 use vk_provider::{Error, Result};
 
-/// The longest `/etc/passwd` that is read.
-const LONGEST: u64 = 4 << 20;
+/// Maximum size of `/etc/passwd`.
+const MAX_FILE: u64 = 4 << 20;
 
-/// Who runs in a container.
+/// The user and groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// More groups, the first one among them.
+    /// Supplementary groups, including the primary one.
     pub groups: Vec<u32>,
 }
 
-// === impl Identity ===
+// === impl ProcessIdentity ===
 
-impl Identity {
-    /// Looks a user up in a root file system. Links in it lead nowhere else.
+impl ProcessIdentity {
+    /// Looks up the user in a root filesystem. Links cannot leave it.
     pub fn find(rootfs: &Path, security: &Security, image: &str) -> Result<Self> {
         let text = |path: &str| read(rootfs, path).map_err(|error| unreadable(rootfs, path, error));
-        Self::among(&text("etc/passwd")?, &text("etc/group")?, security, image)
+        Self::from_files(&text("etc/passwd")?, &text("etc/group")?, security, image)
     }
 
-    /// The same by the contents of `/etc/passwd` and `/etc/group`.
-    pub fn among(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
-        let (user, own_group) = asked(security, image)?;
+    /// Looks up the user in the contents of `/etc/passwd` and `/etc/group`.
+    pub fn from_files(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
+        let (user, own_group) = requested(security, image)?;
         let entries = passwd.lines().filter_map(User::parse);
         let number = user.parse::<u32>().ok();
-        // A number is itself, whoever has such a name.
+        // A number is a UID, even if a user has that name.
         let known = entries.clone().find(|entry| number.map_or(entry.name == user, |uid| entry.uid == uid));
         let uid = match (number, &known) {
             (Some(uid), _) => uid,
@@ -75,8 +75,8 @@ impl Identity {
     }
 }
 
-/// User and group as they are asked for: the pod's number, then a name, then what the image says.
-fn asked(security: &Security, image: &str) -> Result<(String, Option<String>)> {
+/// The requested user and group: the pod's number, else the pod's name, else the image's user.
+fn requested(security: &Security, image: &str) -> Result<(String, Option<String>)> {
     let group = security.group.map(|group| id("group", group).map(|group| group.to_string())).transpose()?;
     let user = match (security.user, &security.username) {
         (Some(user), _) => id("user", user)?.to_string(),
@@ -112,7 +112,7 @@ fn read(rootfs: &Path, path: &str) -> rustix::io::Result<String> {
     }
     let mut content = Vec::new();
     File::from(file)
-        .take(LONGEST)
+        .take(MAX_FILE)
         .read_to_end(&mut content)
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
     Ok(String::from_utf8_lossy(&content).into_owned())
@@ -130,7 +130,7 @@ struct User<'a> {
 }
 
 impl<'a> User<'a> {
-    /// A line of `/etc/passwd`; `None` for one that cannot be read, as everybody does it.
+    /// Parses a line of `/etc/passwd`; malformed lines are ignored, as usual.
     fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.trim().split(':');
         let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
@@ -167,16 +167,17 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken\nweb:x:1000:1001::/home/web:/bin/sh\n1234:x:7:8::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:1001:\nstaff:x:50:web,other\nwheel:x:10:root\n";
 
-    fn find(security: &Security, image: &str) -> Result<Identity, String> {
-        Identity::among(PASSWD, GROUP, security, image).map_err(|error| error.message().to_owned())
+    fn find(security: &Security, image: &str) -> Result<ProcessIdentity, String> {
+        ProcessIdentity::from_files(PASSWD, GROUP, security, image)
+            .map_err(|error| error.message().to_owned())
     }
 
-    fn identity(uid: u32, gid: u32, groups: &[u32]) -> Identity {
-        Identity { uid, gid, groups: groups.to_vec() }
+    fn identity(uid: u32, gid: u32, groups: &[u32]) -> ProcessIdentity {
+        ProcessIdentity { uid, gid, groups: groups.to_vec() }
     }
 
     #[test]
-    fn an_image_names_its_user_by_name_or_number_and_its_group_beside() {
+    fn an_images_user_is_a_name_or_number_with_an_optional_group() {
         let none = Security::default();
         assert_eq!(find(&none, "").unwrap(), identity(0, 0, &[0, 10]));
         assert_eq!(find(&none, "web").unwrap(), identity(1000, 1001, &[1001, 50]));
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_says_it_before_the_image() {
+    fn the_pod_overrides_the_image() {
         let security = Security { user: Some(1000), group: Some(3000), ..Security::default() };
         assert_eq!(find(&security, "root").unwrap(), identity(1000, 3000, &[3000, 50]));
         let security = Security { username: Some("web".into()), ..Security::default() };
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_the_image_count_unless_the_pod_is_strict() {
+    fn the_images_groups_are_merged_unless_the_policy_is_strict() {
         let mut security =
             Security { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..Security::default() };
         assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 50, 2000]));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_or_group_that_is_not_there_is_refused_by_its_name() {
+    fn an_unknown_user_or_group_is_rejected_with_its_name() {
         let none = Security::default();
         let unknown = "unable to find user nobody: no matching entries in passwd file";
         assert_eq!(find(&none, "nobody"), Err(unknown.into()));
@@ -218,24 +219,24 @@ mod tests {
     }
 
     #[test]
-    fn links_in_the_image_do_not_lead_to_the_machines_users() {
+    fn links_in_the_image_do_not_lead_to_the_hosts_users() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("etc")).unwrap();
-        // In the image the target is missing, on the machine it is there.
+        // The target is missing in the image but exists on the host.
         std::os::unix::fs::symlink("/etc/group", folder.path().join("etc/passwd")).unwrap();
         std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group"))
             .unwrap();
-        let found = Identity::find(folder.path(), &Security::default(), "").unwrap();
-        assert_eq!(found, Identity { uid: 0, gid: 0, groups: vec![0] });
-        let error = Identity::find(folder.path(), &Security::default(), "root").unwrap_err();
+        let found = ProcessIdentity::find(folder.path(), &Security::default(), "").unwrap();
+        assert_eq!(found, ProcessIdentity { uid: 0, gid: 0, groups: vec![0] });
+        let error = ProcessIdentity::find(folder.path(), &Security::default(), "root").unwrap_err();
         assert!(error.message().starts_with("unable to find user root"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn whatever_the_files_hold_there_is_an_answer(passwd in ".{0,200}", group in ".{0,200}", user in "[a-z0-9:]{0,8}") {
+        fn malformed_files_never_cause_a_panic(passwd in ".{0,200}", group in ".{0,200}", user in "[a-z0-9:]{0,8}") {
             let security = Security { supplemental_groups: vec![1, 2], ..Security::default() };
-            if let Ok(found) = Identity::among(&passwd, &group, &security, &user) {
+            if let Ok(found) = ProcessIdentity::from_files(&passwd, &group, &security, &user) {
                 prop_assert_eq!(found.groups.first(), Some(&found.gid));
             }
         }

@@ -1,4 +1,4 @@
-//! Processes.
+//! Processes and signals that need `unsafe`.
 
 use std::io;
 
@@ -8,11 +8,11 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 
-/// Goes on in two processes: the child does `child`, and ends where that returns; the parent learns its number.
+/// Forks: the child runs `child` and exits when that returns; the parent gets its PID.
 ///
-/// Only in a process with one thread; the helpers of the shim have no other.
-pub fn fork_to(child: impl FnOnce()) -> nix::Result<i32> {
-    // SAFETY: this process has one thread, so that no lock can be held by a thread that the child does not have.
+/// Only in a single-threaded process, as the helpers of the shim are.
+pub fn fork_child(child: impl FnOnce()) -> nix::Result<i32> {
+    // SAFETY: this process has one thread, so no lock can be held by a thread that the child does not have.
     match unsafe { fork() }? {
         ForkResult::Child => {
             child();
@@ -22,33 +22,52 @@ pub fn fork_to(child: impl FnOnce()) -> nix::Result<i32> {
     }
 }
 
-/// Sends a signal by its number, also one of those that have no name. Only to one process.
+/// Sends a signal by number, including real-time signals, to a single process.
 pub fn signal(process: i32, number: i32) -> io::Result<()> {
     if process <= 0 || number <= 0 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // SAFETY: takes two numbers and touches no memory of ours; the kernel refuses a number that is no signal.
+    // SAFETY: takes two numbers and touches no memory; the kernel rejects invalid signals.
     match unsafe { libc::kill(process, number) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Leaves the session keyring that this process was started with, for a new one without keys: what is started here shall not find those of
-/// whoever started us. A kernel without keys, or a filter that forbids them, has none to find.
-pub fn leave_keyring() {
+/// Joins a new, empty session keyring, so that children do not see the keys of the parent process. Failures are
+/// ignored: without keyrings there are no keys.
+pub fn join_new_session_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: without a name, which is what the null pointer says, the kernel reads no memory of ours.
+    // SAFETY: with a null pointer as name, the kernel reads no memory.
     let _ =
         unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
 }
 
-/// Makes signals do to this process, and to what it becomes, what they do to any program: none is blocked and none is ignored, whatever
-/// whoever started us had set.
-pub fn usual_signals() {
+/// Resets signal handling to the defaults, for this process and the program it executes: nothing is blocked or ignored.
+pub fn reset_signals() {
     for signal in Signal::iterator().filter(|signal| !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP)) {
-        // SAFETY: no handler is installed, only the default put back, and nothing here relies on another one.
+        // SAFETY: only restores the default; nothing relies on another handler.
         let _ = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
     }
     let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Limits malloc to one arena per processor plus one. Containers are created on short-lived threads, each of which
+/// would otherwise leave an arena behind. Must be called before threads are started. Does nothing with other C
+/// libraries than glibc.
+pub fn limit_malloc_arenas() {
+    #[cfg(target_env = "gnu")]
+    {
+        let heaps = 1 + std::thread::available_parallelism().map_or(1, usize::from);
+        let heaps = libc::c_int::try_from(heaps).unwrap_or(libc::c_int::MAX);
+        // SAFETY: this sets a number in the allocator, under its own lock.
+        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, heaps) };
+    }
+}
+
+/// Moves this thread into new namespaces.
+pub fn unshare(namespaces: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
+    let namespaces = namespaces - rustix::thread::UnshareFlags::FILES;
+    // SAFETY: the table of file descriptors stays shared.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }

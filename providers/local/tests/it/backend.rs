@@ -1,9 +1,9 @@
-//! Pods of real containers, by the backend alone.
+//! Tests of the backend with real containers.
 
 mod conformance;
-mod ending;
-mod life;
+mod lifecycle;
 mod limits;
-mod place;
-mod plain;
+mod process;
 mod restart;
+mod termination;
+mod test_backend;

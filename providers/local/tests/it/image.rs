@@ -1,10 +1,10 @@
-//! The image store with a real registry, which wants a password.
+//! The image store with a real registry that requires a password.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 use vk_pod_engine::backend::told;
 use vk_provider::resolve::PullCredentials;
-use vk_provider_local::image::{Error, Form, Kind, Settings, Store};
+use vk_provider_local::image::{Error, Kind, LayerFormat, Settings, Store};
 use vk_testing::peer::{Image, Machine, Registry};
 
 fn credentials(password: &str) -> PullCredentials {
@@ -15,7 +15,7 @@ fn store(directory: &Path) -> Arc<Store> {
     Store::open(directory, Settings::default()).expect("a store")
 }
 
-/// As a kubelet shows it on the pod.
+/// The text that a kubelet shows on the pod.
 fn shown(error: Error) -> String {
     let told = told(&error.into());
     told.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&told).to_owned()
@@ -23,10 +23,10 @@ fn shown(error: Error) -> String {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_private_image_is_pulled_by_those_who_have_the_password_and_by_nobody_else() {
-    let machine = Machine::any();
+async fn a_private_image_can_only_be_pulled_with_its_password() {
+    let host = Machine::any();
     let image = Image::new("x/private:3").file("/hello", "#!/bin/sh\necho hello\n").user("7");
-    let registry = Registry::start(&machine, &[image]).await;
+    let registry = Registry::start(&host, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
     let store = store(directory.path());
     let name = format!("{}/private:3", registry.address());
@@ -34,15 +34,15 @@ async fn a_private_image_is_pulled_by_those_who_have_the_password_and_by_nobody_
     let pulled = store.pull(&name, Some(&credentials(Registry::PASSWORD))).await.expect("it is there");
     let stored = store.image(&name).expect("an index").expect("it was pulled");
     assert_eq!(stored.id, pulled.id);
-    assert_eq!(stored.engine().uid, Some(7));
+    assert_eq!(stored.to_engine().uid, Some(7));
     assert_eq!(stored.layers.len(), 2);
-    assert_eq!(store.form(), Form::Overlay);
+    assert_eq!(store.layer_format(), LayerFormat::Overlay);
     let tmp = fs::metadata(stored.layers[0].join("tmp")).expect("of the base");
     assert_eq!((tmp.mode() & 0o7777, tmp.uid()), (0o1777, 0));
     let hello = stored.layers[1].join("hello");
     assert_eq!(fs::metadata(&hello).expect("of the layer").mode() & 0o777, 0o755);
 
-    // It is there now, which must not help others.
+    // It is in the store now, which must not give others access.
     let error = store.pull(&name, None).await.expect_err("no password");
     assert_eq!(error.kind(), Kind::Denied);
     assert_eq!(
@@ -59,10 +59,10 @@ async fn a_private_image_is_pulled_by_those_who_have_the_password_and_by_nobody_
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn what_a_registry_does_not_have_is_said_as_with_containerd() {
-    let machine = Machine::any();
+async fn missing_images_have_the_errors_of_containerd() {
+    let host = Machine::any();
     let image = Image::new("x/foreign:1").architecture("s390x");
-    let registry = Registry::start(&machine, &[image]).await;
+    let registry = Registry::start(&host, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
     let store = store(directory.path());
     let password = credentials(Registry::PASSWORD);
@@ -85,16 +85,16 @@ async fn what_a_registry_does_not_have_is_said_as_with_containerd() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn images_that_share_a_layer_are_pulled_at_once_by_two_stores() {
-    let machine = Machine::any();
+async fn images_with_a_shared_layer_are_pulled_concurrently_by_two_stores() {
+    let host = Machine::any();
     let names: Vec<String> = (0..4).map(|number| format!("x/demo:{number}")).collect();
     let images: Vec<Image> = names
         .iter()
         .map(|name| Image::new(name).file("/name", &format!("#!/bin/sh\necho {name}\n")))
         .collect();
-    let registry = Registry::start(&machine, &images).await;
+    let registry = Registry::start(&host, &images).await;
     let directory = tempfile::tempdir().expect("a directory");
-    // As two processes would have it: nothing in common but the directory.
+    // Like two processes, which only share the directory.
     let stores = [store(directory.path()), store(directory.path())];
     let password = credentials(Registry::PASSWORD);
     let pulls = (0..8).map(|number| {

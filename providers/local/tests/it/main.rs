@@ -1,4 +1,4 @@
-//! The provider `local` with real containers.
+//! Integration tests of the provider `local` with real containers.
 
 mod backend;
 mod image;

@@ -1,8 +1,8 @@
-//! Containers by hand: a bundle, a supervisor beside it, and what it does. The tests of level `oci` need root.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+//! The shim alone: a bundle and its supervisor. The tests of level `oci` need root.
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod bundle;
 mod command;
 mod container;
-mod loss;
+mod crash;
 mod process;

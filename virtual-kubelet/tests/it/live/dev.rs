@@ -126,7 +126,7 @@ fn program(path: &String) -> String {
 /// Where the kernel shows the bridge of the node with this state directory, if there is one.
 fn bridge(state_dir: &Path) -> PathBuf {
     let network = state_dir.join("virtual-kubelet/local/network");
-    Path::new("/sys/class/net").join(vk_provider_local::network::bridge(&network))
+    Path::new("/sys/class/net").join(vk_provider_local::network::bridge_name(&network))
 }
 
 /// Name and status of each node in a table of kubectl.

@@ -8,16 +8,16 @@ use vk_provider::PodRef;
 
 use super::*;
 use crate::{
-    backend::{Local, LocalSettings},
+    backend::{LocalBackend, LocalBackendSettings},
     image::{self, Store},
     shim::Program,
 };
 
-async fn open(folder: &Path) -> Local {
+async fn open(folder: &Path) -> LocalBackend {
     let store = Store::open(&folder.join("images"), image::Settings::default()).unwrap();
     let program = Program { path: "/nonexistent".into(), args: vec![] };
-    let settings = LocalSettings::new(folder.join("node"), program, Level::Process, store);
-    Local::open(LocalSettings { host_image: true, ..settings }).await.unwrap()
+    let settings = LocalBackendSettings::new(folder.join("node"), program, Isolation::Process, store);
+    LocalBackend::open(LocalBackendSettings { host_image: true, ..settings }).await.unwrap()
 }
 
 fn sandbox(folder: &Path) -> SandboxConfig {
@@ -70,30 +70,30 @@ fn container() -> ContainerConfig {
 }
 
 #[tokio::test]
-async fn a_container_that_is_finished_after_its_sandbox_went_is_none() {
+async fn a_container_is_not_registered_after_its_sandbox_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     for gone in [false, true] {
         let sandbox = local.run_sandbox(&sandbox(folder.path())).await.unwrap();
-        let home = local.inner.registry.lock().sandbox(&sandbox).unwrap();
+        let home = local.inner.store.lock().sandbox(&sandbox).unwrap();
         let directory = local.inner.container_directory("late");
-        let record = local.inner.fill_container("late", &home, container(), &directory).unwrap();
-        // Meanwhile:
+        let record = local.inner.write_container("late", &home, container(), &directory).unwrap();
+        // Meanwhile the sandbox is stopped or removed.
         if gone {
             local.remove_sandbox(&sandbox).await.unwrap();
         } else {
             local.stop_sandbox(&sandbox).await.unwrap();
         }
-        let error = local.inner.enter(record, &directory).unwrap_err();
+        let error = local.inner.register(record, &directory).unwrap_err();
         assert!(error.message().ends_with("is not running"), "{error}");
-        assert_eq!(local.inner.registry.lock().container_ids(), Vec::<String>::new());
-        leftover::bury(&directory).unwrap();
+        assert_eq!(local.inner.store.lock().container_ids(), Vec::<String>::new());
+        recovery::remove_directory(&directory).unwrap();
         local.remove_sandbox(&sandbox).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
+async fn a_malformed_state_file_only_affects_its_own_container() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
@@ -106,7 +106,7 @@ async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
         }
         ids.push(id);
     }
-    // No file but something else: that is no loss of power, and no reason to say that it ended.
+    // Not a file: not the effect of a power loss, so the container does not count as exited.
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
     std::fs::create_dir(local.inner.container_directory(&id).join("state.json")).unwrap();
     ids.push(id);
@@ -127,15 +127,15 @@ async fn a_state_without_sense_is_the_loss_of_one_container_and_of_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_removed_waits_for_a_start_that_is_under_way_and_is_not_started_afterwards() {
+async fn a_removal_waits_for_a_start_in_progress_and_prevents_later_ones() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
     let sandbox = local.run_sandbox(&config).await.unwrap();
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
-    let known = local.inner.registry.lock().container(&id).unwrap();
+    let entry = local.inner.store.lock().container(&id).unwrap();
     let directory = local.inner.container_directory(&id);
-    let start = known.start.lock().await;
+    let start = entry.start.lock().await;
     {
         let mut removal = std::pin::pin!(local.remove_container(&id));
         let early = tokio::time::timeout(std::time::Duration::from_millis(200), &mut removal).await;
@@ -151,20 +151,20 @@ async fn what_is_removed_waits_for_a_start_that_is_under_way_and_is_not_started_
 }
 
 #[tokio::test]
-async fn a_clean_up_that_takes_long_holds_no_listing_up() {
+async fn a_slow_cleanup_does_not_delay_listings() {
     let folder = tempfile::tempdir().unwrap();
     let local = open(folder.path()).await;
     let config = sandbox(folder.path());
     let sandbox = local.run_sandbox(&config).await.unwrap();
     let id = local.create_container(&sandbox, &container(), &config).await.unwrap();
-    // It ran, by a number that no process can have, and its supervisor is gone.
+    // It ran with a PID that no process can have, and its shim is gone.
     let lost = r#"{"phase":"running","pid":2147483647,"started":"2026-11-15T16:30:00Z"}"#;
     std::fs::write(local.inner.container_directory(&id).join("state.json"), lost).unwrap();
-    let known = local.inner.registry.lock().container(&id).unwrap();
-    let burial = known.burial.lock().await;
+    let entry = local.inner.store.lock().container(&id).unwrap();
+    let cleanup = entry.cleanup.lock().await;
     assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Unknown);
     assert_eq!(local.container(&id).await.unwrap().state, ContainerState::Unknown);
-    drop(burial);
+    drop(cleanup);
     assert_eq!(local.list(&BTreeMap::new()).await.unwrap().containers[0].state, ContainerState::Exited);
     local.remove_sandbox(&sandbox).await.unwrap();
 }

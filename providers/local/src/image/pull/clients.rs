@@ -1,5 +1,5 @@
-//! Clients of registries: one per registry and credentials, because a client keeps the tokens that it was given. With one for all, a
-//! pod without the credentials would pull with a token that another pod's credentials bought.
+//! Registry clients: one per registry and credentials, because a client caches tokens. With a shared client, a pod
+//! without credentials could pull with a token from another pod's credentials.
 
 use std::{collections::VecDeque, fmt, net::IpAddr, time::Duration};
 
@@ -14,93 +14,98 @@ use vk_provider::resolve::PullCredentials;
 
 use crate::image::{Digest, Error, Kind, Result, digest::Hasher};
 
-/// As many clients are kept.
-const MOST: usize = 32;
-const CONNECT: Duration = Duration::from_secs(30);
-/// A registry that says nothing for so long is gone.
-const SILENCE: Duration = Duration::from_mins(1);
+/// Maximum number of clients to keep.
+const MAX_CLIENTS: usize = 32;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for a registry that sends nothing.
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The clients that were used last.
-pub(crate) struct Clients {
+/// The most recently used clients.
+pub(crate) struct RegistryClients {
     plain_http: Vec<String>,
-    known: Mutex<VecDeque<(Key, Client)>>,
+    recent: Mutex<VecDeque<(ClientKey, Client)>>,
 }
 
-/// For whom a client is. Credentials are not kept, but a sum of them.
+/// The key of a client. Only a digest of the credentials is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
+struct ClientKey {
     registry: String,
     credentials: Option<Digest>,
 }
 
-/// A client with what it is to show.
-pub(super) struct Login {
+/// A client with the credentials to use.
+pub(super) struct RegistryLogin {
     pub(super) client: Client,
     pub(super) auth: RegistryAuth,
-    /// Whether the client may have tokens from before.
+    /// Whether the client may have cached tokens.
     pub(super) used: bool,
-    key: Key,
+    key: ClientKey,
 }
 
-// === impl Clients ===
+// === impl RegistryClients ===
 
-impl Clients {
+impl RegistryClients {
     pub(crate) fn new(plain_http: Vec<String>) -> Self {
-        Self { plain_http, known: Mutex::default() }
+        Self { plain_http, recent: Mutex::default() }
     }
 
-    pub(super) fn login(&self, image: &Reference, credentials: Option<&PullCredentials>) -> Result<Login> {
+    pub(super) fn login(
+        &self,
+        image: &Reference,
+        credentials: Option<&PullCredentials>,
+    ) -> Result<RegistryLogin> {
         let registry = image.resolve_registry().to_owned();
-        let auth = shown(credentials)?;
-        let key = Key { registry, credentials: credentials.map(sum) };
-        let mut known = self.known.lock();
-        if let Some(place) = known.iter().position(|(known, _)| *known == key) {
-            // The last used is the last to go.
-            if let Some(entry) = known.remove(place) {
-                known.push_back(entry.clone());
-                return Ok(Login { client: entry.1, auth, used: true, key });
+        let auth = registry_auth(credentials)?;
+        let key = ClientKey { registry, credentials: credentials.map(credentials_digest) };
+        let mut recent = self.recent.lock();
+        if let Some(place) = recent.iter().position(|(recent, _)| *recent == key) {
+            // Move it to the end of the LRU list.
+            if let Some(entry) = recent.remove(place) {
+                recent.push_back(entry.clone());
+                return Ok(RegistryLogin { client: entry.1, auth, used: true, key });
             }
         }
         let client = self.client(&key.registry)?;
-        if known.len() >= MOST {
-            known.pop_front();
+        if recent.len() >= MAX_CLIENTS {
+            recent.pop_front();
         }
-        known.push_back((key.clone(), client.clone()));
-        Ok(Login { client, auth, used: false, key })
+        recent.push_back((key.clone(), client.clone()));
+        Ok(RegistryLogin { client, auth, used: false, key })
     }
 
-    /// A client that was refused: its tokens are worth nothing.
-    pub(super) fn forget(&self, login: &Login) {
-        self.known.lock().retain(|(known, _)| *known != login.key);
+    /// Removes a client whose tokens were refused.
+    pub(super) fn forget(&self, login: &RegistryLogin) {
+        self.recent.lock().retain(|(recent, _)| *recent != login.key);
     }
 
     fn client(&self, registry: &str) -> Result<Client> {
-        let plain = is_loopback(registry) || self.plain_http.iter().any(|known| known == registry);
+        let plain = is_loopback(registry) || self.plain_http.iter().any(|recent| recent == registry);
         let config = ClientConfig {
             protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
-            connect_timeout: Some(CONNECT),
-            read_timeout: Some(SILENCE),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            read_timeout: Some(READ_TIMEOUT),
             user_agent: concat!("virtual-kubelet/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         };
-        Client::try_from(config)
-            .map_err(|why| Error::new(Kind::Internal, format!("cannot make a client for {registry}: {why}")))
+        Client::try_from(config).map_err(|why| {
+            Error::new(Kind::Internal, format!("create a client for registry {registry}: {why}"))
+        })
     }
 }
 
-impl fmt::Debug for Clients {
+impl fmt::Debug for RegistryClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clients").field("plain_http", &self.plain_http).finish_non_exhaustive()
+        f.debug_struct("RegistryClients").field("plain_http", &self.plain_http).finish_non_exhaustive()
     }
 }
 
-/// Whether a registry is on this machine, where nobody listens in: containerd takes the same for granted.
+/// Whether a registry is on the loopback address, where plain HTTP is safe; as in containerd.
 fn is_loopback(registry: &str) -> bool {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
+fn registry_auth(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
     match credentials {
         None => Ok(RegistryAuth::Anonymous),
         Some(PullCredentials::Basic { username, password }) => {
@@ -111,13 +116,13 @@ fn shown(credentials: Option<&PullCredentials>) -> Result<RegistryAuth> {
         }
         Some(PullCredentials::IdentityToken(_)) => Err(Error::new(
             Kind::Denied,
-            "an identity token cannot be used by the provider `local`: put a user name and a password into the pull secret",
+            "the provider `local` does not support identity tokens: put a user name and a password into the pull secret",
         )),
     }
 }
 
-fn sum(credentials: &PullCredentials) -> Digest {
-    // The length keeps one part from looking like another.
+fn credentials_digest(credentials: &PullCredentials) -> Digest {
+    // The lengths separate the parts unambiguously.
     let parts = match credentials {
         PullCredentials::Basic { username, password } => ["basic", username, password.expose_secret()],
         PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_set_of_credentials_has_a_client_of_its_own() {
-        let clients = Clients::new(Vec::new());
+        let clients = RegistryClients::new(Vec::new());
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
         let other = Reference::try_from("127.0.0.1:5001/x:1").unwrap();
         assert!(!clients.login(&image, None).unwrap().used);
@@ -155,18 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_not_kept_without_end() {
-        let clients = Clients::new(Vec::new());
+    fn the_number_of_clients_is_limited() {
+        let clients = RegistryClients::new(Vec::new());
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
-        for number in 0..MOST + 3 {
+        for number in 0..MAX_CLIENTS + 3 {
             clients.login(&image, Some(&basic(&number.to_string()))).unwrap();
         }
-        assert_eq!(clients.known.lock().len(), MOST);
+        assert_eq!(clients.recent.lock().len(), MAX_CLIENTS);
         assert!(!clients.login(&image, Some(&basic("0"))).unwrap().used);
     }
 
     #[test]
-    fn only_this_machine_is_spoken_to_in_the_clear() {
+    fn only_loopback_registries_use_plain_http() {
         for near in ["localhost", "localhost:5000", "127.0.0.1:80", "127.9.9.9"] {
             assert!(is_loopback(near), "{near}");
         }
@@ -176,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_token_is_refused_with_what_to_do() {
-        let error = shown(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
+    fn an_identity_token_is_rejected_with_a_remedy() {
+        let error = registry_auth(Some(&PullCredentials::IdentityToken("t".into()))).unwrap_err();
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.message().contains("user name and a password"));
     }

@@ -1,4 +1,4 @@
-//! Against a registry of our own, which does what a real one does only by accident.
+//! Tests against a fake registry, which can fail on purpose.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -12,17 +12,17 @@ use tokio::{
 
 use super::*;
 use crate::image::{
-    Form, Settings,
-    craft::{Craft, Parts, descriptor, here},
+    LayerFormat, Settings,
+    testing::{ImageParts, TarBuilder, descriptor, host_architecture},
 };
 
-/// A request as far as it matters.
+/// A request to the registry.
 struct Request {
     path: String,
     authorization: String,
 }
 
-/// An answer, perhaps cut off.
+/// An answer, optionally truncated.
 #[derive(Clone)]
 struct Answer {
     status: u16,
@@ -87,14 +87,14 @@ impl Registry {
         format!("{}/{rest}", self.address)
     }
 
-    /// How often something was asked for.
+    /// How often a path was requested.
     fn count(&self, part: &str) -> usize {
         self.asked.lock().iter().filter(|path| path.contains(part)).count()
     }
 }
 
-/// What a registry has of images: by the name `demo/TAG` and by sums.
-fn content(images: &[(&str, &Parts)]) -> BTreeMap<String, Vec<u8>> {
+/// The content of a registry with images under `demo/TAG`, by path.
+fn content(images: &[(&str, &ImageParts)]) -> BTreeMap<String, Vec<u8>> {
     let mut content = BTreeMap::new();
     for (tag, parts) in images {
         content.insert(format!("/v2/demo/manifests/{tag}"), parts.manifest.clone());
@@ -106,7 +106,7 @@ fn content(images: &[(&str, &Parts)]) -> BTreeMap<String, Vec<u8>> {
     content
 }
 
-fn plainly(content: &BTreeMap<String, Vec<u8>>, request: &Request) -> Answer {
+fn serve_content(content: &BTreeMap<String, Vec<u8>>, request: &Request) -> Answer {
     match content.get(&request.path) {
         Some(body) => Answer::new(200, body.clone()),
         None if request.path == "/v2/" => Answer::new(200, "{}"),
@@ -115,17 +115,18 @@ fn plainly(content: &BTreeMap<String, Vec<u8>>, request: &Request) -> Answer {
 }
 
 fn store(directory: &Path) -> Arc<Store> {
-    Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
+    Store::open(directory, Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() })
+        .unwrap()
 }
 
 fn layer(name: &str) -> (Vec<u8>, Vec<u8>) {
-    // Large enough to come in several parts.
+    // Large enough to come in several chunks.
     let noise: Vec<u8> = (0..200_000u64)
         .flat_map(|n| Digest::of(format!("{name}{n}").as_bytes()).hex().into_bytes())
         .take(400_000)
         .collect();
-    let craft = Craft::new().file(name, noise);
-    (craft.bytes(), craft.gzip())
+    let builder = TarBuilder::new().file(name, noise);
+    (builder.bytes(), builder.gzip())
 }
 
 fn count(store: &Store, place: &str) -> usize {
@@ -133,20 +134,20 @@ fn count(store: &Store, place: &str) -> usize {
 }
 
 #[tokio::test]
-async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
+async fn the_image_for_this_platform_is_pulled_with_layers_of_any_compression() {
     let (first, second) = (layer("first"), layer("second").0);
     let zstd = zstd::encode_all(&*second, 0).unwrap();
     let third = layer("third").0;
-    let ours = Parts::of(&[first, (second, zstd), (third.clone(), third)]);
-    let foreign = Parts::for_machine("s390x", &[]);
+    let ours = ImageParts::of(&[first, (second, zstd), (third.clone(), third)]);
+    let foreign = ImageParts::for_architecture("s390x", &[]);
     let kind = "application/vnd.docker.distribution.manifest.v2+json";
     let (mut near, mut far) = (descriptor(kind, &ours.manifest), descriptor(kind, &foreign.manifest));
-    near["platform"] = json!({"os": "linux", "architecture": here()});
+    near["platform"] = json!({"os": "linux", "architecture": host_architecture()});
     far["platform"] = json!({"os": "linux", "architecture": "s390x"});
     let index = json!({"schemaVersion": 2, "manifests": [far, near]}).to_string().into_bytes();
     let mut content = content(&[("x", &ours)]);
     content.insert("/v2/demo/manifests/1".into(), index.clone());
-    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let registry = Registry::serve(move |request| serve_content(&content, request)).await;
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
 
@@ -163,17 +164,17 @@ async fn the_image_for_this_machine_is_pulled_with_layers_of_any_compression() {
         assert_eq!(fs::metadata(stored.layers[number].join(name)).unwrap().len(), 400_000);
     }
     assert_eq!(count(&store, "tmp"), 0);
-    // Again: the registry is asked for the name, and for no layer.
+    // On the second pull, the registry is asked for the manifest, but for no layer.
     assert_eq!(store.pull(&registry.name("demo:1"), None).await.unwrap(), pulled);
     assert_eq!(registry.count("/manifests/1"), 2);
     assert_eq!(registry.count(&Digest::of(&ours.layers[0]).to_string()), 1);
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words() {
-    let foreign = Parts::for_machine("s390x", &[layer("x")]);
+async fn a_missing_image_and_a_wrong_platform_have_the_errors_of_containerd() {
+    let foreign = ImageParts::for_architecture("s390x", &[layer("x")]);
     let content = content(&[("foreign", &foreign)]);
-    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let registry = Registry::serve(move |request| serve_content(&content, request)).await;
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let absent = registry.name("demo:absent");
@@ -197,14 +198,14 @@ async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words(
 }
 
 #[tokio::test]
-async fn content_that_is_another_one_is_refused_and_leaves_nothing() {
-    let parts = Parts::of(&[layer("first"), layer("second")]);
+async fn content_that_does_not_match_its_digest_is_rejected_and_nothing_is_kept() {
+    let parts = ImageParts::of(&[layer("first"), layer("second")]);
     let mut wrong_layer = content(&[("1", &parts)]);
     wrong_layer.insert(format!("/v2/demo/blobs/{}", Digest::of(&parts.layers[1])), parts.layers[0].clone());
     let mut wrong_config = content(&[("1", &parts)]);
     wrong_config.insert(format!("/v2/demo/blobs/{}", parts.id()), b"{}".to_vec());
     for content in [wrong_layer, wrong_config] {
-        let registry = Registry::serve(move |request| plainly(&content, request)).await;
+        let registry = Registry::serve(move |request| serve_content(&content, request)).await;
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
         let error = store.pull(&registry.name("demo:1"), None).await.unwrap_err();
@@ -216,12 +217,12 @@ async fn content_that_is_another_one_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_name_with_a_digest_gets_exactly_that() {
-    let (one, two) = (Parts::of(&[layer("one")]), Parts::of(&[layer("two")]));
+async fn a_name_with_a_digest_pulls_exactly_that_image() {
+    let (one, two) = (ImageParts::of(&[layer("one")]), ImageParts::of(&[layer("two")]));
     let mut content = content(&[("1", &one)]);
     let name = format!("demo@{}", two.digest());
     content.insert(format!("/v2/demo/manifests/{}", two.digest()), one.manifest.clone());
-    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let registry = Registry::serve(move |request| serve_content(&content, request)).await;
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let error = store.pull(&registry.name(&name), None).await.unwrap_err();
@@ -233,12 +234,12 @@ async fn a_name_with_a_digest_gets_exactly_that() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_off_is_made_again() {
-    let parts = Parts::of(&[layer("first")]);
+async fn an_interrupted_download_is_retried() {
+    let parts = ImageParts::of(&[layer("first")]);
     let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
     let broken = Mutex::new(0);
     let registry = Registry::serve(move |request| {
-        let mut answer = plainly(&content, request);
+        let mut answer = serve_content(&content, request);
         if request.path.contains(&layer) && *broken.lock() < 1 {
             *broken.lock() += 1;
             answer.cut = Some(answer.body.len() / 2);
@@ -253,7 +254,7 @@ async fn a_connection_that_breaks_off_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_registry_that_is_away_is_unavailable() {
+async fn an_unreachable_registry_is_unavailable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -267,8 +268,8 @@ async fn a_registry_that_is_away_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
-    let parts = Parts::of(&[layer("private")]);
+async fn a_token_is_only_used_with_the_credentials_it_was_issued_for() {
+    let parts = ImageParts::of(&[layer("private")]);
     let content = content(&[("1", &parts)]);
     let address = Arc::new(Mutex::new(String::new()));
     let known = Arc::clone(&address);
@@ -279,7 +280,7 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
             "/token" if good => Answer::new(200, r#"{"token":"good"}"#),
             "/token" if request.authorization.is_empty() => Answer::new(200, r#"{"token":"anonymous"}"#),
             "/token" => Answer::new(401, "{}"),
-            _ if request.authorization == "Bearer good" => plainly(&content, request),
+            _ if request.authorization == "Bearer good" => serve_content(&content, request),
             _ => Answer {
                 header: format!(
                     "WWW-Authenticate: Bearer realm=\"http://{}/token\",service=\"tests\"\r\n",
@@ -301,7 +302,7 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
         |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
-    // One token for both.
+    // One token for both pulls.
     assert_eq!(registry.count("/token"), 1);
     for credentials in [None, Some(basic("guess"))] {
         let error = store.pull(&name, credentials.as_ref()).await.unwrap_err();
@@ -313,12 +314,13 @@ async fn a_token_is_used_only_for_those_whose_credentials_bought_it() {
 }
 
 #[tokio::test]
-async fn layers_that_several_pulls_need_come_once() {
+async fn concurrent_pulls_download_a_shared_layer_once() {
     let base = layer("base");
-    let images: Vec<Parts> = (0..4).map(|n| Parts::of(&[base.clone(), layer(&n.to_string())])).collect();
+    let images: Vec<ImageParts> =
+        (0..4).map(|n| ImageParts::of(&[base.clone(), layer(&n.to_string())])).collect();
     let named: Vec<_> = ["0", "1", "2", "3"].into_iter().zip(&images).collect();
     let content = content(&named);
-    let registry = Registry::serve(move |request| plainly(&content, request)).await;
+    let registry = Registry::serve(move |request| serve_content(&content, request)).await;
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let names: Vec<String> = (0..8).map(|n| registry.name(&format!("demo:{}", n % 4))).collect();
@@ -332,14 +334,14 @@ async fn layers_that_several_pulls_need_come_once() {
 }
 
 #[tokio::test]
-async fn a_pull_that_is_given_up_leaves_nothing() {
-    let parts = Parts::of(&[layer("first")]);
+async fn a_cancelled_pull_leaves_nothing_behind() {
+    let parts = ImageParts::of(&[layer("first")]);
     let (content, layer) = (content(&[("1", &parts)]), Digest::of(&parts.layers[0]).to_string());
     let (stalled, mut waiting) = mpsc::unbounded_channel();
     let registry = Registry::serve(move |request| {
-        let mut answer = plainly(&content, request);
+        let mut answer = serve_content(&content, request);
         if request.path.contains(&layer) {
-            // More is promised than comes.
+            // The body is shorter than announced.
             answer.cut = Some(answer.body.len() / 2);
             let _ = stalled.send(());
         }

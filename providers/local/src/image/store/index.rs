@@ -1,4 +1,4 @@
-//! Which images there are.
+//! The index of the images in the store.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,38 +11,38 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Store, is_short_id};
-use crate::image::{Digest, Error, Result, Stored, manifest::parse_config, name::Asked};
+use crate::image::{Digest, Error, Result, StoredImage, manifest::parse_config, name::ImageQuery};
 
 const VERSION: u32 = 1;
 const FILE: &str = "index.json";
 
-/// All images, as they are written down.
+/// The content of `index.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Index {
     version: u32,
-    pub(super) images: BTreeMap<Digest, Record>,
+    pub(super) images: BTreeMap<Digest, ImageRecord>,
 }
 
-/// One image.
+/// An image in the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ImageRecord {
     pub(super) tags: BTreeSet<String>,
     pub(super) digests: BTreeSet<String>,
     pub(super) size: u64,
     pub(super) manifest: Option<Digest>,
-    /// By their chains, lowest first.
+    /// Chain ids, lowest first.
     pub(super) layers: Vec<Digest>,
 }
 
-/// The index and what it leads to, as it was at one moment.
+/// The index with the images it refers to, at one point in time.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(super) struct IndexSnapshot {
     stamp: Option<Stamp>,
     index: Index,
-    stored: BTreeMap<Digest, Stored>,
+    stored: BTreeMap<Digest, StoredImage>,
 }
 
-/// Another one for each writing of the file.
+/// Identifies a version of the index file.
 pub(super) type Stamp = (u64, i64, i64, u64);
 
 // === impl Index ===
@@ -59,27 +59,27 @@ impl Index {
         };
         let index: Self = serde_json::from_slice(&json).map_err(|why| {
             let path = path.display();
-            Error::corrupt(format!("{path} cannot be read: {why}; remove it, and images are pulled again"))
+            Error::corrupt(format!("parse {path}: {why}; remove the file to have images pulled again"))
         })?;
         if index.version != VERSION {
             let (path, version) = (path.display(), index.version);
             return Err(Error::invalid(format!(
-                "{path} has version {version}, and this program knows {VERSION}: use the newer program, or remove the directory"
+                "{path} has version {version}, but this program supports {VERSION}: use the newer program, or remove the directory"
             )));
         }
         Ok(index)
     }
 
-    /// The store's lock must be held alone.
+    /// Requires the exclusive lock of the store.
     pub(super) fn write(&self, root: &Path) -> Result<()> {
         let json = serde_json::to_vec(self).map_err(|why| Error::io("write index", why.into()))?;
         replace(root, &root.join(FILE), &json)
     }
 
-    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+    pub(super) fn find(&self, wanted: &ImageQuery, asked: &str) -> Option<Digest> {
         let name = match wanted {
-            Asked::Id(id) => return self.images.contains_key(id).then_some(*id),
-            Asked::Name(name) => name.kept(),
+            ImageQuery::Id(id) => return self.images.contains_key(id).then_some(*id),
+            ImageQuery::ImageName(name) => name.stored_name(),
         };
         let mut images = self.images.iter();
         let named = images
@@ -90,15 +90,15 @@ impl Index {
                 return None;
             }
             let mut alike = self.images.keys().filter(|id| id.hex().starts_with(asked));
-            // Two of them are none.
+            // Ambiguous short ids match nothing.
             alike.next().filter(|_| alike.next().is_none()).copied()
         })
     }
 }
 
-// === impl Snapshot ===
+// === impl IndexSnapshot ===
 
-impl Snapshot {
+impl IndexSnapshot {
     pub(super) fn read(store: &Store, stamp: Option<Stamp>) -> Result<Self> {
         let mut index = Index::read(&store.root)?;
         let mut stored = BTreeMap::new();
@@ -107,9 +107,9 @@ impl Snapshot {
                 stored.insert(*id, image);
                 true
             }
-            // Somebody removed a part of it by hand, or it was stored for another kind of user: as good as not there.
+            // Parts were removed manually, or it was stored by another kind of user: treated as missing.
             Err(error) => {
-                tracing::warn!(image = %id, %error, "an image is not whole; it counts as absent");
+                tracing::warn!(image = %id, %error, "ignoring an incomplete image");
                 false
             }
         });
@@ -120,24 +120,24 @@ impl Snapshot {
         self.stamp
     }
 
-    pub(super) fn find(&self, wanted: &Asked, asked: &str) -> Option<Digest> {
+    pub(super) fn find(&self, wanted: &ImageQuery, asked: &str) -> Option<Digest> {
         self.index.find(wanted, asked)
     }
 
-    pub(super) fn stored(&self, id: &Digest) -> Option<&Stored> {
+    pub(super) fn stored(&self, id: &Digest) -> Option<&StoredImage> {
         self.stored.get(id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Stored> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &StoredImage> {
         self.stored.values()
     }
 }
 
-pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored> {
+pub(super) fn load(store: &Store, id: &Digest, record: &ImageRecord) -> Result<StoredImage> {
     let blob = store.blob(id);
     let config = fs::read(&blob).map_err(Error::system("read", &blob))?;
     if Digest::of(&config) != *id {
-        return Err(Error::corrupt(format!("{} is not what its name says", blob.display())));
+        return Err(Error::corrupt(format!("{} does not match its digest", blob.display())));
     }
     let config = parse_config(&config)?;
     let layers: Vec<_> = record.layers.iter().map(|chain| store.layer(chain)).collect();
@@ -145,7 +145,7 @@ pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored
         fs::symlink_metadata(layer).map_err(Error::system("find", layer))?;
     }
     let created = config.created().as_deref().and_then(|created| created.parse().ok());
-    Ok(Stored {
+    Ok(StoredImage {
         id: id.to_string(),
         tags: record.tags.iter().cloned().collect(),
         digests: record.digests.iter().cloned().collect(),
@@ -156,13 +156,13 @@ pub(super) fn load(store: &Store, id: &Digest, record: &Record) -> Result<Stored
     })
 }
 
-/// What tells one state of the index from another.
+/// The current version of the index file.
 pub(super) fn stamp(root: &Path) -> Option<Stamp> {
     let file = fs::metadata(root.join(FILE)).ok()?;
     Some((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
 }
 
-/// Writes a file whole or not at all. The store's lock must be held alone.
+/// Writes a file atomically. Requires the exclusive lock of the store.
 pub(super) fn replace(root: &Path, path: &Path, content: &[u8]) -> Result<()> {
     let new = root.join("new");
     let write = || {
@@ -173,7 +173,7 @@ pub(super) fn replace(root: &Path, path: &Path, content: &[u8]) -> Result<()> {
         File::open(path.parent().unwrap_or(root))?.sync_all()
     };
     write().map_err(|error| {
-        // A full disk leaves a part.
+        // A full disk leaves a partial file.
         let _ = fs::remove_file(&new);
         Error::system("write", path)(error)
     })

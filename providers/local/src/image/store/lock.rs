@@ -1,4 +1,4 @@
-//! Locks between processes, and between threads of one: each is a file of its own that was opened.
+//! File locks between processes, and between threads, because each lock opens the file again.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,19 +13,19 @@ use rustix::{
 
 use crate::image::{Error, Result};
 
-/// The store's lock, held until it is dropped. Never while a network is waited for.
+/// The lock of the store, held until dropped. Never held during network access.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct StoreLock {
     _file: File,
 }
 
-impl Lock {
-    /// Nobody changes the index or removes anything.
+impl StoreLock {
+    /// Excludes changes of the index and removals.
     pub(super) fn shared(root: &Path) -> Result<Self> {
         Self::take(root, FlockOperation::LockShared)
     }
 
-    /// Nobody else does anything.
+    /// Excludes everything else.
     pub(super) fn exclusive(root: &Path) -> Result<Self> {
         Self::take(root, FlockOperation::LockExclusive)
     }
@@ -53,8 +53,8 @@ fn wait(file: &File, operation: FlockOperation) -> Result<(), Errno> {
     }
 }
 
-/// Takes the lock of a directory, unless somebody has it.
-pub(super) fn own(directory: &Path) -> Result<Option<File>> {
+/// Locks a directory, unless it is locked.
+pub(super) fn try_lock(directory: &Path) -> Result<Option<File>> {
     let file = match File::open(directory) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

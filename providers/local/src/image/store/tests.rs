@@ -2,17 +2,18 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::image::{
-    Limits,
-    craft::{Craft, Parts, descriptor, gzip, layout, saved},
+    ImageLimits,
+    testing::{ImageParts, TarBuilder, descriptor, gzip, layout, saved},
 };
 
-/// A store that needs no root.
+/// A store that does not need root.
 fn store(directory: &Path) -> Arc<Store> {
-    Store::open(directory, Settings { form: Some(Form::Plain), ..Settings::default() }).unwrap()
+    Store::open(directory, Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() })
+        .unwrap()
 }
 
-fn base() -> Craft {
-    Craft::new()
+fn base() -> TarBuilder {
+    TarBuilder::new()
         .directory("bin", 0o755)
         .file("bin/run", "1")
         .file("bin/old", "")
@@ -21,20 +22,20 @@ fn base() -> Craft {
 }
 
 /// An image of the base and this layer.
-fn image(upper: &Craft) -> Parts {
-    Parts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
+fn image(upper: &TarBuilder) -> ImageParts {
+    ImageParts::of(&[(base().bytes(), base().gzip()), (upper.bytes(), upper.gzip())])
 }
 
-/// How many there are of something.
+/// The number of entries in a directory of the store.
 fn count(store: &Store, place: &str) -> usize {
     fs::read_dir(store.directory().join(place)).unwrap().count()
 }
 
 #[test]
-fn an_imported_image_is_found_by_all_its_names() {
+fn an_imported_image_is_found_by_all_its_names_and_ids() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     for written in ["demo", "demo:latest", "docker.io/library/demo:latest"] {
         let imported = store.import(&*layout(&[(written, &parts)]), &[]).unwrap();
         assert_eq!(imported.len(), 1);
@@ -63,10 +64,10 @@ fn an_imported_image_is_found_by_all_its_names() {
 }
 
 #[test]
-fn a_stored_image_says_what_the_engine_needs() {
+fn a_stored_image_has_what_the_engine_needs() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     let stored = &store.import(&*saved("demo:1", &parts), &[]).unwrap()[0];
     assert_eq!(stored.id, parts.id());
     assert_eq!(stored.tags, ["docker.io/library/demo:1"]);
@@ -75,7 +76,7 @@ fn a_stored_image_says_what_the_engine_needs() {
     assert_eq!(fs::read(stored.layers[1].join("x")).unwrap(), b"x");
     assert_eq!(stored.created.unwrap().to_string(), "2026-01-02T03:04:05Z");
     assert_eq!(stored.config.config().as_ref().unwrap().entrypoint().as_ref().unwrap()[..], ["/bin/run"]);
-    let engine = stored.engine();
+    let engine = stored.to_engine();
     assert_eq!((engine.uid, engine.username.as_str()), (Some(1000), ""));
     assert_eq!(fs::metadata(store.directory()).unwrap().permissions().mode() & 0o777, 0o700);
     let usage = store.usage().unwrap();
@@ -83,10 +84,10 @@ fn a_stored_image_says_what_the_engine_needs() {
 }
 
 #[test]
-fn archives_may_be_compressed_and_names_may_be_given() {
+fn archives_may_be_compressed_and_images_may_be_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
+    let parts = image(&TarBuilder::new().file("x", "x"));
     store.import(&*gzip(&layout(&[("", &parts)])), &["a".to_owned(), "b:2".to_owned()]).unwrap();
     let found = store.image("b:2").unwrap().unwrap();
     assert_eq!(found.tags, ["docker.io/library/a:latest", "docker.io/library/b:2"]);
@@ -97,42 +98,63 @@ fn archives_may_be_compressed_and_names_may_be_given() {
 }
 
 #[test]
-fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() {
+fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "x"));
-    let evil = image(&Craft::new().file("../x", "x"));
-    let other = Parts { layers: vec![Craft::new().gzip(), Craft::new().gzip()], ..parts.clone() };
-    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let parts = image(&TarBuilder::new().file("x", "x"));
+    let evil = image(&TarBuilder::new().file("../x", "x"));
+    let other =
+        ImageParts { layers: vec![TarBuilder::new().gzip(), TarBuilder::new().gzip()], ..parts.clone() };
+    let foreign = ImageParts::for_architecture("s390x", &[(base().bytes(), base().gzip())]);
     let whole = layout(&[("demo", &parts)]);
     let nested = serde_json::json!({"schemaVersion": 2, "manifests": [descriptor("x", b"{}")]}).to_string();
     for (what, archive, names, words) in [
         ("text", b"hello".repeat(200), vec![], "invalid tar header"),
         ("nothing", vec![], vec![], "neither index.json"),
-        ("an archive of other things", Craft::new().file("a", "b").bytes(), vec![], "neither index.json"),
-        ("cut off", whole[..whole.len() / 2].to_vec(), vec![], "cut off"),
-        ("no name", layout(&[("", &parts)]), vec![], "has no name: give one"),
-        ("no good name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
-        ("a digest as a name", whole.clone(), vec![format!("x@{}", parts.digest())], "a digest is no name"),
-        ("one name for two", layout(&[("a", &parts), ("b", &evil)]), vec!["c".to_owned()], "holds 2 images"),
-        ("a layer that reaches out", layout(&[("demo", &evil)]), vec![], "a name with '..'"),
-        ("layers that are missing", layout(&[("demo", &other)]), vec![], "the archive has no blobs/sha256/"),
-        ("layers that are others", saved("demo", &other), vec![], "the diff id of the layer's content is"),
-        ("another machine", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
-        ("a name upwards", Craft::new().file("../index.json", "{}").bytes(), vec![], "a name with '..'"),
         (
-            "a link outwards",
-            Craft::new().symlink("manifest.json", "../../etc/passwd").bytes(),
+            "an archive of other things",
+            TarBuilder::new().file("a", "b").bytes(),
             vec![],
-            "leads out of the archive",
+            "neither index.json",
+        ),
+        ("truncated", whole[..whole.len() / 2].to_vec(), vec![], "truncated"),
+        ("no name", layout(&[("", &parts)]), vec![], "has no name: specify one"),
+        ("an invalid name", layout(&[("A B", &parts)]), vec![], "failed to parse image reference"),
+        (
+            "a digest as a name",
+            whole.clone(),
+            vec![format!("x@{}", parts.digest())],
+            "a digest is not a name",
+        ),
+        (
+            "one name for two",
+            layout(&[("a", &parts), ("b", &evil)]),
+            vec!["c".to_owned()],
+            "contains 2 images",
+        ),
+        ("a layer that escapes", layout(&[("demo", &evil)]), vec![], "'..' in its path"),
+        ("missing layers", layout(&[("demo", &other)]), vec![], "the archive lacks blobs/sha256/"),
+        ("wrong layers", saved("demo", &other), vec![], "the diff id of the layer's content is"),
+        ("another platform", layout(&[("demo", &foreign)]), vec![], "no match for platform in manifest"),
+        ("a name upwards", TarBuilder::new().file("../index.json", "{}").bytes(), vec![], "'..' in a name"),
+        (
+            "a link that escapes",
+            TarBuilder::new().symlink("manifest.json", "../../etc/passwd").bytes(),
+            vec![],
+            "a link that leaves the archive",
         ),
         (
             "a missing manifest",
-            Craft::new().file("index.json", nested).bytes(),
+            TarBuilder::new().file("index.json", nested).bytes(),
             vec!["x".to_owned()],
-            "the archive has no blobs/sha256/",
+            "the archive lacks blobs/sha256/",
         ),
-        ("a device", Craft::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(), vec![], "is no file"),
+        (
+            "a device",
+            TarBuilder::new().entry(b'3', b"index.json", b"", b"", |_| {}).bytes(),
+            vec![],
+            "is not a file",
+        ),
     ] {
         let error = store.import(&*archive, &names).expect_err(what);
         assert!(error.message().contains(words), "{what}: {error}");
@@ -144,57 +166,57 @@ fn archives_that_are_no_good_are_refused_with_what_is_wrong_and_leave_nothing() 
 }
 
 #[test]
-fn an_archive_may_not_grow_without_end() {
+fn an_archive_with_an_excessive_compression_ratio_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
-    let settings = Settings { form: Some(Form::Plain), limits, ..Settings::default() };
+    let limits = ImageLimits { ratio: 100, ratio_from: 1 << 16, ..ImageLimits::default() };
+    let settings = Settings { layer_format: Some(LayerFormat::Plain), limits, ..Settings::default() };
     let store = Store::open(directory.path(), settings).unwrap();
-    let bomb = gzip(&Craft::new().file("zeros", vec![0; 8 << 20]).bytes());
+    let bomb = gzip(&TarBuilder::new().file("zeros", vec![0; 8 << 20]).bytes());
     let error = store.import(&*bomb, &[]).unwrap_err();
-    assert!(error.message().contains("no honest compression"), "{error}");
+    assert!(error.message().contains("the ratio exceeds the maximum"), "{error}");
     assert_eq!(count(&store, "tmp"), 0);
 }
 
 #[test]
-fn a_name_that_is_given_again_means_the_new_image_and_the_old_one_stays_by_its_id() {
+fn a_reused_name_refers_to_the_new_image_and_the_old_one_is_kept_by_id() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let (old, new) = (image(&Craft::new().file("x", "1")), image(&Craft::new().file("x", "2")));
+    let (old, new) = (image(&TarBuilder::new().file("x", "1")), image(&TarBuilder::new().file("x", "2")));
     store.import(&*layout(&[("demo", &old)]), &[]).unwrap();
     store.import(&*layout(&[("demo", &new)]), &[]).unwrap();
     assert_eq!(store.image("demo").unwrap().unwrap().id, new.id());
     assert_eq!(store.image(&old.id()).unwrap().unwrap().tags, [""; 0]);
-    // The base is the same directory for both.
+    // Both share the directory of the base layer.
     assert_eq!(count(&store, "plain"), 3);
     let removed = store.remove(&old.id()).unwrap();
-    assert_eq!(removed, Removed { tags: vec![], image: Some(old.id()), freed: 1 });
+    assert_eq!(removed, RemovedImage { tags: vec![], image: Some(old.id()), freed: 1 });
     assert_eq!(count(&store, "plain"), 2);
     assert_eq!(fs::read(store.image("demo").unwrap().unwrap().layers[1].join("x")).unwrap(), b"2");
 }
 
 #[test]
-fn the_last_name_takes_the_image_with_it() {
+fn an_image_is_removed_with_its_last_name() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     store.import(&*layout(&[("a", &parts)]), &["a".to_owned(), "b".to_owned()]).unwrap();
     let removed = store.remove("a:latest").unwrap();
     assert_eq!((removed.tags, removed.image), (vec!["docker.io/library/a:latest".to_owned()], None));
     assert_eq!(store.image("a").unwrap(), None);
     assert!(store.image("b").unwrap().is_some());
     assert_eq!(store.remove("b").unwrap().image, Some(parts.id()));
-    assert_eq!(store.remove("b").unwrap(), Removed::default());
+    assert_eq!(store.remove("b").unwrap(), RemovedImage::default());
     for place in ["plain", "tmp", "blobs/sha256"] {
         assert_eq!(count(&store, place), 0, "{place}");
     }
-    assert_eq!(store.usage().unwrap(), Usage::default());
+    assert_eq!(store.usage().unwrap(), DiskUsage::default());
 }
 
 #[test]
-fn what_a_container_has_stays() {
+fn an_image_in_use_by_a_container_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("images"));
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     store.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
     let container = directory.path().join("container");
     fs::create_dir(&container).unwrap();
@@ -213,30 +235,30 @@ fn what_a_container_has_stays() {
 }
 
 #[test]
-fn what_a_process_left_that_died_is_removed_and_never_used() {
+fn the_remains_of_a_dead_process_are_removed_and_never_used() {
     let directory = tempfile::tempdir().unwrap();
     let first = store(directory.path());
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     let chain = Digest::of(&base().bytes());
-    // As a process that was killed leaves them: in the middle of a layer, and between a layer and the index.
+    // As a killed process leaves them: in the middle of a layer, and between a layer and the index.
     let left = directory.path().join("tmp/0123456789abcdef");
     fs::create_dir_all(left.join("0/fs/bin")).unwrap();
     fs::write(left.join("0/fs/bin/run"), "half").unwrap();
     let unowned = directory.path().join("plain").join(Digest::of(b"unowned").hex());
     fs::create_dir_all(unowned.join("fs")).unwrap();
     fs::write(directory.path().join("new"), "half an ind").unwrap();
-    // One that lives, and has claimed a layer.
-    let intake = Intake::new(&first).unwrap();
-    assert!(!intake.present(&chain).unwrap());
+    // A live process that has claimed a layer.
+    let ingest = Ingest::new(&first).unwrap();
+    assert!(!ingest.claim_layer(&chain).unwrap());
     let claimed = directory.path().join("plain").join(chain.hex());
     fs::create_dir_all(claimed.join("fs")).unwrap();
 
     let second = store(directory.path());
     assert!(!left.exists() && !unowned.exists());
-    assert!(claimed.exists() && intake.scratch().path().exists());
+    assert!(claimed.exists() && ingest.temp_dir().path().exists());
     assert_eq!(second.list().unwrap(), []);
-    drop(intake);
-    second.collect().unwrap();
+    drop(ingest);
+    second.collect_garbage().unwrap();
     assert!(!claimed.exists());
     assert_eq!(count(&second, "tmp"), 0);
     second.import(&*layout(&[("demo", &parts)]), &[]).unwrap();
@@ -245,9 +267,9 @@ fn what_a_process_left_that_died_is_removed_and_never_used() {
 }
 
 #[test]
-fn an_image_with_a_part_missing_is_as_good_as_absent_and_comes_back_by_import() {
+fn an_incomplete_image_counts_as_missing_and_can_be_imported_again() {
     let directory = tempfile::tempdir().unwrap();
-    let parts = image(&Craft::new().file("x", "1"));
+    let parts = image(&TarBuilder::new().file("x", "1"));
     let archive = layout(&[("demo", &parts)]);
     let layer = store(directory.path()).import(&*archive, &[]).unwrap()[0].layers[1].clone();
     fs::remove_dir_all(layer.parent().unwrap()).unwrap();
@@ -258,10 +280,11 @@ fn an_image_with_a_part_missing_is_as_good_as_absent_and_comes_back_by_import() 
 }
 
 #[test]
-fn an_index_that_cannot_be_read_is_said_with_what_to_do() {
+fn an_unreadable_index_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = || Settings { form: Some(Form::Plain), ..Settings::default() };
-    for (json, words) in [("{", "remove it"), (r#"{"version":9,"images":{}}"#, "use the newer program")] {
+    let settings = || Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() };
+    for (json, words) in [("{", "remove the file"), (r#"{"version":9,"images":{}}"#, "use the newer program")]
+    {
         fs::write(directory.path().join("index.json"), json).unwrap();
         let error = Store::open(directory.path(), settings()).unwrap_err();
         assert!(error.message().contains("index.json") && error.message().contains(words), "{error}");
@@ -269,14 +292,15 @@ fn an_index_that_cannot_be_read_is_said_with_what_to_do() {
 }
 
 #[test]
-fn several_stores_on_one_directory_do_not_disturb_each_other() {
+fn several_processes_can_share_a_store() {
     let directory = tempfile::tempdir().unwrap();
-    let images: Vec<Parts> = (0..4).map(|n| image(&Craft::new().file("x", n.to_string()))).collect();
+    let images: Vec<ImageParts> =
+        (0..4).map(|n| image(&TarBuilder::new().file("x", n.to_string()))).collect();
     std::thread::scope(|scope| {
         for number in 0..8 {
             let (directory, images) = (&directory, &images);
             scope.spawn(move || {
-                // As another process would: nothing is shared but the directory.
+                // Like another process: only the directory is shared.
                 let store = store(directory.path());
                 for round in 0..6 {
                     let parts = &images[(number + round) % 4];
@@ -299,32 +323,33 @@ fn several_stores_on_one_directory_do_not_disturb_each_other() {
 }
 
 #[test]
-fn an_index_in_an_archive_is_chosen_from_by_this_machine() {
+fn the_entry_of_an_index_for_this_platform_is_imported() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
-    let ours = image(&Craft::new().file("x", "ours"));
-    let foreign = Parts::for_machine("s390x", &[(base().bytes(), base().gzip())]);
+    let ours = image(&TarBuilder::new().file("x", "ours"));
+    let foreign = ImageParts::for_architecture("s390x", &[(base().bytes(), base().gzip())]);
     let kind = "application/vnd.oci.image.manifest.v1+json";
     let (mut near, mut far) = (descriptor(kind, &ours.manifest), descriptor(kind, &foreign.manifest));
-    near["platform"] = serde_json::json!({"os": "linux", "architecture": crate::image::craft::here()});
+    near["platform"] =
+        serde_json::json!({"os": "linux", "architecture": crate::image::testing::host_architecture()});
     far["platform"] = serde_json::json!({"os": "linux", "architecture": "s390x"});
     let inner = serde_json::json!({"schemaVersion": 2, "manifests": [far, near]}).to_string();
     let mut entry = descriptor("application/vnd.oci.image.index.v1+json", inner.as_bytes());
     entry["annotations"] = serde_json::json!({"io.containerd.image.name": "registry.test/demo:3",
         "org.opencontainers.image.ref.name": "3"});
     let outer = serde_json::json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
-    let mut craft = Craft::new().file("index.json", &outer);
+    let mut builder = TarBuilder::new().file("index.json", &outer);
     for (digest, blob) in ours.blobs().into_iter().chain([(Digest::of(inner.as_bytes()), inner.into_bytes())])
     {
-        craft = craft.file(&format!("blobs/sha256/{}", digest.hex()), blob);
+        builder = builder.file(&format!("blobs/sha256/{}", digest.hex()), blob);
     }
-    // What is for others need not be there.
-    store.import(&*craft.bytes(), &[]).unwrap();
+    // Content for other platforms may be missing.
+    store.import(&*builder.bytes(), &[]).unwrap();
     assert_eq!(store.image("registry.test/demo:3").unwrap().unwrap().id, ours.id());
 }
 
 #[test]
-fn one_tree_shows_what_all_layers_show_together() {
+fn a_flat_tree_shows_the_merged_layers() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     flat_shows_the_merge(&store);
@@ -332,28 +357,28 @@ fn one_tree_shows_what_all_layers_show_together() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn one_tree_of_layers_in_the_form_of_overlayfs_is_the_same() {
+fn a_flat_tree_of_overlayfs_layers_is_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings::default();
     let store = Store::open(directory.path(), settings).unwrap();
-    assert_eq!(store.form(), Form::Overlay);
+    assert_eq!(store.layer_format(), LayerFormat::Overlay);
     flat_shows_the_merge(&store);
 }
 
-/// Three layers that take away, hide and replace.
-fn layered(store: &Arc<Store>) -> Stored {
-    let upper = Craft::new()
+/// Three layers with whiteouts, opaque directories and replaced files.
+fn layered(store: &Arc<Store>) -> StoredImage {
+    let upper = TarBuilder::new()
         .file("bin/.wh.old", "")
         .file("bin/new", "2")
         .file("etc/.wh..wh..opq", "")
         .file("etc/b", "2")
         .symlink("sh", "bin/run");
-    let top = Craft::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
+    let top = TarBuilder::new().file("bin/run", "3").directory("sh", 0o555).file("sh/inner", "3");
     let layers = [base(), upper, top].map(|layer| (layer.bytes(), layer.gzip()));
-    store.import(&*layout(&[("demo", &Parts::of(&layers))]), &[]).unwrap().remove(0)
+    store.import(&*layout(&[("demo", &ImageParts::of(&layers))]), &[]).unwrap().remove(0)
 }
 
-/// What is seen of [`layered`] together.
+/// Checks the merged view of [`layered`].
 fn assert_merged(root: &Path) {
     let list = |path: &str| {
         let mut names: Vec<_> = fs::read_dir(root.join(path))
@@ -368,14 +393,14 @@ fn assert_merged(root: &Path) {
     assert_eq!(list("etc"), ["b"]);
     assert_eq!(list("sh"), ["inner"]);
     assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"3");
-    // No entry of the layers above made it: it looks as it does below.
+    // The layers above have no entry for it: it keeps the mode of the base layer.
     assert_eq!(fs::metadata(root.join("etc")).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 fn flat_shows_the_merge(store: &Arc<Store>) {
     let stored = layered(store);
-    let flat = store.flat(&stored).unwrap();
-    assert_eq!(store.flat(&stored).unwrap(), flat);
+    let flat = store.flat_image(&stored).unwrap();
+    assert_eq!(store.flat_image(&stored).unwrap(), flat);
     assert_merged(&flat);
     store.remove("demo").unwrap();
     assert!(!flat.exists());
@@ -383,7 +408,7 @@ fn flat_shows_the_merge(store: &Arc<Store>) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_kernel_shows_the_layers_as_the_image_means_them() {
+fn an_overlay_mount_shows_the_merged_layers() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("images"), Settings::default()).unwrap();
     let stored = layered(&store);
@@ -394,13 +419,14 @@ fn the_kernel_shows_the_layers_as_the_image_means_them() {
     assert_merged(mounted.path());
 }
 
-/// A file system that goes with the test.
+/// A filesystem that is unmounted on drop.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     fn new(kind: &str, directory: tempfile::TempDir, options: &str) -> Self {
-        let flags = nix::mount::MsFlags::empty();
-        nix::mount::mount(Some(kind), directory.path(), Some(kind), flags, Some(options)).unwrap();
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount(kind, directory.path(), kind, flags, options.as_c_str()).unwrap();
         Self(directory)
     }
 
@@ -411,17 +437,17 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH);
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_full_disk_is_said_and_nothing_stays() {
+fn a_full_disk_is_reported_and_nothing_is_kept() {
     let disk = Mounted::new("tmpfs", tempfile::tempdir().unwrap(), "size=8m,mode=0700");
     let store = Store::open(disk.path(), Settings::default()).unwrap();
-    let small = image(&Craft::new().file("x", "x"));
-    let large = Craft::new().file("large", vec![7; 16 << 20]);
+    let small = image(&TarBuilder::new().file("x", "x"));
+    let large = TarBuilder::new().file("large", vec![7; 16 << 20]);
     let large = image(&large);
     let free = || rustix::fs::statvfs(disk.path()).unwrap().f_bfree;
     let before = free();
@@ -434,14 +460,14 @@ fn a_full_disk_is_said_and_nothing_stays() {
     );
     assert_eq!(count(&store, "layers") + count(&store, "tmp") + count(&store, "blobs/sha256"), 0);
     assert_eq!(free(), before);
-    // The archive itself is too large to be put aside.
+    // The archive itself does not fit on the disk.
     let noise: Vec<u8> = (0..400_000u64)
         .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
         .cycle()
         .take(12 << 20)
         .collect();
-    let noise = Craft::new().file("noise", noise);
-    let noise = Parts::of(&[(noise.bytes(), noise.bytes())]);
+    let noise = TarBuilder::new().file("noise", noise);
+    let noise = ImageParts::of(&[(noise.bytes(), noise.bytes())]);
     let error = store.import(&*layout(&[("noise", &noise)]), &[]).unwrap_err();
     assert_eq!(error.kind(), Kind::Exhausted, "{error}");
     assert_eq!(free(), before);

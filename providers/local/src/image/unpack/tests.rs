@@ -9,15 +9,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::image::{
     Kind,
-    craft::{Craft, gzip},
+    testing::{TarBuilder, gzip},
 };
 
-/// A directory with a layer's root in it, and beside that something that no layer may touch.
-struct Place {
+/// A directory with a layer's root, and beside it files that no layer may touch.
+struct TestLayer {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestLayer {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("layer")).unwrap();
@@ -34,12 +34,18 @@ impl Place {
         self.directory.path().join("outside")
     }
 
-    fn unpack(&self, layer: &[u8]) -> Result<Unpacked> {
-        self.unpack_as(layer, Form::Plain, &Expected::default(), &Limits::default())
+    fn unpack(&self, layer: &[u8]) -> Result<UnpackedLayer> {
+        self.unpack_as(layer, LayerFormat::Plain, &ExpectedLayer::default(), &ImageLimits::default())
     }
 
-    fn unpack_as(&self, bytes: &[u8], form: Form, expected: &Expected, limits: &Limits) -> Result<Unpacked> {
-        layer(bytes, &self.layer(), form, expected, limits)
+    fn unpack_as(
+        &self,
+        bytes: &[u8],
+        layer_format: LayerFormat,
+        expected: &ExpectedLayer,
+        limits: &ImageLimits,
+    ) -> Result<UnpackedLayer> {
+        unpack_layer(bytes, &self.layer(), layer_format, expected, limits)
     }
 
     /// Whether nothing beside the layer has changed.
@@ -61,20 +67,20 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_layer_becomes_a_directory_with_all_that_it_says() {
-    let place = Place::new();
-    let layer = Craft::new()
+fn a_layer_is_unpacked_with_all_metadata() {
+    let test_layer = TestLayer::new();
+    let layer = TarBuilder::new()
         .directory("bin/", 0o755)
         .entry(b'0', b"bin/run", b"", b"#!/bin/sh\n", |header| header.set_mode(0o755))
         .symlink("bin/sh", "/bin/busybox")
         .hard_link("bin/again", "bin/run")
         .entry(b'6', b"pipe", b"", b"", |header| header.set_mode(0o620))
-        .said(&[("path", "a/long/way/".repeat(20).as_bytes()), ("mtime", b"1.5")])
+        .pax_header(&[("path", "a/long/way/".repeat(20).as_bytes()), ("mtime", b"1.5")])
         .directory("short", 0o750)
-        .said(&[("mtime", b"12345.25"), ("SCHILY.xattr.user.colour", b"green")])
+        .pax_header(&[("mtime", b"12345.25"), ("SCHILY.xattr.user.colour", b"green")])
         .file("./etc/./hosts", "127.0.0.1 localhost\n");
-    let unpacked = place.unpack(&layer.gzip()).unwrap();
-    let root = place.layer();
+    let unpacked = test_layer.unpack(&layer.gzip()).unwrap();
+    let root = test_layer.layer();
     assert_eq!(fs::read(root.join("bin/run")).unwrap(), b"#!/bin/sh\n");
     assert_eq!(mode(&root.join("bin/run")), 0o755);
     assert_eq!(fs::metadata(root.join("bin/run")).unwrap().mtime(), 1_000_000_000);
@@ -95,20 +101,20 @@ fn a_layer_becomes_a_directory_with_all_that_it_says() {
 }
 
 #[test]
-fn gzip_zstd_and_plain_layers_are_the_same_content() {
-    let layer = Craft::new().file("a", "content").bytes();
+fn gzip_zstd_and_uncompressed_layers_have_the_same_content() {
+    let layer = TarBuilder::new().file("a", "content").bytes();
     let zstd = zstd::encode_all(&*layer, 0).unwrap();
     for kept in [layer.clone(), gzip(&layer), zstd] {
-        let place = Place::new();
-        assert_eq!(place.unpack(&kept).unwrap().diff, Digest::of(&layer));
-        assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"content");
+        let test_layer = TestLayer::new();
+        assert_eq!(test_layer.unpack(&kept).unwrap().diff, Digest::of(&layer));
+        assert_eq!(fs::read(test_layer.layer().join("a")).unwrap(), b"content");
     }
 }
 
 #[test]
-fn what_comes_later_takes_the_place_of_what_came_before() {
-    let place = Place::new();
-    let layer = Craft::new()
+fn later_entries_replace_earlier_ones() {
+    let test_layer = TestLayer::new();
+    let layer = TarBuilder::new()
         .directory("a", 0o755)
         .file("a/inner", "1")
         .symlink("b", "a")
@@ -116,194 +122,211 @@ fn what_comes_later_takes_the_place_of_what_came_before() {
         .directory("b", 0o700)
         .file("b/inner", "2")
         .directory("b", 0o711);
-    place.unpack(&layer.bytes()).unwrap();
-    assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"a file now");
-    assert!(fs::symlink_metadata(place.layer().join("b")).unwrap().is_dir());
-    assert_eq!(fs::read(place.layer().join("b/inner")).unwrap(), b"2");
-    assert_eq!(mode(&place.layer().join("b")), 0o711);
+    test_layer.unpack(&layer.bytes()).unwrap();
+    assert_eq!(fs::read(test_layer.layer().join("a")).unwrap(), b"a file now");
+    assert!(fs::symlink_metadata(test_layer.layer().join("b")).unwrap().is_dir());
+    assert_eq!(fs::read(test_layer.layer().join("b/inner")).unwrap(), b"2");
+    assert_eq!(mode(&test_layer.layer().join("b")), 0o711);
 }
 
-/// Writes an archive that tries to reach a place, whose outside it can name.
-type Attack = fn(&Place, &dyn Fn(&Place, &str) -> String) -> Craft;
+/// Builds an archive that tries to escape; the closure names paths outside.
+type Attack = fn(&TestLayer, &dyn Fn(&TestLayer, &str) -> String) -> TarBuilder;
 
 #[test]
-fn ways_out_of_the_layer_are_refused_and_lead_nowhere() {
-    let outside = |place: &Place, rest: &str| format!("{}{rest}", place.outside().display());
+fn paths_that_leave_the_layer_are_rejected() {
+    let outside = |test_layer: &TestLayer, rest: &str| format!("{}{rest}", test_layer.outside().display());
     let attacks: [(&str, Attack, &str); 12] = [
-        ("a name with ..", |_, _| Craft::new().file("../outside/secret", "x"), "'..'"),
-        ("a name with .. inside", |_, _| Craft::new().file("a/../../outside/new", "x"), "'..'"),
-        ("a directory above", |_, _| Craft::new().directory("..", 0o777), "'..'"),
+        ("a name with ..", |_, _| TarBuilder::new().file("../outside/secret", "x"), "'..'"),
+        ("a name with .. inside", |_, _| TarBuilder::new().file("a/../../outside/new", "x"), "'..'"),
+        ("a directory above", |_, _| TarBuilder::new().directory("..", 0o777), "'..'"),
         (
             "a link upwards as a directory",
-            |_, _| Craft::new().symlink("a", "../outside").file("a/secret", "x"),
-            "leads out of the layer",
+            |_, _| TarBuilder::new().symlink("a", "../outside").file("a/secret", "x"),
+            "leaves the layer",
         ),
         (
             "a link through a link",
-            |_, _| Craft::new().symlink("a", "b/..").symlink("b", "..").file("a/outside/secret", "x"),
-            "leads out of the layer",
+            |_, _| TarBuilder::new().symlink("a", "b/..").symlink("b", "..").file("a/outside/secret", "x"),
+            "leaves the layer",
         ),
-        ("a hard link upwards", |_, _| Craft::new().hard_link("a", "../outside/secret"), "'..'"),
+        ("a hard link upwards", |_, _| TarBuilder::new().hard_link("a", "../outside/secret"), "'..'"),
         (
             "a hard link to an absolute name",
-            |place, outside| Craft::new().hard_link("a", &outside(place, "/secret")),
+            |test_layer, outside| TarBuilder::new().hard_link("a", &outside(test_layer, "/secret")),
             "not in the layer",
         ),
         (
             "a hard link through a link",
-            |place, outside| Craft::new().symlink("a", &outside(place, "")).hard_link("b", "a/secret"),
+            |test_layer, outside| {
+                TarBuilder::new().symlink("a", &outside(test_layer, "")).hard_link("b", "a/secret")
+            },
             "not in the layer",
         ),
         (
             "a whiteout of the directory above",
-            |_, _| Craft::new().file("a/.wh...", ""),
-            "a whiteout of nothing",
+            |_, _| TarBuilder::new().file("a/.wh...", ""),
+            "a whiteout without a name",
         ),
         (
             "a file as a directory",
-            |_, _| Craft::new().file("a", "x").file("a/b", "x"),
-            "a in its way is no directory",
+            |_, _| TarBuilder::new().file("a", "x").file("a/b", "x"),
+            "a in its path is not a directory",
         ),
         (
             "links in a circle",
-            |_, _| Craft::new().symlink("a", "b").symlink("b", "a").file("a/c", ""),
+            |_, _| TarBuilder::new().symlink("a", "b").symlink("b", "a").file("a/c", ""),
             "too many links",
         ),
-        ("the root as a link", |_, _| Craft::new().symlink("./", "../outside"), "must be a directory"),
+        ("the root as a link", |_, _| TarBuilder::new().symlink("./", "../outside"), "must be a directory"),
     ];
     for (what, attack, words) in attacks {
-        let place = Place::new();
-        let error = place.unpack(&attack(&place, &outside).gzip()).expect_err(what);
+        let test_layer = TestLayer::new();
+        let error = test_layer.unpack(&attack(&test_layer, &outside).gzip()).expect_err(what);
         assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
         assert!(error.message().contains(words), "{what}: {error}");
-        assert!(place.is_sound(), "{what}");
+        assert!(test_layer.is_sound(), "{what}");
     }
 }
 
 #[test]
-fn absolute_names_and_links_mean_the_root_of_the_layer() {
-    let place = Place::new();
-    let outside = place.outside();
+fn absolute_names_and_links_are_relative_to_the_layers_root() {
+    let test_layer = TestLayer::new();
+    let outside = test_layer.outside();
     let outside = outside.to_str().unwrap();
-    let layer = Craft::new()
+    let layer = TarBuilder::new()
         .symlink("way", outside)
         .file("way/secret", "inside")
         .file(&format!("{outside}/other"), "inside too");
-    place.unpack(&layer.bytes()).unwrap();
-    let inside = place.layer().join(outside.trim_start_matches('/'));
+    test_layer.unpack(&layer.bytes()).unwrap();
+    let inside = test_layer.layer().join(outside.trim_start_matches('/'));
     assert_eq!(fs::read(inside.join("secret")).unwrap(), b"inside");
     assert_eq!(fs::read(inside.join("other")).unwrap(), b"inside too");
-    assert!(place.is_sound());
+    assert!(test_layer.is_sound());
 }
 
 #[test]
 fn a_link_is_replaced_and_never_written_through() {
-    let place = Place::new();
-    let secret = place.outside().join("secret");
+    let test_layer = TestLayer::new();
+    let secret = test_layer.outside().join("secret");
     let secret = secret.to_str().unwrap();
     let layer =
-        Craft::new().symlink("a", secret).file("a", "mine").symlink("b", secret).directory("b", 0o777);
-    place.unpack(&layer.bytes()).unwrap();
-    assert_eq!(fs::read(place.layer().join("a")).unwrap(), b"mine");
-    assert!(place.is_sound());
+        TarBuilder::new().symlink("a", secret).file("a", "mine").symlink("b", secret).directory("b", 0o777);
+    test_layer.unpack(&layer.bytes()).unwrap();
+    assert_eq!(fs::read(test_layer.layer().join("a")).unwrap(), b"mine");
+    assert!(test_layer.is_sound());
 }
 
 #[test]
-fn device_nodes_and_unknown_things_are_refused() {
+fn device_nodes_and_unknown_entry_types_are_rejected() {
     for (flag, words) in [
         (b'3', "a device node"),
         (b'4', "a device node"),
-        (b'S', "a sparse file"),
-        (b'Z', "the unknown type 'Z'"),
+        (b'S', "sparse files are not supported"),
+        (b'Z', "unknown entry type 'Z'"),
     ] {
-        let place = Place::new();
-        let layer = Craft::new().entry(flag, b"dev/sda", b"", b"", |header| {
+        let test_layer = TestLayer::new();
+        let layer = TarBuilder::new().entry(flag, b"dev/sda", b"", b"", |header| {
             header.set_device_major(8).unwrap();
             header.set_device_minor(0).unwrap();
         });
-        let error = place.unpack(&layer.bytes()).unwrap_err();
+        let error = test_layer.unpack(&layer.bytes()).unwrap_err();
         assert!(error.message().starts_with("dev/sda: ") && error.message().contains(words), "{error}");
-        assert!(!place.layer().join("dev/sda").exists());
+        assert!(!test_layer.layer().join("dev/sda").exists());
     }
 }
 
 #[test]
-fn headers_that_ask_for_too_much_are_refused() {
+fn headers_beyond_the_limits_are_rejected() {
     let deep = "d/".repeat(300);
     for (layer, words) in [
-        (Craft::new().said(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""), "a name of 5000 bytes"),
-        (Craft::new().said(&[("path", "x".repeat(300).as_bytes())]).file("x", ""), "a name of 300 bytes"),
         (
-            Craft::new().said(&[("path", deep.as_bytes())]).directory("x", 0o755),
-            "more than 256 directories deep",
+            TarBuilder::new().pax_header(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""),
+            "a path of 5000 bytes",
         ),
-        (Craft::new().said(&[("path", b"a\0b")]).file("x", ""), "a zero byte"),
-        (Craft::new().said(&[("uid", b"4294967295")]).file("x", ""), "its owner is 4294967295"),
         (
-            Craft::new().entry(b'x', b"p", b"", b"", |header| header.set_size(1 << 40)),
-            "a header of 1099511627776 bytes",
+            TarBuilder::new().pax_header(&[("path", "x".repeat(300).as_bytes())]).file("x", ""),
+            "a name of 300 bytes",
         ),
-        (Craft::new().entry(b'L', b"p", b"", b"", |header| header.set_size(1 << 40)), "a header of"),
-        (Craft::new().entry(b'x', b"p", b"", b"9999 path=x\n", |_| {}), "record"),
-        (Craft::new().entry(b'0', b"big", b"", b"", |header| header.set_size(1 << 40)), "cut off"),
+        (
+            TarBuilder::new().pax_header(&[("path", deep.as_bytes())]).directory("x", 0o755),
+            "more than 256 nested directories",
+        ),
+        (TarBuilder::new().pax_header(&[("path", b"a\0b")]).file("x", ""), "a zero byte"),
+        (TarBuilder::new().pax_header(&[("uid", b"4294967295")]).file("x", ""), "invalid owner 4294967295"),
+        (
+            TarBuilder::new().entry(b'x', b"p", b"", b"", |header| header.set_size(1 << 40)),
+            "an extension header has 1099511627776 bytes",
+        ),
+        (
+            TarBuilder::new().entry(b'L', b"p", b"", b"", |header| header.set_size(1 << 40)),
+            "an extension header has",
+        ),
+        (TarBuilder::new().entry(b'x', b"p", b"", b"9999 path=x\n", |_| {}), "record"),
+        (TarBuilder::new().entry(b'0', b"big", b"", b"", |header| header.set_size(1 << 40)), "truncated"),
     ] {
-        let place = Place::new();
-        let error = place.unpack(&layer.bytes()).unwrap_err();
+        let test_layer = TestLayer::new();
+        let error = test_layer.unpack(&layer.bytes()).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         assert!(error.message().contains(words), "{error}");
     }
 }
 
 #[test]
-fn bombs_are_put_out_early() {
-    let zeros = Craft::new().file("zeros", vec![0; 8 << 20]);
-    let few = Craft::new().file("a", "").file("b", "").file("c", "");
-    let ratio = Limits { ratio: 100, ratio_from: 1 << 16, ..Limits::default() };
-    let bytes = Limits { layer_bytes: 1 << 18, ..Limits::default() };
-    let entries = Limits { layer_entries: 2, ..Limits::default() };
+fn decompression_bombs_are_stopped_early() {
+    let zeros = TarBuilder::new().file("zeros", vec![0; 8 << 20]);
+    let few = TarBuilder::new().file("a", "").file("b", "").file("c", "");
+    let ratio = ImageLimits { ratio: 100, ratio_from: 1 << 16, ..ImageLimits::default() };
+    let bytes = ImageLimits { layer_bytes: 1 << 18, ..ImageLimits::default() };
+    let entries = ImageLimits { layer_entries: 2, ..ImageLimits::default() };
     let zstd = zstd::encode_all(&*zeros.bytes(), 19).unwrap();
     for (layer, limits, words) in [
-        (zeros.gzip(), &ratio, "no honest compression"),
-        (zstd, &ratio, "no honest compression"),
-        (zeros.gzip(), &bytes, "larger than 262144 bytes"),
-        (few.gzip(), &entries, "more than 2 entries"),
+        (zeros.gzip(), &ratio, "the ratio exceeds the maximum"),
+        (zstd, &ratio, "the ratio exceeds the maximum"),
+        (zeros.gzip(), &bytes, "larger than the maximum of 262144 bytes"),
+        (few.gzip(), &entries, "more than the maximum of 2 entries"),
     ] {
-        let place = Place::new();
-        let error = place.unpack_as(&layer, Form::Plain, &Expected::default(), limits).unwrap_err();
+        let test_layer = TestLayer::new();
+        let error =
+            test_layer.unpack_as(&layer, LayerFormat::Plain, &ExpectedLayer::default(), limits).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.message().contains(words), "{error}");
-        let written = fs::metadata(place.layer().join("zeros")).map_or(0, |file| file.len());
+        let written = fs::metadata(test_layer.layer().join("zeros")).map_or(0, |file| file.len());
         assert!(written < 2 << 20, "{written} bytes were written");
     }
 }
 
 #[test]
-fn content_that_is_not_what_was_asked_for_is_refused() {
-    let layer = Craft::new().file("a", "content");
+fn content_that_does_not_match_its_digest_or_size_is_rejected() {
+    let layer = TarBuilder::new().file("a", "content");
     let (content, kept) = (layer.bytes(), layer.gzip());
-    let right = Expected {
+    let right = ExpectedLayer {
         digest: Some(Digest::of(&kept)),
         size: Some(kept.len() as u64),
         diff: Some(Digest::of(&content)),
     };
     let other = Some(Digest::of(b"other"));
-    let try_it = |bytes: &[u8], expected: &Expected| {
-        Place::new().unpack_as(bytes, Form::Plain, expected, &Limits::default())
+    let try_it = |bytes: &[u8], expected: &ExpectedLayer| {
+        TestLayer::new().unpack_as(bytes, LayerFormat::Plain, expected, &ImageLimits::default())
     };
     try_it(&kept, &right).unwrap();
     for (what, bytes, expected, words) in [
-        ("digest", kept.clone(), Expected { digest: other, ..right }, "the digest of the layer is"),
-        ("diff id", kept.clone(), Expected { diff: other, ..right }, "the diff id of the layer's content is"),
+        ("digest", kept.clone(), ExpectedLayer { digest: other, ..right }, "the digest of the layer is"),
+        (
+            "diff id",
+            kept.clone(),
+            ExpectedLayer { diff: other, ..right },
+            "the diff id of the layer's content is",
+        ),
         ("larger", [&kept[..], b"more"].concat(), right, ""),
         (
             "smaller",
             kept.clone(),
-            Expected { size: Some(1 << 20), digest: None, diff: None },
-            "and 1048576 by the manifest",
+            ExpectedLayer { size: Some(1 << 20), digest: None, diff: None },
+            "but 1048576 in the manifest",
         ),
-        ("cut off", kept[..kept.len() / 2].to_vec(), right, ""),
-        ("cut off, plain", content[..700].to_vec(), Expected::default(), "cut off"),
-        ("no archive", b"<html>not found</html>".repeat(100), Expected::default(), "invalid tar header"),
+        ("truncated", kept[..kept.len() / 2].to_vec(), right, ""),
+        ("truncated, uncompressed", content[..700].to_vec(), ExpectedLayer::default(), "truncated"),
+        ("no archive", b"<html>not found</html>".repeat(100), ExpectedLayer::default(), "invalid tar header"),
         (
             "a flipped bit",
             {
@@ -322,9 +345,9 @@ fn content_that_is_not_what_was_asked_for_is_refused() {
 }
 
 #[test]
-fn without_root_all_is_ours_and_what_is_gone_is_said_by_files() {
-    let place = Place::new();
-    let layer = Craft::new()
+fn plain_layers_belong_to_us_and_have_whiteout_files() {
+    let test_layer = TestLayer::new();
+    let layer = TarBuilder::new()
         .entry(b'5', b"shut", b"", b"", |header| {
             header.set_mode(0o000);
             header.set_uid(4000);
@@ -334,27 +357,30 @@ fn without_root_all_is_ours_and_what_is_gone_is_said_by_files() {
         .file(".wh.gone", "")
         .file("dir/.wh..wh..opq", "")
         .file(".wh..wh.plnk", "");
-    place.unpack(&layer.bytes()).unwrap();
-    assert_eq!(mode(&place.layer().join("shut")), 0o700);
-    assert_eq!(mode(&place.layer().join("su")), 0o755);
-    let me = fs::metadata(place.directory.path()).unwrap().uid();
-    assert_eq!(fs::metadata(place.layer().join("shut")).unwrap().uid(), me);
-    assert!(place.layer().join(".wh.gone").is_file() && place.layer().join("dir/.wh..wh..opq").is_file());
-    assert!(!place.layer().join(".wh..wh.plnk").exists());
+    test_layer.unpack(&layer.bytes()).unwrap();
+    assert_eq!(mode(&test_layer.layer().join("shut")), 0o700);
+    assert_eq!(mode(&test_layer.layer().join("su")), 0o755);
+    let me = fs::metadata(test_layer.directory.path()).unwrap().uid();
+    assert_eq!(fs::metadata(test_layer.layer().join("shut")).unwrap().uid(), me);
+    assert!(
+        test_layer.layer().join(".wh.gone").is_file()
+            && test_layer.layer().join("dir/.wh..wh..opq").is_file()
+    );
+    assert!(!test_layer.layer().join(".wh..wh.plnk").exists());
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
-    let place = Place::new();
+fn overlay_layers_have_owners_attributes_and_overlayfs_whiteouts() {
+    let test_layer = TestLayer::new();
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let layer = Craft::new()
+    let layer = TarBuilder::new()
         .entry(b'0', b"su", b"", b"x", |header| {
             header.set_mode(0o6755);
             header.set_uid(1234);
             header.set_gid(5678);
         })
-        .said(&[
+        .pax_header(&[
             ("SCHILY.xattr.security.capability", &capability),
             ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
             ("SCHILY.xattr.trusted.overlay.opaque", b"y"),
@@ -363,15 +389,17 @@ fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
         .entry(b'2', b"link", b"su", b"", |header| header.set_uid(77))
         .file("dir/.wh.gone", "")
         .file("dir/.wh..wh..opq", "")
-        // Gone below, and new here: a directory that shows nothing from below.
+        // Hidden below and created here: a directory that shows nothing from below.
         .file(".wh.new", "")
         .file("new/file", "")
         .file("there/file", "")
         .file(".wh.there", "")
         .file(".wh.file", "")
         .file("file", "here");
-    place.unpack_as(&layer.gzip(), Form::Overlay, &Expected::default(), &Limits::default()).unwrap();
-    let at = |name: &str| place.layer().join(name);
+    test_layer
+        .unpack_as(&layer.gzip(), LayerFormat::Overlay, &ExpectedLayer::default(), &ImageLimits::default())
+        .unwrap();
+    let at = |name: &str| test_layer.layer().join(name);
     let su = fs::metadata(at("su")).unwrap();
     assert_eq!((su.uid(), su.gid(), mode(&at("su"))), (1234, 5678, 0o6755));
     assert_eq!(fs::symlink_metadata(at("link")).unwrap().uid(), 77);
@@ -389,14 +417,17 @@ fn with_root_owners_attributes_and_whiteouts_are_as_overlayfs_wants_them() {
 }
 
 #[test]
-fn directories_that_no_entry_made_look_as_they_do_below() {
-    let (below, above) = (Place::new(), Place::new());
-    let lower = Craft::new().directory("tmp", 0o1777).directory("tmp/x", 0o711).directory("etc", 0o700);
+fn directories_without_an_entry_get_their_attributes_from_below() {
+    let (below, above) = (TestLayer::new(), TestLayer::new());
+    let lower = TarBuilder::new().directory("tmp", 0o1777).directory("tmp/x", 0o711).directory("etc", 0o700);
     below.unpack(&lower.bytes()).unwrap();
-    let upper =
-        Craft::new().file("tmp/x/file", "").directory("etc", 0o750).file("etc/file", "").file("new/file", "");
+    let upper = TarBuilder::new()
+        .file("tmp/x/file", "")
+        .directory("etc", 0o750)
+        .file("etc/file", "")
+        .file("new/file", "");
     let unpacked = above.unpack(&upper.bytes()).unwrap();
-    adopt(&above.layer(), &unpacked.implied, &[below.layer()], Form::Plain).unwrap();
+    inherit_attributes(&above.layer(), &unpacked.implied, &[below.layer()], LayerFormat::Plain).unwrap();
     let modes = ["tmp", "tmp/x", "etc", "new"].map(|name| mode(&above.layer().join(name)));
     assert_eq!(modes, [0o1777, 0o711, 0o750, 0o755]);
     assert_eq!(fs::metadata(above.layer().join("tmp")).unwrap().mtime(), 1_000_000_000);
@@ -405,38 +436,38 @@ fn directories_that_no_entry_made_look_as_they_do_below() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever names and links there are, in whatever order: nothing beside the layer changes.
+    /// For any names and links in any order, nothing beside the layer changes.
     #[test]
-    fn no_archive_reaches_what_is_outside(entries in prop::collection::vec((0..5u8, "[ab./]{1,9}", "[ab./]{1,9}|/OUT|\\.\\./outside"), 1..14)) {
-        let place = Place::new();
-        let outside = place.outside().display().to_string();
-        let mut craft = Craft::new();
+    fn no_archive_reaches_files_outside(entries in prop::collection::vec((0..5u8, "[ab./]{1,9}", "[ab./]{1,9}|/OUT|\\.\\./outside"), 1..14)) {
+        let test_layer = TestLayer::new();
+        let outside = test_layer.outside().display().to_string();
+        let mut builder = TarBuilder::new();
         for (kind, path, link) in entries {
             let link = link.replace("/OUT", &outside);
-            craft = match kind {
-                0 => craft.file(&path, "x"),
-                1 => craft.directory(&path, 0o755),
-                2 => craft.symlink(&path, &link),
-                3 => craft.hard_link(&path, &link),
-                _ => craft.file(&format!("{path}/.wh.{link}").chars().take(90).collect::<String>(), ""),
+            builder = match kind {
+                0 => builder.file(&path, "x"),
+                1 => builder.directory(&path, 0o755),
+                2 => builder.symlink(&path, &link),
+                3 => builder.hard_link(&path, &link),
+                _ => builder.file(&format!("{path}/.wh.{link}").chars().take(90).collect::<String>(), ""),
             };
         }
-        let _ = place.unpack(&craft.bytes());
-        prop_assert!(place.is_sound());
+        let _ = test_layer.unpack(&builder.bytes());
+        prop_assert!(test_layer.is_sound());
     }
 
-    /// Bytes that were changed on their way never make it panic or reach out.
+    /// Corrupted bytes never cause a panic or a write outside.
     #[test]
-    fn damaged_archives_do_no_harm(at in 0..3000usize, value: u8, more in prop::collection::vec((0..3000usize, any::<u8>()), 0..8)) {
-        let mut bytes = Craft::new()
-            .said(&[("path", b"a/b/c"), ("SCHILY.xattr.user.x", b"1")])
+    fn corrupted_archives_do_no_harm(at in 0..3000usize, value: u8, more in prop::collection::vec((0..3000usize, any::<u8>()), 0..8)) {
+        let mut bytes = TarBuilder::new()
+            .pax_header(&[("path", b"a/b/c"), ("SCHILY.xattr.user.x", b"1")])
             .file("x", "content").symlink("l", "a").hard_link("h", "a/b/c").directory("d", 0o755).bytes();
         for (at, value) in more.into_iter().chain([(at, value)]) {
             let length = bytes.len();
             bytes[at % length] = value;
         }
-        let place = Place::new();
-        let _ = place.unpack(&bytes);
-        prop_assert!(place.is_sound());
+        let test_layer = TestLayer::new();
+        let _ = test_layer.unpack(&bytes);
+        prop_assert!(test_layer.is_sound());
     }
 }

@@ -1,7 +1,6 @@
-//! The directory that a layer becomes. Every step is taken from an open directory, and no link is followed that was not read by us.
+//! The directory of a layer. Every step starts from an open directory, and links are only followed by our own code.
 
-mod remove;
-mod walk;
+mod path_resolver;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,55 +15,63 @@ use std::{
 };
 
 use rustix::{
-    fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, makedev},
+    fs::{
+        self, AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, makedev,
+    },
     io::Errno,
 };
 
-pub(crate) use self::remove::remove_at;
-use self::walk::{Found, Trail};
+use self::path_resolver::{FoundDirectory, PathResolver};
 use super::{
-    Form, Usage,
-    tape::{Entry, Kind, Tape},
+    DiskUsage, LayerFormat,
+    tar_reader::{EntryKind, TarEntry, TarReader},
 };
 use crate::image::{Error, Result};
 
-/// What the name of a file begins with that takes another away.
+/// Prefix of a whiteout file, which hides a file of the layers below.
 pub(crate) const WHITEOUT: &[u8] = b".wh.";
-/// The file that takes away everything that layers below have in its directory.
-pub(crate) const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
-/// How overlayfs says the same.
+/// The file that hides everything of the layers below in its directory.
+pub(crate) const OPAQUE_MARKER: &[u8] = b".wh..wh..opq";
+/// The overlayfs attribute with the same meaning.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
-/// What other programs kept in layers for themselves, once.
-const FOREIGN: &[u8] = b".wh..wh.";
+/// Files that aufs kept in layers.
+const AUFS_PREFIX: &[u8] = b".wh..wh.";
 
-/// A directory that is being filled.
-pub(super) struct Tree {
-    trail: Trail,
-    form: Form,
-    usage: Usage,
-    /// Directories that no entry has made yet.
+/// The directory of a layer that is being unpacked.
+pub(super) struct LayerTree {
+    resolver: PathResolver,
+    layer_format: LayerFormat,
+    usage: DiskUsage,
+    /// Directories that have had no entry yet.
     implied: BTreeSet<Vec<u8>>,
-    /// When directories were changed, to be said when nothing changes them any more.
+    /// Modification times of directories, to be set at the end.
     times: BTreeMap<Vec<u8>, (i64, u32)>,
 }
 
-// === impl Tree ===
+// === impl LayerTree ===
 
-impl Tree {
-    pub(super) fn open(path: &Path, form: Form) -> Result<Self> {
-        let root = fs::open(path, walk::DIRECTORY, Mode::empty()).map_err(Error::system("open", path))?;
+impl LayerTree {
+    pub(super) fn open(path: &Path, layer_format: LayerFormat) -> Result<Self> {
+        let root =
+            fs::open(path, path_resolver::DIRECTORY, Mode::empty()).map_err(Error::system("open", path))?;
         let implied = BTreeSet::from([Vec::new()]);
-        Ok(Self { trail: Trail::new(root), form, usage: Usage::default(), implied, times: BTreeMap::new() })
+        Ok(Self {
+            resolver: PathResolver::new(root),
+            layer_format,
+            usage: DiskUsage::default(),
+            implied,
+            times: BTreeMap::new(),
+        })
     }
 
-    /// Makes what an entry says.
-    pub(super) fn apply<R: BufRead>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
+    /// Applies an entry.
+    pub(super) fn apply<R: BufRead>(&mut self, entry: &TarEntry, tar: &mut TarReader<R>) -> Result<()> {
         let shown = String::from_utf8_lossy(&entry.path).into_owned();
-        self.entry(entry, tape).map_err(|error| error.within(&shown))
+        self.entry(entry, tar).map_err(|error| error.within(&shown))
     }
 
-    fn entry<R: BufRead>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
-        let names = walk::names(&entry.path)?;
+    fn entry<R: BufRead>(&mut self, entry: &TarEntry, tar: &mut TarReader<R>) -> Result<()> {
+        let names = path_resolver::names(&entry.path)?;
         let Some((&name, parents)) = names.split_last() else {
             return self.root(entry);
         };
@@ -75,23 +82,25 @@ impl Tree {
         let child = found.child(name);
         let parent = found.directory.as_fd();
         match entry.kind {
-            Kind::Directory => return self.directory(parent, name, child, entry),
-            Kind::File => self.file(parent, name, entry, tape)?,
-            Kind::Symlink => self.make(parent, name, |name| fs::symlinkat(link(entry), parent, name))?,
-            Kind::HardLink => return self.hard_link(parent, name, entry),
-            Kind::Fifo => self.make(parent, name, |name| {
+            EntryKind::Directory => return self.directory(parent, name, child, entry),
+            EntryKind::File => self.file(parent, name, entry, tar)?,
+            EntryKind::Symlink => {
+                self.create_replacing(parent, name, |name| fs::symlinkat(link(entry), parent, name))?
+            }
+            EntryKind::HardLink => return self.hard_link(parent, name, entry),
+            EntryKind::Fifo => self.create_replacing(parent, name, |name| {
                 fs::mknodat(parent, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)
             })?,
-            Kind::Device => {
+            EntryKind::Device => {
                 return Err(Error::corrupt(
-                    "a device node, which no image may bring: devices are given by the pod",
+                    "a device node, which images must not contain: pods get devices from the node",
                 ));
             }
         }
         self.usage.inodes += 1;
-        if entry.kind != Kind::File {
+        if entry.kind != EntryKind::File {
             self.owner_at(parent, name, entry)?;
-            if entry.kind == Kind::Fifo {
+            if entry.kind == EntryKind::Fifo {
                 fs::chmodat(parent, os(name), Mode::from_raw_mode(entry.mode), AtFlags::empty())
                     .map_err(failed("chmod"))?;
             }
@@ -101,75 +110,75 @@ impl Tree {
         Ok(())
     }
 
-    /// What the directory takes, and which directories no entry made.
-    pub(super) fn finish(self) -> Result<(Usage, Vec<Vec<u8>>)> {
+    /// Sets the times of directories; returns the disk usage, and the directories without an entry.
+    pub(super) fn finish(self) -> Result<(DiskUsage, Vec<Vec<u8>>)> {
         for (path, time) in &self.times {
-            // What is no directory any more has its own time already.
-            if let Some(directory) = self.trail.plain(path) {
+            // A path that is no longer a directory has its time already.
+            if let Some(directory) = self.resolver.without_links(path) {
                 fs::futimens(&directory, &times(*time)).map_err(failed("utimes"))?;
             }
         }
         Ok((self.usage, self.implied.into_iter().collect()))
     }
 
-    fn root(&mut self, entry: &Entry) -> Result<()> {
-        if entry.kind != Kind::Directory {
+    fn root(&mut self, entry: &TarEntry) -> Result<()> {
+        if entry.kind != EntryKind::Directory {
             return Err(Error::corrupt("the root of a layer must be a directory"));
         }
-        let root = self.trail.root();
+        let root = self.resolver.root();
         self.implied.remove(&Vec::new());
         self.times.insert(Vec::new(), entry.mtime);
-        self.dress(root.as_fd(), entry)
+        self.set_metadata(root.as_fd(), entry)
     }
 
-    fn parent(&mut self, names: &[&[u8]], make: bool) -> Result<Found> {
-        let (form, implied) = (self.form, &mut self.implied);
+    fn parent(&mut self, names: &[&[u8]], create_replacing: bool) -> Result<FoundDirectory> {
+        let (layer_format, implied) = (self.layer_format, &mut self.implied);
         let inodes = &mut self.usage.inodes;
-        self.trail.find(names, |directory, name, path| {
-            if !make {
-                return Err(Error::corrupt("it is not in the layer"));
+        self.resolver.find(names, |directory, name, path| {
+            if !create_replacing {
+                return Err(Error::corrupt("not in the layer"));
             }
             match fs::mkdirat(directory, os(name), Mode::from_raw_mode(0o755)) {
                 Ok(()) => {}
-                // A whiteout: what is made in its place has nothing of what it took away.
+                // A whiteout: the new directory must not show what it hid.
                 Err(Errno::EXIST) => {
                     fs::unlinkat(directory, os(name), AtFlags::empty()).map_err(failed("unlink"))?;
                     fs::mkdirat(directory, os(name), Mode::from_raw_mode(0o755)).map_err(failed("mkdir"))?;
                     let made = open(directory, name)?;
-                    opaque(made.as_fd(), form)?;
+                    make_opaque(made.as_fd(), layer_format)?;
                 }
                 Err(error) => return Err(failed("mkdir")(error)),
             }
             *inodes += 1;
             implied.insert(path.to_vec());
-            // Whatever the process' mask is.
+            // Regardless of the umask.
             let made = open(directory, name)?;
             fs::fchmod(&made, Mode::from_raw_mode(0o755)).map_err(failed("chmod"))?;
             Ok(made)
         })
     }
 
-    fn whiteout(&mut self, found: &Found, name: &[u8]) -> Result<()> {
+    fn whiteout(&mut self, found: &FoundDirectory, name: &[u8]) -> Result<()> {
         let parent = found.directory.as_fd();
-        if name == OPAQUE_MARK {
-            return opaque(parent, self.form);
+        if name == OPAQUE_MARKER {
+            return make_opaque(parent, self.layer_format);
         }
-        if name.starts_with(FOREIGN) {
+        if name.starts_with(AUFS_PREFIX) {
             return Ok(());
         }
         let gone = &name[WHITEOUT.len()..];
         if matches!(gone, b"" | b"." | b"..") {
-            return Err(Error::corrupt("a whiteout of nothing"));
+            return Err(Error::corrupt("a whiteout without a name"));
         }
-        if self.form == Form::Plain {
-            return self.make(parent, name, |name| {
+        if self.layer_format == LayerFormat::Plain {
+            return self.create_replacing(parent, name, |name| {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
                 fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600)).map(drop)
             });
         }
-        // It takes away what layers below have, and nothing of its own layer.
-        match look(parent, gone)? {
-            Some(stat) if is_directory(&stat) => opaque(open(parent, gone)?.as_fd(), self.form),
+        // It hides files of the layers below, not of its own layer.
+        match stat_at(parent, gone)? {
+            Some(stat) if is_directory(&stat) => make_opaque(open(parent, gone)?.as_fd(), self.layer_format),
             Some(_) => Ok(()),
             None => {
                 self.usage.inodes += 1;
@@ -180,25 +189,31 @@ impl Tree {
         }
     }
 
-    fn directory(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, entry: &Entry) -> Result<()> {
+    fn directory(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        path: Vec<u8>,
+        entry: &TarEntry,
+    ) -> Result<()> {
         let mode = Mode::from_raw_mode(0o700);
         match fs::mkdirat(parent, os(name), mode) {
             Ok(()) => self.usage.inodes += 1,
-            Err(Errno::EXIST) => match look(parent, name)? {
+            Err(Errno::EXIST) => match stat_at(parent, name)? {
                 Some(stat) if is_directory(&stat) => {}
                 there => {
                     self.clear(parent, name)?;
                     fs::mkdirat(parent, os(name), mode).map_err(failed("mkdir"))?;
                     self.usage.inodes += 1;
                     if there.is_some_and(|there| is_whiteout(&there)) {
-                        opaque(open(parent, name)?.as_fd(), self.form)?;
+                        make_opaque(open(parent, name)?.as_fd(), self.layer_format)?;
                     }
                 }
             },
             Err(error) => return Err(failed("mkdir")(error)),
         }
         let directory = open(parent, name)?;
-        self.dress(directory.as_fd(), entry)?;
+        self.set_metadata(directory.as_fd(), entry)?;
         self.implied.remove(&path);
         self.times.insert(path, entry.mtime);
         Ok(())
@@ -208,96 +223,98 @@ impl Tree {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &[u8],
-        entry: &Entry,
-        tape: &mut Tape<R>,
+        entry: &TarEntry,
+        tar: &mut TarReader<R>,
     ) -> Result<()> {
         let mut made = None;
-        self.make(parent, name, |name| {
+        self.create_replacing(parent, name, |name| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             made = Some(fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
             Ok(())
         })?;
         let Some(file) = made else { return Ok(()) };
         let mut file = File::from(file);
-        tape.contents(|bytes| file.write_all(bytes))?;
+        tar.contents(|bytes| file.write_all(bytes))?;
         self.usage.bytes += entry.size;
-        self.dress(file.as_fd(), entry)?;
+        self.set_metadata(file.as_fd(), entry)?;
         fs::futimens(&file, &times(entry.mtime)).map_err(failed("utimes"))
     }
 
-    fn hard_link(&mut self, parent: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<()> {
+    fn hard_link(&mut self, parent: BorrowedFd<'_>, name: &[u8], entry: &TarEntry) -> Result<()> {
         let target = String::from_utf8_lossy(&entry.link).into_owned();
         let refused = |error: Error| error.within(&format!("hard link to {target}"));
-        let names = walk::names(&entry.link).map_err(refused)?;
+        let names = path_resolver::names(&entry.link).map_err(refused)?;
         let Some((&last, parents)) = names.split_last() else {
-            return Err(refused(Error::corrupt("a directory has no second name")));
+            return Err(refused(Error::corrupt("a directory cannot be hard-linked")));
         };
         let from = self.parent(parents, false).map_err(refused)?;
-        let there = look(from.directory.as_fd(), last).map_err(refused)?;
+        let there = stat_at(from.directory.as_fd(), last).map_err(refused)?;
         match there {
-            None => return Err(refused(Error::corrupt("it is not in the layer"))),
+            None => return Err(refused(Error::corrupt("not in the layer"))),
             Some(stat) if is_directory(&stat) => {
-                return Err(refused(Error::corrupt("a directory has no second name")));
+                return Err(refused(Error::corrupt("a directory cannot be hard-linked")));
             }
             Some(stat) if is_whiteout(&stat) => {
-                return Err(refused(Error::corrupt("it is not in the layer")));
+                return Err(refused(Error::corrupt("not in the layer")));
             }
             Some(_) => {}
         }
-        // To itself: nothing to do, and nothing to remove first.
-        if look(parent, name)?.zip(there).is_some_and(|(a, b)| a.st_ino == b.st_ino) {
+        // A link to itself.
+        if stat_at(parent, name)?.zip(there).is_some_and(|(a, b)| a.st_ino == b.st_ino) {
             return Ok(());
         }
-        self.make(parent, name, |name| fs::linkat(&from.directory, os(last), parent, name, AtFlags::empty()))
-            .map_err(refused)
+        self.create_replacing(parent, name, |name| {
+            fs::linkat(&from.directory, os(last), parent, name, AtFlags::empty())
+        })
+        .map_err(refused)
     }
 
-    /// Makes something, in place of what is there.
-    fn make(
+    /// Creates something, replacing what exists.
+    fn create_replacing(
         &mut self,
         parent: BorrowedFd<'_>,
         name: &[u8],
-        mut make: impl FnMut(&OsStr) -> Result<(), Errno>,
+        mut create_replacing: impl FnMut(&OsStr) -> Result<(), Errno>,
     ) -> Result<()> {
-        match make(os(name)) {
+        match create_replacing(os(name)) {
             Err(Errno::EXIST) => {
                 self.clear(parent, name)?;
-                make(os(name)).map_err(failed("create"))
+                create_replacing(os(name)).map_err(failed("create"))
             }
             answer => answer.map_err(failed("create")),
         }
     }
 
     fn clear(&mut self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        // Ways that led through it are no ways any more.
-        self.trail.forget();
+        // Cached paths may lead through it.
+        self.resolver.clear_cache();
         remove_at(parent, os(name)).map_err(failed("remove"))
     }
 
-    /// Owner, mode and attributes of what is open.
-    fn dress(&self, file: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
+    /// Sets owner, mode and attributes.
+    fn set_metadata(&self, file: BorrowedFd<'_>, entry: &TarEntry) -> Result<()> {
         let mut mode = entry.mode;
-        if self.form == Form::Overlay {
+        if self.layer_format == LayerFormat::Overlay {
             let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
             fs::fchown(file, Some(uid), Some(gid)).map_err(failed("chown"))?;
-        } else if entry.kind == Kind::Directory {
-            // Ours to read, fill and remove, also where the image has it otherwise.
+        } else if entry.kind == EntryKind::Directory {
+            // Always readable, writable and removable by us.
             mode |= 0o700;
         } else {
-            // A program that would run as us whoever starts it.
+            // Setuid programs would run as us for any user.
             mode &= 0o777;
         }
-        // After the owner, because a change of owner takes these bits away.
+        // After the owner, because changing it clears these bits.
         fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
         for (name, value) in &entry.xattrs {
-            if !self.wanted(name) {
-                tracing::debug!(name = %String::from_utf8_lossy(name), "an attribute of a file is left out");
+            if !self.is_allowed_xattr(name) {
+                tracing::debug!(name = %String::from_utf8_lossy(name), "ignoring an extended attribute");
                 continue;
             }
             match fs::fsetxattr(file, os(name), value, XattrFlags::empty()) {
                 Ok(()) => {}
                 Err(Errno::NOTSUP) => {
-                    tracing::debug!(name = %String::from_utf8_lossy(name), "the file system has no such attributes");
+                    tracing::debug!(name = %String::from_utf8_lossy(name), "extended attributes are not supported by the filesystem");
                 }
                 Err(error) => return Err(failed("setxattr")(error)),
             }
@@ -305,8 +322,8 @@ impl Tree {
         Ok(())
     }
 
-    fn owner_at(&self, parent: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<()> {
-        if self.form == Form::Plain {
+    fn owner_at(&self, parent: BorrowedFd<'_>, name: &[u8], entry: &TarEntry) -> Result<()> {
+        if self.layer_format == LayerFormat::Plain {
             return Ok(());
         }
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
@@ -314,11 +331,11 @@ impl Tree {
             .map_err(failed("chown"))
     }
 
-    /// Which attributes an image may give to its files. Those of overlayfs would change what other layers show.
-    fn wanted(&self, name: &[u8]) -> bool {
+    /// Whether an image may set this extended attribute. Those of overlayfs would change what other layers show.
+    fn is_allowed_xattr(&self, name: &[u8]) -> bool {
         let users = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
         users
-            || (self.form == Form::Overlay
+            || (self.layer_format == LayerFormat::Overlay
                 && matches!(
                     name,
                     b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default"
@@ -326,23 +343,30 @@ impl Tree {
     }
 }
 
-/// Gives directories that no entry of a layer made the attributes that they have in the layers below, the nearest first: unpacked
-/// for itself, the layer would show them as nobody meant them.
-pub(crate) fn adopt(layer: &Path, implied: &[Vec<u8>], below: &[impl AsRef<Path>], form: Form) -> Result<()> {
+/// Copies the attributes of directories without an entry from the layers below, the nearest first. Otherwise the layer
+/// would change them to defaults.
+pub(crate) fn inherit_attributes(
+    layer: &Path,
+    implied: &[Vec<u8>],
+    below: &[impl AsRef<Path>],
+    layer_format: LayerFormat,
+) -> Result<()> {
     if implied.is_empty() || below.is_empty() {
         return Ok(());
     }
-    let trail = |path: &Path| {
-        fs::open(path, walk::DIRECTORY, Mode::empty()).map(Trail::new).map_err(Error::system("open", path))
+    let resolver = |path: &Path| {
+        fs::open(path, path_resolver::DIRECTORY, Mode::empty())
+            .map(PathResolver::new)
+            .map_err(Error::system("open", path))
     };
-    let layer = trail(layer)?;
-    let below = below.iter().rev().map(|path| trail(path.as_ref())).collect::<Result<Vec<_>>>()?;
-    // Those inside first, because a change inside is a change of the time outside.
+    let layer = resolver(layer)?;
+    let below = below.iter().rev().map(|path| resolver(path.as_ref())).collect::<Result<Vec<_>>>()?;
+    // Children first, because changing them changes the time of the parent.
     for path in implied.iter().rev() {
-        let Some(directory) = layer.plain(path) else { continue };
-        let Some(model) = below.iter().find_map(|layer| layer.plain(path)) else { continue };
+        let Some(directory) = layer.without_links(path) else { continue };
+        let Some(model) = below.iter().find_map(|layer| layer.without_links(path)) else { continue };
         let stat = fs::fstat(&model).map_err(failed("stat"))?;
-        if form == Form::Overlay {
+        if layer_format == LayerFormat::Overlay {
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
             fs::fchown(&directory, Some(uid), Some(gid)).map_err(failed("chown"))?;
         }
@@ -353,7 +377,34 @@ pub(crate) fn adopt(layer: &Path, implied: &[Vec<u8>], below: &[impl AsRef<Path>
     Ok(())
 }
 
-/// Whether overlayfs takes it for a sign that something is gone.
+/// Removes a file or directory tree, never following links. It may not exist.
+pub(crate) fn remove_at(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+    let parent = parent.as_fd();
+    match fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    let directory = match fs::openat(parent, name, path_resolver::DIRECTORY, Mode::empty()) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut entries = Dir::read_from(&directory)?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            remove_at(&directory, os(name.to_bytes()))?;
+        }
+    }
+    match fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether this is an overlayfs whiteout.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
@@ -362,15 +413,15 @@ fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Says that nothing of the layers below is seen in a directory.
-fn opaque(directory: BorrowedFd<'_>, form: Form) -> Result<()> {
-    match form {
-        Form::Overlay => {
+/// Makes a directory hide everything of the layers below.
+fn make_opaque(directory: BorrowedFd<'_>, layer_format: LayerFormat) -> Result<()> {
+    match layer_format {
+        LayerFormat::Overlay => {
             fs::fsetxattr(directory, OPAQUE, b"y", XattrFlags::empty()).map_err(failed("setxattr"))
         }
-        Form::Plain => {
+        LayerFormat::Plain => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            fs::openat(directory, os(OPAQUE_MARK), flags, Mode::from_raw_mode(0o600))
+            fs::openat(directory, os(OPAQUE_MARKER), flags, Mode::from_raw_mode(0o600))
                 .map(drop)
                 .map_err(failed("create"))
         }
@@ -378,10 +429,10 @@ fn opaque(directory: BorrowedFd<'_>, form: Form) -> Result<()> {
 }
 
 fn open(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
-    fs::openat(parent, os(name), walk::DIRECTORY, Mode::empty()).map_err(failed("open"))
+    fs::openat(parent, os(name), path_resolver::DIRECTORY, Mode::empty()).map_err(failed("open"))
 }
 
-fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>> {
+fn stat_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>> {
     match fs::statat(parent, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
@@ -389,7 +440,7 @@ fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>> {
     }
 }
 
-fn link(entry: &Entry) -> &OsStr {
+fn link(entry: &TarEntry) -> &OsStr {
     os(&entry.link)
 }
 

@@ -1,4 +1,4 @@
-//! The steps of a rule: each loads something, compares, or acts. What does not compare equal ends the rule.
+//! Expressions of an nftables rule: each one loads, compares or acts. A comparison that fails ends the rule.
 
 use std::net::Ipv4Addr;
 
@@ -53,38 +53,38 @@ const UNEQUAL: u32 = 1;
 const NAT_DNAT: u32 = 1;
 const IPV4: u32 = 2;
 const DROP: u32 = 0;
-/// Registers: the verdict's, and two of 16 bytes.
+/// Registers: the verdict, and two of 16 bytes.
 const VERDICT: u32 = 0;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 /// `IFNAMSIZ`.
 const NAME: usize = 16;
 
-/// What of a packet is looked at.
+/// A property of a packet to match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
-    /// The interface by which it came.
+pub(crate) enum Match {
+    /// Input interface.
     In(String),
-    /// The interface by which it leaves.
+    /// Output interface.
     Out(String),
-    /// Where it comes from.
+    /// Source address.
     Source(Subnet),
-    /// Where it goes to.
+    /// Destination address.
     Destination(Subnet),
-    /// TCP, UDP, SCTP by number.
+    /// TCP, UDP or SCTP, by number.
     Protocol(u8),
-    /// The port that it goes to.
+    /// Destination port.
     Port(u16),
-    /// That it goes to an address of this machine.
-    Local,
-    /// That its connection's destination has been changed.
+    /// The destination is an address of this host.
+    LocalBackend,
+    /// The connection was changed by DNAT.
     Redirected,
 }
 
-/// One step of a rule.
+/// An expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expression {
-    /// The raw step of the kernel: its name and how to write its data.
+    /// The kernel's `meta` expression with its key.
     Meta(u32),
     Payload {
         base: u32,
@@ -107,15 +107,15 @@ pub(crate) enum Expression {
     Drop,
 }
 
-// === impl Key ===
+// === impl Match ===
 
-impl Key {
-    /// The steps that let through what is this.
+impl Match {
+    /// Expressions that continue if the packet matches.
     pub(crate) fn is(&self) -> Vec<Expression> {
         self.steps(true)
     }
 
-    /// The steps that let through what is not this.
+    /// Expressions that continue if the packet does not match.
     pub(crate) fn is_not(&self) -> Vec<Expression> {
         self.steps(false)
     }
@@ -123,8 +123,8 @@ impl Key {
     fn steps(&self, equal: bool) -> Vec<Expression> {
         let compare = |value: Vec<u8>| Expression::Compare { equal, value };
         match self {
-            Self::In(name) => vec![Expression::Meta(META_IIFNAME), compare(padded(name))],
-            Self::Out(name) => vec![Expression::Meta(META_OIFNAME), compare(padded(name))],
+            Self::In(name) => vec![Expression::Meta(META_IIFNAME), compare(padded_name(name))],
+            Self::Out(name) => vec![Expression::Meta(META_OIFNAME), compare(padded_name(name))],
             Self::Source(subnet) => in_subnet(12, *subnet, equal),
             Self::Destination(subnet) => in_subnet(16, *subnet, equal),
             Self::Protocol(number) => vec![Expression::Meta(META_L4PROTO), compare(vec![*number])],
@@ -132,7 +132,7 @@ impl Key {
                 Expression::Payload { base: BASE_TRANSPORT, offset: 2, length: 2 },
                 compare(port.to_be_bytes().to_vec()),
             ],
-            Self::Local => vec![Expression::FibType, compare(LOCAL.to_ne_bytes().to_vec())],
+            Self::LocalBackend => vec![Expression::FibType, compare(LOCAL.to_ne_bytes().to_vec())],
             Self::Redirected => vec![
                 Expression::ConnectionStatus,
                 Expression::Mask(STATUS_DNAT.to_ne_bytes().to_vec()),
@@ -142,7 +142,7 @@ impl Key {
     }
 }
 
-/// An address of the header at this offset in a subnet.
+/// Matches the address at this offset of the IP header against a subnet.
 fn in_subnet(offset: u32, subnet: Subnet, equal: bool) -> Vec<Expression> {
     let mut steps = vec![Expression::Payload { base: BASE_NETWORK, offset, length: 4 }];
     if subnet.prefix() < 32 {
@@ -152,8 +152,8 @@ fn in_subnet(offset: u32, subnet: Subnet, equal: bool) -> Vec<Expression> {
     steps
 }
 
-/// A name of an interface as the kernel compares it, whole.
-fn padded(name: &str) -> Vec<u8> {
+/// An interface name as the kernel compares it, with padding.
+fn padded_name(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(NAME, 0);
     bytes
@@ -162,7 +162,7 @@ fn padded(name: &str) -> Vec<u8> {
 // === impl Expression ===
 
 impl Expression {
-    /// Sends to another address and port.
+    /// DNAT to an address and port.
     pub(crate) fn redirect(address: Ipv4Addr, port: u16) -> Vec<Self> {
         vec![
             Self::Load { register: FIRST, value: address.octets().to_vec() },
@@ -171,7 +171,7 @@ impl Expression {
         ]
     }
 
-    /// Writes it as an element of a rule's list.
+    /// Encodes it as an element of a rule.
     pub(super) fn encode(&self, into: &mut Attributes) {
         into.text(NFTA_EXPR_NAME, self.name()).nest(NFTA_EXPR_DATA, |data| self.data(data));
     }
@@ -258,10 +258,10 @@ mod tests {
         attributes.as_slice().to_vec()
     }
 
-    /// `meta l4proto` into register 1: name, then destination register and key in the network's order.
+    /// `meta l4proto` into register 1: the name, then destination register and key in network byte order.
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_step_is_its_name_and_its_nested_data() {
+    fn an_expression_is_encoded_as_name_and_nested_data() {
         assert_eq!(
             encoded(&Expression::Meta(META_L4PROTO)),
             [
@@ -279,8 +279,8 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_comparison_carries_the_bytes_as_they_are_in_the_packet() {
-        let steps = Key::Port(8080).is();
+    fn a_comparison_has_the_bytes_of_the_packet() {
+        let steps = Match::Port(8080).is();
         assert_eq!(steps[0], Expression::Payload { base: BASE_TRANSPORT, offset: 2, length: 2 });
         assert_eq!(
             encoded(&steps[1]),
@@ -295,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_is_compared_under_its_mask_and_one_address_without() {
+    fn a_subnet_is_compared_with_its_mask_and_a_single_address_without() {
         let subnet = Subnet::around(Ipv4Addr::new(10, 1, 2, 3), 24).unwrap();
         assert_eq!(
-            Key::Source(subnet).is_not(),
+            Match::Source(subnet).is_not(),
             [
                 Expression::Payload { base: BASE_NETWORK, offset: 12, length: 4 },
                 Expression::Mask(vec![255, 255, 255, 0]),
@@ -307,7 +307,7 @@ mod tests {
         );
         let address = Subnet::around(Ipv4Addr::new(10, 1, 2, 3), 32).unwrap();
         assert_eq!(
-            Key::Destination(address).is(),
+            Match::Destination(address).is(),
             [
                 Expression::Payload { base: BASE_NETWORK, offset: 16, length: 4 },
                 Expression::Compare { equal: true, value: vec![10, 1, 2, 3] },
@@ -316,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_an_interface_is_compared_whole() {
-        let steps = Key::Out("vk0".to_owned()).is();
+    fn an_interface_name_is_compared_with_padding() {
+        let steps = Match::Out("vk0".to_owned()).is();
         let Expression::Compare { equal: true, value } = &steps[1] else { panic!("{steps:?}") };
         assert_eq!((value.len(), &value[..4]), (16, &b"vk0\0"[..]));
     }

@@ -1,6 +1,6 @@
-//! System calls by name. Names that a kernel or an architecture does not have are passed over when a filter is made.
+//! System calls by name. Names that a kernel or architecture does not have are ignored when a filter is built.
 
-/// Calls that every container may make.
+/// Calls that are always allowed.
 #[rustfmt::skip]
 pub(super) const ALLOWED: &[&str] = &[
     "_llseek", "_newselect", "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl",
@@ -56,7 +56,7 @@ pub(super) const ALLOWED: &[&str] = &[
     "vmsplice", "wait4", "waitid", "waitpid", "write", "writev",
 ];
 
-/// Calls that go with a capability.
+/// Calls that are allowed with a capability.
 #[rustfmt::skip]
 pub(super) const BY_CAPABILITY: &[(&str, &[&str])] = &[
     ("DAC_READ_SEARCH", &[
@@ -106,5 +106,5 @@ pub(super) const BY_CAPABILITY: &[(&str, &[&str])] = &[
     ]),
 ];
 
-/// Ways for a program to see the kernel that change nothing of what it may do: Linux, 32 bits, and the question which one it is.
-pub(super) const PERSONAS: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
+/// Execution domains that grant nothing: Linux, 32 bits, and the query of the current one.
+pub(super) const PERSONALITIES: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];

@@ -1,4 +1,4 @@
-//! The provider keeps the contract with real containers.
+//! The conformance suite for providers, with real containers.
 
 use std::{collections::VecDeque, fs, sync::Arc, time::Duration};
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use vk_provider::{Config, Context, Factory, NodeEvent, Provider, Result};
 use vk_provider_local::{
     LocalFactory,
-    factory::sweep,
+    factory::remove_node,
     image::{self, Store},
-    level::Level,
+    isolation::Isolation,
     shim::Program,
 };
 use vk_testing::{
@@ -19,45 +19,47 @@ use vk_testing::{
     peer,
 };
 
-use super::place::Place;
+use super::test_backend::TestBackend;
 
-/// How many cases run at a time.
-const LANES: usize = 3;
-/// Chooses among the cases: a part of their names.
+/// Number of cases that run concurrently.
+const CONCURRENCY: usize = 3;
+/// Environment variable to select cases by a part of their name.
 const ONLY: &str = "VK_ONLY";
 
-/// A backend for one case.
-struct Live {
-    place: Place,
+/// A provider for one case.
+struct LocalSubject {
+    test_backend: TestBackend,
     config: Value,
     context: Mutex<Option<Context>>,
 }
 
-impl Live {
+impl LocalSubject {
     fn new(images: &std::path::Path) -> Self {
-        let place = Place::bare(Level::Oci);
+        let test_backend = TestBackend::bare(Isolation::Oci);
         let config = json!({
             "level": "oci",
-            "root": place.root(),
+            "root": test_backend.root(),
             "imageDir": images,
-            "cgroupRoot": place.cgroup(),
+            "cgroupRoot": test_backend.cgroup(),
             "network": "bridge",
         });
-        Self { place, config, context: Mutex::default() }
+        Self { test_backend, config, context: Mutex::default() }
     }
 
-    /// Removes what the case left, as the end of `dev` does.
+    /// Removes everything of the case, as the end of `dev` does; returns what is left.
     async fn end(&self) -> Vec<String> {
         let context = self.context.lock().clone();
         if let Some(context) = context {
-            sweep(Config::Inline(self.config.clone()), context).await.expect("everything can be removed");
+            remove_node(Config::Inline(self.config.clone()), context)
+                .await
+                .expect("everything can be removed");
         }
-        self.place.leftovers()
+        self.test_backend.leftovers()
     }
 }
 
 #[async_trait]
-impl Subject for Live {
+impl Subject for LocalSubject {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
         *self.context.lock() = Some(context.clone());
         let program = Program { path: env!("CARGO_BIN_EXE_vk-local-shim").into(), args: vec![] };
@@ -65,7 +67,7 @@ impl Subject for Live {
         let backend = factory.open(Config::Inline(self.config.clone()), context).await?;
         match backend.nodes().next().await {
             Some(NodeEvent::Added(_, provider)) => Ok(provider),
-            other => panic!("not one node: {other:?}"),
+            other => panic!("expected one node: {other:?}"),
         }
     }
 
@@ -76,11 +78,11 @@ impl Subject for Live {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn the_provider_keeps_the_contract_with_real_containers() {
+async fn the_provider_passes_the_conformance_suite() {
     let folder = tempfile::tempdir().expect("a folder");
     let images = folder.path().join("images");
     let store = Store::open(&images, image::Settings::default()).expect("a store");
-    // What the pods of the suite ask for. Each is another image, or one would be taken for the other.
+    // The images of the suite's pods. Each has other content, so that they get different ids.
     let busybox = |tag: u8| {
         let name = format!("docker.io/library/busybox:1.{tag}");
         peer::Image::standard().remove(0).named(&name).file("/version", &name)
@@ -91,17 +93,17 @@ async fn the_provider_keeps_the_contract_with_real_containers() {
     let only = std::env::var(ONLY).unwrap_or_default();
     let chosen = cases().iter().filter(|case| case.name.contains(&only));
     let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
-    let lanes = (0..LANES).map(|_| lane(&images, Arc::clone(&queue)));
-    let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
+    let runners = (0..CONCURRENCY).map(|_| run_cases(&images, Arc::clone(&queue)));
+    let broken: Vec<String> = join_all(runners).await.into_iter().flatten().collect();
     assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
 }
 
-/// Runs cases as long as there are any, and answers what they found.
-async fn lane(images: &std::path::Path, queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
+/// Runs cases until the queue is empty; returns the failures.
+async fn run_cases(images: &std::path::Path, queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        let live = Arc::new(Live::new(images));
+        let live = Arc::new(LocalSubject::new(images));
         let verdict = case.run(Arc::clone(&live) as Arc<dyn Subject>).await;
         if let Verdict::Broken(breach) = verdict {
             broken.push(case.report(&breach));

@@ -2,17 +2,17 @@
 
 use vk_pod_engine::{ContainerBackend, backend::Seccomp};
 
-use super::place::{Place, SOON, container, ended, log, said, start};
+use super::test_backend::{SOON, TestBackend, container, log, script_output, start, wait_for_exit};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn limits_hold_and_usage_grows() {
-    let place = Place::new().await;
-    let mut settings = place.settings();
+async fn limits_are_enforced_and_usage_grows() {
+    let test_backend = TestBackend::new().await;
+    let mut settings = test_backend.settings();
     settings.pids_limit = Some(64);
     let cgroups = settings.cgroups.clone().unwrap();
-    let backend = vk_provider_local::backend::Local::open(settings).await.unwrap();
-    let config = place.sandbox("limits");
+    let backend = vk_provider_local::backend::LocalBackend::open(settings).await.unwrap();
+    let config = test_backend.sandbox("limits");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let mut busy = container("busy", "while :; do :; done");
     busy.resources.memory_limit = 64 << 20;
@@ -47,49 +47,49 @@ async fn limits_hold_and_usage_grows() {
     backend.remove_sandbox(&sandbox).await.unwrap();
     assert!(!cgroups.exists(&config.cgroup_parent));
     backend.close().await.unwrap();
-    assert_eq!(place.leftovers(), Vec::<String>::new());
+    assert_eq!(test_backend.leftovers(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn a_container_cannot_lift_its_own_limits() {
-    let place = Place::new().await;
-    let backend = place.open().await;
-    let config = place.sandbox("lift");
+async fn a_container_cannot_raise_its_own_limits() {
+    let test_backend = TestBackend::new().await;
+    let backend = test_backend.open().await;
+    let config = test_backend.sandbox("lift");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let script = "for f in /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max /proc/sysrq-trigger; do \
                   echo max 2>/dev/null > $f && echo wrote $f; done; umount /sys/fs/cgroup 2>/dev/null && echo unmounted; true";
-    let text = said(&backend, &sandbox, &config, script).await;
+    let text = script_output(&backend, &sandbox, &config, script).await;
     assert!(!text.contains("wrote") && !text.contains("unmounted"), "{text}");
     backend.remove_sandbox(&sandbox).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn memory_that_runs_out_ends_the_container_with_its_reason() {
-    let place = Place::new().await;
-    let backend = place.open().await;
-    let config = place.sandbox("oom");
+async fn an_oom_kill_is_reported_as_the_reason() {
+    let test_backend = TestBackend::new().await;
+    let backend = test_backend.open().await;
+    let config = test_backend.sandbox("oom");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let mut greedy = container("greedy", "exec tail /dev/zero");
     greedy.resources.memory_limit = 16 << 20;
     let id = start(&backend, &sandbox, &greedy, &config).await;
-    let over = ended(&backend, &id).await;
+    let over = wait_for_exit(&backend, &id).await;
     assert_eq!((over.exit_code, over.reason.as_str()), (137, "OOMKilled"));
     backend.remove_sandbox(&sandbox).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn the_default_profile_of_system_calls_holds() {
-    let place = Place::new().await;
-    let backend = place.open().await;
-    let config = place.sandbox("seccomp");
+async fn the_default_seccomp_profile_is_enforced() {
+    let test_backend = TestBackend::new().await;
+    let backend = test_backend.open().await;
+    let config = test_backend.sandbox("seccomp");
     let sandbox = backend.run_sandbox(&config).await.unwrap();
     let mut held = container("held", "grep Seccomp: /proc/self/status; unshare -U true 2>&1; echo $?");
     held.security.seccomp = Seccomp::RuntimeDefault;
     let id = start(&backend, &sandbox, &held, &config).await;
-    let over = ended(&backend, &id).await;
+    let over = wait_for_exit(&backend, &id).await;
     let text = log(&over);
     assert!(text.starts_with("Seccomp:\t2\n"), "{text}");
     assert!(text.contains("not permitted") && text.ends_with("1\n"), "{text}");

@@ -10,9 +10,11 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
-use vk_provider_local::namespace::{self, Kind, Pin, connect, inside, pin, pinned, tune, unpin};
+use vk_provider_local::namespace::{
+    self, Kind, PodNamespaces, connect, is_pinned, pin, run_inside, set_sysctls, unpin,
+};
 
-/// A sandbox's directory, whose mounts go with it.
+/// A sandbox directory whose mounts are removed on drop.
 struct Dir(TempDir);
 
 impl Dir {
@@ -40,15 +42,15 @@ impl Drop for Dir {
     }
 }
 
-fn own() -> Pin {
-    Pin { network: true, ipc: true, hostname: Some("pod-name".to_owned()) }
+fn own() -> PodNamespaces {
+    PodNamespaces { network: true, ipc: true, hostname: Some("pod-name".to_owned()) }
 }
 
 fn settings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The mounts of this process below a directory.
+/// The number of mounts below a directory.
 fn mounts(dir: &Path) -> usize {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.lines().filter(|line| line.contains(dir.to_str().unwrap())).count()
@@ -56,13 +58,13 @@ fn mounts(dir: &Path) -> usize {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn namespaces_stay_while_they_are_pinned_and_letting_go_may_be_repeated() {
+async fn namespaces_persist_while_pinned_and_unpin_is_idempotent() {
     let dir = Dir::new();
-    assert!(!pinned(dir.path(), Kind::Net));
+    assert!(!is_pinned(dir.path(), Kind::Net));
     pin(dir.path(), &own()).await.unwrap();
-    assert!(Kind::ALL.into_iter().all(|kind| pinned(dir.path(), kind)));
+    assert!(Kind::ALL.into_iter().all(|kind| is_pinned(dir.path(), kind)));
     assert_eq!(mounts(dir.path()), 3);
-    // An attempt that broke off, and the next one.
+    // A repeated attempt.
     pin(dir.path(), &own()).await.unwrap();
     assert_eq!(mounts(dir.path()), 3);
 
@@ -74,21 +76,21 @@ async fn namespaces_stay_while_they_are_pinned_and_letting_go_may_be_repeated() 
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn what_a_sandbox_shares_with_the_host_is_not_pinned() {
+async fn namespaces_shared_with_the_host_are_not_pinned() {
     let dir = Dir::new();
-    pin(dir.path(), &Pin { network: false, ipc: true, hostname: None }).await.unwrap();
-    assert!(pinned(dir.path(), Kind::Ipc));
-    assert!(!pinned(dir.path(), Kind::Net) && !pinned(dir.path(), Kind::Uts));
+    pin(dir.path(), &PodNamespaces { network: false, ipc: true, hostname: None }).await.unwrap();
+    assert!(is_pinned(dir.path(), Kind::Ipc));
+    assert!(!is_pinned(dir.path(), Kind::Net) && !is_pinned(dir.path(), Kind::Uts));
     assert!(!dir.net().exists());
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn after_an_error_nothing_is_left() {
+async fn an_error_leaves_nothing_behind() {
     let dir = Dir::new();
-    let wrong = Pin { hostname: Some("x".repeat(65)), ..own() };
+    let wrong = PodNamespaces { hostname: Some("x".repeat(65)), ..own() };
     let error = pin(dir.path(), &wrong).await.unwrap_err().to_string();
-    assert!(error.starts_with("set the host's name"), "{error}");
+    assert!(error.starts_with("set the host name"), "{error}");
     assert_eq!((mounts(dir.path()), fs::read_dir(dir.path()).unwrap().count()), (0, 0));
     let error = pin(&dir.path().join("missing"), &own()).await.unwrap_err().to_string();
     assert!(error.contains("missing/net"), "{error}");
@@ -96,15 +98,15 @@ async fn after_an_error_nothing_is_left() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn no_other_thread_of_the_process_is_moved() {
+async fn other_threads_of_the_process_stay_in_their_namespaces() {
     let host = fs::read_link("/proc/self/ns/net").unwrap();
     let dir = Dir::new();
     pin(dir.path(), &own()).await.unwrap();
-    let there = inside(&dir.net(), || fs::read_link("/proc/thread-self/ns/net").unwrap()).await.unwrap();
+    let there = run_inside(&dir.net(), || fs::read_link("/proc/thread-self/ns/net").unwrap()).await.unwrap();
     assert_ne!(there, host);
     for task in fs::read_dir("/proc/self/task").unwrap() {
         let task = task.unwrap().path();
-        // A thread may end while it is looked at, and other tests' threads are where they want to be.
+        // A thread may exit meanwhile, and threads of other tests may be in other namespaces.
         let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
         let Ok(found) = fs::read_link(task.join("ns/net")) else { continue };
         assert!(found == host || name.trim() == "vk-namespace", "{name}");
@@ -114,7 +116,7 @@ async fn no_other_thread_of_the_process_is_moved() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_sandbox_has_its_own_name_and_no_domain() {
+async fn a_sandbox_has_its_own_host_name_and_no_domain() {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let dir = Dir::new();
     pin(dir.path(), &own()).await.unwrap();
@@ -129,7 +131,7 @@ async fn a_sandbox_has_its_own_name_and_no_domain() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn kernel_settings_are_the_sandboxs_own() {
+async fn sysctls_only_apply_to_the_sandbox() {
     let dir = Dir::new();
     pin(dir.path(), &own()).await.unwrap();
     let before = fs::read_to_string("/proc/sys/kernel/shmmax").unwrap();
@@ -139,9 +141,9 @@ async fn kernel_settings_are_the_sandboxs_own() {
         ("kernel.shmmax", "4096"),
         ("fs.mqueue.msg_max", "7"),
     ]);
-    tune(dir.path(), &wanted).await.unwrap();
+    set_sysctls(dir.path(), &wanted).await.unwrap();
     let net = dir.net();
-    let range = inside(&net, || fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap());
+    let range = run_inside(&net, || fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap());
     assert_eq!(range.await.unwrap().split_whitespace().collect::<Vec<_>>(), ["40000", "41000"]);
     let ipc = Kind::Ipc.path(dir.path());
     let inner = thread::spawn(move || {
@@ -152,28 +154,30 @@ async fn kernel_settings_are_the_sandboxs_own() {
     assert_eq!(inner.join().unwrap(), ["4096\n", "7\n"]);
     assert_eq!(fs::read_to_string("/proc/sys/kernel/shmmax").unwrap(), before);
 
-    let error = tune(dir.path(), &settings(&[("net.ipv4.no_such", "1")])).await.unwrap_err().to_string();
+    let error =
+        set_sysctls(dir.path(), &settings(&[("net.ipv4.no_such", "1")])).await.unwrap_err().to_string();
     assert!(error.contains("net.ipv4.no_such") && error.contains("No such file"), "{error}");
-    let error = tune(dir.path(), &settings(&[("net.core.somaxconn", "many")])).await.unwrap_err().to_string();
+    let error =
+        set_sysctls(dir.path(), &settings(&[("net.core.somaxconn", "many")])).await.unwrap_err().to_string();
     assert!(error.contains("\"many\"") && error.contains("Invalid argument"), "{error}");
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_setting_of_what_the_sandbox_shares_is_refused() {
+async fn a_sysctl_of_a_shared_namespace_is_rejected() {
     let dir = Dir::new();
-    pin(dir.path(), &Pin { network: true, ..Pin::default() }).await.unwrap();
-    let error = tune(dir.path(), &settings(&[("kernel.shmmax", "1")])).await.unwrap_err().to_string();
+    pin(dir.path(), &PodNamespaces { network: true, ..PodNamespaces::default() }).await.unwrap();
+    let error = set_sysctls(dir.path(), &settings(&[("kernel.shmmax", "1")])).await.unwrap_err().to_string();
     assert_eq!(error, "sysctl \"kernel.shmmax\" is not allowed in the hosts ipc namespace");
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_connection_from_inside_reaches_either_family() {
+async fn connect_reaches_ipv4_and_ipv6_loopback() {
     let dir = Dir::new();
     pin(dir.path(), &own()).await.unwrap();
     for address in ["127.0.0.1:0", "[::1]:0"] {
-        let listener = inside(&dir.net(), move || TcpListener::bind(address)).await.unwrap().unwrap();
+        let listener = run_inside(&dir.net(), move || TcpListener::bind(address)).await.unwrap().unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -189,7 +193,7 @@ async fn a_connection_from_inside_reaches_either_family() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_refused_connection_is_told_in_the_words_that_containerd_has() {
+async fn a_refused_connection_has_the_error_of_containerd() {
     let dir = Dir::new();
     pin(dir.path(), &own()).await.unwrap();
     let error = connect("abc", Some(&dir.net()), 81).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A directory with everything that a supervisor wants to find.
+//! A container directory for tests of the shim.
 
 use std::{
     fs,
@@ -17,8 +17,9 @@ use oci_spec::runtime::{
 use tempfile::TempDir;
 use tokio::time::Instant;
 use vk_provider_local::{
-    level::Level,
-    shim::{Exit, Launch, ProcessLaunch, Program, Shim, StartError, State, cgroup},
+    cgroup::HostCgroups,
+    isolation::Isolation,
+    shim::{ContainerExit, ProcessLaunch, Program, Shim, ShimLaunch, StartError, State},
 };
 use vk_testing::eventually;
 
@@ -26,10 +27,10 @@ pub(super) const SOON: Duration = Duration::from_secs(30);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A container that is not started yet. Whatever is left of it goes with it.
+/// A container that has not been started. Everything is removed on drop.
 pub(super) struct Bundle {
     pub(super) folder: TempDir,
-    pub(super) launch: Launch,
+    pub(super) launch: ShimLaunch,
     pub(super) spec: Spec,
     pub(super) shim: Shim,
 }
@@ -39,15 +40,15 @@ pub(super) fn program() -> Program {
 }
 
 impl Bundle {
-    fn new(level: Level) -> Self {
+    fn new(level: Isolation) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // An id as long as real ones, so that paths are as long as they get.
+        // As long as a real id, so that paths have realistic lengths.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:0>64}", format!("{:x}{number:04x}", std::process::id()));
         let dir = folder.path().join("containers").join(&id);
         fs::create_dir_all(&dir).unwrap();
-        let launch = Launch {
-            level,
+        let launch = ShimLaunch {
+            isolation: level,
             pod_uid: "4bfa3ae4-9f0d-4c0a-8d5b-0d6d3d9d1a11".to_owned(),
             events: folder.path().join("events.sock"),
             log: folder.path().join("0.log"),
@@ -65,7 +66,7 @@ impl Bundle {
 
     /// A shell script as a plain process.
     pub(super) fn process(script: &str) -> Self {
-        let mut bundle = Self::new(Level::Process);
+        let mut bundle = Self::new(Isolation::Process);
         bundle.launch.process = Some(ProcessLaunch {
             argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
             env: vec![
@@ -77,14 +78,14 @@ impl Bundle {
         bundle
     }
 
-    /// A shell script in a container of busybox.
+    /// A shell script in a busybox container.
     pub(super) fn container(script: &str) -> Self {
         Self::of(&["sh", "-c", script])
     }
 
-    /// A command in a container of busybox.
+    /// A command in a busybox container.
     pub(super) fn of(command: &[&str]) -> Self {
-        let mut bundle = Self::new(Level::Oci);
+        let mut bundle = Self::new(Isolation::Oci);
         furnish(&bundle.shim.dir().join("rootfs"));
         let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap().to_owned();
         let path = format!("/vk-test-shim-{}", id.trim_start_matches('0'));
@@ -142,7 +143,7 @@ impl Bundle {
         self
     }
 
-    /// Bytes of memory, and a number of processes.
+    /// Limits memory (bytes) and the number of processes.
     pub(super) fn limits(mut self, memory: Option<i64>, pids: Option<i64>) -> Self {
         let mut resources = LinuxResourcesBuilder::default();
         if let Some(bytes) = memory {
@@ -167,51 +168,51 @@ impl Bundle {
     }
 
     pub(super) async fn start(&self) -> Result<(), StartError> {
-        if self.launch.level == Level::Oci {
+        if self.launch.isolation == Isolation::Oci {
             self.spec.save(self.shim.dir().join("config.json")).unwrap();
         }
         self.shim.start(&program(), &self.launch).await
     }
 
-    /// Starts it, waits until it has ended, and tells how.
-    pub(super) async fn ran(&self) -> Exit {
+    /// Starts it and waits for its exit.
+    pub(super) async fn run_to_exit(&self) -> ContainerExit {
         self.start().await.unwrap();
-        self.ended().await
+        self.wait_for_exit().await
     }
 
-    pub(super) async fn ended(&self) -> Exit {
+    pub(super) async fn wait_for_exit(&self) -> ContainerExit {
         match self.shim.wait(Instant::now() + SOON).await.unwrap() {
             State::Exited(exit) => exit,
-            other => panic!("not ended: {other:?}; {}", self.complaints()),
+            other => panic!("not exited: {other:?}; {}", self.shim_errors()),
         }
     }
 
     pub(super) fn pid(&self) -> i32 {
         match self.shim.state().unwrap() {
             State::Running { pid, .. } => pid,
-            other => panic!("not running: {other:?}; {}", self.complaints()),
+            other => panic!("not running: {other:?}; {}", self.shim_errors()),
         }
     }
 
-    /// The contents of the log's lines.
-    pub(super) fn logged(&self) -> Vec<String> {
+    /// The lines of the log, without time and stream.
+    pub(super) fn log_lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.launch.log).unwrap_or_default();
         text.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()).collect()
     }
 
-    pub(super) async fn logs(&self, wanted: &str) {
+    pub(super) async fn wait_for_log(&self, wanted: &str) {
         eventually(wanted, SOON, async || {
-            let lines = self.logged();
+            let lines = self.log_lines();
             if lines.iter().any(|line| line.contains(wanted)) { Ok(()) } else { Err(format!("{lines:?}")) }
         })
         .await;
     }
 
-    pub(super) fn complaints(&self) -> String {
+    pub(super) fn shim_errors(&self) -> String {
         fs::read_to_string(self.shim.dir().join("shim.err")).unwrap_or_default()
     }
 
-    /// A helper of this container that has this verb.
+    /// The PID of a helper of this container, by its subcommand.
     pub(super) fn helper(&self, verb: &str) -> Option<i32> {
         let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -222,7 +223,7 @@ impl Bundle {
         })
     }
 
-    /// Until this is dropped, helpers hang at their first step.
+    /// Until the returned value is dropped, helpers hang at their first step.
     pub(super) fn stuck(&self) -> Stuck {
         let launch = self.shim.dir().join("launch.json");
         let aside = launch.with_extension("aside");
@@ -231,7 +232,7 @@ impl Bundle {
         Stuck { launch, aside }
     }
 
-    /// The supervisor of this container, by what it was started with.
+    /// The PID of the supervisor, found by its command line.
     pub(super) fn supervisor(&self) -> i32 {
         let dir = self.shim.dir().to_str().unwrap().to_owned();
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -242,11 +243,11 @@ impl Bundle {
                 let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 line.contains("supervise") && line.contains(&dir)
             })
-            .expect("a supervisor")
+            .expect("find the supervisor")
     }
 }
 
-/// Helpers of a container hang.
+/// While this exists, helpers of a container hang.
 pub(super) struct Stuck {
     launch: PathBuf,
     aside: PathBuf,
@@ -265,10 +266,10 @@ impl Drop for Bundle {
             signal(pid, nix::libc::SIGKILL);
         }
         if let Some(path) = &self.launch.cgroup {
-            let _ = cgroup::kill(path);
-            let _ = cgroup::remove(path);
+            let _ = HostCgroups::mounted().unwrap().kill(path);
+            let _ = HostCgroups::mounted().unwrap().remove(path);
         }
-        // A supervisor writes into the folder until its end.
+        // A supervisor writes into the directory until it exits.
         for _ in 0..400 {
             if !matches!(self.shim.state(), Ok(State::Running { .. })) {
                 break;
@@ -277,36 +278,38 @@ impl Drop for Bundle {
         }
         let own = self.launch.own_cgroup.iter();
         if let Some(top) = own.flat_map(|path| path.split('/')).find(|part| !part.is_empty()) {
-            let _ = cgroup::remove(top);
+            let _ = HostCgroups::mounted().unwrap().remove(top);
         }
     }
 }
 
-/// Sends a signal; one that has ended does not mind.
+/// Sends a signal; the process may have exited.
 pub(super) fn signal(pid: i32, number: i32) {
     let signal = nix::sys::signal::Signal::try_from(number).unwrap();
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
 
-/// Whether a process is there and not only waiting to be reaped.
+/// Whether a process exists and is not a zombie.
 pub(super) fn alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-pub(super) async fn dies(pid: i32) {
-    eventually("the process ends", SOON, async || if alive(pid) { Err("it lives") } else { Ok(()) }).await;
+pub(super) async fn wait_for_death(pid: i32) {
+    eventually("the process exits", SOON, async || if alive(pid) { Err("still alive") } else { Ok(()) })
+        .await;
 }
 
-/// A root file system with busybox under all its names.
+/// Creates a root filesystem with busybox and links for all its applets.
 fn furnish(root: &Path) {
     for name in ["bin", "proc", "tmp", "dev", "etc", "sys", "v"] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     let busybox: PathBuf = root.join("bin/busybox");
-    // By another process: a file that this one has open to write cannot be run while some other test starts a process, which has it too.
+    // Copied by another process: if a concurrent test forks while we have the file open for writing, executing it fails
+    // with ETXTBSY.
     let copied = Command::new("cp").arg("/bin/busybox").arg(&busybox).status();
-    assert!(copied.is_ok_and(|status| status.success()), "busybox-static is installed");
+    assert!(copied.is_ok_and(|status| status.success()), "busybox-static is not installed");
     let list = Command::new("/bin/busybox").arg("--list").output().unwrap();
     for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|&applet| applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).unwrap();

@@ -16,43 +16,45 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|&word| word.to_owned()).collect()
 }
 
-async fn ran(bundle: &Bundle, command: &[&str]) -> (i32, String) {
+async fn run_to_exit(bundle: &Bundle, command: &[&str]) -> (i32, String) {
     match bundle.shim.run(&words(command), SOON).await.unwrap() {
         Ran::Ended { code, output } => (code, String::from_utf8_lossy(&output).into_owned()),
-        Ran::TimedOut { message } => panic!("{message}; {}", bundle.complaints()),
+        Ran::TimedOut { message } => panic!("{message}; {}", bundle.shim_errors()),
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_runs_among_the_processes_of_the_container_and_its_code_is_told() {
+async fn a_command_runs_in_the_container_and_returns_its_exit_code() {
     let bundle = Bundle::container("sleep 1000").user(1000);
     bundle.start().await.unwrap();
     let (code, output) =
-        ran(&bundle, &["sh", "-c", "id -u; echo $GREETING $HOME; pwd; readlink /proc/1/exe; exit 6"]).await;
+        run_to_exit(&bundle, &["sh", "-c", "id -u; echo $GREETING $HOME; pwd; readlink /proc/1/exe; exit 6"])
+            .await;
     assert_eq!((code, output.as_str()), (6, "1000\nhello /srv/web\n/\n/bin/busybox\n"));
-    let (code, output) = ran(&bundle, &["sh", "-c", "cat /proc/self/cgroup"]).await;
+    let (code, output) = run_to_exit(&bundle, &["sh", "-c", "cat /proc/self/cgroup"]).await;
     let cgroup = bundle.launch.cgroup.as_ref().unwrap();
     assert!(code == 0 && output.contains(cgroup.as_str()), "{output}");
-    let (code, _) = ran(&bundle, &["sh", "-c", "kill -9 $$"]).await;
+    let (code, _) = run_to_exit(&bundle, &["sh", "-c", "kill -9 $$"]).await;
     assert_eq!(code, 137);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_has_the_rights_of_the_container_and_no_more() {
+async fn a_command_has_the_privileges_of_the_container() {
     let mut bundle = Bundle::container("grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status; sleep 1000");
     bundle.spec.linux_mut().as_mut().unwrap().set_seccomp(Some(no_folders()));
     bundle.start().await.unwrap();
-    bundle.logs("Seccomp:").await;
-    let (code, output) = ran(&bundle, &["grep", "-E", "Cap|NoNewPrivs|Seccomp:", "/proc/self/status"]).await;
-    assert_eq!((code, output.lines().collect::<Vec<_>>().join(";")), (0, bundle.logged().join(";")));
+    bundle.wait_for_log("Seccomp:").await;
+    let (code, output) =
+        run_to_exit(&bundle, &["grep", "-E", "Cap|NoNewPrivs|Seccomp:", "/proc/self/status"]).await;
+    assert_eq!((code, output.lines().collect::<Vec<_>>().join(";")), (0, bundle.log_lines().join(";")));
     assert!(output.contains("Seccomp:\t2"), "{output}");
-    let (code, output) = ran(&bundle, &["mkdir", "/tmp/forbidden"]).await;
+    let (code, output) = run_to_exit(&bundle, &["mkdir", "/tmp/forbidden"]).await;
     assert!(code == 1 && output.contains("not permitted"), "{output}");
 }
 
-/// A filter under which nobody makes a directory.
+/// A seccomp filter that forbids creating directories.
 fn no_folders() -> oci_spec::runtime::LinuxSeccomp {
     serde_json::from_value(serde_json::json!({
         "defaultAction": "SCMP_ACT_ALLOW",
@@ -64,26 +66,26 @@ fn no_folders() -> oci_spec::runtime::LinuxSeccomp {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_of_another_user_is_under_the_filter_with_and_without_new_privileges() {
+async fn a_command_of_another_user_is_filtered_with_and_without_no_new_privs() {
     for renounced in [None, Some(true)] {
         let script = "grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status; sleep 1000";
         let mut bundle = Bundle::container(script).user(1000);
         bundle.spec.linux_mut().as_mut().unwrap().set_seccomp(Some(no_folders()));
         bundle.spec.process_mut().as_mut().unwrap().set_no_new_privileges(renounced);
         bundle.start().await.unwrap();
-        bundle.logs("Seccomp:").await;
+        bundle.wait_for_log("Seccomp:").await;
         let status = ["grep", "-E", "Cap|NoNewPrivs|Seccomp:", "/proc/self/status"];
-        let (code, output) = ran(&bundle, &status).await;
-        assert_eq!((code, output.lines().collect::<Vec<_>>().join(";")), (0, bundle.logged().join(";")));
+        let (code, output) = run_to_exit(&bundle, &status).await;
+        assert_eq!((code, output.lines().collect::<Vec<_>>().join(";")), (0, bundle.log_lines().join(";")));
         assert!(output.contains("Seccomp:\t2"), "{output}");
-        let (code, output) = ran(&bundle, &["mkdir", "/tmp/forbidden"]).await;
+        let (code, output) = run_to_exit(&bundle, &["mkdir", "/tmp/forbidden"]).await;
         assert!(code == 1 && output.contains("not permitted"), "{output}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_starts_in_a_directory_that_its_user_could_not_enter() {
+async fn a_command_starts_in_a_directory_that_its_user_cannot_enter() {
     let mut bundle = Bundle::container("sleep 1000").user(1000);
     let inner = bundle.shim.dir().join("rootfs/closed/inner");
     std::fs::create_dir_all(&inner).unwrap();
@@ -91,14 +93,14 @@ async fn a_command_starts_in_a_directory_that_its_user_could_not_enter() {
     std::fs::set_permissions(inner.parent().unwrap(), closed).unwrap();
     bundle.spec.process_mut().as_mut().unwrap().set_cwd("/closed/inner".into());
     bundle.start().await.unwrap();
-    let (code, output) = ran(&bundle, &["readlink", "/proc/self/cwd"]).await;
+    let (code, output) = run_to_exit(&bundle, &["readlink", "/proc/self/cwd"]).await;
     assert_eq!((code, output.as_str()), (0, "/closed/inner\n"));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_that_starts_shows_nothing_of_the_machine_to_the_container() {
-    // Whoever may trace sees through `/proc` what the others have.
+async fn a_starting_command_exposes_nothing_of_the_host_to_the_container() {
+    // With CAP_SYS_PTRACE a process can look into the root directories of others through `/proc`.
     let script =
         "echo up; while :; do for p in /proc/[0-9]*; do [ -e $p/root$MARK ] && echo seen $p; done; done";
     let mut bundle = Bundle::container(script);
@@ -112,45 +114,45 @@ async fn a_command_that_starts_shows_nothing_of_the_machine_to_the_container() {
     .unwrap();
     process.set_capabilities(Some(rights));
     bundle.start().await.unwrap();
-    bundle.logs("up").await;
+    bundle.wait_for_log("up").await;
     for _ in 0..60 {
-        assert_eq!(ran(&bundle, &["true"]).await.0, 0);
+        assert_eq!(run_to_exit(&bundle, &["true"]).await.0, 0);
     }
-    assert_eq!(bundle.logged(), ["up"]);
+    assert_eq!(bundle.log_lines(), ["up"]);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_list_of_users_that_gives_nothing_does_not_hold_a_command_up() {
+async fn a_passwd_file_that_blocks_does_not_block_a_command() {
     let bundle = Bundle::container("rm /etc/passwd; mkfifo /etc/passwd; echo up; sleep 1000");
     bundle.start().await.unwrap();
-    bundle.logs("up").await;
-    assert_eq!(ran(&bundle, &["sh", "-c", "echo $HOME"]).await, (0, "/\n".to_owned()));
+    bundle.wait_for_log("up").await;
+    assert_eq!(run_to_exit(&bundle, &["sh", "-c", "echo $HOME"]).await, (0, "/\n".to_owned()));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn the_keys_of_a_container_are_its_own() {
+async fn each_container_has_its_own_session_keyring() {
     let script = "grep -o '^.*keyring *_ses' /proc/keys | cut -d' ' -f1; echo up; sleep 1000";
     let [one, other] = [(); 2].map(|()| {
-        // Another user sees only the keys that it has.
+        // Another user only sees its own keys.
         let mut bundle = Bundle::container(script).user(1000);
         bundle.spec.linux_mut().as_mut().unwrap().set_masked_paths(None);
         bundle
     });
     for bundle in [&one, &other] {
         bundle.start().await.unwrap();
-        bundle.logs("up").await;
+        bundle.wait_for_log("up").await;
     }
-    assert_eq!((one.logged().len(), other.logged().len()), (2, 2), "{:?}", one.logged());
-    assert_ne!(one.logged()[0], other.logged()[0]);
+    assert_eq!((one.log_lines().len(), other.log_lines().len()), (2, 2), "{:?}", one.log_lines());
+    assert_ne!(one.log_lines()[0], other.log_lines()[0]);
     let command = script.split(';').next().unwrap();
-    assert_eq!(ran(&one, &["sh", "-c", command]).await, (0, format!("{}\n", one.logged()[0])));
+    assert_eq!(run_to_exit(&one, &["sh", "-c", command]).await, (0, format!("{}\n", one.log_lines()[0])));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn the_binary_of_a_process_that_enters_a_container_cannot_be_written() {
+async fn the_binary_of_a_helper_is_on_a_read_only_mount() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     let _stuck = bundle.stuck();
@@ -158,17 +160,17 @@ async fn the_binary_of_a_process_that_enters_a_container_cannot_be_written() {
     let mut running = std::pin::pin!(bundle.shim.run(&command, Duration::ZERO));
     let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
     let helper = tokio::select! {
-        ran = &mut running => panic!("{ran:?}"),
+        run_to_exit = &mut running => panic!("{run_to_exit:?}"),
         helper = found => helper,
     };
-    // While it runs nobody can write to it in any case; this is for one who keeps it until then.
+    // A running binary cannot be written anyway; this protects it from a process that keeps it open until it exits.
     let mount = rustix::fs::statvfs(format!("/proc/{helper}/exe")).unwrap();
     assert!(mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_that_is_not_there_is_refused_in_the_words_of_runc() {
+async fn a_missing_command_has_the_error_of_runc() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     for (command, reason) in [
@@ -183,12 +185,12 @@ async fn a_command_that_is_not_there_is_refused_in_the_words_of_runc() {
         );
         assert!(error.message().ends_with(&format!("{prefix}{reason}")), "{error}");
     }
-    assert_eq!(ran(&bundle, &["true"]).await.0, 0);
+    assert_eq!(run_to_exit(&bundle, &["true"]).await.0, 0);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn input_goes_to_a_command_until_its_end_however_much_it_is() {
+async fn a_large_input_reaches_a_command_completely() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     let options = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
@@ -211,7 +213,7 @@ async fn input_goes_to_a_command_until_its_end_however_much_it_is() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn much_output_of_a_command_comes_whole_and_waits_for_its_reader() {
+async fn a_large_output_arrives_completely_with_backpressure() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
@@ -235,7 +237,7 @@ async fn much_output_of_a_command_comes_whole_and_waits_for_its_reader() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_with_a_terminal_has_one_of_the_container() {
+async fn a_command_with_a_terminal_gets_one_of_the_container() {
     let bundle = Bundle::container("sleep 1000").user(1000);
     bundle.start().await.unwrap();
     let options = ExecOptions { stdin: true, stdout: true, stderr: false, tty: true };
@@ -253,7 +255,7 @@ async fn a_command_with_a_terminal_has_one_of_the_container() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_dropped_session_kills_its_command_and_leaves_the_container() {
+async fn dropping_a_session_kills_its_command_but_not_the_container() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     for tty in [false, true] {
@@ -261,24 +263,24 @@ async fn a_dropped_session_kills_its_command_and_leaves_the_container() {
         let script = words(&["sh", "-c", "trap '' HUP TERM; touch /tmp/there; (sleep 2000 &); sleep 2000"]);
         let session = bundle.shim.exec(&script, &options).await.unwrap();
         eventually("it runs", SOON, async || {
-            let (code, output) = ran(&bundle, &["test", "-e", "/tmp/there"]).await;
+            let (code, output) = run_to_exit(&bundle, &["test", "-e", "/tmp/there"]).await;
             if code == 0 { Ok(()) } else { Err(output) }
         })
         .await;
         drop(session);
-        eventually("nobody sleeps on", SOON, async || {
-            let (_, output) = ran(&bundle, &["ps"]).await;
+        eventually("all processes of the command are gone", SOON, async || {
+            let (_, output) = run_to_exit(&bundle, &["ps"]).await;
             if output.contains("sleep 2000") { Err(output) } else { Ok(()) }
         })
         .await;
-        ran(&bundle, &["rm", "/tmp/there"]).await;
+        run_to_exit(&bundle, &["rm", "/tmp/there"]).await;
     }
     assert!(alive(bundle.pid()));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn many_commands_at_a_time_do_not_mix() {
+async fn concurrent_commands_do_not_interfere() {
     let bundle = Bundle::container("sleep 1000");
     bundle.start().await.unwrap();
     let before = Instant::now();
@@ -286,7 +288,7 @@ async fn many_commands_at_a_time_do_not_mix() {
         let bundle = &bundle;
         async move {
             let script = format!("echo {number}; exit {number}");
-            assert_eq!(ran(bundle, &["sh", "-c", &script]).await, (number, format!("{number}\n")));
+            assert_eq!(run_to_exit(bundle, &["sh", "-c", &script]).await, (number, format!("{number}\n")));
         }
     });
     timeout(SOON, futures::future::join_all(running)).await.unwrap();
@@ -295,9 +297,9 @@ async fn many_commands_at_a_time_do_not_mix() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_command_in_a_container_that_has_ended_is_unavailable() {
+async fn a_command_in_an_exited_container_is_unavailable() {
     let bundle = Bundle::container("exit 0");
-    bundle.ran().await;
+    bundle.run_to_exit().await;
     let error = bundle.shim.run(&words(&["true"]), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(error.kind(), &vk_provider::error::Kind::Unavailable, "{error}");
 }

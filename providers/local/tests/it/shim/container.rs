@@ -1,4 +1,4 @@
-//! Level `oci`: containers and how they end.
+//! Level `oci`: containers and their exits.
 
 use std::{fs, time::Duration};
 
@@ -11,19 +11,19 @@ use vk_provider::ability::{AttachOptions, TermSize};
 use vk_provider_local::shim::State;
 use vk_testing::eventually;
 
-use super::bundle::{Bundle, SOON, alive, dies, signal};
+use super::bundle::{Bundle, SOON, alive, signal, wait_for_death};
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_container_runs_to_its_end_with_its_own_view_of_the_machine() {
+async fn a_container_runs_isolated_to_its_exit() {
     let bundle = Bundle::container("echo $$; ls /; echo $GREETING $HOME; echo bad >&2; exit 42");
-    let exit = bundle.ran().await;
-    let lines = bundle.logged();
-    assert_eq!((exit.code, exit.reason.as_str(), exit.oom), (42, "Error", false), "{}", bundle.complaints());
+    let exit = bundle.run_to_exit().await;
+    let lines = bundle.log_lines();
+    assert_eq!((exit.code, exit.reason.as_str(), exit.oom), (42, "Error", false), "{}", bundle.shim_errors());
     assert_eq!(lines[0], "1");
     assert!(lines.contains(&"hello /root".to_owned()) && lines.contains(&"bad".to_owned()), "{lines:?}");
     assert!(!lines.contains(&"home".to_owned()), "{lines:?}");
-    // Nothing is left but what tells how it ended.
+    // Only the recorded exit is left.
     assert!(!bundle.shim.dir().join("runtime").exists());
     let cgroup = bundle.launch.cgroup.as_ref().unwrap().trim_start_matches('/').to_owned();
     for entry in fs::read_dir("/sys/fs/cgroup").unwrap().filter_map(Result::ok) {
@@ -33,28 +33,28 @@ async fn a_container_runs_to_its_end_with_its_own_view_of_the_machine() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_signal_ends_a_container_that_listens_and_only_a_kill_one_that_does_not() {
+async fn a_signal_stops_a_container_that_handles_it_and_sigkill_any_other() {
     let polite = Bundle::container("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done");
     polite.start().await.unwrap();
-    polite.logs("up").await;
+    polite.wait_for_log("up").await;
     polite.shim.signal(nix::libc::SIGTERM).await.unwrap();
-    assert_eq!(polite.ended().await.code, 3);
-    assert_eq!(polite.logged(), ["up", "bye"]);
+    assert_eq!(polite.wait_for_exit().await.code, 3);
+    assert_eq!(polite.log_lines(), ["up", "bye"]);
 
     let stubborn = Bundle::container("trap '' TERM; echo up; while :; do sleep 0.05; done");
     stubborn.start().await.unwrap();
-    stubborn.logs("up").await;
+    stubborn.wait_for_log("up").await;
     stubborn.shim.signal(nix::libc::SIGTERM).await.unwrap();
     let state = stubborn.shim.wait(Instant::now() + Duration::from_millis(300)).await.unwrap();
     assert!(matches!(state, State::Running { .. }), "{state:?}");
     stubborn.shim.signal(nix::libc::SIGKILL).await.unwrap();
-    let exit = stubborn.ended().await;
+    let exit = stubborn.wait_for_exit().await;
     assert_eq!((exit.code, exit.reason.as_str()), (137, "Error"));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn commands_that_cannot_run_fail_the_start_in_the_words_of_runc() {
+async fn commands_that_cannot_run_have_the_errors_of_runc() {
     let prefix = "failed to create container: unable to start container process: ";
     for (command, words) in [
         ("/absent", "exec: \"/absent\": stat /absent: no such file or directory"),
@@ -72,7 +72,7 @@ async fn commands_that_cannot_run_fail_the_start_in_the_words_of_runc() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_bundle_that_cannot_be_made_says_what_and_why() {
+async fn an_invalid_bundle_is_reported_with_the_cause() {
     let bundle = Bundle::container("true").mount("/nonexistent/source".as_ref(), "/v");
     let error = bundle.start().await.unwrap_err();
     assert!(error.message.contains("error during container init"), "{error}");
@@ -81,36 +81,36 @@ async fn a_bundle_that_cannot_be_made_says_what_and_why() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_container_beyond_its_memory_is_oom_killed() {
+async fn a_container_that_exceeds_its_memory_is_oom_killed() {
     let bundle = Bundle::of(&["sh", "-c", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"])
         .limits(Some(16 << 20), None);
-    let exit = bundle.ran().await;
+    let exit = bundle.run_to_exit().await;
     assert_eq!(
         (exit.code, exit.reason.as_str(), exit.oom),
         (137, "OOMKilled", true),
         "{:?}",
-        bundle.logged()
+        bundle.log_lines()
     );
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_fork_bomb_under_a_limit_ends_with_its_container() {
+async fn a_fork_bomb_is_killed_with_its_container() {
     let bundle =
         Bundle::container("echo up; f() { f | f & }; f; while :; do sleep 1; done").limits(None, Some(40));
     bundle.start().await.unwrap();
-    bundle.logs("up").await;
-    let ran = bundle.shim.signal(nix::libc::SIGKILL).await;
-    assert!(ran.is_ok(), "{ran:?}");
-    assert_eq!(bundle.ended().await.code, 137);
+    bundle.wait_for_log("up").await;
+    let run_to_exit = bundle.shim.signal(nix::libc::SIGKILL).await;
+    assert!(run_to_exit.is_ok(), "{run_to_exit:?}");
+    assert_eq!(bundle.wait_for_exit().await.code, 137);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn daemons_of_a_container_end_with_it() {
+async fn daemons_of_a_container_are_killed_with_it() {
     let bundle = Bundle::container("(setsid sleep 1000 &); sleep 0.1; exit 0");
     bundle.start().await.unwrap();
-    assert_eq!(bundle.ended().await.code, 0);
+    assert_eq!(bundle.wait_for_exit().await.code, 0);
     let cgroup = bundle.launch.cgroup.clone().unwrap();
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let left = processes.filter(|entry| {
@@ -121,16 +121,16 @@ async fn daemons_of_a_container_end_with_it() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn no_signal_is_held_back_from_a_container_or_a_command_in_it() {
+async fn no_signal_is_blocked_in_a_container_or_its_commands() {
     let bundle = Bundle::container("grep -E 'Sig(Blk|Ign)' /proc/self/status; sleep 1000");
     bundle.start().await.unwrap();
-    bundle.logs("SigIgn").await;
+    bundle.wait_for_log("SigIgn").await;
     let signals = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"].map(str::to_owned);
     let Ran::Ended { output, .. } = bundle.shim.run(&signals, SOON).await.unwrap() else { panic!() };
-    for text in [bundle.logged().join("\n"), String::from_utf8(output).unwrap()] {
+    for text in [bundle.log_lines().join("\n"), String::from_utf8(output).unwrap()] {
         for line in text.lines() {
             let bits = u64::from_str_radix(line.split_ascii_whitespace().nth(1).unwrap(), 16).unwrap();
-            // Those that the C library keeps for itself do not count.
+            // The C library reserves some real-time signals.
             assert_eq!(bits & 0x7fff_ffff, 0, "{text}");
         }
     }
@@ -138,26 +138,26 @@ async fn no_signal_is_held_back_from_a_container_or_a_command_in_it() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn another_user_may_open_its_own_output_anew() {
+async fn another_user_can_reopen_its_stdout() {
     let bundle =
         Bundle::container("id -u; echo $HOME; echo again > /dev/stdout; echo bad > /dev/stderr").user(1000);
-    let exit = bundle.ran().await;
-    assert_eq!(exit.code, 0, "{:?}", bundle.logged());
-    let mut lines = bundle.logged();
+    let exit = bundle.run_to_exit().await;
+    assert_eq!(exit.code, 0, "{:?}", bundle.log_lines());
+    let mut lines = bundle.log_lines();
     lines.sort();
     assert_eq!(lines, ["/srv/web", "1000", "again", "bad"]);
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn fifty_thousand_lines_a_second_are_logged_whole() {
+async fn fifty_thousand_lines_per_second_are_logged_completely() {
     let count = 200_000;
     let bundle = Bundle::container(&format!("seq 1 {count}"));
     bundle.start().await.unwrap();
     let before = Instant::now();
-    bundle.ended().await;
+    bundle.wait_for_exit().await;
     let took = before.elapsed();
-    let lines = bundle.logged();
+    let lines = bundle.log_lines();
     assert_eq!(lines.len(), count);
     assert!(lines.iter().zip(1..).all(|(line, number)| *line == number.to_string()));
     assert!(took < Duration::from_secs(4), "{count} lines took {took:?}");
@@ -166,7 +166,7 @@ async fn fifty_thousand_lines_a_second_are_logged_whole() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn who_attaches_gives_input_and_sees_output_and_the_container_goes_on() {
+async fn attached_clients_send_input_and_see_output_and_the_container_keeps_running() {
     let bundle = Bundle::container("while read line; do echo got $line; done; echo over").stdin(false);
     bundle.start().await.unwrap();
     let options = AttachOptions { stdin: true, stdout: true, stderr: true, tty: false };
@@ -182,12 +182,12 @@ async fn who_attaches_gives_input_and_sees_output_and_the_container_goes_on() {
         }
     }
     assert!(alive(bundle.pid()));
-    bundle.logs("got two").await;
+    bundle.wait_for_log("got two").await;
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn input_ends_with_the_first_who_attached_where_that_was_wanted() {
+async fn with_stdin_once_input_ends_with_the_first_attached_client() {
     let bundle = Bundle::container("while read line; do echo got $line; done; echo over; exit 9").stdin(true);
     bundle.start().await.unwrap();
     let options = AttachOptions { stdin: true, stdout: true, stderr: true, tty: false };
@@ -205,29 +205,29 @@ async fn input_ends_with_the_first_who_attached_where_that_was_wanted() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn one_who_does_not_read_is_cut_off_and_holds_nobody_up() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let bundle = Bundle::container("read go; seq 1 400000; echo all").stdin(false);
     bundle.start().await.unwrap();
     let options = AttachOptions { stdin: true, stdout: true, stderr: false, tty: false };
     let mut lazy = bundle.shim.attach(&options).await.unwrap();
     lazy.stdin.as_mut().unwrap().write_all(b"go\n").await.unwrap();
-    bundle.logs("all").await;
+    bundle.wait_for_log("all").await;
     let end = timeout(SOON, lazy.exit).await.unwrap();
     assert!(end.is_err_and(|error| error.message().contains("fast enough")));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn a_container_with_a_terminal_sees_it_and_its_size() {
+async fn a_container_with_a_terminal_sees_its_size() {
     let bundle =
         Bundle::container("trap 'stty size' WINCH; tty; while :; do sleep 0.05; done").tty().stdin(false);
     bundle.start().await.unwrap();
-    bundle.logs("/dev/pts/0").await;
+    bundle.wait_for_log("/dev/pts/0").await;
     let options = AttachOptions { stdin: true, stdout: true, stderr: false, tty: true };
     let session = bundle.shim.attach(&options).await.unwrap();
     let sizing = async {
         session.resize.as_ref().unwrap().send(TermSize { width: 120, height: 45 }).await.unwrap();
-        bundle.logs("45 120").await;
+        bundle.wait_for_log("45 120").await;
     };
     let mut exit = session.exit;
     tokio::select! {
@@ -240,12 +240,15 @@ async fn a_container_with_a_terminal_sees_it_and_its_size() {
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
-async fn the_first_process_of_a_pod_holds_its_namespace_and_ends_it() {
+async fn the_pause_process_holds_the_pid_namespace() {
     let folder = tempfile::tempdir().unwrap();
     let program = super::bundle::program();
-    let pid = vk_provider_local::shim::pause(&program, folder.path(), &[]).await.unwrap();
-    assert_eq!(vk_provider_local::shim::pause(&program, folder.path(), &[]).await.unwrap(), pid);
-    assert_eq!(vk_provider_local::shim::paused(folder.path()), Some(pid));
+    let pid = vk_provider_local::shim::start_pause_process(&program, folder.path(), &[]).await.unwrap();
+    assert_eq!(
+        vk_provider_local::shim::start_pause_process(&program, folder.path(), &[]).await.unwrap(),
+        pid
+    );
+    assert_eq!(vk_provider_local::shim::pause_process_pid(folder.path()), Some(pid));
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let inside = status.lines().find(|line| line.starts_with("NSpid:")).unwrap();
     assert!(inside.ends_with("\t1"), "{inside}");
@@ -264,14 +267,14 @@ async fn the_first_process_of_a_pod_holds_its_namespace_and_ends_it() {
         .collect();
     bundle.spec.linux_mut().as_mut().unwrap().set_namespaces(Some(shared));
     bundle.start().await.unwrap();
-    bundle.logs("sleep 1000").await;
+    bundle.wait_for_log("sleep 1000").await;
     let init = bundle.pid();
     signal(pid, nix::libc::SIGTERM);
-    dies(pid).await;
-    dies(init).await;
-    assert_eq!(bundle.ended().await.code, 137);
-    eventually("its lock is free", SOON, async || {
-        vk_provider_local::shim::paused(folder.path()).map_or(Ok(()), |pid| Err(pid.to_string()))
+    wait_for_death(pid).await;
+    wait_for_death(init).await;
+    assert_eq!(bundle.wait_for_exit().await.code, 137);
+    eventually("its lock is released", SOON, async || {
+        vk_provider_local::shim::pause_process_pid(folder.path()).map_or(Ok(()), |pid| Err(pid.to_string()))
     })
     .await;
 }

@@ -1,20 +1,23 @@
-//! Level `process`: needs no rights.
+//! Level `process`: needs no privileges.
 
 use std::{fs, time::Duration};
 
 use tokio::{io::AsyncReadExt as _, net::UnixDatagram, time::timeout};
 use vk_pod_engine::backend::Ran;
 use vk_provider::ability::ExecOptions;
-use vk_provider_local::shim::{State, plain_strays, start_ticks_of};
+use vk_provider_local::{
+    procfs::{container_processes, start_ticks},
+    shim::State,
+};
 use vk_testing::eventually;
 
-use super::bundle::{Bundle, SOON, alive, dies, signal};
+use super::bundle::{Bundle, SOON, alive, signal, wait_for_death};
 
 #[tokio::test]
-async fn a_process_runs_to_its_end_and_its_output_is_logged() {
+async fn a_process_runs_to_its_exit_and_its_output_is_logged() {
     let bundle = Bundle::process("echo $GREETING; echo bad >&2; pwd; exit 7");
     assert_eq!(bundle.shim.state().unwrap(), State::Created);
-    let exit = bundle.ran().await;
+    let exit = bundle.run_to_exit().await;
     assert_eq!((exit.code, exit.reason.as_str(), exit.oom), (7, "Error", false));
     assert!(exit.started.is_some_and(|started| started <= exit.finished));
     let text = fs::read_to_string(&bundle.launch.log).unwrap();
@@ -22,40 +25,40 @@ async fn a_process_runs_to_its_end_and_its_output_is_logged() {
         assert!(text.contains(line), "{text}");
     }
     let folder = bundle.folder.path().file_name().unwrap().to_str().unwrap();
-    assert!(bundle.logged().iter().any(|line| line.contains(folder)), "{text}");
+    assert!(bundle.log_lines().iter().any(|line| line.contains(folder)), "{text}");
 }
 
 #[tokio::test]
-async fn success_is_completed_and_a_signal_is_counted_from_128() {
+async fn success_is_completed_and_signals_are_added_to_128() {
     let bundle = Bundle::process("true");
-    let exit = bundle.ran().await;
+    let exit = bundle.run_to_exit().await;
     assert_eq!((exit.code, exit.reason.as_str()), (0, "Completed"));
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     bundle.shim.signal(nix::libc::SIGTERM).await.unwrap();
-    let exit = bundle.ended().await;
+    let exit = bundle.wait_for_exit().await;
     assert_eq!((exit.code, exit.reason.as_str()), (143, "Error"));
-    // Nobody is there any more, and that is what was wanted.
+    // Signalling an exited process is not an error.
     bundle.shim.signal(nix::libc::SIGKILL).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_signal_without_a_name_is_sent_and_its_end_is_seen() {
+async fn real_time_signals_are_sent_and_reported() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "kill -40 $$; sleep 1000"].map(str::to_owned);
-    let ran = bundle.shim.run(&command, SOON).await.unwrap();
-    assert!(matches!(ran, Ran::Ended { code: 168, .. }), "{ran:?}");
+    let run_to_exit = bundle.shim.run(&command, SOON).await.unwrap();
+    assert!(matches!(run_to_exit, Ran::Ended { code: 168, .. }), "{run_to_exit:?}");
     for number in [0, -9, 65] {
         assert!(bundle.shim.signal(number).await.is_err(), "{number}");
     }
     bundle.shim.signal(37).await.unwrap();
-    let exit = bundle.ended().await;
+    let exit = bundle.wait_for_exit().await;
     assert_eq!((exit.code, exit.reason.as_str()), (165, "Error"));
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_before_its_program_ends_with_whoever_asked_for_it() {
+async fn a_command_that_hangs_in_its_helper_is_killed_when_the_client_disconnects() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let helper = {
@@ -64,17 +67,17 @@ async fn a_command_that_hangs_before_its_program_ends_with_whoever_asked_for_it(
         let running = bundle.shim.run(&command, Duration::ZERO);
         let found = eventually("the helper hangs", SOON, async || bundle.helper("exec").ok_or("none"));
         tokio::select! {
-            ran = running => panic!("{ran:?}"),
+            run_to_exit = running => panic!("{run_to_exit:?}"),
             helper = found => helper,
         }
     };
-    dies(helper).await;
-    let ran = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
-    assert!(matches!(ran, Ran::Ended { code: 0, .. }), "{ran:?}");
+    wait_for_death(helper).await;
+    let run_to_exit = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
+    assert!(matches!(run_to_exit, Ran::Ended { code: 0, .. }), "{run_to_exit:?}");
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_fails_the_start_in_known_words() {
+async fn a_missing_command_fails_the_start_with_the_error_of_runc() {
     let mut bundle = Bundle::process("");
     bundle.launch.process.as_mut().unwrap().argv = vec!["/absent".to_owned()];
     let error = bundle.start().await.unwrap_err();
@@ -89,19 +92,19 @@ async fn a_command_that_is_not_there_fails_the_start_in_known_words() {
 }
 
 #[tokio::test]
-async fn descendants_that_parted_from_the_process_end_with_it() {
+async fn descendants_in_other_sessions_are_killed_with_the_process() {
     let bundle = Bundle::process("(setsid sleep 1000 & echo $! > parted); sleep 0.2; exit 0");
-    assert_eq!(bundle.ran().await.code, 0);
+    assert_eq!(bundle.run_to_exit().await.code, 0);
     let parted = fs::read_to_string(bundle.folder.path().join("parted")).unwrap();
-    // `setsid` forks where it leads a group: whoever sleeps a thousand seconds for us is gone.
-    dies(parted.trim().parse().unwrap()).await;
+    // `setsid` forks if it is a group leader; in any case the sleeping process must be gone.
+    wait_for_death(parted.trim().parse().unwrap()).await;
 }
 
 #[tokio::test]
-async fn the_events_socket_hears_the_start_and_the_end() {
+async fn start_and_exit_are_sent_to_the_events_socket() {
     let bundle = Bundle::process("exit 0");
     let socket = UnixDatagram::bind(&bundle.launch.events).unwrap();
-    bundle.ran().await;
+    bundle.run_to_exit().await;
     for _ in 0..2 {
         let mut bytes = [0; 64];
         let length = timeout(SOON, socket.recv(&mut bytes)).await.unwrap().unwrap();
@@ -110,25 +113,25 @@ async fn the_events_socket_hears_the_start_and_the_end() {
 }
 
 #[tokio::test]
-async fn a_container_goes_on_without_us_and_is_found_again() {
+async fn a_container_keeps_running_without_the_provider_and_is_found_again() {
     let bundle = Bundle::process("i=0; while :; do i=$((i + 1)); echo line $i; sleep 0.01; done");
     bundle.start().await.unwrap();
     let pid = bundle.pid();
-    bundle.logs("line 5").await;
-    // Whoever comes later knows the directory only.
+    bundle.wait_for_log("line 5").await;
+    // A later process only knows the directory.
     let again = vk_provider_local::shim::Shim::at(bundle.shim.dir());
     assert!(matches!(again.state().unwrap(), State::Running { pid: found, .. } if found == pid));
-    // A start that was asked for twice is one.
+    // A repeated start has no effect.
     bundle.start().await.unwrap();
     assert_eq!(bundle.pid(), pid);
-    bundle.logs("line 20").await;
-    let numbers: Vec<String> = bundle.logged();
+    bundle.wait_for_log("line 20").await;
+    let numbers: Vec<String> = bundle.log_lines();
     let expected: Vec<String> = (1..=numbers.len()).map(|number| format!("line {number}")).collect();
     assert_eq!(numbers, expected);
 }
 
 #[tokio::test]
-async fn a_command_has_the_environment_and_the_working_directory_of_the_process() {
+async fn a_command_has_the_environment_and_working_directory_of_the_process() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "echo $GREETING; pwd; echo bad >&2; exit 3"].map(str::to_owned);
@@ -145,18 +148,21 @@ async fn a_command_has_the_environment_and_the_working_directory_of_the_process(
 }
 
 #[tokio::test]
-async fn a_command_whose_time_is_over_is_killed_with_its_children() {
+async fn a_command_that_times_out_is_killed_with_its_children() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "echo $$ > asleep; sleep 1000; true"].map(str::to_owned);
-    let ran = bundle.shim.run(&command, Duration::from_millis(500)).await.unwrap();
-    assert!(matches!(&ran, Ran::TimedOut { message } if message.starts_with("command timed out")), "{ran:?}");
+    let run_to_exit = bundle.shim.run(&command, Duration::from_millis(500)).await.unwrap();
+    assert!(
+        matches!(&run_to_exit, Ran::TimedOut { message } if message.starts_with("command timed out")),
+        "{run_to_exit:?}"
+    );
     let pid = fs::read_to_string(bundle.folder.path().join("asleep")).unwrap();
-    dies(pid.trim().parse().unwrap()).await;
+    wait_for_death(pid.trim().parse().unwrap()).await;
 }
 
 #[tokio::test]
-async fn a_terminal_of_a_command_has_the_size_that_it_is_given() {
+async fn a_command_sees_the_size_of_its_terminal() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "trap 'stty size; exit 5' WINCH; tty; while :; do sleep 0.05; done"];
@@ -184,54 +190,50 @@ async fn a_terminal_of_a_command_has_the_size_that_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_supervisor_does_not_end_because_the_machine_tells_everybody_to() {
+async fn a_supervisor_ignores_the_signals_of_a_shutdown() {
     let bundle = Bundle::process("echo up; sleep 1000");
     bundle.start().await.unwrap();
-    bundle.logs("up").await;
+    bundle.wait_for_log("up").await;
     let supervisor = bundle.supervisor();
     for number in [nix::libc::SIGTERM, nix::libc::SIGINT, nix::libc::SIGHUP] {
         signal(supervisor, number);
     }
     bundle.shim.signal(nix::libc::SIGKILL).await.unwrap();
-    assert_eq!(bundle.ended().await.code, 137);
+    assert_eq!(bundle.wait_for_exit().await.code, 137);
 }
 
 #[tokio::test]
 async fn a_full_disk_does_not_stop_the_container() {
     let mut bundle = Bundle::process("i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); echo $i; done; exit 4");
     bundle.launch.log = "/dev/full".into();
-    assert_eq!(bundle.ran().await.code, 4);
+    assert_eq!(bundle.run_to_exit().await.code, 4);
 }
 
 #[tokio::test]
-async fn the_log_goes_on_in_a_new_file() {
+async fn the_log_continues_in_a_new_file() {
     let bundle = Bundle::process("i=0; while :; do i=$((i + 1)); echo line $i; sleep 0.005; done");
     bundle.start().await.unwrap();
-    bundle.logs("line 10").await;
+    bundle.wait_for_log("line 10").await;
     let old = bundle.launch.log.with_extension("old");
     fs::rename(&bundle.launch.log, &old).unwrap();
     bundle.shim.reopen_log().await.unwrap();
-    eventually(
-        "a line in the new file",
-        SOON,
-        async || {
-            if bundle.logged().is_empty() { Err("none") } else { Ok(()) }
-        },
-    )
+    eventually("a line in the new file", SOON, async || {
+        if bundle.log_lines().is_empty() { Err("none") } else { Ok(()) }
+    })
     .await;
     let before = fs::read_to_string(&old).unwrap();
     let last: usize = before.lines().last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
-    assert_eq!(bundle.logged()[0], format!("line {}", last + 1));
+    assert_eq!(bundle.log_lines()[0], format!("line {}", last + 1));
 }
 
 #[tokio::test]
-async fn the_processes_of_a_lost_container_are_found_wherever_they_went() {
+async fn all_processes_of_a_lost_container_are_found() {
     let script = "(setsid sleep 1000 & echo $! > parted); echo up; sleep 1000";
     let bundle = Bundle::process(script);
     bundle.start().await.unwrap();
-    bundle.logs("up").await;
+    bundle.wait_for_log("up").await;
     let (pid, ticks) = (bundle.pid(), bundle.shim.start_ticks().unwrap());
-    assert!(ticks.is_some() && ticks == start_ticks_of(pid), "{ticks:?}");
+    assert!(ticks.is_some() && ticks == start_ticks(pid), "{ticks:?}");
     signal(bundle.supervisor(), nix::libc::SIGKILL);
     eventually("it is lost", SOON, async || match bundle.shim.state().unwrap() {
         State::Lost { pid: Some(found), .. } if found == pid => Ok(()),
@@ -240,21 +242,21 @@ async fn the_processes_of_a_lost_container_are_found_wherever_they_went() {
     .await;
     assert_eq!(bundle.shim.start_ticks().unwrap(), ticks);
     let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap();
-    let found = plain_strays(id);
+    let found = container_processes(id);
     assert!(found.contains(&pid) && found.len() >= 2, "{found:?}");
     for stray in found {
         signal(stray, nix::libc::SIGKILL);
     }
-    eventually("nobody is left", SOON, async || {
-        let left = plain_strays(id);
+    eventually("no process is left", SOON, async || {
+        let left = container_processes(id);
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_program_whose_supervisor_was_killed_at_once_is_found() {
-    // The first thing that the program does, when its supervisor has hardly noticed that it runs.
+async fn a_program_whose_supervisor_was_killed_immediately_is_found() {
+    // The first action of the program, when its supervisor has hardly noticed its start.
     let bundle = Bundle::process("kill -9 $PPID; sleep 1000");
     let _ = bundle.start().await;
     let pid = eventually("it is lost", SOON, async || match bundle.shim.state().unwrap() {
@@ -263,19 +265,19 @@ async fn a_program_whose_supervisor_was_killed_at_once_is_found() {
     })
     .await;
     let ticks = bundle.shim.start_ticks().unwrap();
-    assert!(alive(pid) && ticks.is_some() && ticks == start_ticks_of(pid), "{pid} {ticks:?}");
+    assert!(alive(pid) && ticks.is_some() && ticks == start_ticks(pid), "{pid} {ticks:?}");
     let id = bundle.shim.dir().file_name().unwrap().to_str().unwrap();
-    for stray in plain_strays(id) {
+    for stray in container_processes(id) {
         signal(stray, nix::libc::SIGKILL);
     }
 }
 
 #[tokio::test]
-async fn a_program_renounces_new_privileges_where_that_is_asked_for() {
+async fn a_program_sets_no_new_privs_if_requested() {
     for wanted in [false, true] {
         let mut bundle = Bundle::process("grep NoNewPrivs /proc/self/status");
         bundle.launch.no_new_privs = wanted;
-        assert_eq!(bundle.ran().await.code, 0);
-        assert_eq!(bundle.logged(), [format!("NoNewPrivs:\t{}", u8::from(wanted))]);
+        assert_eq!(bundle.run_to_exit().await.code, 0);
+        assert_eq!(bundle.log_lines(), [format!("NoNewPrivs:\t{}", u8::from(wanted))]);
     }
 }
