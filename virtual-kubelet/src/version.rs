@@ -1,6 +1,6 @@
 //! What this build calls itself.
 
-use vk_kube::Version;
+use vk_kube::ServerVersion;
 
 /// The version of Kubernetes that the nodes claim.
 ///
@@ -19,12 +19,12 @@ pub fn kubelet_version() -> String {
 
 /// The same beside an API server of this version: no kubelet may be of a later minor than the API server, so a node beside an older one
 /// claims the minor of that.
-pub(crate) fn kubelet_version_beside(server: Option<Version>) -> String {
+pub(crate) fn kubelet_version_beside(server: Option<ServerVersion>) -> String {
     let ours = kubelet_version();
     let minors = || KUBERNETES_VERSION.strip_prefix('v')?.split('.').nth(1)?.parse::<u32>().ok();
     match server {
         // A server that calls itself 1.0 or nothing at all tells nothing.
-        Some(Version { major: 1, minor }) if minor > 0 && Some(minor) < minors() => {
+        Some(ServerVersion { major: 1, minor }) if minor > 0 && Some(minor) < minors() => {
             let (_, own) = ours.split_once('-').unwrap_or_default();
             format!("v1.{minor}.0-{own}")
         }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn no_node_claims_a_later_minor_than_its_api_server() {
-        let beside = |major, minor| kubelet_version_beside(Some(Version { major, minor }));
+        let beside = |major, minor| kubelet_version_beside(Some(ServerVersion { major, minor }));
         assert_eq!(beside(1, 33), format!("v1.33.0-vk-{}", env!("CARGO_PKG_VERSION")));
         for (major, minor) in [(1, 36), (1, 37), (2, 0), (1, 0), (0, 0)] {
             assert_eq!(beside(major, minor), kubelet_version(), "{major}.{minor}");
