@@ -1,6 +1,6 @@
 //! Version of this build.
 
-use vk_kube::Version;
+use vk_kube::ServerVersion;
 
 /// The Kubernetes version that the nodes report.
 ///
@@ -18,12 +18,12 @@ pub fn kubelet_version() -> String {
 
 /// The kubelet version for an API server of the given version. A kubelet may not be newer than its API server, so with an older
 /// server the node reports the server's minor.
-pub(crate) fn kubelet_version_beside(server: Option<Version>) -> String {
+pub(crate) fn kubelet_version_beside(server: Option<ServerVersion>) -> String {
     let ours = kubelet_version();
     let minors = || KUBERNETES_VERSION.strip_prefix('v')?.split('.').nth(1)?.parse::<u32>().ok();
     match server {
         // Ignore servers without a usable version.
-        Some(Version { major: 1, minor }) if minor > 0 && Some(minor) < minors() => {
+        Some(ServerVersion { major: 1, minor }) if minor > 0 && Some(minor) < minors() => {
             let (_, own) = ours.split_once('-').unwrap_or_default();
             format!("v1.{minor}.0-{own}")
         }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn no_node_claims_a_later_minor_than_its_api_server() {
-        let beside = |major, minor| kubelet_version_beside(Some(Version { major, minor }));
+        let beside = |major, minor| kubelet_version_beside(Some(ServerVersion { major, minor }));
         assert_eq!(beside(1, 33), format!("v1.33.0-vk-{}", env!("CARGO_PKG_VERSION")));
         for (major, minor) in [(1, 36), (1, 37), (2, 0), (1, 0), (0, 0)] {
             assert_eq!(beside(major, minor), kubelet_version(), "{major}.{minor}");

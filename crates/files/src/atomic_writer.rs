@@ -114,8 +114,8 @@ impl AtomicWriter {
             return false;
         };
         found.len() == set.files.len()
-            && found.iter().zip(&set.files).all(|((path, found), (wanted, file))| {
-                path == wanted
+            && found.iter().zip(&set.files).all(|((path, found), (expected, file))| {
+                path == expected
                     && found.content == file.content
                     && found.mode == self.mode(file)
                     && file.owner.is_none_or(|owner| found.owner == owner)

@@ -34,12 +34,12 @@ pub enum Error {
         limit: u64,
     },
     /// The path leads to something of another type.
-    #[error("{path} is not a {wanted}", path = path.display())]
+    #[error("{path} is not a {expected}", path = path.display())]
     WrongType {
         /// The path.
         path: PathBuf,
         /// The expected type.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// Something is mounted in the tree, so not all of it is ours.
     #[error("{path} contains a mount point", path = path.display())]

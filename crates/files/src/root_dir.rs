@@ -73,7 +73,7 @@ impl RootDir {
         let file = self.lookup(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let metadata = fs::fstat(&file).map_err(Error::io("stat", &full))?;
         if FileType::from_raw_mode(metadata.st_mode) != FileType::RegularFile {
-            return Err(Error::WrongType { path: full, wanted: "regular file" });
+            return Err(Error::WrongType { path: full, expected: "regular file" });
         }
         let mut content = Vec::new();
         let mut file = File::from(file).take(limit.saturating_add(1));

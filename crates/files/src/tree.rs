@@ -231,11 +231,11 @@ fn c_name(name: &OsStr) -> Option<CString> {
 /// Whether a tree has this group already, judged by its root only, for `fsGroupChangePolicy: OnRootMismatch`.
 pub fn has_fs_group(path: impl Into<PathBuf>, group: u32, writable: bool) -> bool {
     let path = path.into();
-    let wanted = (if writable { RW_MASK } else { RO_MASK }) | DIR_MASK;
+    let expected = (if writable { RW_MASK } else { RO_MASK }) | DIR_MASK;
     fs::stat(&path).is_ok_and(|stat| {
         stat.st_gid == group
             && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-            && stat.st_mode & wanted == wanted
+            && stat.st_mode & expected == expected
     })
 }
 

@@ -44,14 +44,14 @@ impl Fence {
     }
 
     /// Sets the deadline. `None` closes the fence at once and cancels requests that are under way.
-    pub fn set(&self, limit: Option<Deadline>) {
-        self.until.send_if_modified(|known| std::mem::replace(known, limit) != limit);
+    pub fn set(&self, deadline: Option<Deadline>) {
+        self.until.send_if_modified(|current| std::mem::replace(current, deadline) != deadline);
     }
 
     /// Whether a write may begin now.
     pub fn is_open(&self) -> bool {
-        let limit = *self.until.borrow();
-        limit.is_some_and(|limit| limit.holds(&self.clock))
+        let deadline = *self.until.borrow();
+        deadline.is_some_and(|deadline| deadline.holds(&self.clock))
     }
 
     /// Returns a guard that closes the fence when it is dropped.
@@ -61,24 +61,26 @@ impl Fence {
 
     /// Resolves when writes may begin.
     pub async fn opened(&self) {
-        let mut limits = self.until.subscribe();
-        let open = |limit: &Option<Deadline>| limit.is_some_and(|limit| limit.holds(&self.clock));
+        let mut deadlines = self.until.subscribe();
+        let open = |deadline: &Option<Deadline>| deadline.is_some_and(|deadline| deadline.holds(&self.clock));
         // `self` holds the sender, so this cannot fail.
-        if limits.wait_for(open).await.is_err() {
+        if deadlines.wait_for(open).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
     /// Resolves when the fence is closed.
     async fn closed(&self) {
-        let mut limits = self.until.subscribe();
+        let mut deadlines = self.until.subscribe();
         loop {
-            let Some(limit) = (*limits.borrow_and_update()).filter(|limit| limit.holds(&self.clock)) else {
+            let Some(deadline) =
+                (*deadlines.borrow_and_update()).filter(|deadline| deadline.holds(&self.clock))
+            else {
                 return;
             };
             tokio::select! {
-                () = tokio::time::sleep_until(limit.steady) => {}
-                _ = limits.changed() => {}
+                () = tokio::time::sleep_until(deadline.steady) => {}
+                _ = deadlines.changed() => {}
             }
         }
     }

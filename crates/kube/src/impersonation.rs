@@ -41,10 +41,10 @@ impl Impersonation {
     /// Picks a client of this transport and adds the headers to its requests.
     pub(crate) fn select<T>(&self, transport: &Transport, pick: impl FnOnce(&Transport) -> T) -> T {
         let mut cached = self.cached.lock();
-        if let Some((credentials_id, known)) = &*cached
+        if let Some((credentials_id, clients)) = &*cached
             && Arc::ptr_eq(credentials_id, &transport.credentials_id)
         {
-            return pick(known);
+            return pick(clients);
         }
         let wrapped = Transport {
             calls: self.wrap(&transport.calls),
@@ -53,9 +53,9 @@ impl Impersonation {
             watch_pool: transport.watch_pool.clone(),
             credentials_id: Arc::clone(&transport.credentials_id),
         };
-        let picked = pick(&wrapped);
+        let client = pick(&wrapped);
         *cached = Some((Arc::clone(&transport.credentials_id), wrapped));
-        picked
+        client
     }
 
     pub(crate) fn wrap(&self, client: &kube::Client) -> kube::Client {

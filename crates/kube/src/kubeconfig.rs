@@ -52,12 +52,12 @@ pub fn client_credential(path: &Path) -> Result<ClientCredential, ConfigError> {
     };
     let pair = certificate.and_then(|certificate| {
         // One file may hold both.
-        let whole = if certificate.contains("PRIVATE KEY") {
+        let pem = if certificate.contains("PRIVATE KEY") {
             certificate
         } else {
             format!("{certificate}\n{}", key?)
         };
-        NodeCertificate::from_pem(&whole).map_err(|error| error.to_string())
+        NodeCertificate::from_pem(&pem).map_err(|error| error.to_string())
     });
     Ok(match pair {
         Ok(pair) => ClientCredential::Certificate {
@@ -158,8 +158,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = pair();
         let (_, foreign) = pair();
-        let whole = format!("{certificate}{key}");
-        for (name, text) in [("crt", &certificate), ("key", &key), ("pem", &whole), ("foreign", &foreign)] {
+        let pem = format!("{certificate}{key}");
+        for (name, text) in [("crt", &certificate), ("key", &key), ("pem", &pem), ("foreign", &foreign)] {
             fs::write(folder.path().join(name), text).unwrap();
         }
         let data = |text: &str| json!(ByteString(text.as_bytes().to_vec()));

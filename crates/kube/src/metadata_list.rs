@@ -70,11 +70,11 @@ impl<K: Object> Objects<K> {
             ..ListParams::default()
         };
         let client = self.client().kube();
-        let asked = async {
+        let request_list = async {
             let request = request.list_metadata(&params.match_any()).map_err(kube::Error::BuildRequest)?;
             client.request::<PartialObjectMetadataList>(request).await
         };
-        let list = self.call("list", asked).await?;
+        let list = self.call("list", request_list).await?;
         let objects = list.items.unwrap_or_default().into_iter().map(object_version).collect();
         Ok(MetadataList { version: parse_version(&list.metadata.resource_version), objects })
     }

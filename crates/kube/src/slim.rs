@@ -182,9 +182,9 @@ mod tests {
     fn only_the_managed_fields_are_skipped() {
         let text = pod().to_string();
         let Slim(slim): Slim<Pod> = serde_json::from_str(&text).unwrap();
-        let mut whole: Pod = serde_json::from_str(&text).unwrap();
-        assert!(whole.metadata.managed_fields.take().is_some(), "the input has managed fields");
-        assert_eq!(slim, whole);
+        let mut full: Pod = serde_json::from_str(&text).unwrap();
+        assert!(full.metadata.managed_fields.take().is_some(), "the input has managed fields");
+        assert_eq!(slim, full);
     }
 
     #[test]
@@ -210,9 +210,9 @@ mod tests {
             (r#"{"apiVersion":"v1","kind":"Node","metadata":{"managedFields":[}}"#, false),
         ] {
             let slim = serde_json::from_str::<Slim<Node>>(text);
-            let whole = serde_json::from_str::<Node>(text);
+            let full = serde_json::from_str::<Node>(text);
             assert_eq!(slim.is_ok(), readable, "{text}");
-            assert_eq!(slim.ok().map(|Slim(node)| node), whole.ok(), "{text}");
+            assert_eq!(slim.ok().map(|Slim(node)| node), full.ok(), "{text}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub trait PodLister: Send + Sync {
     }
 }
 
-/// Encodes the process' own metrics.
+/// Encodes the process' regular metrics.
 pub type MetricsEncoder = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Endpoints that are off by default.
@@ -137,8 +137,8 @@ impl Drop for SessionGuard {
 /// Whether a pod has a container of this name, including init and ephemeral containers.
 pub(crate) fn has_container(pod: &Pod, name: &str) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let own =
+    let regular =
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|container| &container.name);
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
-    own.chain(ephemeral).any(|other| other == name)
+    regular.chain(ephemeral).any(|other| other == name)
 }

@@ -70,7 +70,7 @@ fn build() -> Router {
         .route("/run/{namespace}/{pod}/{uid}/{container}", post(run::run))
         .route("/stats/summary", get(stats::summary).post(stats::summary))
         .route("/stats/summary/", get(stats::summary).post(stats::summary))
-        .route("/metrics", get(metrics::own))
+        .route("/metrics", get(metrics::process))
         .route("/metrics/resource", get(metrics::resource))
         .route("/metrics/resource/", get(metrics::resource))
         .route("/metrics/probes", get(metrics::probes))

@@ -83,16 +83,16 @@ pub(crate) fn connection(data: &[u8]) {
     config.max_streams = Some(10);
     config.limits.block = 100_000;
     config.linger = Duration::from_millis(1);
-    let carrier =
-        Carrier { input: Bytes::copy_from_slice(data), piece: usize::from(settings >> 6) * 100 + 1 };
+    let transport =
+        ChunkedTransport { input: Bytes::copy_from_slice(data), piece: usize::from(settings >> 6) * 100 + 1 };
     RUNTIME.with(|runtime| {
-        let served = async { tokio::time::timeout(Duration::from_secs(20), serve(carrier, config)).await };
+        let served = async { tokio::time::timeout(Duration::from_secs(20), serve(transport, config)).await };
         runtime.block_on(served).expect("a connection ends when its bytes do");
     });
 }
 
-async fn serve(carrier: Carrier, config: Config) {
-    let (connection, driver) = Connection::server(carrier, config);
+async fn serve(transport: ChunkedTransport, config: Config) {
+    let (connection, driver) = Connection::server(transport, config);
     let mut tasks = JoinSet::new();
     let mut drivers = JoinSet::new();
     drivers.spawn(driver);
@@ -139,12 +139,12 @@ async fn handle(mode: u32, mut stream: Stream) {
 }
 
 /// A transport that returns its bytes in pieces, then ends, and accepts all writes.
-struct Carrier {
+struct ChunkedTransport {
     input: Bytes,
     piece: usize,
 }
 
-impl AsyncRead for Carrier {
+impl AsyncRead for ChunkedTransport {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -156,7 +156,7 @@ impl AsyncRead for Carrier {
     }
 }
 
-impl AsyncWrite for Carrier {
+impl AsyncWrite for ChunkedTransport {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }

@@ -129,9 +129,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
 
     fn drive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.handle.with(|state| {
-            let mut place = state.driver.take();
-            state.wakeups.register(&mut place, context.waker());
-            state.driver = place;
+            let mut waker = state.driver.take();
+            state.wakeups.register(&mut waker, context.waker());
+            state.driver = waker;
         });
         for _ in 0..MAX_ROUNDS {
             match self.round(context) {

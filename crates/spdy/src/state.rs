@@ -232,9 +232,9 @@ impl ConnectionState {
     /// Closes a stream in both directions, and resets it at the peer if necessary.
     pub(crate) fn reset(&mut self, id: StreamId, status: ResetStatus) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let known = stream.is_closed();
+        let was_closed = stream.is_closed();
         stream.fail(&Error::Reset(status), &mut self.wakeups);
-        if !known {
+        if !was_closed {
             self.send_reset(id, status);
         }
         self.unblock();

@@ -26,8 +26,8 @@ pub(crate) fn upgrade_kind(parts: &Parts) -> Result<UpgradeKind, RejectedUpgrade
     {
         return Err(RejectedUpgrade::bad_request("Upgrade request required"));
     }
-    let mut wanted = header_values(&parts.headers, &header::UPGRADE);
-    let kind = wanted.find_map(|value| match value {
+    let mut upgrades = header_values(&parts.headers, &header::UPGRADE);
+    let kind = upgrades.find_map(|value| match value {
         _ if value.eq_ignore_ascii_case("websocket") => Some(UpgradeKind::WebSocket),
         _ if value.eq_ignore_ascii_case(SPDY) => Some(UpgradeKind::Spdy),
         _ => None,

@@ -52,7 +52,7 @@ fn collect(
                 let mode = stat.st_mode & 0o7777;
                 files.insert(inside, PayloadFile { content, mode, owner: stat.st_uid, group: stat.st_gid });
             }
-            _ => return Err(Error::WrongType { path: path.join(inside), wanted: "regular file" }),
+            _ => return Err(Error::WrongType { path: path.join(inside), expected: "regular file" }),
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ pub struct Renewer {
     /// When to renew the current certificate.
     renew_at: Timestamp,
     /// Earliest time for another request after a success.
-    not_before: Instant,
+    earliest_request: Instant,
 }
 
 // === impl Renewer ===
@@ -62,19 +62,21 @@ impl Renewer {
         let now = clock.now();
         match store.load() {
             // Never use another node's certificate. One that lacks an address is better than none.
-            Ok(pair) => {
+            Ok(certificate) => {
                 let spec = spec.borrow();
-                status.current = pair.filter(|pair| !pair.is_expired(now) && pair.belongs_to(&spec));
+                status.current = certificate
+                    .filter(|certificate| !certificate.is_expired(now) && certificate.belongs_to(&spec));
             }
             Err(error) => {
                 warn!(%error, "the stored certificate cannot be used: requesting another");
                 status.last_error = Some(error.to_string());
             }
         }
-        let renew_at = status.current.as_ref().map_or(now, |pair| renew_at(pair, &mut rand::rng()));
-        if let Some(pair) = &status.current {
+        let renew_at =
+            status.current.as_ref().map_or(now, |certificate| renew_at(certificate, &mut rand::rng()));
+        if let Some(certificate) = &status.current {
             let spec = spec.borrow();
-            client.metrics().certificate(spec.signer.purpose(), &spec.node, pair.not_after());
+            client.metrics().certificate(spec.signer.purpose(), &spec.node, certificate.not_after());
         }
         Self {
             client,
@@ -84,7 +86,7 @@ impl Renewer {
             clock,
             status: watch::Sender::new(status),
             renew_at,
-            not_before: Instant::now(),
+            earliest_request: Instant::now(),
         }
     }
 
@@ -116,14 +118,20 @@ impl Renewer {
                 continue;
             }
             let error = match self.request(&spec).await {
-                Some(Ok(pair)) => {
-                    self.renew_at = renew_at(&pair, &mut rng);
-                    let left = pair.not_after().duration_since(self.clock.now());
+                Some(Ok(certificate)) => {
+                    self.renew_at = renew_at(&certificate, &mut rng);
+                    let left = certificate.not_after().duration_since(self.clock.now());
                     let pause = Duration::try_from(left).unwrap_or_default() / 4;
-                    self.not_before = Instant::now() + pause.clamp(MIN_PAUSE, MAX_PAUSE);
-                    self.client.metrics().certificate(spec.signer.purpose(), &spec.node, pair.not_after());
-                    self.status
-                        .send_replace(RenewalStatus { current: Some(pair), ..RenewalStatus::default() });
+                    self.earliest_request = Instant::now() + pause.clamp(MIN_PAUSE, MAX_PAUSE);
+                    self.client.metrics().certificate(
+                        spec.signer.purpose(),
+                        &spec.node,
+                        certificate.not_after(),
+                    );
+                    self.status.send_replace(RenewalStatus {
+                        current: Some(certificate),
+                        ..RenewalStatus::default()
+                    });
                     backoff.reset();
                     continue;
                 }
@@ -131,11 +139,11 @@ impl Renewer {
                 // The spec changed.
                 None => continue,
             };
-            let asked = match &error {
+            let retry_after = match &error {
                 Error::Api { error, .. } => error.retry_after,
                 _ => None,
             };
-            let wait = self.cap_before_expiry(backoff.next(asked, &mut rng));
+            let wait = self.cap_before_expiry(backoff.next(retry_after, &mut rng));
             warn!(node = spec.node, %error, ?wait, "no new {} certificate: will retry", spec.signer.purpose());
             self.status.send_modify(|status| {
                 status.pending = None;
@@ -156,11 +164,11 @@ impl Renewer {
     fn needs_request(&self, spec: &CertificateSpec) -> bool {
         let status = self.status.borrow();
         let Some(current) = &status.current else { return true };
-        if let Some(lack) = current.mismatch(spec) {
-            info!(node = spec.node, "replacing the {} certificate: {lack}", spec.signer.purpose());
+        if let Some(mismatch) = current.mismatch(spec) {
+            info!(node = spec.node, "replacing the {} certificate: {mismatch}", spec.signer.purpose());
             return true;
         }
-        self.clock.now() >= self.renew_at && Instant::now() >= self.not_before
+        self.clock.now() >= self.renew_at && Instant::now() >= self.earliest_request
     }
 
     /// Requests a certificate and waits for a decision. `None` if the spec changed meanwhile.
@@ -215,18 +223,18 @@ async fn changed(spec: &mut watch::Receiver<CertificateSpec>) {
 fn drop_expired(status: &watch::Sender<RenewalStatus>, clock: &Clock) {
     let now = clock.now();
     status.send_if_modified(|status| {
-        let expired = status.current.take_if(|pair| pair.is_expired(now));
-        if let Some(pair) = &expired {
-            warn!(since = %pair.not_after(), "the certificate has expired");
+        let expired = status.current.take_if(|certificate| certificate.is_expired(now));
+        if let Some(certificate) = &expired {
+            warn!(since = %certificate.not_after(), "the certificate has expired");
         }
         expired.is_some()
     });
 }
 
 /// Picks the renewal time as the kubelet does: after 70 to 90 per cent of the lifetime.
-fn renew_at(pair: &NodeCertificate, rng: &mut impl Rng) -> Timestamp {
-    let life = pair.not_after().duration_since(pair.not_before());
+fn renew_at(certificate: &NodeCertificate, rng: &mut impl Rng) -> Timestamp {
+    let life = certificate.not_after().duration_since(certificate.not_before());
     let part = life.as_secs_f64() * rng.random_range(0.7..=0.9);
     let used = SignedDuration::try_from_secs_f64(part).unwrap_or(SignedDuration::ZERO);
-    pair.not_before().checked_add(used).unwrap_or_else(|_| pair.not_after())
+    certificate.not_before().checked_add(used).unwrap_or_else(|_| certificate.not_after())
 }

@@ -73,14 +73,14 @@ pub async fn obtain(
         // The next attempt creates another request.
         store.remove_key()?;
     }
-    let pair = check_issued(&request.name, &issued?, &key, spec, clock);
-    if pair.is_err() {
+    let certificate = check_issued(&request.name, &issued?, &key, spec, clock);
+    if certificate.is_err() {
         store.remove_key()?;
     }
-    let pair = pair?;
-    store.save(&pair)?;
-    info!(request = request.name, until = %pair.not_after(), "a {} certificate was issued", spec.signer.purpose());
-    Ok(pair)
+    let certificate = certificate?;
+    store.save(&certificate)?;
+    info!(request = request.name, until = %certificate.not_after(), "a {} certificate was issued", spec.signer.purpose());
+    Ok(certificate)
 }
 
 fn stored_key(store: &CertificateStore) -> Result<KeyPair, Error> {
@@ -112,23 +112,23 @@ fn check_issued(
 ) -> Result<NodeCertificate, Error> {
     let unusable = |reason: String| Error::Unusable { name: name.to_owned(), reason };
     let separator = if issued.ends_with('\n') { "" } else { "\n" };
-    let pair = NodeCertificate::from_pem(&format!("{issued}{separator}{}", key.serialize_pem()))
+    let certificate = NodeCertificate::from_pem(&format!("{issued}{separator}{}", key.serialize_pem()))
         .map_err(|error| unusable(error.to_string()))?;
-    if let Some(lack) = pair.mismatch(spec) {
-        return Err(unusable(lack));
+    if let Some(mismatch) = certificate.mismatch(spec) {
+        return Err(unusable(mismatch));
     }
     let now = clock.now();
-    if pair.is_expired(now) {
-        let (from, until) = (pair.not_before(), pair.not_after());
+    if certificate.is_expired(now) {
+        let (from, until) = (certificate.not_before(), certificate.not_after());
         return Err(unusable(format!(
             "it is valid from {from} to {until}, and the clock of this host shows {now}: set the clock"
         )));
     }
-    if now < pair.not_before() {
+    if now < certificate.not_before() {
         // Others check it by their own clocks, so it may still work.
-        warn!(from = %pair.not_before(), clock = %now, "the certificate is not valid yet by the clock of this host: set the clock");
+        warn!(from = %certificate.not_before(), clock = %now, "the certificate is not valid yet by the clock of this host: set the clock");
     }
-    Ok(pair)
+    Ok(certificate)
 }
 
 // === impl PendingRequest ===
@@ -142,9 +142,9 @@ impl PendingRequest {
         let object = object(&name, spec, key)?;
         let api = |operation| move |error| Error::Api { operation, error };
         // The semaphore is never closed. A thousand nodes may create requests at once.
-        let turn = client.write_limiter().acquire_owned().await;
+        let permit = client.write_limiter().acquire_owned().await;
         let created = objects.create(&object).await;
-        drop(turn);
+        drop(permit);
         let existing = match created {
             Ok(created) => created,
             Err(error) if error.kind == Kind::AlreadyExists => {

@@ -38,8 +38,8 @@ impl CertificateStore {
     }
 
     /// Replaces the stored certificate atomically and removes the key of the pending request.
-    pub fn save(&self, pair: &NodeCertificate) -> Result<(), Error> {
-        write(&self.path, pair.pem())?;
+    pub fn save(&self, certificate: &NodeCertificate) -> Result<(), Error> {
+        write(&self.path, certificate.pem())?;
         self.remove_key()
     }
 

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, LocalVolumeSource};
 use vk_provider::{Error, Result};
 
-use super::{place, system};
+use super::place;
 
 /// Looks whether a host path is what it is said to be, and makes it where that is wanted. The words are a kubelet's.
 pub(super) fn check(source: &HostPathVolumeSource) -> Result<PathBuf> {

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-use super::{place, system};
+use super::place;
 use crate::{
     log,
     snapshot::{Container, ContainerState, annotation},

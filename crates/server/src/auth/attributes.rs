@@ -15,7 +15,7 @@ pub struct RequestAttributes {
 ///
 /// The kubelet checks `/containerLogs` with `proxy` only. Here `nodes/log` suffices: it grants access to the node's log files,
 /// which include container logs on a real node.
-const FINE: [(&str, &str, bool); 9] = [
+const SUBRESOURCES: [(&str, &str, bool); 9] = [
     ("/pods", "pods", true),
     ("/runningpods", "pods", true),
     ("/healthz", "healthz", true),
@@ -29,7 +29,7 @@ const FINE: [(&str, &str, bool); 9] = [
 
 /// Paths that run something in containers or connect to them. They always need `create`, whatever the method: a WebSocket begins
 /// with GET, and the kubelet's `get nodes/proxy` for it lets readers run commands.
-const ACTING: [&str; 4] = ["/exec", "/attach", "/run", "/portForward"];
+const EXEC_PATHS: [&str; 4] = ["/exec", "/attach", "/run", "/portForward"];
 
 // === impl RequestAttributes ===
 
@@ -37,10 +37,10 @@ impl RequestAttributes {
     /// The attributes of a request, by its literal path, which also selects the route.
     pub fn from_request<B>(request: &Request<B>) -> Self {
         let path = request.uri().path();
-        let fine = FINE.iter().find(|(route, ..)| within(path, route));
-        let acting = ACTING.iter().any(|route| within(path, route));
+        let route_entry = SUBRESOURCES.iter().find(|(route, ..)| within(path, route));
+        let is_exec = EXEC_PATHS.iter().any(|route| within(path, route));
         let verb = match *request.method() {
-            _ if acting || request.headers().contains_key(header::UPGRADE) => "create",
+            _ if is_exec || request.headers().contains_key(header::UPGRADE) => "create",
             Method::GET | Method::HEAD => "get",
             Method::POST => "create",
             Method::PUT => "update",
@@ -49,7 +49,7 @@ impl RequestAttributes {
             // Only for users who may do everything.
             _ => "*",
         };
-        let subresources = match fine {
+        let subresources = match route_entry {
             Some((_, own, true)) => vec![*own, "proxy"],
             Some((_, own, false)) => vec![*own],
             None => vec!["proxy"],

@@ -85,12 +85,12 @@ mod tests {
     #[test]
     fn one_connection_too_many_evicts_the_oldest_and_never_an_authenticated_one() {
         let limiter = UnauthenticatedLimiter::new(2, Metrics::default());
-        let known = limiter.register();
-        known.release();
+        let authenticated = limiter.register();
+        authenticated.release();
         let guards: Vec<UnauthenticatedGuard> = (0..3).map(|_| limiter.register()).collect();
         let gone: Vec<bool> = guards.iter().map(|guard| guard.evicted.is_cancelled()).collect();
         assert_eq!(gone, [true, false, false]);
-        assert!(!known.evicted.is_cancelled());
+        assert!(!authenticated.evicted.is_cancelled());
     }
 
     #[test]

@@ -93,8 +93,8 @@ fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
     let status = pod.status.as_ref()?;
     let lists =
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    let own = lists.into_iter().flatten().flatten().find(|status| status.name == container);
-    let Some(own) = own else { return Some("ContainerCreating".to_owned()) };
-    let waiting = own.state.as_ref()?.waiting.as_ref()?;
+    let status_of = lists.into_iter().flatten().flatten().find(|status| status.name == container);
+    let Some(status) = status_of else { return Some("ContainerCreating".to_owned()) };
+    let waiting = status.state.as_ref()?.waiting.as_ref()?;
     Some(waiting.reason.clone().unwrap_or_else(|| "ContainerCreating".to_owned()))
 }

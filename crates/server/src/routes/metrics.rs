@@ -19,7 +19,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const NANO: f64 = 1e9;
 
 /// `/metrics`: the metrics of this process.
-pub(super) async fn own(Extension(api): Extension<Arc<Api>>) -> Response {
+pub(super) async fn process(Extension(api): Extension<Arc<Api>>) -> Response {
     super::text(OPENMETRICS, (api.encode_metrics)())
 }
 

@@ -25,9 +25,9 @@ pub(super) async fn running(Extension(api): Extension<Arc<Api>>) -> Result<Respo
 /// Streams a list: ten thousand pods at once would take a lot of memory.
 fn list(pods: impl Iterator<Item = Arc<Pod>> + Send + 'static) -> Response {
     let begin = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
-    let items = pods.enumerate().filter_map(|(place, pod)| {
+    let items = pods.enumerate().filter_map(|(index, pod)| {
         let json = serde_json::to_string(&*pod).ok()?;
-        Some(Bytes::from(if place == 0 { json } else { format!(",{json}") }))
+        Some(Bytes::from(if index == 0 { json } else { format!(",{json}") }))
     });
     let all = [Bytes::from_static(begin.as_bytes())].into_iter().chain(items);
     let all = stream::iter(all).chain(stream::iter([Bytes::from_static(b"]}")]));

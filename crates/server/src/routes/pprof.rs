@@ -24,7 +24,7 @@ pub(super) async fn one(
     Path(name): Path<String>,
 ) -> Result<Response, HttpError> {
     enabled(&api)?;
-    let shown = match name.as_str() {
+    let body = match name.as_str() {
         "cmdline" => Some(std::env::args().collect::<Vec<_>>().join("\0")),
         "memory" => std::fs::read_to_string("/proc/self/status").ok(),
         "tasks" => Some(tasks()),
@@ -32,7 +32,7 @@ pub(super) async fn one(
     };
     let missing =
         || HttpError::not_found(format!("no profile {name:?}: there are {}\n", PROFILES.join(", ")));
-    shown.map(|shown| text(PLAIN, shown)).ok_or_else(missing)
+    body.map(|body| text(PLAIN, body)).ok_or_else(missing)
 }
 
 fn enabled(api: &Api) -> Result<(), HttpError> {
@@ -43,10 +43,10 @@ fn enabled(api: &Api) -> Result<(), HttpError> {
 /// Runtime metrics.
 fn tasks() -> String {
     let metrics = tokio::runtime::Handle::current().metrics();
-    let mut shown = String::new();
+    let mut body = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(shown, "workers {}", metrics.num_workers());
-    let _ = writeln!(shown, "alive_tasks {}", metrics.num_alive_tasks());
-    let _ = writeln!(shown, "queued_tasks {}", metrics.global_queue_depth());
-    shown
+    let _ = writeln!(body, "workers {}", metrics.num_workers());
+    let _ = writeln!(body, "alive_tasks {}", metrics.num_alive_tasks());
+    let _ = writeln!(body, "queued_tasks {}", metrics.global_queue_depth());
+    body
 }

@@ -57,10 +57,10 @@ async fn collect(session: Session) -> Result<(Vec<u8>, i32), HttpError> {
 
 /// Reads to the end. Output over the limit is read and dropped, so that the command can continue.
 async fn read(stream: Option<BoxRead>) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let Some(mut stream) = stream else { return kept };
-    if (&mut stream).take(MAX_OUTPUT).read_to_end(&mut kept).await.is_ok() {
+    let mut output = Vec::new();
+    let Some(mut stream) = stream else { return output };
+    if (&mut stream).take(MAX_OUTPUT).read_to_end(&mut output).await.is_ok() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     }
-    kept
+    output
 }

@@ -31,7 +31,7 @@ impl Headers {
     /// Sets the one value of a name.
     pub fn insert(&mut self, name: &str, value: &str) {
         let name = name.to_ascii_lowercase();
-        match self.entries.iter_mut().find(|(known, _)| **known == *name) {
+        match self.entries.iter_mut().find(|(other, _)| **other == *name) {
             Some((_, values)) => *values = value.into(),
             None => self.entries.push((name.into(), value.into())),
         }
@@ -40,7 +40,7 @@ impl Headers {
     /// Adds a value to a name.
     pub fn append(&mut self, name: &str, value: &str) {
         let name = name.to_ascii_lowercase();
-        match self.entries.iter_mut().find(|(known, _)| **known == *name) {
+        match self.entries.iter_mut().find(|(other, _)| **other == *name) {
             Some((_, values)) => *values = format!("{values}{SEPARATOR}{value}").into(),
             None => self.entries.push((name.into(), value.into())),
         }
@@ -53,7 +53,7 @@ impl Headers {
 
     /// All values of a name.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &str> {
-        let entry = self.entries.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let entry = self.entries.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
         entry.into_iter().flat_map(|(_, values)| values.split(SEPARATOR))
     }
 

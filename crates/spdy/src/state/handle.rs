@@ -71,9 +71,9 @@ impl Wakeups {
     }
 
     /// Replaces a waker. The old one is woken, rather than dropped under the lock.
-    pub(crate) fn register(&mut self, place: &mut Option<Waker>, waker: &Waker) {
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            self.wakers.extend(place.replace(waker.clone()));
+    pub(crate) fn register(&mut self, slot: &mut Option<Waker>, waker: &Waker) {
+        if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            self.wakers.extend(slot.replace(waker.clone()));
         }
     }
 }

@@ -196,8 +196,8 @@ impl ConnectionState {
 
     /// A stream that is closed before it was accepted is removed from the backlog.
     fn drop_unaccepted(&mut self, id: StreamId) {
-        if let Some(place) = self.backlog.iter().position(|waiting| *waiting == id) {
-            self.backlog.remove(place);
+        if let Some(index) = self.backlog.iter().position(|waiting| *waiting == id) {
+            self.backlog.remove(index);
             self.release(id, ResetStatus::Cancel);
         }
     }

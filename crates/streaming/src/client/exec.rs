@@ -136,8 +136,8 @@ where
     let mut driver = driver.map(drop).boxed();
     let resize = options.tty && version >= ProtocolVersion::V3;
     let opening = async {
-        let open = async |kind, wanted: bool| -> Result<_, vk_spdy::Error> {
-            if !wanted {
+        let open = async |kind, required: bool| -> Result<_, vk_spdy::Error> {
+            if !required {
                 return Ok(None);
             }
             let stream = connection.open(&Headers::new().with(STREAM_TYPE, kind)).await?;

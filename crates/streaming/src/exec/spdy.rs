@@ -115,7 +115,7 @@ impl OpenedStreams {
     fn take_complete(&mut self, request: &Request) -> Option<CompleteStreams> {
         let options = request.options;
         let resize = options.tty && request.protocol.version() >= ProtocolVersion::V3;
-        let is_present = |wanted: bool, stream: &Option<Stream>| !wanted || stream.is_some();
+        let is_present = |required: bool, stream: &Option<Stream>| !required || stream.is_some();
         let all = is_present(options.stdin, &self.stdin)
             && is_present(options.stdout, &self.stdout)
             && is_present(options.stderr, &self.stderr)

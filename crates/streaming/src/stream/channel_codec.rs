@@ -137,8 +137,8 @@ mod tests {
         #[test]
         fn what_was_encoded_is_decoded(channel in 0_u8..80, payload: Vec<u8>) {
             for codec in ALL {
-                let said = codec.decode(&message(codec, channel, &payload)).unwrap();
-                prop_assert_eq!(said, ChannelMessage::Data(channel, payload.clone().into()));
+                let decoded = codec.decode(&message(codec, channel, &payload)).unwrap();
+                prop_assert_eq!(decoded, ChannelMessage::Data(channel, payload.clone().into()));
             }
         }
 

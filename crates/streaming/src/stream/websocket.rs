@@ -182,12 +182,12 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> ClosingSocket<IO> {
     pub(crate) async fn close(self) -> SocketEnd {
         let Self { ended, mut sink, stream, linger } = self;
         let closing = async {
-            let said = match &ended {
+            let sent = match &ended {
                 SocketEnd::Lost => return,
                 SocketEnd::Closed => sink.close().await,
                 SocketEnd::Protocol(wrong) => sink.send(protocol_error(wrong)).await,
             };
-            if let (Ok(()), Ok(socket)) = (said, sink.reunite(stream)) {
+            if let (Ok(()), Ok(socket)) = (sent, sink.reunite(stream)) {
                 let _ = socket.into_inner().shutdown().await;
             }
         };
@@ -276,12 +276,12 @@ async fn read<IO: AsyncRead + AsyncWrite + Unpin>(
             }
             Some(Err(error)) => return SocketEnd::Protocol(error.to_string()),
         };
-        let said = match codec.decode(&message) {
-            Ok(said) => said,
+        let decoded = match codec.decode(&message) {
+            Ok(decoded) => decoded,
             Err(wrong) => return SocketEnd::Protocol(wrong),
         };
         drop(message);
-        match said {
+        match decoded {
             ChannelMessage::Empty => {}
             ChannelMessage::Data(channel, bytes) => {
                 // Unknown channels are ignored, as in the kubelet.

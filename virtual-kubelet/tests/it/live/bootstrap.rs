@@ -280,7 +280,7 @@ async fn the_certificate_is_renewed_before_it_expires_and_nothing_that_runs_noti
     let clock = vk_supervisor::Clock::system();
     eventually("the first certificate is history", Duration::from_mins(2), || async {
         let now = home.pair();
-        let gone = first.expired(clock.now()) && now != first && !now.expired(clock.now());
+        let gone = first.is_expired(clock.now()) && now != first && !now.is_expired(clock.now());
         if gone { Ok(()) } else { Err(format!("{now:?}")) }
     })
     .await;

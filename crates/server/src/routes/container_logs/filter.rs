@@ -31,7 +31,7 @@ pub(super) struct LogFilter {
     opened: Timestamp,
     partial: BytesMut,
     /// Set if the next piece continues a line; the value says whether the line is returned.
-    continues_shown: Option<bool>,
+    continues_line: Option<bool>,
     out: BytesMut,
 }
 
@@ -86,7 +86,7 @@ impl LogFilter {
             tail,
             opened: now,
             partial: BytesMut::new(),
-            continues_shown: None,
+            continues_line: None,
             out: BytesMut::new(),
         }
     }
@@ -134,12 +134,12 @@ impl LogFilter {
     fn process_line(&mut self) {
         let piece = self.partial.split().freeze();
         let ends = piece.ends_with(b"\n");
-        let shown = match self.continues_shown {
-            Some(shown) => shown.then_some((piece, None)),
+        let selected = match self.continues_line {
+            Some(selected) => selected.then_some((piece, None)),
             None => self.select(piece),
         };
-        self.continues_shown = (!ends).then_some(shown.is_some());
-        let Some((text, time)) = shown else { return };
+        self.continues_line = (!ends).then_some(selected.is_some());
+        let Some((text, time)) = selected else { return };
         if self.follow && time.is_some_and(|time| time >= self.opened) {
             self.release_tail();
         }

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn bad_options_are_named() {
-        for (query, status, word) in [
+        for (query, status, expected) in [
             ("tailLines=-1", 422, "tailLines"),
             ("tailLines=many", 400, "tailLines"),
             ("limitBytes=0", 422, "limitBytes"),
@@ -116,7 +116,7 @@ mod tests {
         ] {
             let error = options(query).unwrap_err();
             assert_eq!(error.status.as_u16(), status, "{query}: {error:?}");
-            assert!(error.message.contains(word), "{query}: {error:?}");
+            assert!(error.message.contains(expected), "{query}: {error:?}");
         }
     }
 }

@@ -62,8 +62,8 @@ impl FamilySamples<'_> {
             let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         }
         self.text.push_str(name);
-        for (place, (label, value)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{label}=\"{}\"", if place == 0 { '{' } else { ',' }, escaped(value));
+        for (index, (label, value)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{label}=\"{}\"", if index == 0 { '{' } else { ',' }, escaped(value));
         }
         if !labels.is_empty() {
             self.text.push('}');

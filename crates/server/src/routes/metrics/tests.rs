@@ -126,11 +126,11 @@ fn the_youngest_of_several_pods_with_one_name_is_reported() {
     let mut new = old.clone();
     new.pod_ref.uid = "2-3".to_owned();
     new.start_time = at("2026-01-01T00:00:01Z");
-    let mut twin = new.clone();
-    twin.pod_ref.uid = "3-4".to_owned();
+    let mut same_start = new.clone();
+    same_start.pod_ref.uid = "3-4".to_owned();
     let mut other = old.clone();
     other.pod_ref.namespace = "bank".to_owned();
-    several.pods = vec![old, new, twin, other];
+    several.pods = vec![old, new, same_start, other];
     deduplicate_pods(&mut several);
     let left: Vec<&str> = several.pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
     assert_eq!(left, ["2-3", "1-2"]);
