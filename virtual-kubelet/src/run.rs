@@ -323,7 +323,7 @@ mod tests {
             node.stopping().await;
             // A call under way, for as long as which the backend must not stop.
             let stopped = tokio::time::timeout(Duration::from_secs(1), answers).await;
-            drop(outcome.send(stopped.is_err()));
+            let _ = outcome.send(stopped.is_err());
         });
         running.stop(&mut Stop::listen().unwrap()).await.unwrap();
         assert_eq!(seen.try_recv(), Ok(true), "the backend stopped before the node");

@@ -174,9 +174,8 @@ pub fn deadline(pod: &Pod) -> Option<Timestamp> {
 }
 
 fn is_over(pod: &Pod, now: Timestamp) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_some()
-        || matches!(phase, Some("Succeeded" | "Failed"))
+        || vk_provider::pod::is_terminal(pod)
         || deadline(pod).is_some_and(|deadline| now >= deadline)
 }
 

@@ -52,10 +52,7 @@ pub fn part<'a>(pod: &'a Pod, name: &str) -> Option<Part<'a>> {
     parts(pod).find(|part| part.container.name == name)
 }
 
-/// Whether an init container is to go on running.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
-}
+pub use vk_provider::requests::is_sidecar;
 
 fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let ephemeral = ephemeral.clone();

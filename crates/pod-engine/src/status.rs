@@ -131,7 +131,7 @@ fn decided(phase: &str, old: &PodStatus, there: Option<&PodStatus>) -> String {
 }
 
 fn is_final(phase: &str) -> bool {
-    matches!(phase, "Succeeded" | "Failed")
+    vk_provider::pod::is_terminal_phase(Some(phase))
 }
 
 fn has_ended(status: &PodStatus) -> bool {

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
@@ -115,8 +114,7 @@ impl<'de> Deserialize<'de> for Amount {
 impl<'de> Deserialize<'de> for Pause {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let read: Option<SignedDuration> = text.trim().parse().ok();
-        let read = read.and_then(|read| Duration::try_from(read).ok()).filter(|read| !read.is_zero());
+        let read = vk_provider::duration::parse(&text).ok().filter(|read| !read.is_zero());
         read.map(Self).ok_or_else(|| {
             D::Error::custom(format!("{text:?} is not a duration: write one such as 30s, 5m or 1h30m"))
         })

@@ -1,7 +1,7 @@
-//! What a provider may offer beside running pods: logs, exec, attach, port-forward, stats.
+//! Optional features of providers: logs, exec, attach, port-forward, stats.
 //!
-//! Each is a trait of its own, found through an accessor of [`Provider`] that answers `None` where the
-//! backend cannot. The kubelet API then answers 501.
+//! Each is a trait with an accessor in [`Provider`] that returns `None` if the backend does not support it. The kubelet API
+//! then responds with 501.
 
 mod logs;
 mod session;
@@ -23,7 +23,7 @@ pub use self::{
     },
 };
 
-/// Which abilities there are.
+/// The optional features that a provider supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// [`Logs`].
@@ -39,7 +39,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// What this provider offers.
+    /// The features of this provider.
     pub fn of(provider: &dyn Provider) -> Self {
         Self {
             logs: provider.logs().is_some(),

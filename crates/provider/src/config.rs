@@ -1,4 +1,4 @@
-//! The provider's own configuration: a file that the user names, or a section of the main configuration.
+//! The configuration of a provider: a file, or a section of the main configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -7,26 +7,26 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
-/// What the user configured for a provider, unread.
+/// The unparsed configuration of a provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Config {
-    /// Nothing: the provider uses its defaults.
+    /// None: the provider uses its defaults.
     #[default]
     Default,
-    /// A file, with its text. YAML and JSON are read by [`Config::parse`]; other formats by the provider itself.
+    /// A file. [`Config::parse`] reads YAML and JSON; the provider itself reads other formats.
     File {
-        /// Where it is, for messages.
+        /// Its path, for messages.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
     },
-    /// A file, and keys that were given elsewhere, such as by flags: they win over those of the file.
+    /// A file, and keys from elsewhere, such as flags, which override those of the file.
     FileWith {
-        /// Where it is, for messages.
+        /// Its path, for messages.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
-        /// What was given elsewhere.
+        /// The overriding keys.
         keys: Map<String, Value>,
     },
     /// A section of the main configuration.
@@ -34,8 +34,8 @@ pub enum Config {
 }
 
 impl Config {
-    /// Reads the configuration into the provider's type, which should carry `#[serde(deny_unknown_fields)]`; `None` when
-    /// the user gave none. The error is `Invalid` and says where the mistake is; for an unknown key it names the nearest
+    /// Deserialises the configuration into the provider's type, which should have `#[serde(deny_unknown_fields)]`; `None` if
+    /// there is no configuration. The error is `Invalid` and names the position; for an unknown key it suggests the nearest
     /// known one.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         match self {
@@ -43,9 +43,9 @@ impl Config {
             Self::File { path, text } => read(path, text).map(Some),
             Self::FileWith { path, text, keys } => {
                 let written: Value = read(path, text)?;
-                let value = over(written, keys);
+                let value = merge(written, keys);
                 T::deserialize(&value).map(Some).map_err(|error| {
-                    // What is wrong with the file itself is told with the line.
+                    // An error in the file itself is reported with its line.
                     let alone = read::<T>(path, text).err();
                     let names: Vec<&str> = keys.keys().map(String::as_str).collect();
                     let message = || {
@@ -61,7 +61,7 @@ impl Config {
         }
     }
 
-    /// The same with other values for some keys of the top level.
+    /// Overrides some keys of the top level.
     #[must_use]
     pub fn with(self, keys: Map<String, Value>) -> Self {
         if keys.is_empty() {
@@ -69,7 +69,7 @@ impl Config {
         }
         match self {
             Self::Default => Self::Inline(Value::Object(keys)),
-            Self::Inline(value) => Self::Inline(over(value, &keys)),
+            Self::Inline(value) => Self::Inline(merge(value, &keys)),
             Self::File { path, text } => Self::FileWith { path, text, keys },
             Self::FileWith { path, text, keys: mut before } => {
                 before.extend(keys);
@@ -78,7 +78,7 @@ impl Config {
         }
     }
 
-    /// Where the configuration came from, if from a file.
+    /// The path of the configuration, if it is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::FileWith { path, .. } => Some(path),
@@ -93,8 +93,8 @@ fn read<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
     })
 }
 
-/// A section with other values for some keys. What is no section stays as it is, for the reader to refuse.
-fn over(value: Value, keys: &Map<String, Value>) -> Value {
+/// Overrides keys of a section. A value that is not a section is returned unchanged; deserialising it fails.
+fn merge(value: Value, keys: &Map<String, Value>) -> Value {
     let mut section = match value {
         Value::Null => Map::new(),
         Value::Object(section) => section,
@@ -104,9 +104,9 @@ fn over(value: Value, keys: &Map<String, Value>) -> Value {
     Value::Object(section)
 }
 
-/// The message of a deserialiser on one line, with a guess at what an unknown key was meant to be.
+/// The first line of a deserialisation error, with a suggestion for an unknown key.
 pub fn explain(message: &str) -> String {
-    // The YAML reader adds a picture of the place below its first line, which already names line and column.
+    // The YAML reader adds an excerpt below its first line, which already names line and column.
     let message = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
     let guess = message.split_once("unknown field `").and_then(|(_, rest)| {
         let (unknown, rest) = rest.split_once('`')?;
@@ -122,7 +122,7 @@ pub fn explain(message: &str) -> String {
     }
 }
 
-/// The known name that is most like a mistyped one, if any is like it at all.
+/// The known name that is most similar to a mistyped one, if any is similar.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let normal = |text: &str| text.to_lowercase().replace(['-', '_'], "");
     let wanted = normal(name);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_json_files_are_read_alike() {
+    fn yaml_and_json_are_parsed_alike() {
         let expected = Some(Size { cpu: "2".into(), memory: Some("1Gi".into()) });
         assert_eq!(file("cpu: \"2\"\nmemory: 1Gi\n").parse::<Size>().unwrap(), expected);
         assert_eq!(file(r#"{"cpu": "2", "memory": "1Gi"}"#).parse::<Size>().unwrap(), expected);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_given_elsewhere_win_and_mistakes_keep_their_place() {
+    fn overriding_keys_win_and_errors_keep_their_position() {
         let keys = |value: serde_json::Value| value.as_object().unwrap().clone();
         let flags = || keys(serde_json::json!({"cpu": "4"}));
         let expected = |memory: Option<&str>| Some(Size { cpu: "4".into(), memory: memory.map(Into::into) });
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_unlike_all_others_gets_no_guess() {
+    fn a_key_unlike_all_others_gets_no_suggestion() {
         assert_eq!(nearest("zzz", ["cpu", "memory"]), None);
         assert_eq!(nearest("node-name", ["nodeName", "memory"]), Some("nodeName"));
     }

@@ -1,17 +1,17 @@
-//! The one error of the contract: a kind that decides what happens next, and a message for people.
+//! The error type of the contract: a kind that decides how the core reacts, and a message for users.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
 use crate::resolve::Reference;
 
-/// What a provider call answers.
+/// The result of a provider call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a provider call failed.
+/// The error of a provider call.
 ///
-/// A provider keeps whatever error types it likes inside and maps each to a [`Kind`] once, at this boundary.
+/// A provider may use any error types internally; it maps each to a [`Kind`] once, at this boundary.
 /// The message is shown to users on pods, events and the node, so it names the operation and the object and
-/// carries no secret.
+/// contains no secrets.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -21,75 +21,75 @@ pub struct Error {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The class of an [`Error`]. It alone decides what the core, the HTTP server and gRPC do:
+/// The kind of an [`Error`]. It alone decides how the core, the HTTP server and gRPC react:
 ///
 /// | kind | the core | HTTP | gRPC |
 /// |---|---|---|---|
-/// | `NotFound` | the pod is gone; a delete has succeeded | 404 | `NOT_FOUND` 5 |
-/// | `AlreadyExists` | a create has succeeded; the status is read | 409 | `ALREADY_EXISTS` 6 |
-/// | `Invalid` | a create fails the pod for good; an update becomes an event and a condition | 400 | `INVALID_ARGUMENT` 3 |
-/// | `Unsupported` | as `Invalid` | 501 | `UNIMPLEMENTED` 12 |
-/// | `Unresolved` | waits for the object, shown as `CreateContainerConfigError` | 424 | `FAILED_PRECONDITION` 9 |
-/// | `Unavailable` | retried with back-off and jitter, for ever | 503 | `UNAVAILABLE` 14 |
-/// | `Throttled` | retried, not before the time given | 429 | `RESOURCE_EXHAUSTED` 8 |
-/// | `Exhausted` | the pod stays Pending with the reason; retried slowly | 507 | `RESOURCE_EXHAUSTED` 8 |
-/// | `Denied` | event on the pod; retried slowly | 502 | `PERMISSION_DENIED` 7 |
-/// | `Cancelled` | silently retried unless the process is stopping | 499 | `CANCELLED` 1 |
-/// | `Internal` | retried with back-off and jitter, for ever | 500 | `INTERNAL` 13 |
+/// | `NotFound` | treats the pod as gone; a delete has succeeded | 404 | `NOT_FOUND` 5 |
+/// | `AlreadyExists` | treats a create as success and reads the status | 409 | `ALREADY_EXISTS` 6 |
+/// | `Invalid` | fails the pod permanently (create), or records an event and a condition (update) | 400 | `INVALID_ARGUMENT` 3 |
+/// | `Unsupported` | same as `Invalid` | 501 | `UNIMPLEMENTED` 12 |
+/// | `Unresolved` | waits for the object; the pod shows `CreateContainerConfigError` | 424 | `FAILED_PRECONDITION` 9 |
+/// | `Unavailable` | retries with back-off and jitter, without a limit | 503 | `UNAVAILABLE` 14 |
+/// | `Throttled` | retries, not before the given time | 429 | `RESOURCE_EXHAUSTED` 8 |
+/// | `Exhausted` | keeps the pod Pending with the reason; retries slowly | 507 | `RESOURCE_EXHAUSTED` 8 |
+/// | `Denied` | records an event on the pod; retries slowly | 502 | `PERMISSION_DENIED` 7 |
+/// | `Cancelled` | retries silently unless the process is stopping | 499 | `CANCELLED` 1 |
+/// | `Internal` | retries with back-off and jitter, without a limit | 500 | `INTERNAL` 13 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The backend knows no such pod, container or port.
+    /// The backend has no such pod, container or port.
     NotFound,
-    /// The backend has it already.
+    /// The backend already has the object.
     AlreadyExists,
-    /// The request can never succeed as it stands.
+    /// The request can never succeed in this form.
     Invalid,
-    /// This backend cannot do what was asked, now or later.
+    /// The backend does not support the request.
     Unsupported,
-    /// A mandatory object that the pod refers to is missing. Only resolution makes this kind; providers pass it on.
+    /// A mandatory object that the pod refers to is missing. Created only by the resolver; providers pass it on.
     Unresolved(Reference),
     /// The backend cannot be reached or is not ready.
     Unavailable,
-    /// The backend asks us to slow down.
+    /// The backend limits the rate of requests.
     Throttled {
-        /// The earliest moment for another attempt, counted from now, where the backend gave one.
+        /// The minimum delay before the next attempt, if the backend gave one.
         after: Option<Duration>,
     },
     /// The backend has no capacity left for this pod.
     Exhausted,
-    /// The backend refuses our credentials or rights.
+    /// The backend rejected the credentials or denied access.
     Denied,
-    /// The call was given up before it was finished.
+    /// The call was cancelled.
     Cancelled,
-    /// Anything else: a fault of the provider.
+    /// Any other failure: a bug of the provider or its backend.
     Internal,
 }
 
-/// What the core does about a failed call, by [`Kind::reaction`].
+/// The core's reaction to a failed call: see [`Kind::reaction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Treat the pod as gone.
     Gone,
-    /// Treat the call as done and read the status.
+    /// Treat the call as successful and read the status.
     Done,
-    /// Fail the pod (from `create_pod`), or report and go on (from anything else). No retry.
+    /// Fail the pod (from `create_pod`), or report the error and continue (from other calls). No retry.
     Refuse,
     /// Wait until the missing object appears.
     Await,
-    /// Retry with back-off and jitter; the number of attempts has no limit.
+    /// Retry with back-off and jitter, without a limit.
     Retry,
-    /// Retry seldom: only a change outside of us can help.
+    /// Retry slowly: only a change outside of this process can help.
     RetrySlowly,
 }
 
 impl Error {
-    /// An error of this kind. The message starts in lower case, with the operation.
+    /// Creates an error. The message starts in lower case, with the operation.
     pub fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// The same error with its cause. Do not repeat the cause's text in the message.
+    /// Adds the cause. Do not repeat its text in the message.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
@@ -121,17 +121,17 @@ impl Error {
         Self::new(Kind::Internal, message)
     }
 
-    /// The class of this error.
+    /// The kind of this error.
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
-    /// The message without its causes; [`Error::report`] has all.
+    /// The message without its causes; see [`Error::report`].
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The message and all its causes on one line, as users see it.
+    /// The message and all its causes on one line, for users.
     pub fn report(&self) -> String {
         let mut text = self.message.to_string();
         let mut cause = StdError::source(self);
@@ -145,7 +145,7 @@ impl Error {
 }
 
 impl Kind {
-    /// What the core does. The only place that decides whether something is tried again.
+    /// The core's reaction. This is the only place that decides whether a call is retried.
     pub fn reaction(&self) -> Reaction {
         match self {
             Self::NotFound => Reaction::Gone,
@@ -165,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// The status code with which the kubelet API answers.
+    /// The HTTP status of the kubelet API for this kind.
     pub fn http_status(&self) -> u16 {
         match self {
             Self::NotFound => 404,
@@ -182,7 +182,7 @@ impl Kind {
         }
     }
 
-    /// The gRPC status code that stands for this kind between a remote provider and us.
+    /// The gRPC status code for this kind, used by remote providers.
     pub fn grpc_code(&self) -> i32 {
         match self {
             Self::Cancelled => 1,
@@ -198,7 +198,7 @@ impl Kind {
         }
     }
 
-    /// A short stable name, for metrics and logs.
+    /// A stable name for metrics and logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "NotFound",
@@ -243,9 +243,9 @@ mod tests {
         ]
     }
 
-    /// The table in the doc comment of `Kind` is what readers rely on: hold the code to it.
+    /// The code must match the table in the doc comment of `Kind`.
     #[test]
-    fn the_documented_table_is_the_table_in_force() {
+    fn the_documented_table_matches_the_code() {
         let source = include_str!("error.rs");
         for kind in all() {
             let row = source
@@ -258,19 +258,19 @@ mod tests {
             let core = cells[2];
             match kind.reaction() {
                 Reaction::Gone => assert!(core.contains("gone"), "{row}"),
-                Reaction::Done => assert!(core.contains("has succeeded"), "{row}"),
+                Reaction::Done => assert!(core.contains("success"), "{row}"),
                 Reaction::Refuse => {
-                    assert!(core.contains("fails the pod") || core == "as `Invalid`", "{row}");
+                    assert!(core.contains("fails the pod") || core == "same as `Invalid`", "{row}");
                 }
                 Reaction::Await => assert!(core.contains("waits for the object"), "{row}"),
-                Reaction::Retry => assert!(core.contains("retried"), "{row}"),
-                Reaction::RetrySlowly => assert!(core.contains("retried slowly"), "{row}"),
+                Reaction::Retry => assert!(core.contains("retries"), "{row}"),
+                Reaction::RetrySlowly => assert!(core.contains("retries slowly"), "{row}"),
             }
         }
     }
 
     #[test]
-    fn a_report_holds_the_message_and_every_cause_once() {
+    fn a_report_contains_the_message_and_every_cause_once() {
         let inner = std::io::Error::other("connection reset");
         let middle = Error::unavailable("query the backend").caused_by(inner);
         let error = Error::internal("create pod default/web").caused_by(middle);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_throttled_call_carries_a_time_to_wait() {
+    fn only_throttled_has_a_retry_delay() {
         for kind in all() {
             assert_eq!(kind.retry_after().is_some(), matches!(kind, Kind::Throttled { .. }), "{kind}");
         }

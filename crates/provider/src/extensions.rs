@@ -1,4 +1,4 @@
-//! What a process lends to some of its backends and this contract does not know.
+//! Objects that the process passes to backends without the contract knowing their types.
 
 use std::{
     any::{Any, TypeId, type_name},
@@ -7,38 +7,38 @@ use std::{
     sync::Arc,
 };
 
-/// Things by their type: at most one of each. A backend that needs one asks for it by type, and does without it, or says what it
-/// misses, where the process does not lend it. Clones are the same.
+/// A map of values by type, as in the `http` crate. A backend looks up what it needs; if the process does not provide it, the backend
+/// does without or returns an error.
 #[derive(Clone, Default)]
 pub struct Extensions {
-    lent: HashMap<TypeId, (&'static str, Arc<dyn Any + Send + Sync>)>,
+    values: HashMap<TypeId, (&'static str, Arc<dyn Any + Send + Sync>)>,
 }
 
 // === impl Extensions ===
 
 impl Extensions {
-    /// Nothing.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with one thing more, in place of another of its type.
+    /// Adds a value, replacing one of the same type.
     #[must_use]
-    pub fn with<T: Clone + Send + Sync + 'static>(mut self, thing: T) -> Self {
-        self.lent.insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(thing)));
+    pub fn with<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.values.insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(value)));
         self
     }
 
-    /// The thing of this type, if it was lent.
+    /// Returns the value of this type.
     pub fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        let (_, thing) = self.lent.get(&TypeId::of::<T>())?;
-        thing.downcast_ref::<T>().cloned()
+        let (_, value) = self.values.get(&TypeId::of::<T>())?;
+        value.downcast_ref::<T>().cloned()
     }
 }
 
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.lent.values().map(|(name, _)| name)).finish()
+        f.debug_set().entries(self.values.values().map(|(name, _)| name)).finish()
     }
 }
 
@@ -47,10 +47,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_is_found_by_its_type_and_the_newer_one_counts() {
-        let lent = Extensions::new().with(1_u8).with("word").with(2_u8);
-        assert_eq!((lent.get::<u8>(), lent.get::<&str>()), (Some(2), Some("word")));
-        assert_eq!((lent.get::<u16>(), Extensions::new().get::<u8>()), (None, None));
-        assert!(format!("{lent:?}").contains("u8"));
+    fn a_value_is_found_by_type_and_replaced_by_a_newer_one() {
+        let values = Extensions::new().with(1_u8).with("word").with(2_u8);
+        assert_eq!((values.get::<u8>(), values.get::<&str>()), (Some(2), Some("word")));
+        assert_eq!((values.get::<u16>(), Extensions::new().get::<u8>()), (None, None));
+        assert!(format!("{values:?}").contains("u8"));
     }
 }

@@ -1,45 +1,45 @@
-//! What a look at a backend's surroundings found: for `virtual-kubelet doctor`.
+//! Results of the checks of `virtual-kubelet doctor`.
 
 use std::fmt;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// As it should be.
+    /// Nothing is wrong.
     Ok,
-    /// Something will not work, or not well.
+    /// A feature will not work, or not well.
     Warning,
     /// Pods will not run.
     Error,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub level: Level,
-    /// What was looked at, in a word or two.
+    /// The subject of the check, in a word or two.
     pub what: String,
-    /// What was found.
+    /// What the check found.
     pub found: String,
-    /// What to do about it; empty where nothing is to be done.
+    /// How to fix it; empty if nothing is wrong.
     pub remedy: String,
 }
 
 // === impl Finding ===
 
 impl Finding {
-    /// As it should be.
+    /// A check that passed.
     pub fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
         Self { level: Level::Ok, what: what.into(), found: found.into(), remedy: String::new() }
     }
 
-    /// Something will not work, or not well.
+    /// A problem that pods can run with.
     pub fn warning(what: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { level: Level::Warning, what: what.into(), found: found.into(), remedy: remedy.into() }
     }
 
-    /// Pods will not run.
+    /// A problem that keeps pods from running.
     pub fn error(what: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { level: Level::Error, what: what.into(), found: found.into(), remedy: remedy.into() }
     }

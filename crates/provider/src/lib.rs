@@ -1,13 +1,13 @@
 //! The contract between Virtual Kubelet and a backend.
 //!
-//! A backend is anything that can run pods. To attach one, implement [`Provider`] for it, and a [`Factory`] that opens it
-//! from the user's configuration; the core does the rest: it registers the node, watches pods, retries, writes status,
-//! serves logs and exec. This crate has traits, types and errors only; no API client and no HTTP.
+//! A backend is anything that can run pods. To add one, implement [`Provider`] for it and a [`Factory`] that opens it from
+//! the user's configuration. The core does the rest: it registers the node, watches pods, retries, writes status, and
+//! serves logs and exec. This crate contains only traits, types and errors; no API client and no HTTP.
 //!
-//! Everything is keyed by [`PodRef`], that is by UID. Every call can be repeated. One error type, [`Error`], whose
+//! Pods are identified by [`PodRef`], that is, by UID. Every call can be repeated. There is one error type, [`Error`]; its
 //! [`Kind`](error::Kind) decides what happens next.
 //!
-//! # A whole provider
+//! # A complete provider
 //!
 //! ```
 //! use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
@@ -19,7 +19,7 @@
 //!     Quantity, Result, SingleNode,
 //! };
 //!
-//! /// Runs pods by remembering them.
+//! /// "Runs" pods by keeping them in memory.
 //! struct Memory {
 //!     node: String,
 //!     pods: Mutex<HashMap<PodRef, Arc<Pod>>>,
@@ -77,7 +77,7 @@
 //!     }
 //!
 //!     fn description(&self) -> &'static str {
-//!         "pods that are only remembered"
+//!         "pods that exist only in memory"
 //!     }
 //!
 //!     fn abilities(&self) -> Abilities {
@@ -93,6 +93,7 @@
 
 pub mod ability;
 pub mod config;
+pub mod duration;
 pub mod error;
 pub mod extensions;
 pub mod finding;

@@ -1,4 +1,4 @@
-//! The virtual node as a provider describes it.
+//! The description of a virtual node by its provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,79 +6,79 @@ use k8s_openapi::api::core::v1::{NodeAddress, Taint};
 
 use crate::{pod::EventKind, quantity::Quantity};
 
-/// What the node shall look like. The core fills in the defaults and the user's settings, hands it to
-/// [`Provider::configure_node`](crate::Provider::configure_node), and brings the Node object there and keeps it there.
+/// The desired state of a Node object. The core fills in the defaults and the user's settings, passes it to
+/// [`Provider::configure_node`](crate::Provider::configure_node), and reconciles the Node object with the result.
 ///
-/// Only what stands here is ours: labels, annotations, taints and conditions that others put on the Node stay.
+/// Labels, annotations, taints and conditions that are not in here belong to others and are kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeTemplate {
-    /// Labels of ours. A label that was here earlier and is no more is taken off the Node.
+    /// Labels. A label that is no longer in here is removed from the Node.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of ours, under the same rule.
+    /// Annotations, by the same rule.
     pub annotations: BTreeMap<String, String>,
-    /// Taints of ours, told apart by key and effect, under the same rule.
+    /// Taints, identified by key and effect, by the same rule.
     pub taints: Vec<Taint>,
-    /// What the node has in all, by resource name (`cpu`, `memory`, `pods`, ...).
+    /// Total resources of the node, by name (`cpu`, `memory`, `pods`, ...).
     pub capacity: BTreeMap<String, Quantity>,
-    /// What pods may use of it; the capacity where a resource is not named here.
+    /// Resources that pods may use. Defaults to the capacity for each resource that is not listed.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Addresses, most preferred first. Two of one type are allowed (dual stack).
+    /// Addresses, preferred first. Two of one type are allowed (dual stack).
     pub addresses: Vec<NodeAddress>,
-    /// Conditions beside Ready, by type. Ready is the core's, from [`Provider::ping`](crate::Provider::ping).
+    /// Conditions other than Ready. The core sets Ready from [`Provider::ping`](crate::Provider::ping).
     pub conditions: Vec<Condition>,
-    /// Facts about the system that runs the pods.
+    /// The system that runs the pods.
     pub system: System,
-    /// The version of Kubernetes that the node claims, such as `v1.36.4`, where pods are run by a kubelet that is not this process; `None`
-    /// is our own.
+    /// The kubelet version of the node, such as `v1.36.4`, if another kubelet runs the pods; `None` for the version of this
+    /// process.
     pub kubelet_version: Option<String>,
-    /// `spec.providerID`. Kubernetes lets it be set once, so it is written only where it is still empty.
+    /// `spec.providerID`. Kubernetes allows it to be set once, so it is written only if it is empty.
     pub provider_id: Option<String>,
-    /// Kubernetes features that the node claims, such as `ExtendWebSocketsToKubelet`. Claim only what holds.
+    /// Kubernetes features that the node declares, such as `ExtendWebSocketsToKubelet`.
     pub declared_features: BTreeSet<String>,
 }
 
-/// The facts of `status.nodeInfo`.
+/// The fields of `status.nodeInfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct System {
     /// `linux` or `windows`.
     pub operating_system: String,
-    /// In Go's spelling: `amd64`, `arm64`, ...
+    /// The architecture as Go names it: `amd64`, `arm64`, ...
     pub architecture: String,
-    /// What runs the containers, as `name://version`.
+    /// The container runtime, as `name://version`.
     pub container_runtime_version: String,
-    /// Version of the kernel, if there is one to tell of.
+    /// Version of the kernel, if known.
     pub kernel_version: String,
-    /// Name of the operating system's distribution.
+    /// Name of the distribution.
     pub os_image: String,
-    /// `/etc/machine-id` of the machine, if there is one machine.
+    /// `/etc/machine-id` of the host, if the node is a single host.
     pub machine_id: String,
-    /// UUID of the machine, if there is one machine.
+    /// UUID of the host, if the node is a single host.
     pub system_uuid: String,
-    /// Boot id of the machine, if there is one machine.
+    /// Boot id of the host, if the node is a single host.
     pub boot_id: String,
 }
 
-/// A condition of the node. The core keeps `lastTransitionTime` and `lastHeartbeatTime`.
+/// A condition of the node. The core maintains `lastTransitionTime` and `lastHeartbeatTime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Type, such as `MemoryPressure`.
     pub kind: String,
     /// True, False or Unknown.
     pub status: ConditionStatus,
-    /// A short CamelCase reason.
+    /// A short machine-readable CamelCase reason.
     pub reason: String,
-    /// A sentence for people.
+    /// A human-readable message.
     pub message: String,
 }
 
-/// The three values that a condition's status may have.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionStatus {
-    /// It is so.
+    /// The condition holds.
     True,
-    /// It is not so.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
@@ -86,15 +86,15 @@ pub enum ConditionStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeChange {
     /// [`Provider::configure_node`](crate::Provider::configure_node) or [`Provider::ping`](crate::Provider::ping) would
-    /// now answer differently: ask both. Many in a row count as one.
+    /// give another result: call both again. Several in a row count as one.
     Refresh,
-    /// Something worth telling happened: it becomes an event on the node.
+    /// Becomes an event on the node.
     Event {
         /// Normal or Warning.
         kind: EventKind,
-        /// A short CamelCase reason for programs.
+        /// A short machine-readable CamelCase reason.
         reason: String,
-        /// A sentence for people.
+        /// A human-readable message.
         message: String,
     },
 }
@@ -102,17 +102,17 @@ pub enum NodeChange {
 // === impl NodeTemplate ===
 
 impl NodeTemplate {
-    /// What pods may use of a resource: allocatable, or the capacity where nothing less is said.
+    /// The allocatable resources, with the capacity of each resource that has no other value.
     pub fn allocatable_or_capacity(&self) -> BTreeMap<String, Quantity> {
         let mut all = self.capacity.clone();
         all.extend(self.allocatable.iter().map(|(name, quantity)| (name.clone(), *quantity)));
         all
     }
 
-    /// Sets a condition, in place of an earlier one of the same type.
+    /// Sets a condition, replacing one of the same type.
     pub fn set_condition(&mut self, condition: Condition) {
-        match self.conditions.iter_mut().find(|known| known.kind == condition.kind) {
-            Some(known) => *known = condition,
+        match self.conditions.iter_mut().find(|present| present.kind == condition.kind) {
+            Some(present) => *present = condition,
             None => self.conditions.push(condition),
         }
     }
@@ -121,7 +121,7 @@ impl NodeTemplate {
 // === impl ConditionStatus ===
 
 impl ConditionStatus {
-    /// As Kubernetes spells it.
+    /// The value in the Kubernetes API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",

@@ -1,5 +1,5 @@
-//! What the core is told: events first, and of each pod the newest status. Nothing here grows beyond the number of pods and a fixed
-//! number of events, however slowly it is read.
+//! A queue of changes for the core: events first, then the newest status of each pod. It never holds more than one status per pod
+//! and a fixed number of events, however slow the reader is.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,87 +14,87 @@ use tracing::debug;
 
 use crate::{PodChange, PodEvent, PodRef};
 
-/// How many events may wait: a kubelet's event broadcaster keeps as many.
+/// The maximum number of queued events, as in a kubelet's event broadcaster.
 const EVENTS: usize = 1000;
 
-/// What a provider has to tell until the core reads it, for [`Changes::Push`](crate::Changes::Push).
+/// Queues the changes of a provider until the core reads them, for [`Changes::Push`](crate::Changes::Push).
 #[derive(Debug, Default)]
 pub struct Outbox {
-    waiting: Mutex<Waiting>,
-    filled: Notify,
+    queue: Mutex<Queue>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queue {
     events: VecDeque<PodEvent>,
     order: VecDeque<PodRef>,
-    /// Of a pod without a status, that somebody should ask for it.
+    /// By UID; `None` makes the core read the status.
     latest: HashMap<Arc<str>, Option<Box<PodStatus>>>,
 }
 
 // === impl Outbox ===
 
 impl Outbox {
-    /// Tells what happened. Goes out before any status: the core derives events from statuses where the provider does not tell.
+    /// Queues an event. Events are delivered before statuses, because the core derives events from statuses if the provider sends none.
     pub fn event(&self, event: PodEvent) {
-        let mut waiting = self.waiting.lock();
-        if waiting.events.len() == EVENTS
-            && let Some(lost) = waiting.events.pop_front()
+        let mut queue = self.queue.lock();
+        if queue.events.len() == EVENTS
+            && let Some(lost) = queue.events.pop_front()
         {
-            debug!(pod = %lost.pod, reason = lost.reason, "too many events at once: one is dropped");
+            debug!(pod = %lost.pod, reason = lost.reason, "dropped an event: the queue is full");
         }
-        waiting.events.push_back(event);
-        drop(waiting);
-        self.filled.notify_one();
+        queue.events.push_back(event);
+        drop(queue);
+        self.changed.notify_one();
     }
 
-    /// Tells a status, in place of one that nobody has read yet.
+    /// Queues a status, replacing an unread one of the pod.
     pub fn status(&self, pod: &PodRef, status: PodStatus) {
-        self.put(pod, Some(Box::new(status)));
+        self.push(pod, Some(Box::new(status)));
     }
 
-    /// Tells that the status of a pod should be asked for, in place of one that nobody has read yet.
+    /// Queues a request to read the status, replacing an unread status of the pod.
     pub fn refresh(&self, pod: &PodRef) {
-        self.put(pod, None);
+        self.push(pod, None);
     }
 
-    fn put(&self, pod: &PodRef, status: Option<Box<PodStatus>>) {
-        let mut waiting = self.waiting.lock();
-        if waiting.latest.insert(Arc::clone(&pod.uid), status).is_none() {
-            waiting.order.push_back(pod.clone());
+    fn push(&self, pod: &PodRef, status: Option<Box<PodStatus>>) {
+        let mut queue = self.queue.lock();
+        if queue.latest.insert(Arc::clone(&pod.uid), status).is_none() {
+            queue.order.push_back(pod.clone());
         }
-        drop(waiting);
-        self.filled.notify_one();
+        drop(queue);
+        self.changed.notify_one();
     }
 
-    /// Forgets what waits.
+    /// Discards everything that is queued.
     pub fn clear(&self) {
-        *self.waiting.lock() = Waiting::default();
+        *self.queue.lock() = Queue::default();
     }
 
     fn pop(&self) -> Option<PodChange> {
-        let mut waiting = self.waiting.lock();
-        if let Some(event) = waiting.events.pop_front() {
+        let mut queue = self.queue.lock();
+        if let Some(event) = queue.events.pop_front() {
             return Some(PodChange::Event(event));
         }
-        let pod = waiting.order.pop_front()?;
-        let status = waiting.latest.remove(&pod.uid)?;
+        let pod = queue.order.pop_front()?;
+        let status = queue.latest.remove(&pod.uid)?;
         Some(match status {
             Some(status) => PodChange::Status(pod, status),
             None => PodChange::Refresh(pod),
         })
     }
 
-    /// All that is told, from what waits now on.
+    /// The queued changes, then all later ones.
     pub fn changes(self: &Arc<Self>) -> BoxStream<'static, PodChange> {
         stream::unfold(Arc::clone(self), |this| async move {
             loop {
-                let filled = this.filled.notified();
+                let changed = this.changed.notified();
                 if let Some(change) = this.pop() {
-                    drop(filled);
+                    drop(changed);
                     return Some((change, this));
                 }
-                filled.await;
+                changed.await;
             }
         })
         .boxed()
@@ -124,26 +124,26 @@ mod tests {
             reason: "Started".to_owned(),
             message: String::new(),
         });
-        let told: Vec<PodChange> = outbox.changes().take(3).collect().await;
-        assert!(matches!(&told[0], PodChange::Event(event) if event.reason == "Started"));
-        assert_eq!(told[1], PodChange::Status(pods[0].clone(), Box::new(status("Running"))));
-        assert_eq!(told[2], PodChange::Status(pods[1].clone(), Box::new(status("Pending"))));
+        let changes: Vec<PodChange> = outbox.changes().take(3).collect().await;
+        assert!(matches!(&changes[0], PodChange::Event(event) if event.reason == "Started"));
+        assert_eq!(changes[1], PodChange::Status(pods[0].clone(), Box::new(status("Running"))));
+        assert_eq!(changes[2], PodChange::Status(pods[1].clone(), Box::new(status("Pending"))));
     }
 
     #[tokio::test]
-    async fn a_pod_is_asked_about_once_however_often_it_changed() {
+    async fn a_pod_is_refreshed_once_however_often_it_changed() {
         let outbox = Arc::new(Outbox::default());
         let pods = ["a", "b"].map(|name| PodRef::new("default", name, name));
         outbox.status(&pods[0], status("Pending"));
         outbox.refresh(&pods[0]);
         outbox.refresh(&pods[0]);
         outbox.refresh(&pods[1]);
-        let told: Vec<PodChange> = outbox.changes().take(2).collect().await;
-        assert_eq!(told, pods.map(PodChange::Refresh));
+        let changes: Vec<PodChange> = outbox.changes().take(2).collect().await;
+        assert_eq!(changes, pods.map(PodChange::Refresh));
     }
 
     #[tokio::test]
-    async fn events_that_nobody_reads_do_not_pile_up() {
+    async fn unread_events_are_limited() {
         let outbox = Arc::new(Outbox::default());
         for number in 0..EVENTS + 5 {
             outbox.event(PodEvent {
@@ -154,7 +154,7 @@ mod tests {
                 message: String::new(),
             });
         }
-        assert_eq!(outbox.waiting.lock().events.len(), EVENTS);
-        assert_eq!(outbox.waiting.lock().events[0].reason, "5");
+        assert_eq!(outbox.queue.lock().events.len(), EVENTS);
+        assert_eq!(outbox.queue.lock().events[0].reason, "5");
     }
 }

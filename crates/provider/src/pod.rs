@@ -1,4 +1,4 @@
-//! Pods as the contract sees them: by UID, always.
+//! Identity, desired state and changes of pods.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::resolve::Resolver;
 
-/// A pod's condition by which a provider says, with the status `True`, that something of the pod runs that its container statuses do not
-/// show: a container that the backend has added. Until it says so no more, the pod has not ended, whatever its containers show. What it is
-/// belongs into the message.
+/// A pod condition with which a provider reports (status `True`) that something of the pod runs that its container statuses do not
+/// show, such as a container that the backend added. The pod does not count as ended while the condition is reported, whatever its
+/// containers show. The message should say what still runs.
 pub const STILL_RUNNING: &str = "virtual-kubelet.io/StillRunning";
 
-/// The identity of one pod. Two pods of the same namespace and name are different pods when their UIDs differ, and a
+/// The identity of one pod. Two pods with the same namespace and name but different UIDs are different pods, and a
 /// provider must keep them apart: the older one is often still stopping when the newer one starts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
@@ -21,7 +21,7 @@ pub struct PodRef {
     pub namespace: Arc<str>,
     /// Name of the pod.
     pub name: Arc<str>,
-    /// UID of the pod: what identifies it. Namespace and name are for people.
+    /// UID of the pod. It alone identifies the pod; namespace and name are for messages.
     pub uid: Arc<str>,
 }
 
@@ -37,89 +37,98 @@ pub struct ContainerRef {
 /// A pod that the backend has, as [`Provider::pods`](crate::Provider::pods) reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedPod {
-    /// Which pod it is, as recorded in the backend when it was created.
+    /// Its identity, as recorded in the backend when it was created.
     pub pod: PodRef,
-    /// Name of the virtual node for which it was created, as recorded in the backend: the ownership mark. Without a
-    /// mark (`None`), or with another node's, the core never removes it.
+    /// Name of the virtual node for which it was created, as recorded in the backend: the ownership mark. The core never
+    /// removes a pod without a mark (`None`) or with the mark of another node.
     pub node: Option<String>,
-    /// Its status now.
+    /// Its current status.
     pub status: PodStatus,
 }
 
-/// A pod that the provider is to run, with the means to look up what it refers to.
+/// A pod to run, with a resolver for the objects that it refers to.
 #[derive(Clone)]
 pub struct PodBundle {
-    /// The pod as the API server has it. Immutable: a change arrives as a new bundle.
+    /// The pod as stored in the API server. A change arrives as a new bundle.
     pub pod: Arc<Pod>,
-    /// Answers what the pod refers to: environment, files, tokens, credentials. Lazy: what is not asked for is not
-    /// read from the API server.
+    /// Resolves environment, files, tokens and credentials. Lazy: objects are read from the API server only when asked for.
     pub resolver: Arc<dyn Resolver>,
 }
 
-/// How a provider tells that its pods changed.
+/// How a provider reports changes of its pods.
 pub enum Changes {
-    /// The provider pushes. The stream may repeat and may coalesce; when it ends, the core polls and says so on the node.
+    /// The provider pushes changes. The stream may repeat or coalesce them; when it ends, the core polls instead and records
+    /// an event on the node.
     Push(BoxStream<'static, PodChange>),
-    /// The provider cannot tell: the core asks [`Provider::pod_status`](crate::Provider::pod_status) about this often,
-    /// more often while something is under way.
+    /// The provider cannot push: the core calls [`Provider::pod_status`](crate::Provider::pod_status) at about this interval,
+    /// and more often while a pod starts or stops.
     Poll(Duration),
 }
 
 /// One item of [`Changes::Push`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodChange {
-    /// Something about this pod changed: ask for its status.
+    /// The pod changed: read its status.
     Refresh(PodRef),
-    /// This is the pod's status now.
+    /// The pod's current status.
     Status(PodRef, Box<PodStatus>),
-    /// Something worth telling happened: it becomes an event on the pod.
+    /// Becomes an event on the pod.
     Event(PodEvent),
-    /// The provider publishes these annotations on the pod; a `None` value takes one back that it published before.
+    /// Sets these annotations on the pod; `None` removes one that the provider set before.
     Annotations(PodRef, std::collections::BTreeMap<String, Option<String>>),
-    /// The same for labels. A node identity may not set them: then they are left out, with an event that says so.
+    /// Sets or removes labels in the same way. With a node identity, which may not set labels, they are skipped with an event.
     Labels(PodRef, std::collections::BTreeMap<String, Option<String>>),
 }
 
-/// Something that happened to a pod, for its users to see.
+/// An event on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
     /// The pod.
     pub pod: PodRef,
-    /// The container it concerns, if it concerns one.
+    /// The container, if the event is about one.
     pub container: Option<String>,
     /// Normal or Warning.
     pub kind: EventKind,
-    /// A short CamelCase reason for programs, such as `Pulled`.
+    /// A short machine-readable CamelCase reason, such as `Pulled`.
     pub reason: String,
-    /// A sentence for people.
+    /// A human-readable message.
     pub message: String,
 }
 
-/// The two types that Kubernetes events have.
+/// The type of a Kubernetes event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// As expected.
+    /// Nothing is wrong.
     Normal,
-    /// Somebody should look.
+    /// Something is wrong.
     Warning,
+}
+
+/// Whether a pod has ended for good: its phase is `Succeeded` or `Failed`, which a pod never leaves.
+pub fn is_terminal(pod: &Pod) -> bool {
+    is_terminal_phase(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
+}
+
+/// Whether a phase is one that a pod never leaves.
+pub fn is_terminal_phase(phase: Option<&str>) -> bool {
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 // === impl PodRef ===
 
 impl PodRef {
-    /// A reference from its three parts.
+    /// Creates a reference from its parts.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>, uid: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into(), uid: uid.into() }
     }
 
-    /// The identity of a pod that the API server stored; `None` when namespace, name or UID is missing, which only a
-    /// pod that was never stored can show.
+    /// The identity of a stored pod; `None` if namespace, name or UID is missing, as in a pod that was never stored.
     pub fn of(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
         Some(Self::new(meta.namespace.as_deref()?, meta.name.as_deref()?, meta.uid.as_deref()?))
     }
 
-    /// One of the pod's containers.
+    /// A container of the pod.
     pub fn container(&self, name: impl Into<String>) -> ContainerRef {
         ContainerRef { pod: self.clone(), container: name.into() }
     }
@@ -140,7 +149,7 @@ impl fmt::Display for ContainerRef {
 // === impl PodBundle ===
 
 impl PodBundle {
-    /// The pod's identity; `None` only for a pod that never was in the API server.
+    /// The pod's identity; `None` only for a pod that was never stored in the API server.
     pub fn reference(&self) -> Option<PodRef> {
         PodRef::of(&self.pod)
     }

@@ -1,4 +1,4 @@
-//! The trait that every backend implements in the end, and how backends are opened.
+//! The [`Provider`] trait, and the [`Factory`] that opens backends.
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,143 +19,143 @@ use crate::{
 
 /// Runs the pods of one virtual node.
 ///
-/// **Concurrency.** The core calls [`create_pod`](Self::create_pod), [`update_pod`](Self::update_pod) and
-/// [`delete_pod`](Self::delete_pod) for one pod one after the other, and for different pods at the same time, without a
-/// limit. All other calls come at any moment, also beside those.
+/// **Concurrency.** For one pod, the core calls [`create_pod`](Self::create_pod), [`update_pod`](Self::update_pod) and
+/// [`delete_pod`](Self::delete_pod) one after the other; for different pods at the same time, without a limit. All other
+/// methods can be called at any time, also while those are running.
 ///
-/// **Cancellation.** Dropping the future of a call is how it is cancelled. The core drops a create or an update when the
-/// pod is to be deleted meanwhile, a delete when its grace is shortened, a call that has not ended after a quarter of an
-/// hour (a question after a minute), and any call when the process must end; the process may also be killed at any
-/// instant. So every call must be safe to abandon at any await and to repeat later, in another process, by the UID alone.
+/// **Cancellation.** A call is cancelled by dropping its future. The core drops a create or an update when the pod is
+/// deleted, a delete when its grace period is shortened, a lifecycle call that has not returned after 15 minutes (a
+/// query after one minute), and any call when the process stops; the process may also be killed at any time. Therefore
+/// every call must be safe to abandon at any await and to repeat later, in another process, by the UID alone.
 ///
-/// **Restart.** After a start the core calls [`pods`](Self::pods) once, then `create_pod` for every pod bound to the
-/// node, and then cleans up. Only the core decides about leftovers: a provider never stops a pod because it does not
+/// **Restart.** When it starts, the core calls [`pods`](Self::pods) once, then `create_pod` for every pod bound to the
+/// node, and then cleans up. Only the core decides about orphaned pods: a provider never stops a pod because it does not
 /// know its UID.
 ///
-/// **Errors.** [`Kind`](crate::error::Kind) says what the core does with each. Nothing is retried inside a provider
-/// beyond what the backend's own client does; the core retries for ever, with back-off.
+/// **Errors.** [`Kind`](crate::error::Kind) says how the core reacts to each error. A provider does not retry beyond what
+/// the client of its backend does; the core retries with back-off and without a limit.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
-    /// Starts a pod, or adopts it when the backend has this UID already.
+    /// Starts a pod, or adopts it if the backend already has this UID.
     ///
     /// *Idempotent by UID*: a repeated call, also after a crash in the middle, ends with exactly one instance. Returns
-    /// once the backend has accepted the pod; it need not run yet. A pod of the same name with another UID is a
-    /// different pod. An adopted pod is brought to what the bundle says, as by [`update_pod`](Self::update_pod): it may have
-    /// changed while nobody ran.
+    /// once the backend has accepted the pod, before it runs. A pod of the same name with another UID is a
+    /// different pod. An adopted pod is updated to the bundle's spec as by [`update_pod`](Self::update_pod): it may have
+    /// changed while no process was running.
     ///
-    /// `Invalid` and `Unsupported` fail the pod for good. `Exhausted` keeps it Pending. `AlreadyExists` counts as done.
+    /// `Invalid` and `Unsupported` fail the pod permanently. `Exhausted` keeps it Pending. `AlreadyExists` counts as success.
     async fn create_pod(&self, pod: PodBundle) -> Result<()>;
 
-    /// Brings a running pod to a changed spec: image, resources, ephemeral containers, labels, annotations and the other
-    /// fields that Kubernetes lets change.
+    /// Applies a changed spec to a running pod: image, resources, ephemeral containers, labels, annotations and the other
+    /// mutable fields.
     ///
     /// *Idempotent*: the bundle is the whole desired state, not a difference, and the newest one wins. `NotFound` makes
-    /// the core create the pod. `Invalid` and `Unsupported` leave the pod running as it is, with an event and a condition.
+    /// the core create the pod. `Invalid` and `Unsupported` leave the pod running unchanged, with an event and a condition.
     async fn update_pod(&self, pod: PodBundle) -> Result<()>;
 
-    /// Begins to stop a pod, and returns once stopping has begun; the end shows in the status.
+    /// Begins to stop a pod and returns as soon as stopping has begun; the status shows when it has ended.
     ///
-    /// *Repeatable*: called again with a shorter grace when somebody is in a hurry, and after a restart. Zero means at
-    /// once. `grace` is what remains of the pod's grace period. `last_known` is the pod as the core saw it last, for
-    /// backends that need more than the identity; it is `None` for a leftover of which the API server knows nothing.
+    /// *Repeatable*: called again when the grace period is shortened, and after a restart. Zero means
+    /// immediately. `grace` is the rest of the pod's grace period. `last_known` is the pod as the core last saw it, for
+    /// backends that need more than the identity; it is `None` for an orphaned pod that is not in the API server.
     ///
     /// `NotFound` is success: nothing of this pod runs. The core removes the pod from the API server only after
-    /// [`pod_status`](Self::pod_status) shows every container terminated, or answers `NotFound`. A provider whose backend runs more
-    /// than it can show reports [`STILL_RUNNING`](crate::pod::STILL_RUNNING) until that has stopped, too.
+    /// [`pod_status`](Self::pod_status) shows every container terminated, or returns `NotFound`. A provider whose backend runs
+    /// something that container statuses cannot show reports [`STILL_RUNNING`](crate::pod::STILL_RUNNING) until that has stopped too.
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()>;
 
-    /// The status of one pod now.
+    /// The current status of one pod.
     ///
-    /// `NotFound` means for certain that nothing of this pod runs; a backend that cannot tell answers `Unavailable`.
+    /// `NotFound` guarantees that nothing of this pod runs; a backend that does not know returns `Unavailable`.
     /// Reports container states, the `ContainersReady` condition, IPs and phase; the core computes `Ready` from the
-    /// readiness gates and keeps the other conditions. A report with a `qosClass` counts as a whole one, made as a kubelet makes it:
-    /// the core then fills in nothing that is not told.
+    /// readiness gates and keeps the other conditions. A status with a `qosClass` counts as complete, as written by a kubelet:
+    /// the core then adds no missing fields.
     ///
-    /// A provider may have conditions of its own: those whose type begins with `virtual-kubelet.io/`, or with a domain below it, reach
-    /// the pod as they are reported, and go when they are not reported any more. `DisruptionTarget` reaches the pod when it is `True`,
-    /// and stays. All other conditions belong to other controllers, and are left as they are.
+    /// A provider may report conditions of its own: types that begin with `virtual-kubelet.io/`, or with a subdomain of it, are
+    /// copied to the pod, and removed when they are no longer reported. `DisruptionTarget` is copied when it is `True`,
+    /// and stays. All other conditions belong to other controllers and are not touched.
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus>;
 
-    /// Every pod that the backend runs for this node: the truth after a restart, and compared with the API server from
-    /// time to time. Must be complete; a backend that cannot list answers an error and not a part.
+    /// All pods that the backend runs for this node: the truth after a restart, and compared with the API server
+    /// periodically. Must be complete; a backend that cannot list all of them returns an error.
     async fn pods(&self) -> Result<Vec<ObservedPod>>;
 
-    /// How changes of pods arrive. Called once, before any pod is created; a process that lost the node to another replica
-    /// and takes it again calls it again, when the earlier stream is gone.
+    /// How the core learns of changes. Called once, before any pod is created; with leader election, called again in each
+    /// leadership session, after the earlier stream was dropped.
     fn changes(&self) -> Changes {
         Changes::Poll(Duration::from_secs(5))
     }
 
-    /// Whether the backend can take and run pods now. The node is Ready while this succeeds, and NotReady with the
+    /// Whether the backend can accept and run pods now. The node is Ready while this succeeds, and NotReady with the
     /// error's text as soon as it fails.
     ///
-    /// Called every few seconds, never twice at a time, and given up after a timeout. A backend that fails now and then
-    /// debounces in here. Running pods are not touched when it fails.
+    /// Called every few seconds, never concurrently, and abandoned after a timeout. Debounce the errors of a flaky
+    /// backend here. Running pods are not touched when it fails.
     async fn ping(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Describes the node: capacity, addresses, system facts, labels, taints and conditions of its own. The template
-    /// comes filled with the defaults and the user's settings; what the provider sets wins.
+    /// Describes the node: capacity, addresses, system information, labels, taints and additional conditions. The template
+    /// contains the defaults and the user's settings; the provider's values win.
     ///
-    /// Called again after every [`NodeChange::Refresh`], always with a fresh template, so it states the whole truth each
-    /// time. Quick and without side effects.
+    /// Called again after every [`NodeChange::Refresh`], always with a fresh template, so set everything each
+    /// time. Must be quick and without side effects.
     fn configure_node(&self, _node: &mut NodeTemplate) {}
 
-    /// Tells when [`configure_node`](Self::configure_node) or [`ping`](Self::ping) would now answer differently.
+    /// Reports when [`configure_node`](Self::configure_node) or [`ping`](Self::ping) would give another result.
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
         None
     }
 
-    /// Container logs, if the backend has them.
+    /// Container logs, if the backend supports them.
     fn logs(&self) -> Option<&dyn Logs> {
         None
     }
 
-    /// Commands in containers, if the backend can.
+    /// Commands in containers, if the backend supports them.
     fn exec(&self) -> Option<&dyn Exec> {
         None
     }
 
-    /// Attaching to a container's own process, if the backend can.
+    /// Attaching to a container's main process, if the backend supports it.
     fn attach(&self) -> Option<&dyn Attach> {
         None
     }
 
-    /// Connections to ports of a pod, if the backend can.
+    /// Connections to ports of a pod, if the backend supports them.
     fn port_forward(&self) -> Option<&dyn PortForward> {
         None
     }
 
-    /// Usage figures, if the backend has them.
+    /// Resource usage, if the backend reports it.
     fn stats(&self) -> Option<&dyn Stats> {
         None
     }
 }
 
-/// Opens a backend of one kind. There is one per provider name; the binary's registry lists them.
+/// Opens backends of one kind. There is one factory per provider name; the binary's registry lists them.
 #[async_trait]
 pub trait Factory: Send + Sync + 'static {
     /// The name that users write: `--provider NAME`.
     fn name(&self) -> &'static str;
 
-    /// One line that says what the backend is.
+    /// One line that describes the backend.
     fn description(&self) -> &'static str;
 
-    /// What its providers offer beside running pods, for `virtual-kubelet providers`.
+    /// The optional features of its providers, for `virtual-kubelet providers`.
     fn abilities(&self) -> Abilities;
 
-    /// Whether the backend adds capacity as pods come, so that the core shall not refuse a pod for lack of it.
+    /// Whether the backend adds capacity on demand. If so, the core does not reject pods for lack of resources.
     fn elastic(&self) -> bool {
         false
     }
 
-    /// Reads the configuration and connects. `Invalid` when the configuration is wrong: the message says where and what
-    /// to write instead. `Unavailable` is retried by the caller, `Invalid` ends the process.
+    /// Reads the configuration and connects. `Invalid` means that the configuration is wrong: the message says where, and
+    /// what to write instead; the process ends. `Unavailable` is retried by the caller.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>>;
 
-    /// Looks whether the backend could run here, for `virtual-kubelet doctor`: one finding for each thing that was looked at,
-    /// with the remedy for what is wrong. Changes nothing, and ends soon also where nobody answers.
+    /// Checks whether the backend could run here, for `virtual-kubelet doctor`. Returns one finding per check, with a remedy
+    /// where something is wrong. Must change nothing, and must return soon even if the backend does not answer.
     async fn examine(&self, _config: Config, _context: Context) -> Vec<Finding> {
         Vec::new()
     }
@@ -163,46 +163,46 @@ pub trait Factory: Send + Sync + 'static {
 
 /// An opened backend: one node, many, or nodes that come and go.
 pub trait Backend: Send + Sync + 'static {
-    /// The nodes that this backend offers: first all that exist now, then changes. The end of the stream means that no
-    /// more changes come, not that the nodes are gone. Called once.
+    /// The nodes of this backend: first all that exist now, then changes. The end of the stream means that no more changes
+    /// will come, not that the nodes are gone. Called once.
     fn nodes(&self) -> BoxStream<'static, NodeEvent>;
 }
 
 /// One item of [`Backend::nodes`].
 #[derive(Clone)]
 pub enum NodeEvent {
-    /// A node to be registered under this name, with the provider for its pods.
+    /// Register a node under this name, with this provider for its pods.
     Added(String, Arc<dyn Provider>),
-    /// A node that is no more.
+    /// The node no longer exists.
     Removed(String),
 }
 
-/// What the process tells a backend when it opens it.
+/// The environment in which a backend is opened.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The name that the user gave to the node. A backend with several nodes derives theirs from it.
+    /// The node name from the configuration. A backend with several nodes derives their names from it.
     pub node_name: String,
-    /// The address under which the node's kubelet API is reached.
+    /// The address of the node's kubelet API.
     pub internal_ip: IpAddr,
     /// The port of the node's kubelet API.
     pub kubelet_port: u16,
-    /// `linux` or `windows`: what the node's pods run on.
+    /// The operating system of the node's pods: `linux` or `windows`.
     pub operating_system: String,
     /// The cluster's DNS domain, such as `cluster.local`.
     pub cluster_domain: String,
-    /// A folder that the provider may fill for this node and that survives restarts.
+    /// A directory for the state of this node. It survives restarts.
     pub state_dir: PathBuf,
-    /// A folder for what nodes of this machine share, such as images. It survives restarts too.
+    /// A directory for state that the nodes of this host share, such as images. It survives restarts.
     pub shared_dir: PathBuf,
-    /// What else the process lends to backends that ask for it.
+    /// Objects of the process that some backends need, found by type.
     pub extensions: Extensions,
-    /// Owns the backend's background tasks: start them with [`Supervisor::spawn`], and let them end when
-    /// [`Supervisor::stopping`] resolves. The process waits for them when it stops, and stops when a
-    /// [critical](vk_supervisor::task::Kind::Critical) one ends unexpectedly. It stops after the node's last call has returned.
+    /// Owns the backend's background tasks. Start them with [`Supervisor::spawn`], and end them when
+    /// [`Supervisor::stopping`] resolves, which is after the last call of the nodes has returned. The process waits for these
+    /// tasks when it stops; it stops with an error when a [critical](vk_supervisor::task::Kind::Critical) one ends unexpectedly.
     pub supervisor: Supervisor,
 }
 
-/// The backend of a provider that is exactly one node.
+/// A backend with exactly one node.
 pub struct SingleNode {
     name: String,
     provider: Arc<dyn Provider>,
@@ -211,7 +211,7 @@ pub struct SingleNode {
 // === impl SingleNode ===
 
 impl SingleNode {
-    /// A backend with this provider as its only node, under the name that the user gave.
+    /// Creates a backend whose only node has the configured name and this provider.
     pub fn new(context: &Context, provider: impl Provider) -> Self {
         Self { name: context.node_name.clone(), provider: Arc::new(provider) }
     }

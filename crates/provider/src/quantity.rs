@@ -8,14 +8,14 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// Billionths: the finest grain that Kubernetes keeps.
+/// Billionths: the resolution of Kubernetes quantities.
 const NANO: i128 = 1_000_000_000;
-/// Kubernetes caps what it reads at the largest 64-bit integer.
+/// Kubernetes caps quantities at the largest 64-bit integer.
 const MAX: i128 = i64::MAX as i128 * NANO;
 
-/// An exact amount of a resource, with the notation in which it is written back.
+/// An exact quantity, with the notation in which it is displayed.
 ///
-/// Comparison and arithmetic are on the amount alone: `1Gi` equals `1073741824`.
+/// Comparison and arithmetic ignore the notation: `1Gi` equals `1073741824`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     nano: i128,
@@ -33,7 +33,7 @@ enum Format {
     Exponent,
 }
 
-/// A text that is no quantity.
+/// The text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 20G")]
 pub struct ParseError(String);
@@ -44,7 +44,7 @@ impl Quantity {
         Self { nano: units as i128 * NANO, format: Format::Decimal }
     }
 
-    /// Thousandths, as in `500m` of a processor.
+    /// Thousandths, as in `500m` of a CPU.
     pub const fn milli(milli: i64) -> Self {
         Self { nano: milli as i128 * (NANO / 1000), format: Format::Decimal }
     }
@@ -54,22 +54,22 @@ impl Quantity {
         Self { nano: bytes as i128 * NANO, format: Format::Binary }
     }
 
-    /// Whole units, a part of one counted as one, as Kubernetes rounds.
+    /// Whole units, rounded up as in Kubernetes.
     pub fn to_units(self) -> i64 {
         self.scaled_up(NANO)
     }
 
-    /// Thousandths, a part of one counted as one.
+    /// Thousandths, rounded up.
     pub fn to_milli(self) -> i64 {
         self.scaled_up(NANO / 1000)
     }
 
-    /// Billionths, as usage of a processor is measured.
+    /// Billionths, as in CPU usage.
     pub fn to_nano(self) -> i64 {
         self.scaled_up(1)
     }
 
-    /// Whether it is less than nothing.
+    /// Whether it is negative.
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
@@ -134,7 +134,7 @@ fn scale(suffix: &str) -> Option<(Format, u32, i32)> {
     })
 }
 
-/// The amount in billionths: rounded away from zero where finer than that, and capped, both as Kubernetes does.
+/// The value in billionths: rounded away from zero and capped, as in Kubernetes.
 fn amount(negative: bool, whole: &str, fraction: &str, base: u32, exponent: i32) -> i128 {
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{whole}{fraction}");
@@ -148,7 +148,7 @@ fn amount(negative: bool, whole: &str, fraction: &str, base: u32, exponent: i32)
     let (ten, two) = if base == 10 { (exponent.saturating_add(9), 0) } else { (9, exponent) };
     let ten = ten.saturating_sub(fraction_digits);
     let magnitude = i32::try_from(digits.len()).unwrap_or(i32::MAX).saturating_add(ten);
-    // Far outside of what fits: decided by the number of digits alone, before anything can overflow.
+    // Far out of range: decided by the number of digits, before anything can overflow.
     if magnitude > 38 {
         return sign * MAX;
     }
@@ -184,7 +184,7 @@ fn amount(negative: bool, whole: &str, fraction: &str, base: u32, exponent: i32)
     sign * value.min(MAX)
 }
 
-/// `digits * 10^ten * 2^two`, rounded up and capped, by long multiplication so that nothing is lost on the way.
+/// `digits * 10^ten * 2^two`, rounded up and capped, by long multiplication, so that no digit is lost.
 fn binary_amount(digits: &str, ten: i32, two: i32) -> i128 {
     // Little-endian decimal digits.
     let mut number: Vec<u8> = digits.bytes().rev().map(|b| b - b'0').collect();

@@ -1,4 +1,4 @@
-//! What a pod claims of a node.
+//! Resource requests and limits of pods.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use k8s_openapi::{
 
 use crate::quantity::Quantity;
 
-/// ResourceList of resources, by name.
+/// Quantities by resource name.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// What a pod requests, as scheduler and kubelet count it: the containers together with the sidecars, or the largest step of
-/// the initialisation if that is more; what the pod says as a whole instead of it; and the overhead of its runtime.
+/// The requests of a pod, as the scheduler and the kubelet compute them: the sum of containers and sidecars, or the largest
+/// init step if that is more; pod-level requests override it; plus the overhead.
 pub fn requests(pod: &Pod) -> ResourceList {
     let mut all = total(pod, |resources| amounts(resources.requests.as_ref()));
     add(&mut all, &overhead(pod));
     all
 }
 
-/// The same of limits, where the overhead is added only to what is limited.
+/// The limits of a pod, computed in the same way. The overhead is added only to resources that have a limit.
 pub fn limits(pod: &Pod) -> ResourceList {
     let mut all = total(pod, |resources| amounts(resources.limits.as_ref()));
     let mut overhead = overhead(pod);
@@ -60,28 +60,28 @@ fn total(pod: &Pod, list: impl Fn(&ResourceRequirements) -> ResourceList) -> Res
     all
 }
 
-/// Whether an init container stays beside the others.
+/// Whether an init container is a sidecar: one that keeps running beside the regular containers.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// ResourceList as the API server writes them. What is not written as an amount is left out.
+/// Converts a list from the API. Values that are not quantities are skipped.
 pub fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceList {
-    // The API server has checked the notation.
+    // The API server has validated the quantities.
     let read = |(name, text): (&String, &ApiQuantity)| Some((name.clone(), text.0.parse().ok()?));
     list.into_iter().flatten().filter_map(read).collect()
 }
 
-/// Adds amounts to others, which keep their notation.
+/// Adds the quantities of `more` to those of `to`, which keep their notation.
 pub fn add(to: &mut ResourceList, more: &ResourceList) {
     for (name, amount) in more {
-        to.entry(name.clone()).and_modify(|known| *known = *known + *amount).or_insert(*amount);
+        to.entry(name.clone()).and_modify(|sum| *sum = *sum + *amount).or_insert(*amount);
     }
 }
 
 fn raise(to: &mut ResourceList, least: ResourceList) {
     for (name, amount) in least {
-        let known = to.entry(name).or_insert(amount);
-        *known = (*known).max(amount);
+        let largest = to.entry(name).or_insert(amount);
+        *largest = (*largest).max(amount);
     }
 }

@@ -1,7 +1,7 @@
-//! What a pod refers to, resolved on demand: environment, files, tokens, credentials.
+//! Objects that a pod refers to, resolved on demand: environment, files, tokens, credentials.
 //!
-//! The core implements [`Resolver`]; a provider calls it and needs no API client of its own. Everything is lazy: only
-//! what a provider asks for is read, and only objects that the pod refers to can be read.
+//! The core implements [`Resolver`]; a provider calls it and needs no API client of its own. Resolution is lazy: an object
+//! is read only when a provider asks for it, and only objects that the pod refers to can be read.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,22 +18,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Result, quantity::Quantity};
 
-/// Answers what one pod refers to.
+/// Resolves the objects that one pod refers to.
 ///
-/// Calls may come at any time and at the same time, also after the pod was deleted (then with `NotFound`). Dropping a
+/// Methods may be called at any time and concurrently; after the pod was deleted they return `NotFound`. Dropping a
 /// call or a stream is safe and stops the reads behind it. A missing mandatory object is the error kind
-/// [`Unresolved`](crate::error::Kind::Unresolved): pass it on from `create_pod`, and the core waits for the object. A
-/// missing optional one is no error. `Denied` means that the node may not read the object, `Unavailable` that the API
-/// server could not be asked.
+/// [`Unresolved`](crate::error::Kind::Unresolved): return it from `create_pod`, and the core waits for the object. A
+/// missing optional object is not an error. `Denied` means that the node may not read the object, `Unavailable` that the
+/// API server did not answer.
 #[async_trait]
 pub trait Resolver: Send + Sync + 'static {
-    /// Environment, command and arguments of a container, resolved and expanded, for one start of it: call it again for
-    /// each restart and not for an update. `facts` are what is known at that moment.
+    /// Environment, command and arguments of a container, resolved and expanded, for one start: call it again for
+    /// each restart, but not for an update. `facts` are the values that are known at that time.
     async fn container(&self, name: &str, facts: &Facts) -> Result<ContainerInputs>;
 
-    /// The files of a volume of kind configMap, secret, downwardAPI or projected: the first item as soon as it can be
-    /// made, then a new whole set for each change, until dropped. The error `Unresolved` is an item and not the end.
-    /// Other kinds of volume answer `Unsupported`.
+    /// The files of a configMap, secret, downwardAPI or projected volume: a complete set as soon as it is available, then a
+    /// new complete set for each change. The error `Unresolved` does not end the stream.
+    /// Other kinds of volume return `Unsupported`.
     fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>>;
 
     /// A ConfigMap that the pod refers to.
@@ -42,78 +42,78 @@ pub trait Resolver: Send + Sync + 'static {
     /// A Secret that the pod refers to.
     async fn secret(&self, name: &str) -> Result<Arc<Secret>>;
 
-    /// The services of the pod's namespace that have a cluster IP: their names, addresses and ports, and nothing else.
+    /// The services of the pod's namespace that have a cluster IP, with only names, addresses and ports filled in.
     async fn services(&self) -> Result<Vec<Arc<Service>>>;
 
-    /// A token of the pod's ServiceAccount, bound to the pod. Not cached: the caller keeps it until it expires.
+    /// Requests a token of the pod's ServiceAccount, bound to the pod. Not cached: the caller keeps it until it expires.
     async fn token(&self, request: &TokenRequest) -> Result<Token>;
 
-    /// Registry credentials from the pod's `imagePullSecrets` that fit the image, best match first; empty when the image
-    /// is to be pulled anonymously.
+    /// Registry credentials from the pod's `imagePullSecrets` that match the image, best match first; empty for an
+    /// anonymous pull.
     async fn pull_credentials(&self, image: &str) -> Result<Vec<PullCredentials>>;
 
-    /// A PersistentVolumeClaim of the pod and the volume that it is bound to. `Unresolved` until it is bound.
+    /// A PersistentVolumeClaim of the pod with its PersistentVolume. `Unresolved` until it is bound.
     async fn claim(&self, name: &str) -> Result<Claim>;
 
-    /// The pod's RuntimeClass; `None` when it names none.
+    /// The pod's RuntimeClass, if it has one.
     async fn runtime_class(&self) -> Result<Option<Arc<RuntimeClass>>>;
 
-    /// Facts about the node that the pod is bound to.
+    /// The node that the pod is bound to.
     fn node(&self) -> NodeFacts;
 
-    /// Resolves when it is worth asking again after an `Unresolved`: as soon as the object is there, with its key where the
-    /// reference names one. For kinds that a node cannot watch, after a few seconds.
+    /// Waits until it is worth retrying after `Unresolved`: until the object exists, with its key if the reference names
+    /// one. For kinds that a node cannot watch, a few seconds.
     async fn appeared(&self, reference: &Reference);
 }
 
-/// What is known when a container starts, and not before.
+/// Values that are known only when a container starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Addresses of the pod, primary first.
     pub pod_ips: Vec<IpAddr>,
     /// Addresses of the host, primary first.
     pub host_ips: Vec<IpAddr>,
-    /// Where the pod's emptyDir volumes are on this host, by the volume's name: a `fileKeyRef` is read there. A provider
-    /// without such a place leaves it empty, and a container that refers to a file answers `Unsupported`.
+    /// Paths of the pod's emptyDir volumes on this host, by volume name, for `fileKeyRef`. If empty, a container that refers
+    /// to a file is `Unsupported`.
     pub volumes: BTreeMap<String, PathBuf>,
 }
 
-/// What a container starts with.
+/// Resolved environment, command and arguments of a container.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ContainerInputs {
-    /// Name and value, in the kubelet's order. May hold secrets: not shown by `Debug`.
+    /// Names and values, in the kubelet's order. May contain secrets, so `Debug` omits the values.
     pub env: Vec<(String, String)>,
-    /// The command with `$(VAR)` expanded; `None` means the image's entry point.
+    /// The command with `$(VAR)` expanded; `None` for the image's entry point.
     pub command: Option<Vec<String>>,
-    /// The arguments with `$(VAR)` expanded; `None` means the image's.
+    /// The arguments with `$(VAR)` expanded; `None` for those of the image.
     pub args: Option<Vec<String>>,
 }
 
-/// All files of a volume at one moment.
+/// All files of a volume at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSet {
-    /// Files by their path inside the volume: relative, normalised, never with `..`.
+    /// Files by path in the volume: relative, normalised, without `..`.
     pub files: BTreeMap<String, File>,
 }
 
 /// One file of a [`FileSet`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// The content. May be secret: not shown by `Debug`.
+    /// The content. May be secret, so `Debug` omits it.
     pub content: Bytes,
     /// Permission bits, such as `0o644`.
     pub mode: u32,
-    /// The user who must own it, where a kubelet gives it to one: tokens and trust bundles of a pod whose containers all
-    /// run as the same user have mode `0o600` and belong to that user. `None` leaves it to who writes the file.
+    /// The user that must own the file. As with a kubelet, tokens and trust bundles of a pod whose containers all run as the
+    /// same user have mode `0o600` and belong to that user. `None` for the user that writes the file.
     pub owner: Option<u32>,
 }
 
 /// A request for a ServiceAccount token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenRequest {
-    /// The audience; the API server's own where empty. A node may only ask for audiences that a volume of the pod names.
+    /// The audience; `None` for the API server's own. A node may only request audiences that a volume of the pod names.
     pub audience: Option<String>,
-    /// How long it shall live; the API server may answer with a shorter time.
+    /// The requested lifetime; the API server may shorten it.
     pub lifetime: Option<Duration>,
 }
 
@@ -122,7 +122,7 @@ pub struct TokenRequest {
 pub struct Token {
     /// The token itself.
     pub token: SecretString,
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
@@ -151,14 +151,14 @@ pub struct Claim {
     pub volume: Arc<PersistentVolume>,
 }
 
-/// Facts about the node.
+/// The node that a pod is bound to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
     /// The node's name.
     pub name: String,
     /// The node's addresses, primary first.
     pub ips: Vec<IpAddr>,
-    /// What pods may use, by resource name.
+    /// Allocatable resources, by name.
     pub allocatable: BTreeMap<String, Quantity>,
 }
 
@@ -167,18 +167,18 @@ pub struct NodeFacts {
 pub struct Reference {
     /// Its kind.
     pub kind: ReferenceKind,
-    /// Its namespace; empty for kinds without one.
+    /// Its namespace; empty for cluster-scoped kinds.
     pub namespace: Box<str>,
     /// Its name.
     pub name: Box<str>,
-    /// The key in it, when the object is there and the key is not.
+    /// The missing key, if the object exists without it.
     pub key: Option<Box<str>>,
-    /// The volume of the pod that needs it; `None` for what containers need to start.
+    /// The volume of the pod that needs it; `None` if a container needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<Box<str>>,
 }
 
-/// The kinds of object that a pod can refer to.
+/// The kind of an object that a pod refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ReferenceKind {
@@ -198,27 +198,27 @@ pub enum ReferenceKind {
     RuntimeClass,
     /// A ClusterTrustBundle.
     ClusterTrustBundle,
-    /// A file in a volume of the pod, named `VOLUME/PATH`: nothing that the API server could show.
+    /// A file in a volume of the pod, named `VOLUME/PATH`. Not an API object.
     File,
 }
 
 // === impl Reference ===
 
 impl Reference {
-    /// A whole object.
+    /// A reference to an object.
     pub fn new(kind: ReferenceKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         let (namespace, name) = (namespace.into().into(), name.into().into());
         Self { kind, namespace, name, key: None, volume: None }
     }
 
-    /// A key of the object.
+    /// Adds a key of the object.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into().into());
         self
     }
 
-    /// Needed by this volume.
+    /// Adds the volume that needs it.
     #[must_use]
     pub fn of_volume(mut self, volume: impl Into<String>) -> Self {
         self.volume = Some(volume.into().into());
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_reads_as_a_sentence_part() {
+    fn a_reference_is_displayed_with_key_kind_and_name() {
         let secret = Reference::new(ReferenceKind::Secret, "shop", "db").key("password");
         assert_eq!(secret.to_string(), "key password of Secret shop/db");
         assert_eq!(

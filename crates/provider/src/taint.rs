@@ -1,22 +1,22 @@
-//! Taints of nodes.
+//! Matching of taints and tolerations.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// Whether a toleration is one for this taint, as the scheduler decides it: nothing said of key or effect is all of them.
+/// Whether a toleration matches a taint, as in the scheduler: an empty key or effect matches all.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let said = |text: &Option<String>, there: &str| match text.as_deref() {
+    let matches_field = |text: &Option<String>, actual: &str| match text.as_deref() {
         None | Some("") => true,
-        Some(text) => text == there,
+        Some(text) => text == actual,
     };
     let value = toleration.value.as_deref().unwrap_or_default();
-    let there = taint.value.as_deref().unwrap_or_default();
-    let numbers = || Some((there.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
+    let actual = taint.value.as_deref().unwrap_or_default();
+    let numbers = || Some((actual.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
     let matches = match toleration.operator.as_deref() {
-        None | Some("" | "Equal") => value == there,
+        None | Some("" | "Equal") => value == actual,
         Some("Exists") => true,
-        Some("Gt") => numbers().is_some_and(|(there, limit)| there > limit),
-        Some("Lt") => numbers().is_some_and(|(there, limit)| there < limit),
+        Some("Gt") => numbers().is_some_and(|(actual, limit)| actual > limit),
+        Some("Lt") => numbers().is_some_and(|(actual, limit)| actual < limit),
         Some(_) => false,
     };
-    said(&toleration.effect, &taint.effect) && said(&toleration.key, &taint.key) && matches
+    matches_field(&toleration.effect, &taint.effect) && matches_field(&toleration.key, &taint.key) && matches
 }

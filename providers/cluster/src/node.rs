@@ -146,12 +146,11 @@ impl Claim {
     /// What a lower pod claims.
     pub fn of(pod: &Pod, owner: &Owner) -> Self {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         Self {
             node: node.filter(|name| !name.is_empty()).map(str::to_owned),
             requests: requests::requests(pod),
             ours: owner.owns(&pod.metadata),
-            terminal: matches!(phase, Some("Succeeded" | "Failed")),
+            terminal: vk_provider::pod::is_terminal(pod),
         }
     }
 }

@@ -266,8 +266,7 @@ fn memory(time: Timestamp, working_set: u64) -> MemoryStats {
 
 /// The lower node, for a pod of which something may run.
 fn node_of(pod: &Pod) -> Option<&str> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if vk_provider::pod::is_terminal(pod) {
         return None;
     }
     pod.spec.as_ref()?.node_name.as_deref()

@@ -78,7 +78,7 @@ fn some<T>(all: impl Iterator<Item = T>) -> Option<Vec<T>> {
 }
 
 fn is_terminal(status: &PodStatus) -> bool {
-    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    vk_provider::pod::is_terminal_phase(status.phase.as_deref())
 }
 
 #[cfg(test)]

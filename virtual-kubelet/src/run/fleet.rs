@@ -1,6 +1,6 @@
-//! All nodes of the process: those that the configuration names, and those that a backend adds and removes as it goes.
+//! All nodes of the process: those of the configuration, and those that backends add and remove.
 
-mod opening;
+mod open_backend;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use vk_node::{
 use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
 use vk_supervisor::{Clock, Supervisor, task};
 
-use self::opening::open;
+use self::open_backend::open_backend;
 use super::{
     address,
     kubelet::{Kubelets, Served},
@@ -43,12 +43,12 @@ use crate::{
     version::kubelet_version_beside,
 };
 
-/// The label that our nodes carry, unless the user wants another value.
+/// The label of our nodes, unless the user sets another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
-/// Exec, attach and port-forward come as WebSockets all the way.
+/// The feature of nodes that accept exec, attach and port-forward as WebSockets.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
-/// The first version whose API server looks at it.
+/// The first version whose API server supports it.
 const WEB_SOCKETS_SINCE: Version = Version { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
@@ -67,22 +67,22 @@ struct Member {
     progress: watch::Receiver<Progress>,
 }
 
-/// What a fleet is started with, beside its configuration.
+/// What a fleet needs beside its configuration.
 pub(super) struct Means {
     pub(super) client: Client,
-    /// As whom the client is known.
+    /// The identity of the client.
     pub(super) identity: Identity,
-    /// As whom nodes read what their pods refer to.
+    /// Clients with which nodes read what their pods refer to.
     pub(super) readers: Readers,
     pub(super) metrics: node::Metrics,
     pub(super) kubelets: Kubelets,
 }
 
-/// What every controller of this process is made of.
+/// What all controllers of this process have in common.
 #[derive(Clone)]
 struct Common {
     client: Client,
-    /// As whom nodes read what their pods refer to: see [`Common::reader`].
+    /// Clients with which nodes read what their pods refer to: see [`Common::reader`].
     readers: Readers,
     settings: Settings,
     restricted: bool,
@@ -91,12 +91,12 @@ struct Common {
     services: ServiceCache,
     metrics: node::Metrics,
     supervisor: Supervisor,
-    /// How much of the time for stopping the calls on pods may take.
+    /// How long calls on pods may take when the process stops.
     pods_limit: Duration,
     /// Policies about pods.
     policy: pods::Policy,
     kubelets: Kubelets,
-    /// What the nodes claim.
+    /// The kubelet version of the nodes.
     kubelet_version: String,
     declared_features: BTreeSet<String>,
 }
@@ -104,7 +104,7 @@ struct Common {
 // === impl Common ===
 
 impl Common {
-    /// The client through which a node reads what its pods refer to, and asks for their tokens.
+    /// The client with which a node reads what its pods refer to, and requests their tokens.
     fn reader(&self, node: &str) -> Client {
         self.readers.of(&self.client, node)
     }
@@ -126,7 +126,7 @@ impl Fleet {
     ) -> Result<Self, Failure> {
         let Means { client, identity, readers, metrics, kubelets } = means;
         let restricted = identity.node().is_some();
-        // One watch for all of them, where there are several: a node identity has only one.
+        // One watch for all nodes if there are several. A node identity has only one node.
         let shared = (config.nodes.len() > 1).then(|| {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
             Shared::start(client.clone(), &labels, supervisor)
@@ -160,7 +160,7 @@ impl Fleet {
             let extensions = Extensions::new().with(upper.clone());
             let context = context(&node, detected, &config.state_dir, process.child());
             let context = Context { extensions, ..context };
-            let backend = open(factory.as_ref(), &node, &context, config.startup_timeout).await?;
+            let backend = open_backend(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
         }
@@ -172,12 +172,12 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Keeps up with the nodes that a backend offers.
+    /// Follows the nodes of a backend.
     fn follow(&self, backend: &Arc<dyn Backend>, node: config::Node, context: Context, common: &Common) {
         let (fleet, common, backend) = (self.clone(), common.clone(), Arc::clone(backend));
         let supervisor = common.supervisor.clone();
         let mut offers = backend.nodes().fuse();
-        // Nodes that are there already are not waited for by anybody: they count from now on.
+        // Nodes that exist already count from now on.
         while let Some(Some(offer)) = offers.next().now_or_never() {
             self.take(offer, &node, &context, &common);
         }
@@ -189,7 +189,7 @@ impl Fleet {
                 };
                 match offer {
                     Some(offer) => fleet.take(offer, &node, &context, &common),
-                    // No more changes, or the end. The backend lives as long as its nodes do.
+                    // No more changes, or stopping. The backend lives as long as its nodes.
                     None => break supervisor.stopping().await,
                 }
             }
@@ -262,7 +262,7 @@ impl Fleet {
         }
     }
 
-    /// Passes on a node's progress to whoever waits for the whole fleet.
+    /// Forwards a node's progress to the waiters for the whole fleet.
     fn report(&self, mut progress: watch::Receiver<Progress>, supervisor: &Supervisor) {
         let changes = self.changes.clone();
         supervisor.spawn("progress", task::Kind::Work, async move {
@@ -283,7 +283,7 @@ impl Fleet {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Names of the nodes that were not registered yet, and that no other replica leads.
+    /// Names of the nodes that are not registered yet and not led by another replica.
     pub(super) fn unregistered(&self) -> Vec<String> {
         let nodes = self.nodes.lock();
         nodes
@@ -296,7 +296,7 @@ impl Fleet {
             .collect()
     }
 
-    /// How many nodes another replica leads.
+    /// The number of nodes that another replica leads.
     pub(super) fn standing_by(&self) -> usize {
         self.nodes.lock().values().filter(|node| node.progress.borrow().standing_by).count()
     }
@@ -308,29 +308,29 @@ impl Fleet {
             let nodes = self.nodes.lock();
             !nodes.is_empty() && nodes.values().all(|node| node.progress.borrow().ready)
         };
-        // The sender lives in `self`: this cannot fail.
+        // The sender is in `self`, so this cannot fail.
         drop(changes.wait_for(ready).await);
     }
 }
 
-/// What backends may have of the cluster itself.
+/// The access to the cluster that backends may use.
 fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
     UpperCluster::new(common.client.clone(), move |node| readers.of(&client, node))
 }
 
-/// Of which Kubernetes the API server is, if it tells.
+/// The version of the API server, if it reports one.
 async fn server_version(client: &Client) -> Option<Version> {
     match Version::ask(client).await {
         Ok(version) => Some(version),
         Err(error) => {
-            warn!(%error, "the API server does not tell its version: the nodes declare no features");
+            warn!(%error, "cannot read the version of the API server: the nodes declare no features");
             None
         }
     }
 }
 
-/// The features that our nodes have and the API server knows of: a field that it does not know would be refused.
+/// The features of our nodes that the API server supports. It would reject a field that it does not know.
 fn features(server: Option<Version>, web_sockets: bool) -> BTreeSet<String> {
     let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
     (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()

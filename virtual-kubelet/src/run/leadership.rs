@@ -69,7 +69,7 @@ impl Leadership {
         session: Supervisor,
     ) -> Result<(), Taken> {
         let mut progress = self.progress.subscribe();
-        // Only tells the node controller when to stop, and owns no tasks: a child of the session would stop with it, too early.
+        // Owns no tasks: it only signals the node controller to stop. A child of the session would stop too early, with it.
         let release_lease = Supervisor::new();
         let on_pods = async {
             let registered = async { drop(progress.wait_for(|progress| progress.registered).await) };

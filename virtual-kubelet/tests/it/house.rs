@@ -9,15 +9,16 @@ use std::{
 
 use serde_json::Value;
 
-/// Crates that stand at the bottom: they may know the contract and nothing else of ours.
+/// The lowest crates: the contract and what needs nothing else of ours.
 const BOTTOM: [&str; 4] = ["vk-provider", "vk-spdy", "vk-supervisor", "vk-files"];
 
 /// What the other crates may depend on, of ours.
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
     let engines = ["vk-pod-engine", "vk-container-group"];
     Some(match name {
+        "vk-spdy" | "vk-supervisor" => Vec::new(),
         "vk-provider" => vec!["vk-supervisor"],
-        _ if BOTTOM.contains(&name) => vec!["vk-provider"],
+        "vk-files" => vec!["vk-provider"],
         "vk-streaming" => vec!["vk-provider", "vk-spdy"],
         "vk-kube" => vec!["vk-supervisor"],
         "vk-node" | "vk-server" | "vk-placement" => [&BOTTOM[..], &["vk-streaming", "vk-kube"]].concat(),

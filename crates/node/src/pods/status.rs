@@ -63,21 +63,13 @@ pub fn is_later(phase: &str, other: Option<&str>) -> bool {
     rank(phase) > rank(other.unwrap_or("Pending"))
 }
 
-/// Whether a phase is final.
-pub fn is_terminal(phase: Option<&str>) -> bool {
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
 /// Whether a report is whole: one that tells even the class of service is a kubelet's, or made as one makes it, and nothing is filled
 /// in.
 fn is_whole(reported: &PodStatus) -> bool {
     reported.qos_class.as_deref().is_some_and(|class| !class.is_empty())
 }
 
-/// Whether the pod has reached its end, by what the API server has.
-pub fn has_ended(pod: &Pod) -> bool {
-    is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
-}
+pub use vk_provider::pod::{is_terminal as has_ended, is_terminal_phase as is_terminal};
 
 /// The status that the pod shall have, from what the provider reports and what the API server has.
 pub fn compose(pod: &Pod, reported: &PodStatus, around: &Surroundings) -> Composed {

@@ -122,7 +122,7 @@ impl Slot {
     pub(super) fn is_over(&self) -> bool {
         let view = self.view.borrow();
         let phase = view.status.as_ref().and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed"))
+        vk_provider::pod::is_terminal_phase(phase)
     }
 
     /// Waits until the runtime was asked about the pod, with or without success.

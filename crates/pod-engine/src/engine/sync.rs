@@ -294,5 +294,5 @@ impl Actor {
 
 /// Whether the phase is one that a pod never leaves.
 fn is_final(status: &PodStatus) -> bool {
-    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    vk_provider::pod::is_terminal_phase(status.phase.as_deref())
 }

@@ -81,7 +81,7 @@ impl Probes {
     /// probes are in step with those of a kubelet. Readiness is probed at once where a container could be ready and is not.
     pub fn sync(&self, pod: &Pod, snapshot: &Snapshot, status: &PodStatus) {
         let probed: Vec<Part<'_>> = parts(pod).filter(is_probed).collect();
-        let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let over = vk_provider::pod::is_terminal_phase(status.phase.as_deref());
         let mut renewed = Vec::new();
         let mut unready = Vec::new();
         let stopping = {

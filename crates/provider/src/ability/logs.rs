@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::{Result, pod::ContainerRef};
 
-/// Bytes of a log, as they come.
+/// Chunks of a log.
 pub type LogStream = BoxStream<'static, io::Result<Bytes>>;
 
 /// Reads container logs.
@@ -18,33 +18,33 @@ pub trait Logs: Send + Sync {
     /// Opens the log of a container. Any number may be open at a time; dropping the stream closes it.
     ///
     /// `NotFound` for a pod or container that the backend does not have, or for `previous` without an earlier instance;
-    /// `Unavailable` while a container has not started. With `follow` the stream ends when the container has ended.
+    /// `Unavailable` before the container has started. With `follow` the stream ends when the container has ended.
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody>;
 }
 
-/// What part of a log is wanted, and how.
+/// The requested part and form of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The last so many lines only. `Some(0)` is none; `None` is all.
+    /// The number of lines from the end; `None` for all.
     pub tail: Option<u64>,
-    /// Lines from here on only.
+    /// Only lines from this time on.
     pub since: Option<Since>,
-    /// Stop after so many bytes.
+    /// The maximum number of bytes.
     pub limit_bytes: Option<u64>,
-    /// Put the time before each line.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Go on as the container writes.
+    /// Keep the stream open for new lines.
     pub follow: bool,
-    /// The instance before the current one.
+    /// Read the log of the previous instance of the container.
     pub previous: bool,
-    /// What the container wrote where.
+    /// Which output streams to read.
     pub output: Output,
 }
 
-/// Which of a container's two streams are wanted.
+/// The output streams of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// Both, as they were written.
+    /// Both, in the order of writing.
     #[default]
     All,
     /// Standard output only.
@@ -53,23 +53,23 @@ pub enum Output {
     Stderr,
 }
 
-/// A beginning in time.
+/// The start of the requested time range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// So long ago.
+    /// Relative to now.
     Ago(Duration),
-    /// At this time.
+    /// Absolute.
     Time(Timestamp),
 }
 
-/// What a backend could do about the options. `follow`, `previous` and `output` are the provider's in every case; one that
-/// cannot tell the streams of a container apart answers `Unsupported` when one of them is wanted.
+/// A log, with the options that the provider has applied. The provider always applies `follow`, `previous` and `output`; if it
+/// cannot separate the streams of a container, it returns `Unsupported` for a request of one of them.
 pub enum LogBody {
-    /// All options are applied: the server passes the bytes on.
+    /// All options are applied: the server forwards the bytes.
     Final(LogStream),
-    /// The whole log, each line with an RFC 3339 time and one blank before it: the server applies the options.
+    /// The whole log, each line prefixed with an RFC 3339 time and a space: the server applies the options.
     Stamped(LogStream),
-    /// The whole log without times: the server applies `tail` and `limit_bytes`, and refuses `since` and `timestamps`.
+    /// The whole log without times: the server applies `tail` and `limit_bytes`, and rejects `since` and `timestamps`.
     Plain(LogStream),
 }
 

@@ -1,5 +1,5 @@
-//! Exec, attach and port-forward. The provider hands out streams, and the core moves the bytes: half-close, time limits,
-//! back-pressure and the differences of the wire protocols are the core's.
+//! Exec, attach and port-forward. The provider returns streams, and the core copies the bytes: it handles half-close, timeouts,
+//! back-pressure and the wire protocols.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use crate::{
 
 /// A stream to read from.
 pub type BoxRead = Box<dyn AsyncRead + Send + Unpin>;
-/// A stream to write to. Shutting it down is the end of input.
+/// A stream to write to. Shutting it down signals the end of input.
 pub type BoxWrite = Box<dyn AsyncWrite + Send + Unpin>;
 /// A stream in both directions.
 pub type BoxDuplex = Box<dyn Duplex>;
 
-/// Anything that can be read from and written to.
+/// A stream that can be read from and written to.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -31,7 +31,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 #[async_trait]
 pub trait Exec: Send + Sync {
     /// Starts a command. Any number may run at a time. `NotFound` for a pod or container that the backend does not have,
-    /// `Unavailable` for one that does not run, `Invalid` for a command that cannot be started.
+    /// `Unavailable` for one that is not running, `Invalid` for a command that cannot be started.
     async fn start(
         &self,
         container: &ContainerRef,
@@ -40,64 +40,64 @@ pub trait Exec: Send + Sync {
     ) -> Result<Started>;
 }
 
-/// Attaches to the process that a container runs.
+/// Attaches to the main process of a container.
 #[async_trait]
 pub trait Attach: Send + Sync {
-    /// Attaches to the container's process, which goes on when the session ends. Errors as for [`Exec::start`].
+    /// Attaches to the container's main process, which keeps running when the session ends. Errors as for [`Exec::start`].
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started>;
 }
 
 /// Connects to ports of a pod.
 #[async_trait]
 pub trait PortForward: Send + Sync {
-    /// One connection to a port inside the pod. `NotFound` for an unknown pod, `Unavailable` when nothing listens there.
+    /// Opens one connection to a port inside the pod. `NotFound` for an unknown pod, `Unavailable` if nothing listens on the port.
     async fn dial(&self, pod: &PodRef, port: u16) -> Result<Forward>;
 }
 
-/// Which streams a command gets.
+/// The streams of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecOptions {
-    /// Whether there is input.
+    /// Whether standard input is connected.
     pub stdin: bool,
-    /// Whether output is wanted.
+    /// Whether standard output is connected.
     pub stdout: bool,
-    /// Whether error output is wanted; never together with `tty`.
+    /// Whether standard error is connected; never together with `tty`.
     pub stderr: bool,
-    /// Whether it runs on a terminal.
+    /// Whether the command runs on a terminal.
     pub tty: bool,
 }
 
-/// Which streams are attached: the same choice as for a command.
+/// The streams to attach, as for a command.
 pub type AttachOptions = ExecOptions;
 
 /// A started command or attachment.
 pub enum Started {
-    /// Streams for the core to serve.
+    /// Streams that the core serves to the client.
     Session(Session),
-    /// An address where a container runtime serves this one session; the core proxies to it.
+    /// A URL at which a container runtime serves this session; the core proxies to it.
     Url(String),
 }
 
 /// The streams of a running command. Dropping the session closes them, and kills the process where the backend can.
 pub struct Session {
-    /// Where input goes; shut down at its end.
+    /// Standard input; shut down at the end of input.
     pub stdin: Option<BoxWrite>,
-    /// Where output comes from.
+    /// Standard output.
     pub stdout: Option<BoxRead>,
-    /// Where error output comes from.
+    /// Standard error.
     pub stderr: Option<BoxRead>,
-    /// Takes changes of the terminal's size; only with a tty.
+    /// Receives changes of the terminal's size; only with a tty.
     pub resize: Option<mpsc::Sender<TermSize>>,
-    /// Resolves when the process has ended; output may still be waiting in the streams then.
+    /// Resolves when the process has ended; the streams may still contain unread output.
     pub exit: BoxFuture<'static, Result<Exit>>,
 }
 
 /// A connection to a pod's port.
 pub enum Forward {
-    /// A stream for the core to serve. The words of an error of reading whose kind is `Other` are told to the client, as those
-    /// of an error of [`PortForward::dial`] are: there are backends that learn only then that nothing listens.
+    /// A stream that the core serves to the client. The text of a read error of kind `Other` is sent to the client, like that of
+    /// an error of [`PortForward::dial`]: some backends learn only then that nothing listens on the port.
     Stream(BoxDuplex),
-    /// An address where a container runtime serves port-forwarding for this pod; the core proxies to it.
+    /// A URL at which a container runtime serves port-forwarding for this pod; the core proxies to it.
     Url(String),
 }
 
@@ -113,7 +113,7 @@ pub struct TermSize {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The exit code; 128 plus the number for a process ended by a signal.
+    /// The exit code; 128 plus the signal number for a process that was killed by a signal.
     pub code: i32,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Debug for Started {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Session(session) => session.fmt(f),
-            // The address is a one-time capability: whoever reads it in a log could use it.
+            // The URL is a one-time capability that must not appear in logs.
             Self::Url(_) => f.write_str("Url(..)"),
         }
     }

@@ -1,4 +1,4 @@
-//! Usage figures, in the shape of the kubelet's `stats/v1alpha1` summary.
+//! Resource usage in the format of the kubelet's `stats/v1alpha1` summary.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// Reports usage.
+/// Reports resource usage.
 #[async_trait]
 pub trait Stats: Send + Sync {
-    /// Usage of the node and its pods now. The resource metrics that metrics-server reads are derived from it. Asked
-    /// about every 15 seconds by each reader; answer from a cache when a measurement is dear.
+    /// Current usage of the node and its pods. The resource metrics for metrics-server are derived from it. Each client
+    /// asks about every 15 seconds; use a cache if measuring is expensive.
     async fn summary(&self) -> Result<Summary>;
 }
 
@@ -29,9 +29,9 @@ pub struct Summary {
 pub struct NodeStats {
     /// The node's name.
     pub node_name: String,
-    /// Since when it runs.
+    /// When it started.
     pub start_time: Timestamp,
-    /// Processor.
+    /// CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
     /// Memory.
@@ -51,20 +51,20 @@ pub struct NodeStats {
 pub struct PodStats {
     /// Which pod.
     pub pod_ref: PodReference,
-    /// Since when it runs.
+    /// When it started.
     pub start_time: Timestamp,
     /// Its containers.
     pub containers: Vec<ContainerStats>,
-    /// Processor, of the pod as a whole.
+    /// CPU of the pod as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
-    /// Memory, of the pod as a whole.
+    /// Memory of the pod as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// Network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
-    /// Storage that lives as long as the pod.
+    /// Ephemeral storage.
     #[serde(default, rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
     pub ephemeral_storage: Option<FsStats>,
 }
@@ -86,9 +86,9 @@ pub struct PodReference {
 pub struct ContainerStats {
     /// The container's name.
     pub name: String,
-    /// Since when it runs.
+    /// When it started.
     pub start_time: Timestamp,
-    /// Processor.
+    /// CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
     /// Memory.
@@ -102,33 +102,33 @@ pub struct ContainerStats {
     pub logs: Option<FsStats>,
 }
 
-/// Use of processors.
+/// CPU usage.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuStats {
     /// When it was measured.
     pub time: Timestamp,
-    /// Cores in use now, in billionths.
+    /// Current usage, in billionths of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
-    /// Time used since the start, in nanoseconds.
+    /// CPU time since the start, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_core_nano_seconds: Option<u64>,
 }
 
-/// Use of memory.
+/// Memory usage.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStats {
     /// When it was measured.
     pub time: Timestamp,
-    /// What is left under the limit.
+    /// Memory available under the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
-    /// All that is in use, caches included.
+    /// Total usage, including caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<u64>,
-    /// What cannot be taken back: the figure that counts.
+    /// Usage that cannot be reclaimed: the value that limits and evictions are based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_set_bytes: Option<u64>,
     /// Anonymous memory.
@@ -137,12 +137,12 @@ pub struct MemoryStats {
     /// Page faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
-    /// Page faults that needed the disk.
+    /// Page faults that required disk access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub major_page_faults: Option<u64>,
 }
 
-/// Use of the network.
+/// Network usage.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStats {
@@ -156,7 +156,7 @@ pub struct NetworkStats {
     pub interfaces: Vec<InterfaceStats>,
 }
 
-/// Use of one network interface.
+/// Usage of one network interface.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceStats {
@@ -176,25 +176,25 @@ pub struct InterfaceStats {
     pub tx_errors: Option<u64>,
 }
 
-/// Use of a file system.
+/// File system usage.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FsStats {
     /// When it was measured.
     pub time: Timestamp,
-    /// Bytes left.
+    /// Available bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
-    /// Bytes in all.
+    /// Total bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Bytes used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// Inodes left.
+    /// Free inodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inodes_free: Option<u64>,
-    /// Inodes in all.
+    /// Total inodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
     /// Inodes used.

@@ -19,7 +19,7 @@ pub(crate) fn phase(status: &PodStatus) -> &str {
 
 /// Whether this is a phase that a pod never leaves.
 pub(crate) fn is_final(status: &PodStatus) -> bool {
-    matches!(phase(status), "Succeeded" | "Failed")
+    vk_provider::pod::is_terminal_phase(status.phase.as_deref())
 }
 
 /// The statuses of all containers: init, regular, ephemeral.

@@ -126,8 +126,7 @@ impl VirtualNode {
 
 /// Whether a lower pod has ended.
 pub(super) fn has_ended(lower: &Pod) -> bool {
-    let phase = lower.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    vk_provider::pod::is_terminal(lower)
 }
 
 /// A pod that waits here for ever.

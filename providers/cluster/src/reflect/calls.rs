@@ -82,6 +82,5 @@ pub(crate) fn names(pod: &Pod, kind: Kind, name: &str) -> bool {
 
 /// Whether a pod needs nothing any more.
 pub(crate) fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    vk_provider::pod::is_terminal(pod)
 }

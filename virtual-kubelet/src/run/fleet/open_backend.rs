@@ -1,4 +1,4 @@
-//! The start of a backend, which may not be there yet.
+//! Opens backends, with retries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
     config::{self, Problem},
 };
 
-/// Opens a backend. One that is not there yet is waited for; one that is configured wrongly is not.
-pub(super) async fn open(
+/// Opens a backend. Retries while it is unavailable; a wrong configuration is an error.
+pub(super) async fn open_backend(
     factory: &dyn Factory,
     node: &config::Node,
     context: &Context,
@@ -44,7 +44,7 @@ pub(super) async fn open(
             node = node.name,
             provider = node.provider,
             error = error.report(),
-            "the backend does not open: trying again"
+            "cannot open the backend: retrying"
         );
         tokio::time::sleep(wait).await;
     }
