@@ -1,50 +1,50 @@
-//! What the mock offers beside running pods. All of it is made up from the pods' statuses, so it works alike whether the
-//! pods live in this process or in another.
+//! Logs, exec, attach, port-forward and stats of the mock. All are derived from the statuses of pods, so they work the same way
+//! for pods in this process and in another.
 
+mod archive;
 mod attach;
 mod command;
 mod console;
 mod exec;
 pub(crate) mod files;
-mod forward;
 mod logs;
+mod port_forward;
 pub(crate) mod stats;
-mod tar;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use vk_provider::{ContainerRef, Error, PodRef, Result};
 
-use crate::link::Link;
+use crate::connection::HostConnection;
 
-/// The status of one container, of whatever kind.
-async fn container_status(link: &Link, container: &ContainerRef) -> Result<ContainerStatus> {
-    let status = link.status(&container.pod).await?;
+/// The status of a container of any kind.
+async fn container_status(connection: &HostConnection, container: &ContainerRef) -> Result<ContainerStatus> {
+    let status = connection.status(&container.pod).await?;
     let found = statuses(&status).find(|status| status.name == container.container).cloned();
     found.ok_or_else(|| Error::not_found(format!("no {container}")))
 }
 
-/// The status of a container that runs.
-async fn running(link: &Link, container: &ContainerRef) -> Result<ContainerStatus> {
-    let status = container_status(link, container).await?;
+/// The status of a running container.
+async fn running(connection: &HostConnection, container: &ContainerRef) -> Result<ContainerStatus> {
+    let status = container_status(connection, container).await?;
     match status.state.as_ref().and_then(|state| state.running.as_ref()) {
         Some(_) => Ok(status),
         None => Err(Error::unavailable(format!("{container} is not running"))),
     }
 }
 
-/// Returns once this instance of a container has ended; the look of every second is close enough.
-async fn ended(link: &Link, container: &ContainerRef, restarts: i32) {
+/// Returns when this instance of a container has ended, within a second.
+async fn ended(connection: &HostConnection, container: &ContainerRef, restarts: i32) {
     loop {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        if !running(link, container).await.is_ok_and(|status| status.restart_count == restarts) {
+        if !running(connection, container).await.is_ok_and(|status| status.restart_count == restarts) {
             return;
         }
     }
 }
 
-/// Whether a pod has a container that runs.
-async fn pod_runs(link: &Link, pod: &PodRef) -> Result<()> {
-    let status = link.status(pod).await?;
+/// Checks that a pod has a running container.
+async fn pod_runs(connection: &HostConnection, pod: &PodRef) -> Result<()> {
+    let status = connection.status(pod).await?;
     let mut states = statuses(&status).filter_map(|status| status.state.as_ref());
     if states.any(|state| state.running.is_some()) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The provider's configuration: one section for all nodes, or sections by node name as the Go mock has them.
+//! The configuration: one section for all nodes, or sections by node name as in the Go mock.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,35 +11,35 @@ use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
-    amount,
     fault::{Call, Fault},
-    life::Life,
-    world::Cidr,
+    lifecycle::Lifecycle,
+    quantity,
+    simulator::Cidr,
 };
 
-/// The section for nodes that have none of their own.
+/// The section for nodes without one of their own.
 const DEFAULT: &str = "default";
 
-/// What is configured for one node.
+/// The configuration of one node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Capacity by resource name.
     pub capacity: BTreeMap<String, Quantity>,
     /// `spec.providerID` of the node.
     pub provider_id: Option<String>,
-    /// The range that pods get their addresses from.
+    /// The range of pod addresses.
     pub pod_cidr: Cidr,
-    /// How pods live.
-    pub life: Life,
-    /// What goes wrong.
+    /// The lifecycle of pods.
+    pub life: Lifecycle,
+    /// Initial faults.
     pub faults: HashMap<Call, Fault>,
-    /// Whether pods wait for the files of their volumes. It costs a token of each pod that has one.
+    /// Whether creation waits for the files of volumes. Requests a token for each pod that mounts one.
     pub volumes: bool,
-    /// The socket of the process that has the pods; `None` keeps them in this process.
+    /// The socket of the backend process; `None` to keep pods in this process.
     pub backend: Option<PathBuf>,
 }
 
-/// A section as it is written.
+/// A section as written by the user.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct Section {
@@ -51,20 +51,20 @@ struct Section {
     provider_id: Option<String>,
     #[serde(rename = "podCIDR")]
     pod_cidr: Option<String>,
-    life: Life,
+    life: Lifecycle,
     faults: BTreeMap<String, Fault>,
     volumes: bool,
     backend: Option<PathBuf>,
 }
 
-/// A text, or a number that somebody wrote without quotes.
+/// A string, or a number without quotes.
 #[derive(Debug, Default)]
 struct Text(String);
 
 // === impl Settings ===
 
 impl Default for Settings {
-    /// The Go mock's defaults.
+    /// The defaults of the Go mock.
     fn default() -> Self {
         let section = Section::default();
         section.check().expect("invariant: the defaults are well formed")
@@ -72,7 +72,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the configuration for a node. Every section is checked, also those of other nodes.
+    /// Parses the configuration of a node. All sections are checked, including those of other nodes.
     pub fn read(config: &Config, node: &str) -> Result<Self> {
         let Some(top) = config.parse::<BTreeMap<String, Value>>()? else { return Ok(Self::default()) };
         let place = match config.path() {
@@ -94,8 +94,8 @@ impl Settings {
     }
 }
 
-/// Whether the whole file is one section: sections by name hold nothing but maps, and none has the name of a key that
-/// holds a map in a section.
+/// Whether the whole file is one section: with sections by name, all values are maps, and no name is a key of a section whose
+/// value is a map.
 fn is_section(top: &BTreeMap<String, Value>) -> bool {
     top.iter().any(|(key, value)| {
         matches!(key.as_str(), "others" | "life" | "faults") || !(value.is_object() || value.is_null())
@@ -144,7 +144,7 @@ impl Section {
 }
 
 fn quantity(key: &str, text: &str) -> Result<Quantity, String> {
-    amount::parse(text).map_err(|why| format!("{key}: {why}"))
+    quantity::parse(text).map_err(|why| format!("{key}: {why}"))
 }
 
 // === impl Text ===

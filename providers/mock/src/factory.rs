@@ -7,7 +7,7 @@ use vk_provider::{Abilities, Backend, Config, Context, Factory, Result, SingleNo
 
 use crate::{config::Settings, mock::Mock};
 
-/// How long to wait for a backend process before the caller is told to try again.
+/// How long to wait for the backend process before returning `Unavailable`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The factory of the provider `mock`.

@@ -1,4 +1,4 @@
-//! Faults: calls that fail, are slow or hang, from the configuration or switched on and off by a test.
+//! Faults: calls that fail, are slow or hang, from the configuration or set by a test.
 
 use std::{
     collections::HashMap,
@@ -13,11 +13,9 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tokio::sync::watch;
-use vk_provider::{Error, Result, config::nearest, error::Kind};
+use vk_provider::{Error, Result, config::nearest, duration, error::Kind};
 
-use crate::duration;
-
-/// A call of the provider that is counted and can be made to fail.
+/// A provider call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Call {
     /// `create_pod`.
@@ -44,31 +42,31 @@ pub enum Call {
     Stats,
 }
 
-/// What goes wrong with a call, and when. The default does nothing.
+/// What goes wrong with a call, and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Fault {
-    /// The kind of error it answers.
+    /// The kind of the returned error.
     #[serde(deserialize_with = "kind")]
     pub error: Option<Kind>,
     /// The error's message.
     pub message: Option<String>,
-    /// Only the first so many calls that it would touch; all when absent.
+    /// The number of calls that it affects; `None` for all.
     pub times: Option<u64>,
-    /// Only every so-manieth call.
+    /// Affects only every n-th call.
     pub every: Option<NonZeroU64>,
-    /// Not the first so many calls.
+    /// The number of calls before the first affected one.
     pub after: u64,
-    /// How much longer the call takes.
+    /// Additional duration of the call.
     #[serde(with = "duration")]
     pub delay: Duration,
-    /// The call does not come back before the fault is taken away.
+    /// The call hangs until the fault is cleared.
     pub hang: bool,
-    /// The work is done, and only then the error is answered.
+    /// The call succeeds in the backend before the error is returned.
     pub after_success: bool,
 }
 
-/// The faults of one mock, and how often each call was made. Clones are the same.
+/// The faults of one mock, and the number of calls. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Faults(Arc<Inner>);
 
@@ -76,7 +74,7 @@ pub struct Faults(Arc<Inner>);
 struct Inner {
     set: Mutex<HashMap<Call, Active>>,
     calls: [AtomicU64; Call::ALL.len()],
-    /// Counts the changes, so that hung calls and the node's watcher notice.
+    /// Counts changes, to notify hanging calls and the node's watcher.
     version: watch::Sender<u64>,
 }
 
@@ -87,9 +85,9 @@ struct Active {
     touched: u64,
 }
 
-/// A call that may go on; its end goes through [`Pass::leave`].
+/// A call under way, which ends with [`FaultGuard::finish`].
 #[derive(Debug)]
-pub(crate) struct Pass(Option<Error>);
+pub(crate) struct FaultGuard(Option<Error>);
 
 // === impl Call ===
 
@@ -141,52 +139,52 @@ impl Call {
 // === impl Fault ===
 
 impl Fault {
-    /// Answers an error.
+    /// Returns an error.
     pub fn error(kind: Kind, message: impl Into<String>) -> Self {
         Self { error: Some(kind), message: Some(message.into()), ..Self::default() }
     }
 
-    /// Does not answer until the fault is taken away.
+    /// Hangs until the fault is cleared.
     pub fn hang() -> Self {
         Self { hang: true, ..Self::default() }
     }
 
-    /// Answers late.
+    /// Delays the call.
     pub fn slow(delay: Duration) -> Self {
         Self { delay, ..Self::default() }
     }
 
-    /// Only the first so many calls.
+    /// Affects only this number of calls.
     #[must_use]
     pub fn times(self, times: u64) -> Self {
         Self { times: Some(times), ..self }
     }
 
-    /// Only every so-manieth call; zero is read as one.
+    /// Affects only every n-th call; zero means every call.
     #[must_use]
     pub fn every(self, every: u64) -> Self {
         Self { every: NonZeroU64::new(every), ..self }
     }
 
-    /// Not the first so many calls.
+    /// Skips this number of calls.
     #[must_use]
     pub fn after(self, after: u64) -> Self {
         Self { after, ..self }
     }
 
-    /// Late as well.
+    /// Delays the call too.
     #[must_use]
     pub fn delayed(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
 
-    /// Only after the work has been done.
+    /// Returns the error only after the call has succeeded in the backend.
     #[must_use]
     pub fn after_success(self) -> Self {
         Self { after_success: true, ..self }
     }
 
-    /// Why it can do nothing, if so.
+    /// Rejects a fault that does nothing.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.error.is_none() && !self.hang && self.delay.is_zero() {
             return Err("does nothing: give it an error, a delay or hang");
@@ -214,40 +212,40 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Lets this happen to a call from now on, in place of an earlier fault.
+    /// Sets the fault of a call, replacing an earlier one.
     pub fn set(&self, call: Call, fault: Fault) {
         self.0.set.lock().insert(call, Active { fault, seen: 0, touched: 0 });
         self.0.version.send_modify(|version| *version += 1);
     }
 
-    /// Takes the fault of a call away; calls that hang go on.
+    /// Clears the fault of a call; hanging calls continue.
     pub fn clear(&self, call: Call) {
         self.0.set.lock().remove(&call);
         self.0.version.send_modify(|version| *version += 1);
     }
 
-    /// Takes all faults away.
+    /// Clears all faults.
     pub fn clear_all(&self) {
         self.0.set.lock().clear();
         self.0.version.send_modify(|version| *version += 1);
     }
 
-    /// How often a call was made, with and without success.
+    /// The number of times a call was made, successfully or not.
     pub fn calls(&self, call: Call) -> u64 {
         self.0.calls[call as usize].load(Ordering::Relaxed)
     }
 
-    /// Tells of every change of the faults.
+    /// Notifies of every change of the faults.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }
 
-    /// Counts a call and lets its fault happen.
-    pub(crate) async fn enter(&self, call: Call) -> Result<Pass> {
+    /// Counts a call and applies its fault.
+    pub(crate) async fn enter(&self, call: Call) -> Result<FaultGuard> {
         self.0.calls[call as usize].fetch_add(1, Ordering::Relaxed);
-        // Before the look at the fault, so that no change is missed.
+        // Before the fault is read, so that no change is missed.
         let mut version = self.watch();
-        let Some(fault) = self.hit(call) else { return Ok(Pass(None)) };
+        let Some(fault) = self.hit(call) else { return Ok(FaultGuard(None)) };
         if !fault.delay.is_zero() {
             tokio::time::sleep(fault.delay).await;
         }
@@ -258,7 +256,7 @@ impl Faults {
         }
         match fault.to_error(call) {
             Some(error) if !fault.after_success => Err(error),
-            later => Ok(Pass(later)),
+            later => Ok(FaultGuard(later)),
         }
     }
 
@@ -266,7 +264,7 @@ impl Faults {
         self.0.set.lock().get(&call).map(|active| active.fault.clone())
     }
 
-    /// The fault, if it touches this call.
+    /// The fault, if it affects this call.
     fn hit(&self, call: Call) -> Option<Fault> {
         let mut set = self.0.set.lock();
         let active = set.get_mut(&call)?;
@@ -282,11 +280,11 @@ impl Faults {
     }
 }
 
-// === impl Pass ===
+// === impl FaultGuard ===
 
-impl Pass {
-    /// The call's answer, or the error that was to come after its success.
-    pub(crate) fn leave<T>(self, answer: Result<T>) -> Result<T> {
+impl FaultGuard {
+    /// Returns the result of the call, or the error after a success.
+    pub(crate) fn finish<T>(self, answer: Result<T>) -> Result<T> {
         match self.0 {
             Some(error) => answer.and(Err(error)),
             None => answer,
@@ -295,7 +293,7 @@ impl Pass {
 }
 
 /// The error kind of this name.
-pub(crate) fn kind_named(name: &str) -> Result<Kind, String> {
+pub(crate) fn parse_kind(name: &str) -> Result<Kind, String> {
     let known = [
         Kind::NotFound,
         Kind::AlreadyExists,
@@ -318,7 +316,7 @@ pub(crate) fn kind_named(name: &str) -> Result<Kind, String> {
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
     let name = Option::<String>::deserialize(deserializer)?;
-    name.map(|name| kind_named(&name)).transpose().map_err(D::Error::custom)
+    name.map(|name| parse_kind(&name)).transpose().map_err(D::Error::custom)
 }
 
 #[cfg(test)]

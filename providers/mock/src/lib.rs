@@ -1,47 +1,47 @@
-//! A provider whose pods live in memory, with a life that can be scripted.
+//! A provider whose pods exist in memory, with a scripted lifecycle.
 //!
-//! It runs nothing and pretends well: pods start, get ready, end and start again as their [`Life`] says, answer logs,
-//! exec, attach, port-forward and stats, and calls fail, are slow or hang as their [`Fault`]s say. So it serves demos,
-//! benchmarks, simulated clusters and most of all tests.
+//! It runs nothing: pods start, become ready, end and restart as their [`Lifecycle`] says, and support logs, exec, attach,
+//! port-forward and stats. Calls fail, are slow or hang as configured by [`Fault`]s. It is made for tests, demos, benchmarks
+//! and simulated clusters.
 //!
-//! - [`MockFactory`] opens it from a configuration file; [`Mock::builder`] makes one in a test.
-//! - [`World`](world::World) is the pods themselves, a state machine; [`Host`] gives it a clock.
-//! - [`serve`] offers a host over a socket, so that pods can live in another process and survive the death of ours.
+//! - [`MockFactory`] opens it from a configuration; [`Mock::builder`] creates one in a test.
+//! - [`PodSimulator`](simulator::PodSimulator) is the state machine of all pods; [`PodHost`] drives it with a clock.
+//! - [`serve`] serves a host on a socket, so that pods live in another process and survive a crash of this one.
 //!
-//! One pod is scripted by annotations that begin with [`ANNOTATION_PREFIX`].
+//! A single pod is scripted by annotations with the prefix [`ANNOTATION_PREFIX`].
 
 mod ability;
-mod amount;
-mod clock;
+mod change_queue;
 mod config;
-mod duration;
+mod connection;
 mod factory;
 mod fault;
-mod host;
-mod inputs;
-mod life;
-mod link;
+mod lifecycle;
 mod mock;
-mod outbox;
+mod pod_host;
+mod protocol;
 mod provider;
-mod remote;
+mod quantity;
+mod remote_host;
+mod resolved_inputs;
 mod server;
-mod wire;
-pub mod world;
+pub mod simulator;
+mod time;
+
+pub use vk_supervisor::Clock;
 
 pub use self::{
-    clock::Clock,
     config::Settings,
     factory::MockFactory,
     fault::{Call, Fault, Faults},
-    host::Host,
-    life::{ANNOTATION_PREFIX, Life},
+    lifecycle::{ANNOTATION_PREFIX, Lifecycle},
     mock::{Builder, Mock},
+    pod_host::PodHost,
     server::serve,
-    world::Cidr,
+    simulator::Cidr,
 };
 
-/// A hash that is the same in every process, for figures that shall look arbitrary and stay the same (FNV-1a).
+/// The FNV-1a hash, for values that look random and are the same in every process.
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

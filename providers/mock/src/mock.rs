@@ -1,4 +1,4 @@
-//! The mock itself, and what tests can do with it beside what the contract says.
+//! The mock provider, with methods for tests beyond the contract.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,21 +13,22 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use vk_provider::{PodRef, Quantity, Result};
+use vk_supervisor::Clock;
 
 use crate::{
-    ability::{files::Disks, stats::Tally},
-    clock::Clock,
+    ability::{files::ContainerDisks, stats::CpuTimeTotal},
     config::Settings,
+    connection::{HostConnection, unexpected_reply},
     fault::{Call, Fault, Faults},
-    host::Host,
-    inputs::Inputs,
-    life::Life,
-    link::{Link, unexpected},
-    remote::Remote,
-    world::{Reply, Request},
+    lifecycle::Lifecycle,
+    pod_host::PodHost,
+    remote_host::RemoteHost,
+    resolved_inputs::ResolvedInputs,
+    simulator::{Reply, Request},
+    time::default_clock,
 };
 
-/// The mock provider of one node. Clones are the same mock.
+/// The mock provider of one node. Clones share the state.
 #[derive(Clone)]
 pub struct Mock(pub(crate) Arc<Inner>);
 
@@ -35,36 +36,36 @@ pub(crate) struct Inner {
     pub(crate) node: Arc<str>,
     pub(crate) host_ip: IpAddr,
     pub(crate) settings: Settings,
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<Lifecycle>,
     pub(crate) capacity: Mutex<BTreeMap<String, Quantity>>,
     /// Counts the changes of the capacity.
     pub(crate) described: watch::Sender<u64>,
     pub(crate) faults: Faults,
-    pub(crate) link: Arc<Link>,
+    pub(crate) connection: Arc<HostConnection>,
     pub(crate) clock: Clock,
     pub(crate) opened: Timestamp,
-    /// What the pods were started with.
-    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<Inputs>>>,
-    /// What was copied into containers.
-    pub(crate) disks: Disks,
-    /// The processor time of all pods that there were.
-    pub(crate) tally: Mutex<Tally>,
+    /// Resolved inputs by UID.
+    pub(crate) inputs: Mutex<HashMap<Arc<str>, Arc<ResolvedInputs>>>,
+    /// Files that were copied into containers.
+    pub(crate) disks: ContainerDisks,
+    /// CPU time of all pods, including past ones.
+    pub(crate) cpu_time: Mutex<CpuTimeTotal>,
 }
 
-/// Makes a [`Mock`].
+/// Builds a [`Mock`].
 #[derive(Debug)]
 pub struct Builder {
     node: Arc<str>,
     host_ip: IpAddr,
     settings: Settings,
     clock: Option<Clock>,
-    host: Option<Host>,
+    host: Option<PodHost>,
 }
 
 // === impl Mock ===
 
 impl Mock {
-    /// A mock for the node of this name, with the Go mock's capacity and a life without delays unless told otherwise.
+    /// Starts building a mock for a node, with the defaults of the Go mock and a lifecycle without delays.
     pub fn builder(node: impl Into<Arc<str>>) -> Builder {
         Builder {
             node: node.into(),
@@ -80,137 +81,140 @@ impl Mock {
         &self.0.node
     }
 
-    /// Its faults, to be switched on and off.
+    /// Its faults, which tests can set and clear.
     pub fn faults(&self) -> &Faults {
         &self.0.faults
     }
 
-    /// How often a call was made.
+    /// The number of times a call was made.
     pub fn calls(&self, call: Call) -> u64 {
         self.0.faults.calls(call)
     }
 
-    /// Loses a pod, as if the backend had.
+    /// Removes a pod as if the backend had lost it.
     pub async fn vanish(&self, pod: &PodRef) -> Result<()> {
         self.done(Request::Vanish(pod.clone())).await
     }
 
-    /// Ends a running container with this code. It may start again, as its pod's policy says.
+    /// Ends a running container with this code. It may restart, depending on the restart policy.
     pub async fn finish(&self, pod: &PodRef, container: &str, exit_code: i32) -> Result<()> {
         let container = container.to_owned();
         self.done(Request::Finish { pod: pod.clone(), container, exit_code }).await
     }
 
-    /// Changes the node's capacity for a resource; the core is told.
+    /// Changes the node's capacity for a resource and notifies the core.
     pub fn set_capacity(&self, resource: impl Into<String>, amount: Quantity) {
         self.0.capacity.lock().insert(resource.into(), amount);
         self.0.described.send_modify(|version| *version += 1);
     }
 
-    /// How often a pod was created in the backend under each UID, by whatever process. More than one is a fault of the
-    /// core, unless the pod vanished or was deleted in between.
+    /// How often each UID was created in the backend, by any process. More than once is a bug of the core, unless the pod
+    /// vanished or was deleted in between.
     pub async fn journal(&self) -> Result<BTreeMap<Arc<str>, u32>> {
-        match self.0.link.call(Request::Journal).await? {
+        match self.0.connection.call(Request::Journal).await? {
             Reply::Journal(journal) => Ok(journal),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    /// How often a pod was created under this UID.
+    /// How often this UID was created.
     pub async fn creations(&self, uid: &str) -> Result<u32> {
         Ok(self.journal().await?.get(uid).copied().unwrap_or(0))
     }
 
-    /// Waits until the process that has the pods is connected; at once for pods in this process.
+    /// Waits until the backend process is connected; returns immediately if the pods are in this process.
     pub async fn connected(&self, limit: Duration) -> Result<()> {
-        self.0.link.wait(limit).await
+        self.0.connection.wait(limit).await
     }
 
     pub(crate) async fn done(&self, request: Request) -> Result<()> {
-        match self.0.link.call(request).await? {
+        match self.0.connection.call(request).await? {
             Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }
 
 impl fmt::Debug for Mock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mock").field("node", &self.0.node).field("link", &self.0.link).finish_non_exhaustive()
+        f.debug_struct("Mock")
+            .field("node", &self.0.node)
+            .field("connection", &self.0.connection)
+            .finish_non_exhaustive()
     }
 }
 
 // === impl Builder ===
 
 impl Builder {
-    /// Everything that a configuration file can say.
+    /// Sets everything that a configuration can contain.
     #[must_use]
     pub fn settings(self, settings: Settings) -> Self {
         Self { settings, ..self }
     }
 
-    /// How pods live.
+    /// Sets the lifecycle of pods.
     #[must_use]
-    pub fn life(mut self, life: Life) -> Self {
+    pub fn life(mut self, life: Lifecycle) -> Self {
         self.settings.life = life;
         self
     }
 
-    /// A fault from the beginning.
+    /// Sets an initial fault.
     #[must_use]
     pub fn fault(mut self, call: Call, fault: Fault) -> Self {
         self.settings.faults.insert(call, fault);
         self
     }
 
-    /// The capacity for a resource.
+    /// Sets the capacity for a resource.
     #[must_use]
     pub fn capacity(mut self, resource: impl Into<String>, amount: Quantity) -> Self {
         self.settings.capacity.insert(resource.into(), amount);
         self
     }
 
-    /// The node's address.
+    /// Sets the node's address.
     #[must_use]
     pub fn host_ip(self, host_ip: IpAddr) -> Self {
         Self { host_ip, ..self }
     }
 
-    /// The clock; ignored with [`Builder::host`], which has one.
+    /// Sets the clock; ignored with [`Builder::host`], which has one.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Pods live in this host, which other mocks may share.
+    /// Uses this host for the pods; other mocks may share it.
     #[must_use]
-    pub fn host(self, host: Host) -> Self {
+    pub fn host(self, host: PodHost) -> Self {
         Self { host: Some(host), ..self }
     }
 
-    /// Pods live in the process that serves this socket.
+    /// Uses the backend process that serves this socket.
     #[must_use]
     pub fn backend(mut self, socket: impl Into<PathBuf>) -> Self {
         self.settings.backend = Some(socket.into());
         self
     }
 
-    /// The mock. Call it inside a tokio runtime: it starts a task.
+    /// Builds the mock. Call it inside a tokio runtime: it starts a task.
     pub fn build(self) -> Mock {
         let Self { node, host_ip, settings, clock, host } = self;
         let faults = Faults::default();
         for (call, fault) in &settings.faults {
             faults.set(*call, fault.clone());
         }
-        let (clock, link) = match (host, &settings.backend) {
-            (Some(host), _) => (host.clock().clone(), Link::Here(host)),
+        let (clock, connection) = match (host, &settings.backend) {
+            (Some(host), _) => (host.clock().clone(), HostConnection::Local(host)),
             (None, Some(socket)) => {
-                let remote = Remote::new(socket.clone(), Arc::clone(&node));
-                (clock.unwrap_or_default(), Link::There(remote))
+                let remote = RemoteHost::new(socket.clone(), Arc::clone(&node));
+                (clock.unwrap_or_else(default_clock), HostConnection::Remote(remote))
             }
             (None, None) => {
-                let clock = clock.unwrap_or_default();
-                (clock.clone(), Link::Here(Host::new(clock)))
+                let clock = clock.unwrap_or_else(default_clock);
+                (clock.clone(), HostConnection::Local(PodHost::new(clock)))
             }
         };
         Mock(Arc::new(Inner {
@@ -221,12 +225,12 @@ impl Builder {
             settings,
             described: watch::Sender::new(0),
             faults,
-            link: Arc::new(link),
+            connection: Arc::new(connection),
             opened: clock.now(),
             clock,
             inputs: Mutex::default(),
-            disks: Disks::default(),
-            tally: Mutex::default(),
+            disks: ContainerDisks::default(),
+            cpu_time: Mutex::default(),
         }))
     }
 }

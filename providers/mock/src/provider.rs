@@ -1,4 +1,4 @@
-//! The contract, kept.
+//! Implements [`Provider`] for [`Mock`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,53 +16,53 @@ use vk_provider::{
 
 use crate::{
     fault::Call,
-    inputs::Inputs,
-    life::Script,
+    lifecycle::PodScript,
     mock::Mock,
-    world::{Desired, Request},
+    resolved_inputs::ResolvedInputs,
+    simulator::{DesiredPod, Request},
 };
 
 #[async_trait]
 impl Provider for Mock {
     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
-        let pass = self.0.faults.enter(Call::Create).await?;
-        let script = Script::of(&bundle.pod, &self.0.life)?;
+        let guard = self.0.faults.enter(Call::Create).await?;
+        let script = PodScript::of(&bundle.pod, &self.0.life)?;
         if let Some((kind, message)) = script.fail_create {
             return Err(Error::new(kind, message));
         }
         let answer = self.create(bundle, script.life).await;
-        pass.leave(answer)
+        guard.finish(answer)
     }
 
     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
-        let pass = self.0.faults.enter(Call::Update).await?;
-        let script = Script::of(&bundle.pod, &self.0.life)?;
+        let guard = self.0.faults.enter(Call::Update).await?;
+        let script = PodScript::of(&bundle.pod, &self.0.life)?;
         let answer = self.done(Request::update(self.desired(&bundle, script.life))).await;
         if let (Ok(()), Some(pod)) = (&answer, bundle.reference()) {
             let known = self.0.inputs.lock().get(&pod.uid).cloned();
             match known {
                 Some(inputs) => inputs.update(bundle),
-                None => self.remember(Inputs::unknown(bundle), pod.uid),
+                None => self.remember(ResolvedInputs::unknown(bundle), pod.uid),
             }
         }
-        pass.leave(answer)
+        guard.finish(answer)
     }
 
     async fn delete_pod(&self, pod: &PodRef, _last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
-        let pass = self.0.faults.enter(Call::Delete).await?;
+        let guard = self.0.faults.enter(Call::Delete).await?;
         let answer = self.done(Request::Delete { pod: pod.clone(), grace }).await;
-        pass.leave(self.forget_if_gone(pod, answer))
+        guard.finish(self.forget_if_gone(pod, answer))
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
-        let pass = self.0.faults.enter(Call::Status).await?;
-        let answer = self.0.link.status(pod).await;
-        pass.leave(self.forget_if_gone(pod, answer))
+        let guard = self.0.faults.enter(Call::Status).await?;
+        let answer = self.0.connection.status(pod).await;
+        guard.finish(self.forget_if_gone(pod, answer))
     }
 
     async fn pods(&self) -> Result<Vec<ObservedPod>> {
-        let pass = self.0.faults.enter(Call::List).await?;
-        let listed = self.0.link.list(&self.0.node).await.map(|pods| {
+        let guard = self.0.faults.enter(Call::List).await?;
+        let listed = self.0.connection.list(&self.0.node).await.map(|pods| {
             pods.into_iter()
                 .map(|listed| ObservedPod {
                     pod: listed.pod,
@@ -71,16 +71,16 @@ impl Provider for Mock {
                 })
                 .collect()
         });
-        pass.leave(listed)
+        guard.finish(listed)
     }
 
     fn changes(&self) -> Changes {
-        Changes::Push(self.0.link.changes(&self.0.node))
+        Changes::Push(self.0.connection.changes(&self.0.node))
     }
 
     async fn ping(&self) -> Result<()> {
-        let pass = self.0.faults.enter(Call::Ping).await?;
-        pass.leave(self.done(Request::Ping).await)
+        let guard = self.0.faults.enter(Call::Ping).await?;
+        guard.finish(self.done(Request::Ping).await)
     }
 
     fn configure_node(&self, node: &mut NodeTemplate) {
@@ -106,9 +106,9 @@ impl Provider for Mock {
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
-        let described = looks(self.0.described.subscribe());
-        let faults = looks(self.0.faults.watch());
-        let connected = self.0.link.connected().map_or_else(|| stream::pending().boxed(), looks);
+        let described = refreshes(self.0.described.subscribe());
+        let faults = refreshes(self.0.faults.watch());
+        let connected = self.0.connection.connected().map_or_else(|| stream::pending().boxed(), refreshes);
         Some(stream::select_all([described, faults, connected]).boxed())
     }
 
@@ -134,8 +134,8 @@ impl Provider for Mock {
 }
 
 impl Mock {
-    fn desired(&self, bundle: &PodBundle, life: Arc<crate::Life>) -> Desired {
-        Desired {
+    fn desired(&self, bundle: &PodBundle, life: Arc<crate::Lifecycle>) -> DesiredPod {
+        DesiredPod {
             node: Arc::clone(&self.0.node),
             host_ip: self.0.host_ip,
             pod_cidr: self.0.settings.pod_cidr,
@@ -144,17 +144,17 @@ impl Mock {
         }
     }
 
-    /// Creates a pod when all that it needs is there, or adopts it in any case.
-    async fn create(&self, bundle: PodBundle, life: Arc<crate::Life>) -> Result<()> {
+    /// Creates a pod when everything that it needs can be resolved; an existing pod is adopted in any case.
+    async fn create(&self, bundle: PodBundle, life: Arc<crate::Lifecycle>) -> Result<()> {
         let Some(pod) = bundle.reference() else {
             return Err(Error::invalid("create a pod: it has no name or no UID"));
         };
         let desired = self.desired(&bundle, life);
-        let resolved = Inputs::resolve(bundle.clone(), self.0.settings.volumes, self.0.host_ip).await;
+        let resolved = ResolvedInputs::resolve(bundle.clone(), self.0.settings.volumes, self.0.host_ip).await;
         let inputs = match resolved {
             Ok(inputs) => inputs,
-            // It runs, whatever has become of what it was started with.
-            Err(_) if self.0.link.status(&pod).await.is_ok() => Inputs::unknown(bundle),
+            // It already runs, so missing objects do not matter.
+            Err(_) if self.0.connection.status(&pod).await.is_ok() => ResolvedInputs::unknown(bundle),
             Err(error) => return Err(error),
         };
         self.done(Request::create(desired)).await?;
@@ -168,14 +168,14 @@ impl Mock {
         Ok(())
     }
 
-    /// What is known when a container starts.
+    /// The values that are known when a container starts.
     pub(crate) async fn facts(&self, pod: &PodRef) -> Result<Facts> {
-        let status = self.0.link.status(pod).await?;
+        let status = self.0.connection.status(pod).await?;
         let pod_ips = status.pod_ip.iter().filter_map(|ip| ip.parse().ok()).collect();
         Ok(Facts { pod_ips, host_ips: vec![self.0.host_ip], ..Facts::default() })
     }
 
-    fn remember(&self, inputs: Inputs, uid: Arc<str>) {
+    fn remember(&self, inputs: ResolvedInputs, uid: Arc<str>) {
         self.0.inputs.lock().insert(uid, Arc::new(inputs));
     }
 
@@ -188,8 +188,8 @@ impl Mock {
     }
 }
 
-/// A look for each change of a value; none once nobody can change it.
-fn looks<T: Send + Sync + 'static>(value: watch::Receiver<T>) -> BoxStream<'static, NodeChange> {
+/// A refresh for each change of a value.
+fn refreshes<T: Send + Sync + 'static>(value: watch::Receiver<T>) -> BoxStream<'static, NodeChange> {
     stream::unfold(value, |mut value| async move {
         value.changed().await.ok()?;
         Some((NodeChange::Refresh, value))

@@ -1,4 +1,4 @@
-//! The side of the socket that has the pods.
+//! Serves a host on a socket.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use tokio::{
 use vk_provider::{Error, PodChange};
 
 use crate::{
-    host::Host,
-    wire::{self, Answer, FromHost, ToHost},
+    pod_host::PodHost,
+    protocol::{self, ClientMessage, Response, ServerMessage},
 };
 
-/// Answers that wait for a slow reader before it is asked nothing more.
+/// The maximum number of queued responses per connection; then no more requests are read.
 const QUEUE: usize = 64;
 
-/// Serves the pods of a host over a socket, until dropped. Connections end with it.
-pub async fn serve(listener: UnixListener, host: Host) -> io::Result<()> {
+/// Serves the pods of a host on a socket until dropped. Connections end with it.
+pub async fn serve(listener: UnixListener, host: PodHost) -> io::Result<()> {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -33,7 +33,7 @@ pub async fn serve(listener: UnixListener, host: Host) -> io::Result<()> {
     }
 }
 
-async fn connection(stream: UnixStream, host: Host) {
+async fn connection(stream: UnixStream, host: PodHost) {
     let (read, mut write) = stream.into_split();
     let (lines, mut outgoing) = mpsc::channel::<Vec<u8>>(QUEUE);
     let mut tasks = JoinSet::new();
@@ -53,14 +53,16 @@ async fn connection(stream: UnixStream, host: Host) {
             _ => return,
         }
         let answer = match serde_json::from_slice(&line) {
-            Ok(ToHost::Ask { id, request }) => FromHost::Answer { id, answer: host.apply(request).into() },
-            Ok(ToHost::Subscribe { node }) => {
-                // From this moment on, and not from when the task first runs: the client reads its list next.
+            Ok(ClientMessage::Ask { id, request }) => {
+                ServerMessage::Answer { id, answer: host.apply(request).into() }
+            }
+            Ok(ClientMessage::Subscribe { node }) => {
+                // Subscribed here and not in the task, because the client lists the pods next.
                 tasks.spawn(forward(host.changes(&node), lines.clone()));
                 continue;
             }
             Err(error) => {
-                tracing::warn!(%error, "a client of the mock's backend sent what cannot be read");
+                tracing::warn!(%error, "a client of the mock's backend sent an invalid message");
                 return;
             }
         };
@@ -70,12 +72,12 @@ async fn connection(stream: UnixStream, host: Host) {
     }
 }
 
-/// Sends the changes of a node's pods. A slow reader holds this up and then gets the newest only.
+/// Sends the changes of a node's pods. A slow reader gets only the newest ones.
 async fn forward(mut changes: BoxStream<'static, PodChange>, lines: mpsc::Sender<Vec<u8>>) {
     while let Some(change) = changes.next().await {
         let message = match change {
-            PodChange::Status(pod, status) => FromHost::Change { pod, status: Some(status) },
-            PodChange::Refresh(pod) => FromHost::Change { pod, status: None },
+            PodChange::Status(pod, status) => ServerMessage::Change { pod, status: Some(status) },
+            PodChange::Refresh(pod) => ServerMessage::Change { pod, status: None },
             _ => continue,
         };
         if !send(&lines, &message).await {
@@ -84,17 +86,17 @@ async fn forward(mut changes: BoxStream<'static, PodChange>, lines: mpsc::Sender
     }
 }
 
-async fn send(lines: &mpsc::Sender<Vec<u8>>, message: &FromHost) -> bool {
-    let line = wire::line(message).or_else(|error: Error| match message {
-        FromHost::Answer { id, .. } => {
-            wire::line(&FromHost::Answer { id: *id, answer: Answer::from(Err(error)) })
+async fn send(lines: &mpsc::Sender<Vec<u8>>, message: &ServerMessage) -> bool {
+    let line = protocol::line(message).or_else(|error: Error| match message {
+        ServerMessage::Answer { id, .. } => {
+            protocol::line(&ServerMessage::Answer { id: *id, answer: Response::from(Err(error)) })
         }
-        FromHost::Change { .. } => Err(error),
+        ServerMessage::Change { .. } => Err(error),
     });
     match line {
         Ok(line) => lines.send(line).await.is_ok(),
         Err(error) => {
-            tracing::warn!(%error, "a change of a pod cannot be sent");
+            tracing::warn!(%error, "cannot send a change of a pod");
             true
         }
     }

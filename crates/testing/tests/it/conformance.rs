@@ -14,14 +14,14 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use vk_provider::{Context, Provider, Result};
-use vk_provider_mock::{ANNOTATION_PREFIX, Clock, Host};
+use vk_provider_mock::{ANNOTATION_PREFIX, PodHost};
 use vk_testing::conformance::{Case, Feature, Life, Run, Subject, Verdict, cases, check};
 
 use self::{broken::Broken, fault::Fault, plain::Plain};
 
 /// The mock with a fault, and what is said to be missing.
 struct Faulty {
-    host: Host,
+    host: PodHost,
     fault: Fault,
     lacks: Vec<Feature>,
 }
@@ -77,7 +77,7 @@ fn failed(verdicts: &[(&'static Case, Verdict)]) -> BTreeSet<&'static str> {
 }
 
 fn faulty(fault: Fault) -> impl Fn() -> Faulty {
-    move || Faulty { host: Host::new(Clock::system()), fault, lacks: Vec::new() }
+    move || Faulty { host: PodHost::default(), fault, lacks: Vec::new() }
 }
 
 /// Makes a test of each fault: exactly these cases find it.

@@ -1,4 +1,4 @@
-//! Attach: the log as output, and input echoed.
+//! Attach: outputs the log and echoes the input.
 
 use std::sync::Arc;
 
@@ -17,33 +17,33 @@ use super::{
     logs::{Instance, Line},
     running,
 };
-use crate::{fault::Call, link::Link, mock::Mock};
+use crate::{connection::HostConnection, fault::Call, mock::Mock};
 
 #[async_trait]
 impl Attach for Mock {
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started> {
-        let pass = self.0.faults.enter(Call::Attach).await?;
+        let guard = self.0.faults.enter(Call::Attach).await?;
         let started = self.join(container, *options).await;
-        pass.leave(started)
+        guard.finish(started)
     }
 }
 
 impl Mock {
     async fn join(&self, container: &ContainerRef, options: AttachOptions) -> Result<Started> {
-        let status = running(&self.0.link, container).await?;
+        let status = running(&self.0.connection, container).await?;
         let restarts = status.restart_count;
         let instance = Instance::current(&status)
             .ok_or_else(|| Error::unavailable(format!("{container} is not running")))?;
         let log = self.follow(container, instance);
-        let (link, container) = (Arc::clone(&self.0.link), container.clone());
+        let (connection, container) = (Arc::clone(&self.0.connection), container.clone());
         Ok(Started::Session(Console::session(options, move |console| async move {
             let _ = converse(console, log).await;
-            exit_code(&link, &container, restarts).await
+            exit_code(&connection, &container, restarts).await
         })))
     }
 }
 
-/// Writes the log and echoes the input, until the log ends.
+/// Writes the log and echoes the input until the log ends.
 async fn converse(
     mut console: Console,
     mut log: futures::stream::BoxStream<'static, std::io::Result<Line>>,
@@ -70,9 +70,9 @@ async fn converse(
     }
 }
 
-/// How the attached process ended.
-async fn exit_code(link: &Link, container: &ContainerRef, restarts: i32) -> i32 {
-    let Ok(status) = container_status(link, container).await else { return KILLED };
+/// The exit code of the attached process.
+async fn exit_code(connection: &HostConnection, container: &ContainerRef, restarts: i32) -> i32 {
+    let Ok(status) = container_status(connection, container).await else { return KILLED };
     let state = if status.restart_count == restarts { &status.state } else { &status.last_state };
     let state = state.as_ref().filter(|state| state.waiting.is_none()).or(status.last_state.as_ref());
     state.and_then(|state| state.terminated.as_ref()).map_or(KILLED, |terminated| terminated.exit_code)

@@ -1,4 +1,4 @@
-//! The few commands that the mock's containers know.
+//! The commands that the mock's containers support.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,41 +6,41 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::{
+    archive,
     console::{BrokenPipe, Console, PIPE},
-    files::Files,
-    tar,
+    files::ContainerFiles,
 };
-use crate::inputs::Inputs;
+use crate::resolved_inputs::ResolvedInputs;
 
-/// What a command can find out about where it runs.
-pub(super) struct Surroundings {
+/// The environment of a command.
+pub(super) struct CommandEnv {
     pub(super) hostname: String,
     pub(super) env: Vec<(String, String)>,
-    /// What was copied into the container.
-    pub(super) files: Files,
-    /// What it sees in its volumes.
-    pub(super) mounts: Mounts,
+    /// Files that were copied into the container.
+    pub(super) files: ContainerFiles,
+    /// Files in its volumes.
+    pub(super) mounts: MountedFiles,
 }
 
-/// The files that a container sees in its volumes.
-pub(super) struct Mounts {
-    pub(super) inputs: Option<Arc<Inputs>>,
+/// The files in the volumes of a container.
+pub(super) struct MountedFiles {
+    pub(super) inputs: Option<Arc<ResolvedInputs>>,
     pub(super) container: String,
 }
 
-impl Mounts {
+impl MountedFiles {
     async fn read(&self, path: &str) -> Option<Bytes> {
         let inputs = self.inputs.as_ref()?;
         inputs.file(&self.container, path).await.map(|file| file.content)
     }
 }
 
-/// The code of a process that nobody reads from (128 + SIGPIPE).
+/// Exit code of a process whose output is closed (128 + SIGPIPE).
 const SIGPIPE: i32 = 141;
 const NOT_FOUND: i32 = 127;
 
-/// Runs a command to its end.
-pub(super) async fn run(words: Vec<String>, mut console: Console, here: Surroundings) -> i32 {
+/// Runs a command and returns its exit code.
+pub(super) async fn run(words: Vec<String>, mut console: Console, here: CommandEnv) -> i32 {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let code = match words.as_slice() {
         ["sh" | "/bin/sh" | "bash" | "/bin/bash", "-c", script, ..] => {
@@ -53,7 +53,7 @@ pub(super) async fn run(words: Vec<String>, mut console: Console, here: Surround
     code.unwrap_or(SIGPIPE)
 }
 
-async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> Result<i32, BrokenPipe> {
+async fn builtin(words: &[&str], console: &mut Console, here: &CommandEnv) -> Result<i32, BrokenPipe> {
     match words {
         ["true" | "exit"] | [] => {}
         ["false"] => return Ok(1),
@@ -125,7 +125,7 @@ async fn builtin(words: &[&str], console: &mut Console, here: &Surroundings) -> 
     Ok(0)
 }
 
-/// Input to output, until the input ends.
+/// Copies input to output.
 async fn cat(console: &mut Console) -> Result<(), BrokenPipe> {
     let Some(mut stdin) = console.stdin.take() else { return Ok(()) };
     let mut buffer = vec![0; PIPE];
@@ -137,7 +137,7 @@ async fn cat(console: &mut Console) -> Result<(), BrokenPipe> {
     }
 }
 
-/// The terminal's size, each time it changes, until the input ends or nobody can change it any more.
+/// Prints the terminal's size each time it changes, until the input or the resize channel ends.
 async fn size(console: &mut Console) -> Result<i32, BrokenPipe> {
     let Some(mut resize) = console.resize.take() else {
         console.err("not a tty\n").await?;
@@ -156,7 +156,7 @@ async fn size(console: &mut Console) -> Result<i32, BrokenPipe> {
     tokio::pin!(input_ends);
     loop {
         tokio::select! {
-            // Sizes that came before the end of input are still told.
+            // Sizes that arrived before the end of input are still printed.
             biased;
             size = resize.recv() => match size {
                 Some(size) => console.out(format!("{}x{}\n", size.width, size.height)).await?,
@@ -167,7 +167,7 @@ async fn size(console: &mut Console) -> Result<i32, BrokenPipe> {
     }
 }
 
-/// The terminal's size as it is told first, in the words of `stty size`.
+/// Prints the first size of the terminal in the format of `stty size`.
 async fn first_size(console: &mut Console) -> Result<i32, BrokenPipe> {
     let Some(mut resize) = console.resize.take() else {
         console.err("stty: standard input: not a tty\n").await?;
@@ -185,8 +185,8 @@ async fn no_such_file(console: &mut Console, program: &str, path: &str) -> Resul
     Ok(1)
 }
 
-/// Writes a file, or a folder with all that is in it, as an archive.
-async fn pack(path: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
+/// Writes a file or a directory as an archive.
+async fn pack(path: &str, console: &mut Console, files: &ContainerFiles) -> Result<i32, BrokenPipe> {
     let found = match files.read(path) {
         Some(file) => vec![(path.to_owned(), file)],
         None => files.below(path),
@@ -194,22 +194,21 @@ async fn pack(path: &str, console: &mut Console, files: &Files) -> Result<i32, B
     if found.is_empty() {
         return no_such_file(console, "tar", path).await;
     }
-    for (name, file) in found {
-        console.out(tar::head(&name, file.len())).await?;
-        console.out(&file).await?;
-        console.out(tar::padding(file.len())).await?;
-    }
-    console.out(tar::end()).await?;
+    let Ok(packed) = archive::pack(&found) else {
+        console.err(format!("tar: {path}: Cannot write\n")).await?;
+        return Ok(2);
+    };
+    console.out(packed).await?;
     Ok(0)
 }
 
-/// Reads an archive and keeps its files below a folder.
-async fn unpack(folder: &str, console: &mut Console, files: &Files) -> Result<i32, BrokenPipe> {
-    let mut archive = BytesMut::new();
+/// Reads an archive and stores its files in a directory.
+async fn unpack(folder: &str, console: &mut Console, files: &ContainerFiles) -> Result<i32, BrokenPipe> {
+    let mut input = BytesMut::new();
     if let Some(mut stdin) = console.stdin.take() {
-        while stdin.read_buf(&mut archive).await.is_ok_and(|length| length > 0) {}
+        while stdin.read_buf(&mut input).await.is_ok_and(|length| length > 0) {}
     }
-    let Some(unpacked) = tar::unpack(archive.freeze()) else {
+    let Ok(unpacked) = archive::unpack(&input.freeze()) else {
         console.err("tar: this does not look like a tar archive\n").await?;
         return Ok(2);
     };

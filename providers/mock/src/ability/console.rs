@@ -1,4 +1,4 @@
-//! The streams of a session, from the process's side.
+//! The process side of the streams of a session.
 
 use tokio::{
     io::{AsyncWriteExt, DuplexStream, duplex},
@@ -10,12 +10,12 @@ use vk_provider::{
     ability::{ExecOptions, Exit, Session, TermSize},
 };
 
-/// What a pipe holds before its writer waits, as on Linux.
+/// The capacity of a pipe, as on Linux.
 pub(super) const PIPE: usize = 64 * 1024;
-/// Changes of size that wait to be noticed.
+/// The maximum number of queued size changes.
 const RESIZES: usize = 16;
 
-/// The process's ends of its streams.
+/// The process's ends of the streams.
 pub(super) struct Console {
     pub(super) stdin: Option<DuplexStream>,
     stdout: Option<DuplexStream>,
@@ -31,12 +31,12 @@ pub(super) struct BrokenPipe;
 // === impl Console ===
 
 impl Console {
-    /// Runs a process with these streams. It ends with the session: whoever drops the exit stops it.
+    /// Runs a process with these streams. Dropping the exit future of the session stops it.
     pub(super) fn session<F>(options: ExecOptions, process: impl FnOnce(Self) -> F) -> Session
     where
         F: Future<Output = i32> + Send + 'static,
     {
-        // Used in one direction only; unlike halves of one stream, each end notices when the other is dropped.
+        // Used in one direction only. Unlike the halves of a split stream, each end notices when the other is dropped.
         let pipe = |wanted: bool| wanted.then(|| duplex(PIPE)).unzip();
         let (stdin_read, stdin) = pipe(options.stdin);
         let (stdout, stdout_write) = pipe(options.stdout);
@@ -54,7 +54,7 @@ impl Console {
         let exit = async move {
             match task.join_next().await {
                 Some(Ok(code)) => Ok(Exit { code }),
-                _ => Err(Error::internal("run a process of the mock: it broke off")),
+                _ => Err(Error::internal("run a process of the mock: it panicked")),
             }
         };
         Session {
@@ -66,12 +66,12 @@ impl Console {
         }
     }
 
-    /// Writes output; nothing happens when none is wanted.
+    /// Writes to standard output, if it is connected.
     pub(super) async fn out(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), BrokenPipe> {
         write(self.stdout.as_mut(), bytes.as_ref()).await
     }
 
-    /// Writes error output, which on a terminal is output.
+    /// Writes to standard error, or to standard output on a terminal.
     pub(super) async fn err(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), BrokenPipe> {
         let stream = if self.tty { self.stdout.as_mut() } else { self.stderr.as_mut() };
         write(stream, bytes.as_ref()).await
@@ -85,13 +85,13 @@ async fn write(stream: Option<&mut DuplexStream>, bytes: &[u8]) -> Result<(), Br
     }
 }
 
-/// A stream in both directions with its task, which ends with it.
-pub(super) struct Owned {
+/// A stream that owns the task at its other end.
+pub(super) struct OwnedDuplex {
     pub(super) stream: DuplexStream,
     pub(super) _task: JoinSet<()>,
 }
 
-mod owned {
+mod owned_duplex {
     use std::{
         io,
         pin::Pin,
@@ -100,9 +100,9 @@ mod owned {
 
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-    use super::Owned;
+    use super::OwnedDuplex;
 
-    impl AsyncRead for Owned {
+    impl AsyncRead for OwnedDuplex {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -112,7 +112,7 @@ mod owned {
         }
     }
 
-    impl AsyncWrite for Owned {
+    impl AsyncWrite for OwnedDuplex {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,

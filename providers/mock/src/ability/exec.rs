@@ -1,4 +1,4 @@
-//! Exec: commands that are made up (see `command`).
+//! Exec: simulated commands (see `command`).
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use vk_provider::{
 };
 
 use super::{
-    command::{self, Mounts, Surroundings},
+    command::{self, CommandEnv, MountedFiles},
     console::Console,
     ended, running,
 };
 use crate::{fault::Call, mock::Mock};
 
-/// The code of a process whose container ended under it (128 + SIGKILL).
+/// Exit code of a process whose container ended (128 + SIGKILL).
 pub(super) const KILLED: i32 = 137;
 
 #[async_trait]
@@ -26,8 +26,8 @@ impl Exec for Mock {
         command: &[String],
         options: &ExecOptions,
     ) -> Result<Started> {
-        let pass = self.0.faults.enter(Call::Exec).await?;
-        pass.leave(self.execute(container, command, *options).await)
+        let guard = self.0.faults.enter(Call::Exec).await?;
+        guard.finish(self.execute(container, command, *options).await)
     }
 }
 
@@ -41,26 +41,27 @@ impl Mock {
         if command.first().is_none_or(String::is_empty) {
             return Err(Error::invalid(format!("run a command in {container}: none is given")));
         }
-        let restarts = running(&self.0.link, container).await?.restart_count;
+        let restarts = running(&self.0.connection, container).await?.restart_count;
         let wants_env = command.iter().any(|word| word.split_whitespace().any(|word| word == "env"));
         let env = if wants_env { self.environment(container, restarts).await? } else { Vec::new() };
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
-        let here = Surroundings {
+        let here = CommandEnv {
             hostname: container.pod.name.to_string(),
             env,
             files: self.0.disks.of(container),
-            mounts: Mounts { inputs, container: container.container.clone() },
+            mounts: MountedFiles { inputs, container: container.container.clone() },
         };
-        let (link, container, words) = (Arc::clone(&self.0.link), container.clone(), command.to_vec());
+        let (connection, container, words) =
+            (Arc::clone(&self.0.connection), container.clone(), command.to_vec());
         Ok(Started::Session(Console::session(options, |console| async move {
             tokio::select! {
                 code = command::run(words, console, here) => code,
-                () = ended(&link, &container, restarts) => KILLED,
+                () = ended(&connection, &container, restarts) => KILLED,
             }
         })))
     }
 
-    /// The environment that the container was started with.
+    /// The environment of a running container.
     async fn environment(&self, container: &ContainerRef, restarts: i32) -> Result<Vec<(String, String)>> {
         let mut env = vec![("HOSTNAME".to_owned(), container.pod.name.to_string())];
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();

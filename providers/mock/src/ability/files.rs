@@ -1,4 +1,4 @@
-//! The files of a container, in memory: enough for `kubectl cp` to put some there and get them back.
+//! Files of containers in memory, for `kubectl cp`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,50 +9,50 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use vk_provider::ContainerRef;
 
-/// What the files of one container may weigh.
+/// The maximum size of the files of one container.
 const DISK: usize = 512 << 20;
-/// Folders that every container has.
+/// Directories of every container.
 const FOLDERS: [&str; 4] = ["/", "/tmp", "/root", "/var/tmp"];
 
 /// The files of all containers, by pod and container.
 #[derive(Debug, Default)]
-pub(crate) struct Disks(Mutex<HashMap<Arc<str>, HashMap<String, Files>>>);
+pub(crate) struct ContainerDisks(Mutex<HashMap<Arc<str>, HashMap<String, ContainerFiles>>>);
 
 /// The files of one container. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Files(Arc<Mutex<BTreeMap<String, Bytes>>>);
+pub(super) struct ContainerFiles(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
 /// The disk is full.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct DiskFull;
 
-// === impl Disks ===
+// === impl ContainerDisks ===
 
-impl Disks {
-    pub(super) fn of(&self, container: &ContainerRef) -> Files {
+impl ContainerDisks {
+    pub(super) fn of(&self, container: &ContainerRef) -> ContainerFiles {
         let mut disks = self.0.lock();
         let of_pod = disks.entry(Arc::clone(&container.pod.uid)).or_default();
         of_pod.entry(container.container.clone()).or_default().clone()
     }
 
-    /// The pod is gone.
+    /// Removes the files of a pod.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
 }
 
-// === impl Files ===
+// === impl ContainerFiles ===
 
-impl Files {
+impl ContainerFiles {
     pub(super) fn read(&self, path: &str) -> Option<Bytes> {
         self.0.lock().get(&clean(path)).cloned()
     }
 
-    pub(super) fn write(&self, path: &str, content: Bytes) -> Result<(), Full> {
+    pub(super) fn write(&self, path: &str, content: Bytes) -> Result<(), DiskFull> {
         let (mut files, path) = (self.0.lock(), clean(path));
         let others: usize = files.iter().filter(|(name, _)| **name != path).map(|(_, file)| file.len()).sum();
         if others + content.len() > DISK {
-            return Err(Full);
+            return Err(DiskFull);
         }
         files.insert(path, content);
         Ok(())
@@ -63,7 +63,7 @@ impl Files {
         FOLDERS.contains(&path.as_str()) || !self.below(&path).is_empty()
     }
 
-    /// The files in a folder and in those within it.
+    /// The files in a directory and its subdirectories.
     pub(super) fn below(&self, path: &str) -> Vec<(String, Bytes)> {
         let folder = format!("{}/", clean(path).trim_end_matches('/'));
         let files = self.0.lock();
@@ -75,7 +75,7 @@ impl Files {
     }
 }
 
-/// An absolute path without dots. Commands run in the root folder.
+/// Normalises a path. Relative paths start at the root directory.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_has_an_end_and_a_file_written_anew_counts_once() {
-        let files = Files::default();
+    fn the_size_is_limited_and_a_rewritten_file_counts_once() {
+        let files = ContainerFiles::default();
         let half = Bytes::from(vec![0; DISK / 2 + 1]);
         files.write("/a", half.clone()).unwrap();
         files.write("/a", half.clone()).unwrap();

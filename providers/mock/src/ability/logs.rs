@@ -12,19 +12,20 @@ use vk_provider::{
     ability::{LogBody, LogOptions, LogStream, Logs, Output},
     error::Kind,
 };
+use vk_supervisor::Clock;
 
 use super::container_status;
 use crate::{
-    clock::{Clock, after, between},
+    connection::HostConnection,
     fault::Call,
-    link::Link,
     mock::Mock,
+    time::{after, between},
 };
 
-/// A log keeps the lines of so many seconds, as if the older ones had been rotated away.
+/// Seconds of log lines that are kept, as if older ones had been rotated away.
 const KEPT_SECONDS: u64 = 100;
 
-/// One run of a container.
+/// One instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
     name: String,
@@ -40,28 +41,28 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// A log that goes on while its container runs.
+/// A followed log.
 struct Follower {
-    link: Arc<Link>,
+    connection: Arc<HostConnection>,
     clock: Clock,
     container: ContainerRef,
     instance: Instance,
     waiting: VecDeque<Line>,
-    /// Up to where lines have been produced.
+    /// The second up to which lines have been produced.
     seconds: u64,
 }
 
 #[async_trait]
 impl Logs for Mock {
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
-        let pass = self.0.faults.enter(Call::Logs).await?;
-        pass.leave(self.log(container, options).await)
+        let guard = self.0.faults.enter(Call::Logs).await?;
+        guard.finish(self.log(container, options).await)
     }
 }
 
 impl Mock {
     async fn log(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
-        let status = container_status(&self.0.link, container).await?;
+        let status = container_status(&self.0.connection, container).await?;
         let stamp = |line: Line| Ok(Bytes::from(format!("{} {}\n", line.at, line.text)));
         let instance = if options.previous {
             Instance::previous(&status)
@@ -71,7 +72,7 @@ impl Mock {
                 .ok_or_else(|| Error::unavailable(format!("{container} has not started yet")))?
         };
         let stream: LogStream = if options.output == Output::Stderr {
-            // All its lines are output.
+            // All lines are written to standard output.
             stream::empty().boxed()
         } else if options.follow {
             self.follow(container, instance).map(move |line| line.and_then(stamp)).boxed()
@@ -82,7 +83,7 @@ impl Mock {
         Ok(LogBody::Stamped(stream))
     }
 
-    /// The log of an instance, until that has ended.
+    /// The log of an instance until it has ended.
     pub(super) fn follow(
         &self,
         container: &ContainerRef,
@@ -90,7 +91,7 @@ impl Mock {
     ) -> stream::BoxStream<'static, io::Result<Line>> {
         let now = self.0.clock.now();
         let follower = Follower {
-            link: Arc::clone(&self.0.link),
+            connection: Arc::clone(&self.0.connection),
             clock: self.0.clock.clone(),
             container: container.clone(),
             waiting: instance.lines(0, now).into(),
@@ -116,7 +117,7 @@ impl Follower {
                 return Ok(None);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let status = match container_status(&self.link, &self.container).await {
+            let status = match container_status(&self.connection, &self.container).await {
                 Ok(status) => status,
                 Err(error) if *error.kind() == Kind::NotFound => return Ok(None),
                 Err(error) => return Err(io::Error::other(error)),
@@ -135,7 +136,7 @@ impl Follower {
 // === impl Instance ===
 
 impl Instance {
-    /// The newest instance: the one that runs, or else the one that ended last.
+    /// The newest instance: the running one, or the one that ended last.
     pub(super) fn current(status: &ContainerStatus) -> Option<Self> {
         let state = status.state.as_ref()?;
         if state.waiting.is_some() {
@@ -145,7 +146,7 @@ impl Instance {
         Self::of(status, state, status.restart_count)
     }
 
-    /// The one before it.
+    /// The instance before the newest one.
     fn previous(status: &ContainerStatus) -> Option<Self> {
         let last = status.last_state.as_ref()?;
         if status.state.as_ref()?.waiting.is_some() {
@@ -167,12 +168,12 @@ impl Instance {
         Some(Self { name, image, restarts, started, ended })
     }
 
-    /// How many whole seconds it has run.
+    /// How long it has run, in seconds.
     fn seconds(&self, now: Timestamp) -> u64 {
         between(self.started, self.ended.map_or(now, |(at, _)| at.min(now))).as_secs()
     }
 
-    /// Its lines from this second on. The zeroth holds those of the start.
+    /// Its lines from this second on. Second 0 has the lines of the start.
     fn lines(&self, from: u64, now: Timestamp) -> Vec<Line> {
         let mut lines = Vec::new();
         let mut add = |at, text| lines.push(Line { at, text });

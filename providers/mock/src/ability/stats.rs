@@ -1,4 +1,4 @@
-//! Stats: figures as the pods are scripted, or else a little for each container; they grow with time where they must.
+//! Stats: scripted or small default values for each container, with counters that grow over time.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,34 +15,35 @@ use vk_provider::{
 
 use super::statuses;
 use crate::{
-    clock::between,
     fault::Call,
     fnv,
     mock::Mock,
-    world::{Listed, Meter, meter::grown},
+    simulator::{ListedPod, UsageCounter, usage::grown},
+    time::between,
 };
 
 const MIB: u64 = 1024 * 1024;
-/// What the node itself uses, in billionths of a core.
+/// CPU usage of the node itself, in billionths of a core.
 const NODE_CPU: u64 = 50_000_000;
 const NODE_MEMORY: u64 = 200 * MIB;
 
-/// The processor time of a node's pods. That of the node never goes back, though pods with their share of it go away.
+/// The CPU time of all pods of a node, including those that no longer exist, so that the node's counter never decreases.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CpuTimeTotal {
     at: Timestamp,
     gone: u64,
     there: HashMap<Arc<str>, u64>,
 }
 
-// === impl Tally ===
+// === impl CpuTimeTotal ===
 
-impl Tally {
-    /// The sum for all pods that there were, in nanoseconds, after these were seen.
-    fn count(&mut self, pods: &[Listed], now: Timestamp) -> u64 {
-        // Of two that look at once the older look may come second; what has gone since must not count twice.
+impl CpuTimeTotal {
+    /// Updates the current pods and returns the total in nanoseconds.
+    fn count(&mut self, pods: &[ListedPod], now: Timestamp) -> u64 {
+        // A concurrent call may arrive with an older list: pods that are gone must not be counted twice.
         if now >= self.at {
-            let total = |listed: &Listed| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
+            let total =
+                |listed: &ListedPod| listed.meters.values().map(|meter| meter.total(now)).sum::<u64>();
             let there = pods.iter().map(|listed| (Arc::clone(&listed.pod.uid), total(listed))).collect();
             let before = std::mem::replace(&mut self.there, there);
             let left = before.iter().filter(|(uid, _)| !self.there.contains_key(*uid));
@@ -56,17 +57,17 @@ impl Tally {
 #[async_trait]
 impl Stats for Mock {
     async fn summary(&self) -> Result<Summary> {
-        let pass = self.0.faults.enter(Call::Stats).await?;
-        // Before the look, so that the tally can tell which of two looks is the older.
+        let guard = self.0.faults.enter(Call::Stats).await?;
+        // Before the list, to tell which of two concurrent lists is older.
         let now = self.0.clock.now();
-        let summary = self.0.link.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
-        pass.leave(summary)
+        let summary = self.0.connection.list(&self.0.node).await.map(|pods| self.summarise(&pods, now));
+        guard.finish(summary)
     }
 }
 
 impl Mock {
-    fn summarise(&self, pods: &[Listed], now: Timestamp) -> Summary {
-        let spent = grown(NODE_CPU, self.0.opened, now) + self.0.tally.lock().count(pods, now);
+    fn summarise(&self, pods: &[ListedPod], now: Timestamp) -> Summary {
+        let spent = grown(NODE_CPU, self.0.opened, now) + self.0.cpu_time.lock().count(pods, now);
         let pods: Vec<PodStats> = pods.iter().filter_map(|listed| pod_stats(listed, now)).collect();
         let sum = |figure: fn(&PodStats) -> Option<u64>| pods.iter().filter_map(figure).sum::<u64>();
         let rate = NODE_CPU + sum(|pod| pod.cpu.as_ref()?.usage_nano_cores);
@@ -88,8 +89,8 @@ impl Mock {
     }
 }
 
-/// Figures of a pod that runs.
-fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
+/// Stats of a running pod.
+fn pod_stats(listed: &ListedPod, now: Timestamp) -> Option<PodStats> {
     let start_time = listed.status.start_time.as_ref()?.0;
     let containers: Vec<ContainerStats> =
         statuses(&listed.status).filter_map(|status| container_stats(listed, status, now)).collect();
@@ -107,7 +108,7 @@ fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
             uid: listed.pod.uid.to_string(),
         },
         start_time,
-        // With the instances that have ended, so that a restart does not take it back.
+        // Includes ended instances, so that the counter does not decrease on a restart.
         cpu: Some(cpu(rate, listed.meters.values().map(|meter| meter.total(now)).sum(), now)),
         memory: Some(used(memory, now)),
         network: Some(network(fnv(listed.pod.uid.as_bytes()), start_time, now)),
@@ -116,9 +117,9 @@ fn pod_stats(listed: &Listed, now: Timestamp) -> Option<PodStats> {
     })
 }
 
-fn container_stats(listed: &Listed, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
+fn container_stats(listed: &ListedPod, status: &ContainerStatus, now: Timestamp) -> Option<ContainerStats> {
     let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
-    let meter: &Meter = listed.meters.get(&status.name)?;
+    let meter: &UsageCounter = listed.meters.get(&status.name)?;
     let seed = fnv(format!("{}/{}", listed.pod.uid, status.name).as_bytes());
     Some(ContainerStats {
         name: status.name.clone(),

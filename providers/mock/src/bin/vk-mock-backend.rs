@@ -3,7 +3,7 @@
 use std::{env, error::Error, io::Write, path::PathBuf, process::ExitCode};
 
 use tokio::net::UnixListener;
-use vk_provider_mock::{Clock, Host, serve};
+use vk_provider_mock::{PodHost, serve};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -29,5 +29,5 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     let listener = UnixListener::bind(&socket)?;
     writeln!(std::io::stdout(), "ready on {}", socket.display())?;
-    Ok(serve(listener, Host::new(Clock::system())).await?)
+    Ok(serve(listener, PodHost::default()).await?)
 }

@@ -13,7 +13,7 @@ fn shown(settings: &Settings, name: &str) -> String {
 }
 
 #[test]
-fn the_go_mocks_file_is_understood() {
+fn the_configuration_of_the_go_mock_is_parsed() {
     let text = r#"{"vk-1": {"cpu": "2", "memory": "32Gi", "pods": "128", "providerID": "mock://one",
         "others": {"nvidia.com/gpu": "4"}}}"#;
     let settings = read(text, "vk-1").unwrap();
@@ -63,7 +63,7 @@ faults:
 }
 
 #[test]
-fn a_mistake_is_invalid_and_named_with_its_place() {
+fn an_error_is_invalid_and_names_its_position() {
     for (text, parts) in [
         ("vk-1: {cpu: two}", &["vk-1", "cpu", "\"two\"", "not a quantity"][..]),
         ("vk-2: {memory: -1Gi}", &["vk-2", "memory", "-1Gi"]),

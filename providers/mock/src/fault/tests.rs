@@ -4,7 +4,7 @@ async fn outcomes(faults: &Faults, calls: usize) -> String {
     let mut shown = String::new();
     for _ in 0..calls {
         let failed = match faults.enter(Call::Create).await {
-            Ok(pass) => pass.leave(Ok(())).is_err(),
+            Ok(guard) => guard.finish(Ok(())).is_err(),
             Err(_) => true,
         };
         shown.push(if failed { 'x' } else { '.' });
@@ -33,7 +33,7 @@ async fn times_every_and_after_choose_the_calls() {
 }
 
 #[tokio::test]
-async fn a_fault_touches_its_own_call_only_and_can_be_taken_away() {
+async fn a_fault_affects_only_its_call_and_can_be_cleared() {
     let faults = Faults::default();
     faults.set(Call::Ping, unavailable());
     assert_eq!(outcomes(&faults, 2).await, "..");
@@ -44,19 +44,19 @@ async fn a_fault_touches_its_own_call_only_and_can_be_taken_away() {
 }
 
 #[tokio::test]
-async fn after_success_does_the_work_before_it_answers_the_error() {
+async fn after_success_returns_the_error_after_the_call_has_succeeded() {
     let faults = Faults::default();
     faults.set(Call::Delete, unavailable().after_success());
-    let pass = faults.enter(Call::Delete).await.unwrap();
-    assert_eq!(*pass.leave(Ok(1)).unwrap_err().kind(), Kind::Unavailable);
-    // An error of the work itself is the one that counts.
-    let pass = faults.enter(Call::Delete).await.unwrap();
-    let answer: Result<()> = pass.leave(Err(Error::not_found("gone")));
+    let guard = faults.enter(Call::Delete).await.unwrap();
+    assert_eq!(*guard.finish(Ok(1)).unwrap_err().kind(), Kind::Unavailable);
+    // An error of the call itself has priority.
+    let guard = faults.enter(Call::Delete).await.unwrap();
+    let answer: Result<()> = guard.finish(Err(Error::not_found("gone")));
     assert_eq!(*answer.unwrap_err().kind(), Kind::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hung_call_waits_until_the_fault_is_taken_away() {
+async fn a_hanging_call_waits_until_the_fault_is_cleared() {
     let faults = Faults::default();
     faults.set(Call::Ping, Fault::hang());
     let call = faults.enter(Call::Ping);
@@ -70,7 +70,7 @@ async fn a_hung_call_waits_until_the_fault_is_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_call_takes_as_long_as_it_is_told() {
+async fn a_slow_call_takes_the_configured_time() {
     let faults = Faults::default();
     faults.set(Call::Status, Fault::slow(Duration::from_secs(5)));
     let begin = tokio::time::Instant::now();
@@ -80,6 +80,6 @@ async fn a_slow_call_takes_as_long_as_it_is_told() {
 
 #[test]
 fn an_unknown_kind_of_error_is_refused_with_the_nearest_one() {
-    assert!(kind_named("Unavalable").unwrap_err().contains("did you mean Unavailable?"));
-    assert!(kind_named("zzz").unwrap_err().contains("NotFound, AlreadyExists"));
+    assert!(parse_kind("Unavalable").unwrap_err().contains("did you mean Unavailable?"));
+    assert!(parse_kind("zzz").unwrap_err().contains("NotFound, AlreadyExists"));
 }

@@ -35,7 +35,7 @@ async fn start(mock: &Mock, command: &str, options: ExecOptions) -> Session {
     }
 }
 
-/// Gives a command its input, and returns its code, output and error output.
+/// Runs a command with this input and returns exit code, stdout and stderr.
 async fn run(mock: &Mock, command: &str, input: &str) -> (i32, String, String) {
     let session = start(mock, command, ALL).await;
     let (mut stdin, mut stdout, mut stderr) =
@@ -59,7 +59,7 @@ async fn log(mock: &Mock, options: LogOptions) -> vk_provider::Result<Vec<String
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_do_what_they_are_called_for() {
+async fn builtin_commands_work() {
     let mock = running(&[]).await;
     for (command, input, code, out, err) in [
         ("echo a b", "", 0, "a b\n", ""),
@@ -84,7 +84,7 @@ async fn commands_do_what_they_are_called_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_tells_each_of_its_sizes() {
+async fn a_terminal_reports_each_size() {
     let mock = running(&[]).await;
     let session = start(&mock, "size", ExecOptions { tty: true, stderr: false, ..ALL }).await;
     assert!(session.stderr.is_none());
@@ -104,7 +104,7 @@ async fn a_command_ends_with_its_session_and_with_its_container() {
     let session = start(&mock, "cat", ALL).await;
     let (mut stdout, exit) = (session.stdout.unwrap(), session.exit);
     drop(exit);
-    // The process is gone, so its output ends though its input does not.
+    // The process has ended, so its output ends although its input does not.
     assert_eq!(stdout.read_to_end(&mut Vec::new()).await.unwrap(), 0);
 
     let session = start(&mock, "sleep 1000", ALL).await;
@@ -113,7 +113,7 @@ async fn a_command_ends_with_its_session_and_with_its_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_or_does_not_run_cannot_be_entered() {
+async fn exec_attach_and_dial_need_a_running_container() {
     let mock = running(&[("start-delay", "1h")]).await;
     let (app, none) = (reference("u1").container("app"), reference("u1").container("none"));
     let words = ["true".to_owned()];
@@ -184,7 +184,7 @@ async fn a_port_echoes_says_hello_or_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processor_time_grows_and_figures_stay_those_of_their_container() {
+async fn cpu_time_grows_and_usage_is_constant_per_container() {
     let mock = running(&[]).await;
     mock.create_pod(bundle(pod("u2", &[]))).await.unwrap();
     let spent = |summary: &vk_provider::ability::Summary| {
@@ -213,7 +213,7 @@ async fn processor_time_grows_and_figures_stay_those_of_their_container() {
     );
 }
 
-/// Thousandths of a core, seconds of processor time (as thousandths), and MiB of the container, the pod and the node.
+/// CPU usage in millicores, CPU time in milliseconds and memory in MiB of the container, the pod and the node.
 async fn figures(mock: &Mock) -> [(u64, u64, u64); 3] {
     let summary = mock.summary().await.unwrap();
     let [pod] = &summary.pods[..] else { panic!("{summary:?}") };
@@ -243,7 +243,7 @@ async fn usage_follows_its_annotations_and_a_change_counts_from_then_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_starts_again_counts_from_nothing_and_its_pod_does_not() {
+async fn counters_of_a_restarted_container_start_at_zero_but_not_those_of_its_pod() {
     let script = [("cpu", "1"), ("run-for", "10s"), ("restart-backoff", "5s")];
     let mock = running(&script).await;
     tokio::time::sleep(Duration::from_secs(18)).await;

@@ -1,4 +1,4 @@
-//! The mock keeps the contract: with its pods in this process, and with them behind a socket.
+//! The conformance suite, with pods in this process and in another.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,32 +6,32 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{net::UnixListener, task::JoinSet};
 use vk_provider::{Context, Provider, Result};
-use vk_provider_mock::{ANNOTATION_PREFIX, Clock, Host, Mock, serve};
+use vk_provider_mock::{ANNOTATION_PREFIX, Mock, PodHost, serve};
 use vk_testing::conformance::{Life, Subject};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Pods in this process. The host outlives the mocks that are opened on it.
-struct Here(Host);
+/// Pods in this process. The host outlives the mocks.
+struct InProcess(PodHost);
 
 /// Pods behind a socket.
-struct There {
+struct OtherProcess {
     folder: tempfile::TempDir,
     _server: JoinSet<()>,
 }
 
-impl Here {
+impl InProcess {
     fn new() -> Self {
-        Self(Host::new(Clock::system()))
+        Self(PodHost::default())
     }
 }
 
-impl There {
+impl OtherProcess {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("mock.sock")).unwrap();
         let mut server = JoinSet::new();
-        server.spawn(async { serve(listener, Host::new(Clock::system())).await.unwrap() });
+        server.spawn(async { serve(listener, PodHost::default()).await.unwrap() });
         Self { folder, _server: server }
     }
 
@@ -41,7 +41,7 @@ impl There {
 }
 
 #[async_trait]
-impl Subject for Here {
+impl Subject for InProcess {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
         Ok(Arc::new(Mock::builder(context.node_name).host(self.0.clone()).build()))
     }
@@ -56,7 +56,7 @@ impl Subject for Here {
 }
 
 #[async_trait]
-impl Subject for There {
+impl Subject for OtherProcess {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
         let mock = Mock::builder(context.node_name).backend(self.socket()).build();
         mock.connected(LIMIT).await?;
@@ -72,10 +72,10 @@ impl Subject for There {
     }
 }
 
-mod here {
-    vk_testing::conformance!(super::Here::new());
+mod in_process {
+    vk_testing::conformance!(super::InProcess::new());
 }
 
-mod there {
-    vk_testing::conformance!(super::There::new());
+mod other_process {
+    vk_testing::conformance!(super::OtherProcess::new());
 }

@@ -1,11 +1,11 @@
-//! The contract's rules, with the pods in this process.
+//! Tests of the contract with pods in this process.
 
 use std::time::Duration;
 
 use vk_provider::{
     Config, Context, Factory, NodeChange, NodeEvent, NodeTemplate, PodChange, Provider, Quantity, error::Kind,
 };
-use vk_provider_mock::{Call, Clock, Fault, Host, Life, Mock, MockFactory};
+use vk_provider_mock::{Call, Fault, Lifecycle, Mock, MockFactory, PodHost};
 
 use crate::support::{bundle, changes, next, phase, pod, reference, until};
 
@@ -37,8 +37,11 @@ async fn open(text: &str, node: &str) -> vk_provider::Result<std::sync::Arc<dyn 
 
 #[tokio::test(start_paused = true)]
 async fn every_step_of_a_pods_life_is_pushed() {
-    let life =
-        Life { start_delay: Duration::from_secs(1), ready_delay: Duration::from_secs(2), ..Life::default() };
+    let life = Lifecycle {
+        start_delay: Duration::from_secs(1),
+        ready_delay: Duration::from_secs(2),
+        ..Lifecycle::default()
+    };
     let mock = Mock::builder("node").life(life).build();
     let mut changes = changes(&mock);
     mock.create_pod(bundle(pod("u1", &[]))).await.unwrap();
@@ -78,7 +81,7 @@ async fn a_slow_reader_gets_the_newest_status_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_mock_on_the_same_host_adopts_the_pods() {
-    let host = Host::new(Clock::system());
+    let host = PodHost::default();
     let old = Mock::builder("node").host(host.clone()).build();
     old.create_pod(bundle(pod("u1", &[]))).await.unwrap();
     drop(old);
@@ -118,7 +121,7 @@ async fn a_create_that_fails_after_success_has_created_the_pod_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_is_described_and_changes_of_it_are_told() {
+async fn the_node_is_described_and_its_changes_are_reported() {
     let provider = open("vk: {cpu: 2, providerID: 'mock://a', others: {gpu: 4}}", "vk").await.unwrap();
     let mut node = NodeTemplate::default();
     provider.configure_node(&mut node);
@@ -141,7 +144,7 @@ async fn the_node_is_described_and_changes_of_it_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_configuration_and_an_absent_backend_are_told_apart() {
+async fn a_wrong_configuration_is_invalid_and_an_absent_backend_unavailable() {
     let wrong = open("vk: {cpu: lots}", "vk").await.err().unwrap();
     assert_eq!(*wrong.kind(), Kind::Invalid);
     let absent = open("backend: /nonexistent/mock.sock", "vk").await.err().unwrap();

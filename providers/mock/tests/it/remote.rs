@@ -1,4 +1,4 @@
-//! Pods in another process, which is killed, and from which we go away.
+//! Pods in another process, with restarts of both processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -95,7 +95,7 @@ async fn changes_come_over_the_socket() {
 }
 
 #[tokio::test]
-async fn a_killed_backend_is_unavailable_until_it_is_back_and_then_every_pod_is_looked_at() {
+async fn a_killed_backend_is_unavailable_and_all_pods_are_refreshed_after_the_reconnect() {
     let (_folder, socket) = socket();
     let backend = Backend::start(&socket);
     let mock = connect("node", &socket).await;
@@ -118,7 +118,7 @@ async fn a_killed_backend_is_unavailable_until_it_is_back_and_then_every_pod_is_
     let _backend = Backend::start(&socket);
     mock.connected(LIMIT).await.unwrap();
     until(&mut changes, |change| *change == PodChange::Refresh(reference("u1"))).await;
-    // Its pods died with the process, and now that is certain.
+    // Its pods ended with the process, which is known only now.
     assert_eq!(*mock.pod_status(&reference("u1")).await.unwrap_err().kind(), Kind::NotFound);
     mock.ping().await.unwrap();
 }

@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinSet};
 use vk_provider_mock::{
-    Clock, Host, serve,
-    world::{Reply, Request},
+    PodHost, serve,
+    simulator::{Reply, Request},
 };
 use vk_testing::{ControlPlane, Output, Process, eventually, kubectl};
 
@@ -48,7 +48,7 @@ pub(crate) struct Site<'a> {
     pub(crate) chronicle: Chronicle,
     life: String,
     port: u16,
-    host: Host,
+    host: PodHost,
     process: Option<Process>,
     folder: TempDir,
     /// What serves the backend to each node.
@@ -71,7 +71,7 @@ impl<'a> Site<'a> {
         let name = cluster.namespace(prefix).await.unwrap().name().to_owned();
         let nodes: Vec<String> = (0..nodes).map(|index| format!("{name}-{index}")).collect();
         let folder = TempDir::new().unwrap();
-        let host = Host::new(Clock::system());
+        let host = PodHost::default();
         let chronicle = Chronicle::default();
         let mut chroniclers = JoinSet::new();
         for node in &nodes {

@@ -22,8 +22,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinSet, time::Instant};
 use vk_provider_mock::{
-    Clock, Host, serve,
-    world::{Reply, Request},
+    PodHost, serve,
+    simulator::{Reply, Request},
 };
 use vk_testing::{ControlPlane, eventually};
 
@@ -102,12 +102,12 @@ impl Hand {
     }
 }
 
-fn ask(host: &Host, request: Request) -> Reply {
+fn ask(host: &PodHost, request: Request) -> Reply {
     host.apply(request).unwrap()
 }
 
 /// UIDs in the backend, and what they are.
-fn in_backend(host: &Host) -> BTreeMap<String, String> {
+fn in_backend(host: &PodHost) -> BTreeMap<String, String> {
     let Reply::Pods(pods) = ask(host, Request::List { node: NODE.into() }) else { panic!("not a list") };
     pods.into_iter()
         .map(|listed| (listed.pod.uid.to_string(), listed.status.phase.unwrap_or_default()))
@@ -115,7 +115,7 @@ fn in_backend(host: &Host) -> BTreeMap<String, String> {
 }
 
 /// Whether both sides have the same pods, all of them running.
-async fn agree(pods: &Api<Pod>, host: &Host) -> Result<usize, String> {
+async fn agree(pods: &Api<Pod>, host: &PodHost) -> Result<usize, String> {
     let list = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
     let mut wrong = Vec::new();
     let mut say = |uid: &str, what: &dyn Display| wrong.push(format!("{uid} {what}"));
@@ -154,7 +154,7 @@ async fn a_process_that_is_killed_at_any_moment_loses_nothing_leaves_nothing_and
 
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("mock.sock");
-    let host = Host::new(Clock::system());
+    let host = PodHost::default();
     let mut tasks = JoinSet::new();
     let serving = serve(UnixListener::bind(&socket).unwrap(), host.clone());
     tasks.spawn(async move { serving.await.unwrap() });

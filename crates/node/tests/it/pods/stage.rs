@@ -29,7 +29,7 @@ use vk_node::{
     resolve::{Limits, ResolverFactory, ServiceCache, Sources},
 };
 use vk_provider::{PodRef, Provider};
-use vk_provider_mock::{Host, Mock};
+use vk_provider_mock::{Mock, PodHost};
 use vk_supervisor::{Clock, Supervisor, task};
 use vk_testing::{ControlPlane, eventually};
 
@@ -45,7 +45,7 @@ pub(super) struct Stage<'a> {
     pub(super) node: String,
     pub(super) namespace: String,
     pub(super) pods: Api<Pod>,
-    pub(super) host: Host,
+    pub(super) host: PodHost,
 }
 
 /// What a controller is started with, beside its provider.
@@ -114,7 +114,7 @@ impl<'a> Stage<'a> {
             nodes.patch_status(&node, &PatchParams::default(), &Patch::Merge(room)).await.unwrap();
         }
         let pods = Api::namespaced(admin, &namespace);
-        Self { who, cluster, node, namespace, pods, host: Host::new(vk_provider_mock::Clock::default()) }
+        Self { who, cluster, node, namespace, pods, host: PodHost::default() }
     }
 
     /// A mock on the backend of this stage.

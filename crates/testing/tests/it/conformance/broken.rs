@@ -16,7 +16,7 @@ use vk_provider::{
     node::{Condition, ConditionStatus},
     resolve::Facts,
 };
-use vk_provider_mock::{Host, Mock};
+use vk_provider_mock::{Mock, PodHost};
 
 use super::{
     fault::Fault,
@@ -28,7 +28,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// A provider that keeps the contract but for one fault.
 pub(crate) struct Broken {
     pub(super) inner: Mock,
-    pub(super) host: Host,
+    pub(super) host: PodHost,
     pub(super) fault: Fault,
     pub(super) memory: Arc<Mutex<Memory>>,
 }
@@ -59,7 +59,7 @@ impl Drop for Creating {
 }
 
 impl Broken {
-    pub(crate) fn new(node: &str, host: Host, fault: Fault) -> Self {
+    pub(crate) fn new(node: &str, host: PodHost, fault: Fault) -> Self {
         let inner = Mock::builder(node).host(host.clone()).build();
         Self { inner, host, fault, memory: Arc::default() }
     }

@@ -11,12 +11,12 @@ use vk_provider::{
     },
     error::Kind,
 };
-use vk_provider_mock::{Host, world::Request};
+use vk_provider_mock::{PodHost, simulator::Request};
 
 use super::{broken::Broken, fault::Fault};
 
 /// Ends a container when it is dropped.
-struct Killer(Host, ContainerRef);
+struct Killer(PodHost, ContainerRef);
 
 impl Drop for Killer {
     fn drop(&mut self) {

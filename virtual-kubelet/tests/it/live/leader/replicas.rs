@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinSet};
 use vk_provider_mock::{
-    Clock, Host, serve,
-    world::{Reply, Request},
+    PodHost, serve,
+    simulator::{Reply, Request},
 };
 use vk_testing::{ControlPlane, control_plane::Namespace, eventually};
 
@@ -31,7 +31,7 @@ use super::super::{Process, SOON, answers, leases, node, ports, ready, run_as};
 pub(super) struct Stage<'a> {
     pub(super) cluster: &'a ControlPlane,
     pub(super) name: String,
-    pub(super) host: Host,
+    pub(super) host: PodHost,
     pub(super) pods: Api<Pod>,
     _namespace: Namespace,
     file: String,
@@ -68,7 +68,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn new(cluster: &'a ControlPlane, name: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("mock.sock");
-        let host = Host::new(Clock::system());
+        let host = PodHost::default();
         let mut tasks = JoinSet::new();
         let serving = serve(UnixListener::bind(&socket).unwrap(), host.clone());
         tasks.spawn(async move { serving.await.unwrap() });

@@ -1,4 +1,4 @@
-//! The way from a mock to its pods: a host in this process, or one behind a socket.
+//! The connection of a mock to the host of its pods, in this process or behind a socket.
 
 use std::time::Duration;
 
@@ -8,59 +8,59 @@ use tokio::sync::watch;
 use vk_provider::{Error, PodChange, PodRef, Result};
 
 use crate::{
-    host::Host,
-    remote::Remote,
-    world::{Listed, Reply, Request},
+    pod_host::PodHost,
+    remote_host::RemoteHost,
+    simulator::{ListedPod, Reply, Request},
 };
 
 #[derive(Debug)]
-pub(crate) enum Link {
-    Here(Host),
-    There(Remote),
+pub(crate) enum HostConnection {
+    Local(PodHost),
+    Remote(RemoteHost),
 }
 
-// === impl Link ===
+// === impl HostConnection ===
 
-impl Link {
+impl HostConnection {
     pub(crate) async fn call(&self, request: Request) -> Result<Reply> {
         match self {
-            Self::Here(host) => host.apply(request),
-            Self::There(remote) => remote.call(request).await,
+            Self::Local(host) => host.apply(request),
+            Self::Remote(remote) => remote.call(request).await,
         }
     }
 
     pub(crate) async fn status(&self, pod: &PodRef) -> Result<PodStatus> {
         match self.call(Request::Status(pod.clone())).await? {
             Reply::Status(status) => Ok(*status),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    pub(crate) async fn list(&self, node: &str) -> Result<Vec<Listed>> {
+    pub(crate) async fn list(&self, node: &str) -> Result<Vec<ListedPod>> {
         match self.call(Request::List { node: node.into() }).await? {
             Reply::Pods(pods) => Ok(pods),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
     pub(crate) fn changes(&self, node: &str) -> BoxStream<'static, PodChange> {
         match self {
-            Self::Here(host) => host.changes(node),
-            Self::There(remote) => remote.changes(),
+            Self::Local(host) => host.changes(node),
+            Self::Remote(remote) => remote.changes(),
         }
     }
 
-    /// Comings and goings of the other process, if there is one.
+    /// The state of the connection to another process, if there is one.
     pub(crate) fn connected(&self) -> Option<watch::Receiver<bool>> {
         match self {
-            Self::Here(_) => None,
-            Self::There(remote) => Some(remote.connected()),
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(remote.connected()),
         }
     }
 
-    /// Waits until the other process is there, if there is one.
+    /// Waits until the other process is connected, if there is one.
     pub(crate) async fn wait(&self, limit: Duration) -> Result<()> {
-        let Self::There(remote) = self else { return Ok(()) };
+        let Self::Remote(remote) = self else { return Ok(()) };
         let mut connected = remote.connected();
         let there = tokio::time::timeout(limit, connected.wait_for(|connected| *connected)).await;
         match there {
@@ -73,6 +73,6 @@ impl Link {
     }
 }
 
-pub(crate) fn unexpected(reply: &Reply) -> Error {
-    Error::internal(format!("the mock's backend gave the answer to another question: {reply:?}"))
+pub(crate) fn unexpected_reply(reply: &Reply) -> Error {
+    Error::internal(format!("unexpected reply of the mock's backend: {reply:?}"))
 }

@@ -1,21 +1,21 @@
-//! Amounts as people write them, with or without quotes: `250m`, `2`, `64Mi`.
+//! Non-negative quantities in the configuration, with or without quotes: `250m`, `2`, `64Mi`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
 use vk_provider::Quantity;
 
-/// Reads an amount that is not less than nothing; the error says what to write instead.
+/// Parses a non-negative quantity; the error says what to write instead.
 pub(crate) fn parse(text: &str) -> Result<Quantity, String> {
     let amount: Quantity = text.trim().parse().map_err(|_| {
         format!("{text:?} is not a quantity: write a number with an optional suffix, such as 250m, 2 or 64Mi")
     })?;
     if amount.is_negative() {
-        return Err(format!("{text:?} is less than nothing"));
+        return Err(format!("{text:?} is negative: write zero or more"));
     }
     Ok(amount)
 }
 
-#[expect(clippy::ref_option, reason = "serde hands over the field by reference")]
+#[expect(clippy::ref_option, reason = "serde passes the field by reference")]
 pub(crate) fn serialize<S: Serializer>(amount: &Option<Quantity>, serializer: S) -> Result<S::Ok, S::Error> {
     amount.serialize(serializer)
 }

@@ -1,16 +1,16 @@
-//! One container: what it is in its pod, and where it is in its life.
+//! One simulated container: its spec and its state.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 
-use super::meter::Meter;
+use super::usage::UsageCounter;
 
-/// The part that a container has in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Runs once, before the regular ones.
     Init,
-    /// Starts with the init containers and runs beside the regular ones.
+    /// Starts with the init containers and keeps running beside the regular ones.
     Sidecar,
     Regular,
     Ephemeral,
@@ -23,18 +23,18 @@ pub(super) enum RestartPolicy {
     Never,
 }
 
-/// What of a pod's spec the world lives by. The spec itself is many times larger, and there may be thousands.
+/// The parts of a pod's spec that the simulation needs. The spec itself is much larger, and there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Outline {
-    /// All containers of the pod: init, regular, ephemeral. Only the last group can grow, so an index stays what it is.
-    pub(super) containers: Box<[Spec]>,
+pub(super) struct PodOutline {
+    /// All containers of the pod: init, regular, ephemeral. Only the last group can grow, so indexes are stable.
+    pub(super) containers: Box<[ContainerSpec]>,
     /// `activeDeadlineSeconds`.
     pub(super) deadline: Option<i64>,
 }
 
-/// What the pod's spec says about a container.
+/// The needed parts of a container's spec.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Spec {
+pub(super) struct ContainerSpec {
     pub(super) role: Role,
     pub(super) name: Box<str>,
     pub(super) image: Box<str>,
@@ -42,19 +42,19 @@ pub(super) struct Spec {
     pub(super) restart: RestartPolicy,
 }
 
-/// Where a container is in its life.
+/// The state of a container.
 #[derive(Clone, Debug)]
-pub(super) struct Container {
+pub(super) struct SimulatedContainer {
     pub(super) state: State,
     pub(super) restarts: i32,
-    /// How the instance before this one ended.
+    /// How the previous instance ended.
     pub(super) last: Option<Ended>,
-    pub(super) meter: Meter,
+    pub(super) meter: UsageCounter,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
-    /// Starts then; `None` waits for its turn.
+    /// Starts at this time; `None` while it waits for others.
     Waiting {
         until: Option<Timestamp>,
     },
@@ -62,7 +62,7 @@ pub(super) enum State {
         since: Timestamp,
         ready: bool,
         ready_at: Timestamp,
-        /// When and how it ends by itself.
+        /// When it ends without being stopped, and with which code.
         ends: Option<(Timestamp, i32)>,
     },
     Ended(Ended),
@@ -70,7 +70,7 @@ pub(super) enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// `None` when it never started.
+    /// `None` if it never started.
     pub(super) started: Option<Timestamp>,
     pub(super) at: Timestamp,
     pub(super) code: i32,
@@ -102,9 +102,9 @@ impl RestartPolicy {
     }
 }
 
-// === impl Outline ===
+// === impl PodOutline ===
 
-impl Outline {
+impl PodOutline {
     pub(super) fn of(pod: &Pod) -> Self {
         let policy = RestartPolicy::of(pod);
         let spec = pod.spec.as_ref();
@@ -117,10 +117,10 @@ impl Outline {
                 (Some(RestartPolicy::Always), _) => (Role::Sidecar, RestartPolicy::Always),
                 (Some(own), _) => (Role::Init, own),
                 (None, RestartPolicy::Never) => (Role::Init, RestartPolicy::Never),
-                // An init container that has succeeded is done, whatever the pod's policy.
+                // An init container that has succeeded is not restarted, whatever the pod's policy.
                 (None, _) => (Role::Init, RestartPolicy::OnFailure),
             };
-            Spec::new(
+            ContainerSpec::new(
                 role,
                 restart,
                 &container.name,
@@ -131,11 +131,11 @@ impl Outline {
         let regular = regular.map(|container| {
             let restart = RestartPolicy::named(container.restart_policy.as_deref()).unwrap_or(policy);
             let (image, resources) = (container.image.as_deref(), container.resources.as_ref());
-            Spec::new(Role::Regular, restart, &container.name, image, resources)
+            ContainerSpec::new(Role::Regular, restart, &container.name, image, resources)
         });
         let ephemeral = ephemeral.map(|container| {
             let image = container.image.as_deref();
-            Spec::new(Role::Ephemeral, RestartPolicy::Never, &container.name, image, None)
+            ContainerSpec::new(Role::Ephemeral, RestartPolicy::Never, &container.name, image, None)
         });
         Self {
             containers: init.chain(regular).chain(ephemeral).collect(),
@@ -143,15 +143,15 @@ impl Outline {
         }
     }
 
-    /// How many containers the pod had from the beginning.
+    /// The number of containers that are not ephemeral.
     pub(super) fn lasting(&self) -> usize {
         self.containers.iter().filter(|spec| spec.role != Role::Ephemeral).count()
     }
 }
 
-// === impl Spec ===
+// === impl ContainerSpec ===
 
-impl Spec {
+impl ContainerSpec {
     fn new(
         role: Role,
         restart: RestartPolicy,
@@ -164,14 +164,19 @@ impl Spec {
     }
 }
 
-// === impl Container ===
+// === impl SimulatedContainer ===
 
-impl Container {
+impl SimulatedContainer {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting { until: None }, restarts: 0, last: None, meter: Meter::default() }
+        Self {
+            state: State::Waiting { until: None },
+            restarts: 0,
+            last: None,
+            meter: UsageCounter::default(),
+        }
     }
 
-    /// Whether an instance of it has run or runs.
+    /// Whether an instance has been started.
     pub(super) fn has_started(&self) -> bool {
         match self.state {
             State::Waiting { .. } => self.last.is_some(),
@@ -195,7 +200,7 @@ impl Container {
         }
     }
 
-    /// Ends it, whatever it did: a running one with this code, a waiting one as its last instance ended.
+    /// Ends the container: a running one with this code, a waiting one with the state of its last instance.
     pub(super) fn end(&mut self, at: Timestamp, code: i32) {
         match self.state {
             State::Running { since, .. } => {
@@ -210,7 +215,7 @@ impl Container {
         }
     }
 
-    /// Lets a running or ended one start again then.
+    /// Schedules a restart of a running or ended container.
     pub(super) fn restart(&mut self, now: Timestamp, then: Timestamp) {
         self.end(now, 0);
         self.last = self.ended();

@@ -1,69 +1,69 @@
-//! What a container uses: counters that never go back, whatever becomes of the rate.
+//! Simulated resource usage of a container, with counters that never decrease.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::between, fnv, life::Life};
+use crate::{fnv, lifecycle::Lifecycle, time::between};
 
 const MIB: u64 = 1024 * 1024;
 
-/// What a container uses, and has used until then.
+/// Current usage and total CPU time of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Meter {
-    /// What it uses now; nothing while it does not run.
-    pub usage: Usage,
-    /// Since when it does.
+pub struct UsageCounter {
+    /// Current usage; zero while it does not run.
+    pub usage: UsageRate,
+    /// Since when `usage` applies.
     since: Timestamp,
-    /// Processor time that this instance had used before that, in nanoseconds.
+    /// CPU time of this instance before `since`, in nanoseconds.
     spent: u64,
-    /// Processor time of the instances before this one.
+    /// CPU time of earlier instances.
     before: u64,
 }
 
-/// How much is in use at one moment.
+/// Usage at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct UsageRate {
     /// Billionths of a core.
     pub cpu: u64,
     /// Bytes.
     pub memory: u64,
 }
 
-// === impl Meter ===
+// === impl UsageCounter ===
 
-impl Meter {
-    /// Processor time of this instance until now, in nanoseconds.
+impl UsageCounter {
+    /// CPU time of this instance, in nanoseconds.
     pub fn spent(&self, now: Timestamp) -> u64 {
         self.spent.saturating_add(grown(self.usage.cpu, self.since, now))
     }
 
-    /// The same, with that of all instances before it.
+    /// CPU time including earlier instances.
     pub fn total(&self, now: Timestamp) -> u64 {
         self.before.saturating_add(self.spent(now))
     }
 
-    /// Another instance begins.
-    pub(super) fn start(&mut self, at: Timestamp, usage: Usage) {
+    /// Starts a new instance.
+    pub(super) fn start(&mut self, at: Timestamp, usage: UsageRate) {
         *self = Self { usage, since: at, spent: 0, before: self.total(at) };
     }
 
-    /// It uses more or less from now on.
-    pub(super) fn set(&mut self, at: Timestamp, usage: Usage) {
+    /// Changes the usage from now on.
+    pub(super) fn set(&mut self, at: Timestamp, usage: UsageRate) {
         *self = Self { usage, since: at, spent: self.spent(at), before: self.before };
     }
 
-    /// It has ended.
+    /// Ends the instance.
     pub(super) fn stop(&mut self, at: Timestamp) {
-        self.set(at, Usage::default());
+        self.set(at, UsageRate::default());
     }
 }
 
-// === impl Usage ===
+// === impl UsageRate ===
 
-impl Usage {
-    /// As scripted; else figures that look arbitrary and stay the same for a container.
-    pub(super) fn of(life: &Life, uid: &str, container: &str) -> Self {
+impl UsageRate {
+    /// The scripted usage, or values that look random and are constant for a container.
+    pub(super) fn of(life: &Lifecycle, uid: &str, container: &str) -> Self {
         let seed = fnv(format!("{uid}/{container}").as_bytes());
         let scripted = |amount: i64, grain: u64| u64::try_from(amount).unwrap_or(0).saturating_mul(grain);
         Self {
@@ -78,7 +78,7 @@ impl Usage {
     }
 }
 
-/// What was added since then at this rate a second.
+/// The increase since then at this rate per second.
 pub(crate) fn grown(rate: u64, since: Timestamp, now: Timestamp) -> u64 {
     let grown = between(since, now).as_millis() * u128::from(rate) / 1000;
     u64::try_from(grown).unwrap_or(u64::MAX)

@@ -1,10 +1,10 @@
-//! Addresses for pods: each has its own, from a range.
+//! Allocates addresses of pods from a range.
 
 use std::{collections::VecDeque, fmt, net::IpAddr, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A range of addresses, as `10.88.0.0/16`.
+/// A range of addresses, such as `10.88.0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
@@ -12,9 +12,9 @@ pub struct Cidr {
     prefix: u8,
 }
 
-/// Gives out the addresses of one range. Used ones come back last, so that an address is not soon another pod's.
+/// Allocates the addresses of one range. Released addresses are reused last.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct AddressPool {
     given: u128,
     returned: VecDeque<IpAddr>,
 }
@@ -28,7 +28,7 @@ impl Default for Cidr {
 }
 
 impl Cidr {
-    /// How many addresses it has for pods: not the network's own, nor the gateway's, nor the broadcast address.
+    /// The number of addresses for pods, without the network, gateway and broadcast addresses.
     pub fn size(&self) -> u128 {
         let bits = if self.first.is_ipv4() { 32 } else { 128 };
         1_u128.checked_shl(bits - u32::from(self.prefix)).unwrap_or(u128::MAX).saturating_sub(3)
@@ -94,20 +94,20 @@ impl From<Cidr> for String {
     }
 }
 
-// === impl Pool ===
+// === impl AddressPool ===
 
-impl Pool {
-    /// A free address of the range; `None` when all are in use.
-    pub(super) fn take(&mut self, range: Cidr) -> Option<IpAddr> {
+impl AddressPool {
+    /// Allocates an address; `None` if all are in use.
+    pub(super) fn allocate(&mut self, range: Cidr) -> Option<IpAddr> {
         if self.given < range.size() {
             self.given += 1;
-            // The network's own address is 0 and the gateway's is 1.
+            // 0 is the network address and 1 the gateway.
             return Some(range.nth(self.given + 1));
         }
         self.returned.pop_front()
     }
 
-    pub(super) fn give_back(&mut self, address: IpAddr) {
+    pub(super) fn release(&mut self, address: IpAddr) {
         self.returned.push_back(address);
     }
 }
@@ -120,13 +120,13 @@ mod tests {
     fn a_range_gives_each_address_once_and_returned_ones_last() {
         let range: Cidr = "10.1.2.9/29".parse().unwrap();
         assert_eq!(range.to_string(), "10.1.2.8/29");
-        let mut pool = Pool::default();
+        let mut pool = AddressPool::default();
         let all: Vec<String> =
-            std::iter::from_fn(|| pool.take(range)).map(|address| address.to_string()).collect();
+            std::iter::from_fn(|| pool.allocate(range)).map(|address| address.to_string()).collect();
         assert_eq!(all, ["10.1.2.10", "10.1.2.11", "10.1.2.12", "10.1.2.13", "10.1.2.14"]);
-        pool.give_back("10.1.2.11".parse().unwrap());
-        assert_eq!(pool.take(range), Some("10.1.2.11".parse().unwrap()));
-        assert_eq!(pool.take(range), None);
+        pool.release("10.1.2.11".parse().unwrap());
+        assert_eq!(pool.allocate(range), Some("10.1.2.11".parse().unwrap()));
+        assert_eq!(pool.allocate(range), None);
     }
 
     #[test]
@@ -135,6 +135,6 @@ mod tests {
             assert!(text.parse::<Cidr>().unwrap_err().contains("10.88.0.0/16"), "{text}");
         }
         let six: Cidr = "fd00::/64".parse().unwrap();
-        assert_eq!(Pool::default().take(six), Some("fd00::2".parse().unwrap()));
+        assert_eq!(AddressPool::default().allocate(six), Some("fd00::2".parse().unwrap()));
     }
 }

@@ -1,5 +1,5 @@
-//! A queue of changed pods in which each pod stands at most once, so that a slow reader gets the newest and a queue never
-//! grows beyond the number of pods.
+//! A queue of changed pods that contains each pod at most once, so that a slow reader gets the newest value and the queue never
+//! exceeds the number of pods.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,21 +9,21 @@ use std::{
 use vk_provider::PodRef;
 
 #[derive(Debug)]
-pub(crate) struct Outbox<T> {
+pub(crate) struct ChangeQueue<T> {
     order: VecDeque<PodRef>,
     latest: HashMap<Arc<str>, T>,
 }
 
-// === impl Outbox ===
+// === impl ChangeQueue ===
 
-impl<T> Default for Outbox<T> {
+impl<T> Default for ChangeQueue<T> {
     fn default() -> Self {
         Self { order: VecDeque::new(), latest: HashMap::new() }
     }
 }
 
-impl<T> Outbox<T> {
-    /// Puts a pod in, or its newer value in place of the one that still waits.
+impl<T> ChangeQueue<T> {
+    /// Queues a pod, or replaces its queued value.
     pub(crate) fn push(&mut self, pod: &PodRef, value: T) {
         if self.latest.insert(Arc::clone(&pod.uid), value).is_none() {
             self.order.push_back(pod.clone());

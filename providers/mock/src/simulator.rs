@@ -1,14 +1,14 @@
-//! The pods and their life: a state machine without a clock, a task or a socket of its own.
+//! Simulates the lifecycle of pods: a state machine without clock, tasks or I/O.
 //!
-//! Whoever owns it says what time it is: [`World::apply`] does one thing, [`World::advance`] lets happen what is due, and
-//! [`World::next_deadline`] says when to come back. Every thing happens at its own time, however late the owner comes.
+//! The caller passes the time: [`PodSimulator::apply`] executes a request, [`PodSimulator::advance`] processes everything that is due,
+//! and [`PodSimulator::next_deadline`] returns when to call it next. Every change happens at its scheduled time, however late the call.
 
 mod address;
 mod container;
-mod entry;
-pub(crate) mod meter;
+mod pod;
 mod request;
 mod status;
+pub(crate) mod usage;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,37 +21,37 @@ use k8s_openapi::api::core::v1::PodStatus;
 use vk_provider::{Error, PodRef, Result, error::Kind};
 
 use self::{
-    address::Pool,
-    entry::{Entry, Passed},
+    address::AddressPool,
+    pod::{AdvanceOutcome, SimulatedPod},
 };
 
 pub use self::{
     address::Cidr,
-    meter::{Meter, Usage},
-    request::{Change, Desired, Listed, Reply, Request},
+    request::{ChangedPod, DesiredPod, ListedPod, Reply, Request},
+    usage::{UsageCounter, UsageRate},
 };
 
-/// All pods, of all nodes, by UID.
+/// All pods of all nodes.
 #[derive(Default)]
-pub struct World {
-    pods: HashMap<Arc<str>, Entry>,
-    /// UIDs by node, in order, so that a list is the same each time.
+pub struct PodSimulator {
+    pods: HashMap<Arc<str>, SimulatedPod>,
+    /// UIDs by node, sorted, so that lists are stable.
     nodes: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     timers: BTreeSet<(Timestamp, Arc<str>)>,
-    pools: HashMap<Cidr, Pool>,
+    pools: HashMap<Cidr, AddressPool>,
     journal: BTreeMap<Arc<str>, u32>,
-    changes: Vec<Change>,
+    changes: Vec<ChangedPod>,
 }
 
-// === impl World ===
+// === impl PodSimulator ===
 
-impl World {
-    /// A world without pods.
+impl PodSimulator {
+    /// Creates a simulator without pods.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Does one thing at this time, after all that was due before.
+    /// Executes a request, after everything that was due before.
     pub fn apply(&mut self, now: Timestamp, request: Request) -> Result<Reply> {
         self.advance(now);
         match request {
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Lets happen what is due by this time.
+    /// Processes everything that is due by this time.
     pub fn advance(&mut self, now: Timestamp) {
         while let Some((due, uid)) = self.timers.first().cloned() {
             if due > now {
@@ -98,25 +98,25 @@ impl World {
         }
     }
 
-    /// When something happens next, if nothing else is asked.
+    /// When the next change is due.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// The pods that changed since this was last asked.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    /// Returns the pods that changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<ChangedPod> {
         std::mem::take(&mut self.changes)
     }
 
-    /// The status of a pod; `None` when nothing of it runs.
+    /// The status of a pod; `None` if it does not exist.
     pub fn status(&self, pod: &PodRef) -> Option<PodStatus> {
         self.pods.get(&pod.uid).map(status::of)
     }
 
-    fn create(&mut self, now: Timestamp, desired: Desired) -> Result<Reply> {
+    fn create(&mut self, now: Timestamp, desired: DesiredPod) -> Result<Reply> {
         let pod = reference(&desired)?;
         if let Some(entry) = self.pods.get_mut(&pod.uid) {
-            // Adopted: the pod as it is wanted now counts, should it have changed meanwhile.
+            // Adopted: apply the current spec, which may have changed meanwhile.
             entry.update(now, desired)?;
             self.touch(&pod.uid, now);
             return Ok(Reply::Done);
@@ -129,7 +129,7 @@ impl World {
             None
         } else {
             let range = desired.pod_cidr;
-            let taken = self.pools.entry(range).or_default().take(range);
+            let taken = self.pools.entry(range).or_default().allocate(range);
             let taken = taken.ok_or_else(|| {
                 Error::new(Kind::Exhausted, format!("create pod {pod}: no address is left in {range}"))
             })?;
@@ -138,22 +138,22 @@ impl World {
         *self.journal.entry(Arc::clone(&pod.uid)).or_default() += 1;
         self.nodes.entry(Arc::clone(&desired.node)).or_default().insert(Arc::clone(&pod.uid));
         let uid = Arc::clone(&pod.uid);
-        self.pods.insert(Arc::clone(&uid), Entry::new(now, pod, desired, address));
+        self.pods.insert(Arc::clone(&uid), SimulatedPod::new(now, pod, desired, address));
         self.touch(&uid, now);
         Ok(Reply::Done)
     }
 
-    fn update(&mut self, now: Timestamp, desired: Desired) -> Result<Reply> {
+    fn update(&mut self, now: Timestamp, desired: DesiredPod) -> Result<Reply> {
         let pod = reference(&desired)?;
         self.entry(&pod, "update")?.update(now, desired)?;
         self.touch(&pod.uid, now);
         Ok(Reply::Done)
     }
 
-    fn list(&self, node: &str) -> Vec<Listed> {
+    fn list(&self, node: &str) -> Vec<ListedPod> {
         let uids = self.nodes.get(node).into_iter().flatten();
         uids.filter_map(|uid| self.pods.get(uid))
-            .map(|entry| Listed {
+            .map(|entry| ListedPod {
                 pod: entry.reference.clone(),
                 node: Arc::clone(&entry.node),
                 status: status::of(entry),
@@ -162,18 +162,18 @@ impl World {
             .collect()
     }
 
-    fn entry(&mut self, pod: &PodRef, verb: &str) -> Result<&mut Entry> {
+    fn entry(&mut self, pod: &PodRef, verb: &str) -> Result<&mut SimulatedPod> {
         self.pods.get_mut(&pod.uid).ok_or_else(|| Error::not_found(format!("{verb} pod: no pod {pod}")))
     }
 
-    /// Lets happen what is due for a pod that something was done with, and tells that it changed.
+    /// Processes what is due for a pod after a request, and records that it changed.
     fn touch(&mut self, uid: &Arc<str>, now: Timestamp) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
-        if entry.advance(now) == Passed::Gone {
+        if entry.advance(now) == AdvanceOutcome::Gone {
             self.remove(uid);
             return;
         }
-        let due = entry.next_due();
+        let due = entry.next_deadline();
         if due != entry.due {
             if let Some(old) = entry.due {
                 self.timers.remove(&(old, Arc::clone(uid)));
@@ -183,7 +183,7 @@ impl World {
             }
             entry.due = due;
         }
-        self.changes.push(Change { node: Arc::clone(&entry.node), pod: entry.reference.clone() });
+        self.changes.push(ChangedPod { node: Arc::clone(&entry.node), pod: entry.reference.clone() });
     }
 
     fn remove(&mut self, uid: &Arc<str>) {
@@ -192,7 +192,7 @@ impl World {
             self.timers.remove(&(due, Arc::clone(uid)));
         }
         if let Some((range, address)) = entry.address {
-            self.pools.entry(range).or_default().give_back(address);
+            self.pools.entry(range).or_default().release(address);
         }
         if let Some(uids) = self.nodes.get_mut(&entry.node) {
             uids.remove(uid);
@@ -200,17 +200,17 @@ impl World {
                 self.nodes.remove(&entry.node);
             }
         }
-        self.changes.push(Change { node: entry.node, pod: entry.reference });
+        self.changes.push(ChangedPod { node: entry.node, pod: entry.reference });
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for PodSimulator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("pods", &self.pods.len()).finish_non_exhaustive()
+        f.debug_struct("PodSimulator").field("pods", &self.pods.len()).finish_non_exhaustive()
     }
 }
 
-fn reference(desired: &Desired) -> Result<PodRef> {
+fn reference(desired: &DesiredPod) -> Result<PodRef> {
     PodRef::of(&desired.pod).ok_or_else(|| Error::invalid("the pod has no namespace, name or uid"))
 }
 

@@ -1,4 +1,4 @@
-//! One pod and its life: what happens to it, in the order of time.
+//! One simulated pod: its state and scheduled changes.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -7,44 +7,44 @@ use vk_provider::{Error, PodRef, Result};
 
 use super::{
     Cidr,
-    container::{Container, Outline, Role, State},
-    meter::{Meter, Usage},
-    request::Desired,
+    container::{PodOutline, Role, SimulatedContainer, State},
+    request::DesiredPod,
+    usage::{UsageCounter, UsageRate},
 };
-use crate::{clock::after, life::Life};
+use crate::{lifecycle::Lifecycle, time::after};
 
-/// The kubelet's longest back-off.
+/// The maximum back-off, as in a kubelet.
 const MAX_BACKOFF: Duration = Duration::from_mins(5);
-/// A restart takes some time even without a back-off, so that a container that ends at once cannot spin.
+/// The minimum delay of a restart, so that a container that ends immediately does not spin.
 const MIN_RESTART: Duration = Duration::from_millis(100);
 
-/// A pod that the world has.
-pub(super) struct Entry {
+/// A simulated pod.
+pub(super) struct SimulatedPod {
     pub(super) reference: PodRef,
     pub(super) node: Arc<str>,
     pub(super) host_ip: IpAddr,
-    /// Its own address and the range of it; `None` on the host's network.
+    /// Its address and the range of the address; `None` on the host network.
     pub(super) address: Option<(Cidr, IpAddr)>,
-    pub(super) outline: Arc<Outline>,
-    pub(super) containers: Vec<Container>,
+    pub(super) outline: Arc<PodOutline>,
+    pub(super) containers: Vec<SimulatedContainer>,
     pub(super) created: Timestamp,
-    /// Since when all init containers are done.
+    /// When all init containers had completed.
     pub(super) initialized: Option<Timestamp>,
-    /// Whether all containers are ready, and since when that is so.
+    /// Whether all containers are ready, and since when.
     pub(super) ready: (bool, Timestamp),
-    /// Why it failed as a whole, if it did.
+    /// Why the pod as a whole failed.
     pub(super) failed: Option<Failure>,
-    life: Arc<Life>,
-    /// How it ended; never changes again.
+    life: Arc<Lifecycle>,
+    /// Its final phase.
     over: Option<Phase>,
     stop: Option<Stop>,
-    /// When its end is forgotten.
+    /// When the ended pod is removed.
     forget_at: Option<Timestamp>,
-    /// Where it stands in the world's timers.
+    /// Its entry in the simulator's timers.
     pub(super) due: Option<Timestamp>,
 }
 
-/// Why a pod failed as a whole.
+/// Why a pod as a whole failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     DeadlineExceeded,
@@ -58,9 +58,9 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// What became of a pod as time went on.
+/// The result of advancing a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passed {
+pub(super) enum AdvanceOutcome {
     Nothing,
     Changed,
     Gone,
@@ -72,7 +72,7 @@ struct Stop {
     kill_at: Timestamp,
 }
 
-/// The next thing that happens to a pod.
+/// A scheduled change of a pod.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Start(usize),
@@ -100,17 +100,17 @@ impl Phase {
     }
 }
 
-// === impl Entry ===
+// === impl SimulatedPod ===
 
-impl Entry {
+impl SimulatedPod {
     pub(super) fn new(
         now: Timestamp,
         reference: PodRef,
-        desired: Desired,
+        desired: DesiredPod,
         address: Option<(Cidr, IpAddr)>,
     ) -> Self {
-        let outline = Outline::of(&desired.pod);
-        let containers = outline.containers.iter().map(|_| Container::new()).collect();
+        let outline = PodOutline::of(&desired.pod);
+        let containers = outline.containers.iter().map(|_| SimulatedContainer::new()).collect();
         let mut entry = Self {
             reference,
             node: desired.node,
@@ -128,14 +128,14 @@ impl Entry {
             forget_at: None,
             due: None,
         };
-        entry.settle(now);
+        entry.update_state(now);
         entry
     }
 
-    /// Takes over a changed spec. A container with a new image starts again, as under a kubelet whatever the policy.
-    pub(super) fn update(&mut self, now: Timestamp, desired: Desired) -> Result<()> {
+    /// Applies a changed spec. A container with a new image restarts, as in a kubelet, regardless of the restart policy.
+    pub(super) fn update(&mut self, now: Timestamp, desired: DesiredPod) -> Result<()> {
         let mut images = Vec::new();
-        let outline = Outline::of(&desired.pod);
+        let outline = PodOutline::of(&desired.pod);
         for (index, (old, new)) in self.outline.containers.iter().zip(&outline.containers).enumerate() {
             if old.name != new.name {
                 return Err(Error::invalid(format!(
@@ -157,7 +157,7 @@ impl Entry {
         self.life = desired.life;
         self.host_ip = desired.host_ip;
         let count = self.outline.containers.len().max(self.containers.len());
-        self.containers.resize_with(count, Container::new);
+        self.containers.resize_with(count, SimulatedContainer::new);
         if self.over.is_none() && self.stop.is_none() {
             for index in images {
                 let container = &mut self.containers[index];
@@ -168,14 +168,14 @@ impl Entry {
         }
         for (spec, container) in self.outline.containers.iter().zip(&mut self.containers) {
             if container.is_running() {
-                container.meter.set(now, Usage::of(&self.life, &self.reference.uid, &spec.name));
+                container.meter.set(now, UsageRate::of(&self.life, &self.reference.uid, &spec.name));
             }
         }
-        self.settle(now);
+        self.update_state(now);
         Ok(())
     }
 
-    /// Begins to stop, or makes haste.
+    /// Begins to stop, or shortens the grace period.
     pub(super) fn stop(&mut self, now: Timestamp, grace: Duration) {
         let kill_at = after(now, grace);
         self.stop = Some(match self.stop {
@@ -187,15 +187,15 @@ impl Entry {
                 container.end(now, 137);
             }
         }
-        self.settle(now);
+        self.update_state(now);
     }
 
-    /// Whether it was told to stop and has done so.
+    /// Whether it was stopped and has ended.
     pub(super) fn has_stopped(&self) -> bool {
         self.forget_at.is_some()
     }
 
-    /// Lets a running container end now.
+    /// Ends a running container.
     pub(super) fn finish(&mut self, now: Timestamp, name: &str, code: i32) -> Result<()> {
         let index = self.outline.containers.iter().position(|spec| *spec.name == *name);
         let container = index.and_then(|index| self.containers.get_mut(index)).ok_or_else(|| {
@@ -212,11 +212,11 @@ impl Entry {
         Ok(())
     }
 
-    /// Lets happen what is due, each thing at its own time.
-    pub(super) fn advance(&mut self, now: Timestamp) -> Passed {
-        let mut passed = Passed::Nothing;
+    /// Processes all changes that are due, each at its scheduled time.
+    pub(super) fn advance(&mut self, now: Timestamp) -> AdvanceOutcome {
+        let mut passed = AdvanceOutcome::Nothing;
         while let Some((at, event)) = self.next_event().filter(|(at, _)| *at <= now) {
-            passed = Passed::Changed;
+            passed = AdvanceOutcome::Changed;
             match event {
                 Event::Start(index) => self.start(at, index),
                 Event::Ready(index) => {
@@ -229,15 +229,15 @@ impl Entry {
                     self.failed = Some(Failure::DeadlineExceeded);
                     self.containers.iter_mut().for_each(|container| container.end(at, 137));
                 }
-                Event::Vanish | Event::Forget => return Passed::Gone,
+                Event::Vanish | Event::Forget => return AdvanceOutcome::Gone,
             }
-            self.settle(at);
+            self.update_state(at);
         }
         passed
     }
 
-    /// When something happens next.
-    pub(super) fn next_due(&self) -> Option<Timestamp> {
+    /// When the next change is due.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         self.next_event().map(|(at, _)| at)
     }
 
@@ -249,8 +249,8 @@ impl Entry {
         if self.failed.is_some() {
             return Phase::Failed;
         }
-        // A pod is not over while something of it still stops.
-        let stopping = self.stop.is_some() && self.containers.iter().any(Container::is_running);
+        // A pod has not ended while a container is still stopping.
+        let stopping = self.stop.is_some() && self.containers.iter().any(SimulatedContainer::is_running);
         let (mut waiting, mut alive, mut bad) = (false, stopping, false);
         for (spec, container) in self.outline.containers.iter().zip(&self.containers) {
             match (spec.role, container.ended()) {
@@ -274,8 +274,8 @@ impl Entry {
         }
     }
 
-    /// What its containers use, by name.
-    pub(super) fn meters(&self) -> BTreeMap<String, Meter> {
+    /// Usage counters of its containers, by name.
+    pub(super) fn meters(&self) -> BTreeMap<String, UsageCounter> {
         let all = self.outline.containers.iter().zip(&self.containers);
         let ran = all.filter(|(_, container)| container.has_started());
         ran.map(|(spec, container)| (spec.name.to_string(), container.meter)).collect()
@@ -288,7 +288,7 @@ impl Entry {
             Role::Regular => self.life.run_for.map(|time| (after(at, time), self.life.exit_code)),
             Role::Sidecar | Role::Ephemeral => None,
         };
-        let usage = Usage::of(&self.life, &self.reference.uid, &spec.name);
+        let usage = UsageRate::of(&self.life, &self.reference.uid, &spec.name);
         let ready_at = after(at, self.life.ready_delay);
         let container = &mut self.containers[index];
         container.meter.start(at, usage);
@@ -314,7 +314,7 @@ impl Entry {
                     if let Some((at, code)) = ends {
                         offer(Some(at), Event::End(index, code));
                     }
-                    if let Some((at, code)) = self.stop_of() {
+                    if let Some((at, code)) = self.stop_end() {
                         offer(Some(at), Event::End(index, code));
                     }
                     offer((!ready).then_some(ready_at), Event::Ready(index));
@@ -328,11 +328,11 @@ impl Entry {
         first
     }
 
-    /// When and with what code a container ends that was told to stop.
-    fn stop_of(&self) -> Option<(Timestamp, i32)> {
+    /// When a stopped container ends, and with which code.
+    fn stop_end(&self) -> Option<(Timestamp, i32)> {
         let stop = self.stop?;
-        let willing = after(stop.since, self.life.stop_delay);
-        Some(if willing <= stop.kill_at { (willing, 0) } else { (stop.kill_at, 137) })
+        let stopped = after(stop.since, self.life.stop_delay);
+        Some(if stopped <= stop.kill_at { (stopped, 0) } else { (stop.kill_at, 137) })
     }
 
     /// When `activeDeadlineSeconds` fails the pod.
@@ -343,8 +343,8 @@ impl Entry {
         Some(after(self.created, Duration::from_secs(seconds)))
     }
 
-    /// Decides what follows from what has happened: whose turn it is, who starts again, whether all is over.
-    fn settle(&mut self, now: Timestamp) {
+    /// Updates the state after a change: starts waiting containers, restarts ended ones, and detects the end of the pod.
+    fn update_state(&mut self, now: Timestamp) {
         let outline = Arc::clone(&self.outline);
         if self.stop.is_none() && self.over.is_none() && self.failed.is_none() {
             self.restart_ended(now, &outline);
@@ -379,8 +379,8 @@ impl Entry {
         }
     }
 
-    /// Ended containers that start again after a back-off.
-    fn restart_ended(&mut self, now: Timestamp, outline: &Outline) {
+    /// Schedules restarts of ended containers.
+    fn restart_ended(&mut self, now: Timestamp, outline: &PodOutline) {
         for (spec, container) in outline.containers.iter().zip(&mut self.containers) {
             if let Some(ended) = container.ended()
                 && spec.restart.restarts(ended.code)
@@ -392,8 +392,8 @@ impl Entry {
         }
     }
 
-    /// Waiting containers whose turn has come: init containers one after the other, then all others.
-    fn start_waiting(&mut self, now: Timestamp, outline: &Outline) {
+    /// Schedules starts of waiting containers: init containers one after the other, then all others.
+    fn start_waiting(&mut self, now: Timestamp, outline: &PodOutline) {
         let start = now.max(after(self.created, self.life.start_delay));
         for (spec, container) in outline.containers.iter().zip(&mut self.containers) {
             let init = matches!(spec.role, Role::Init | Role::Sidecar);
@@ -408,7 +408,7 @@ impl Entry {
                 Role::Sidecar => container.has_started(),
                 Role::Regular | Role::Ephemeral => true,
             };
-            // Once initialised, a sidecar that starts again holds nobody back.
+            // After initialisation, a restarting sidecar does not block others.
             if !passed && self.initialized.is_none() {
                 return;
             }

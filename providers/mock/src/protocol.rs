@@ -1,4 +1,4 @@
-//! What goes over the socket: one JSON object a line, in both directions.
+//! The messages on the socket: one JSON object per line, in both directions.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use serde::{Deserialize, Serialize};
@@ -6,40 +6,40 @@ use vk_provider::{Error, PodRef, Result};
 
 use crate::{
     fault,
-    world::{Reply, Request},
+    simulator::{Reply, Request},
 };
 
-/// From a mock to the process that has its pods.
+/// A message from a mock to the process that hosts its pods.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum ToHost {
-    /// Answered by a [`FromHost::Answer`] with the same id. Any number may be under way.
+pub(crate) enum ClientMessage {
+    /// A request. The response is a [`ServerMessage::Answer`] with the same id. Requests may overlap.
     Ask { id: u64, request: Request },
-    /// Asks for a [`FromHost::Change`] for each change of the node's pods from now on.
+    /// Subscribes to changes of the node's pods, each sent as a [`ServerMessage::Change`].
     Subscribe { node: String },
 }
 
-/// From the process that has the pods.
+/// A message from the process that hosts the pods.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum FromHost {
-    /// The answer to a request.
-    Answer { id: u64, answer: Answer },
-    /// A pod changed; without a status it is gone.
+pub(crate) enum ServerMessage {
+    /// The response to a request.
+    Answer { id: u64, answer: Response },
+    /// A pod changed. Without a status, it no longer exists.
     Change { pod: PodRef, status: Option<Box<PodStatus>> },
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Ok(Reply),
     Failed { kind: String, message: String },
 }
 
-// === impl Answer ===
+// === impl Response ===
 
-impl From<Result<Reply>> for Answer {
+impl From<Result<Reply>> for Response {
     fn from(result: Result<Reply>) -> Self {
         match result {
             Ok(reply) => Self::Ok(reply),
@@ -48,11 +48,11 @@ impl From<Result<Reply>> for Answer {
     }
 }
 
-impl From<Answer> for Result<Reply> {
-    fn from(answer: Answer) -> Self {
+impl From<Response> for Result<Reply> {
+    fn from(answer: Response) -> Self {
         match answer {
-            Answer::Ok(reply) => Ok(reply),
-            Answer::Failed { kind, message } => match fault::kind_named(&kind) {
+            Response::Ok(reply) => Ok(reply),
+            Response::Failed { kind, message } => match fault::parse_kind(&kind) {
                 Ok(kind) => Err(Error::new(kind, message)),
                 Err(_) => Err(Error::internal(message)),
             },
@@ -60,7 +60,7 @@ impl From<Answer> for Result<Reply> {
     }
 }
 
-/// The line of a message.
+/// Encodes a message as a line.
 pub(crate) fn line(message: &impl Serialize) -> Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)
         .map_err(|error| Error::internal("encode a message for the mock's backend").caused_by(error))?;

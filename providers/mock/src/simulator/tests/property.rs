@@ -1,4 +1,4 @@
-//! Whatever is done in whatever order, no status is ever malformed.
+//! Property test: no sequence of requests leads to an invalid status.
 
 use std::collections::HashMap;
 
@@ -30,9 +30,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn life() -> impl Strategy<Value = Life> {
+fn life() -> impl Strategy<Value = Lifecycle> {
     (0..3_u64, 0..3_u64, proptest::option::of(0..8_u64), 0..2, 0..9_u64, 0..3_u64, 0..2).prop_map(
-        |(start, ready, run, exit_code, stop, init, init_exit_code)| Life {
+        |(start, ready, run, exit_code, stop, init, init_exit_code)| Lifecycle {
             start_delay: seconds(start),
             ready_delay: seconds(ready),
             run_for: run.map(seconds),
@@ -41,12 +41,12 @@ fn life() -> impl Strategy<Value = Life> {
             restart_backoff: seconds(1),
             init_run_for: seconds(init),
             init_exit_code,
-            ..Life::default()
+            ..Lifecycle::default()
         },
     )
 }
 
-/// The pods of a run: each with another policy, one with init containers and one with a sidecar.
+/// The pods of a run: one per restart policy, one with init containers and one with a sidecar.
 fn model(index: usize, tag: u8, debug: bool) -> Pod {
     let policy = ["Always", "OnFailure", "Never", "Never"][index];
     let mut pod = pod(&format!("u{index}"), policy, &["a", "b"]);
@@ -73,7 +73,7 @@ fn rank(phase: &str) -> u8 {
     }
 }
 
-/// What must hold of every status.
+/// Invariants of every status.
 fn check(status: &PodStatus, before: Option<&PodStatus>) {
     let groups = [
         (&status.init_container_statuses, &["i", "s"][..]),
@@ -110,7 +110,7 @@ proptest! {
         life in life(),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        let mut world = World::new();
+        let mut simulator = PodSimulator::new();
         let mut now = 0;
         let mut seen: HashMap<String, PodStatus> = HashMap::new();
         let mut wanted = [(0, false); 4];
@@ -135,15 +135,15 @@ proptest! {
                 Step::Vanish(pod) => Request::Vanish(reference(&format!("u{pod}"))),
                 Step::Advance(millis) => {
                     now += millis;
-                    world.advance(at(now));
+                    simulator.advance(at(now));
                     Request::Ping
                 }
             };
-            // A refusal is fine; a malformed status is not.
-            let _ = world.apply(at(now), request);
+            // Requests may fail, but statuses must be valid.
+            let _ = simulator.apply(at(now), request);
             for index in 0..4 {
                 let uid = format!("u{index}");
-                match world.status(&reference(&uid)) {
+                match simulator.status(&reference(&uid)) {
                     Some(status) => {
                         check(&status, seen.get(&uid));
                         seen.insert(uid, status);
@@ -153,7 +153,7 @@ proptest! {
                     }
                 }
             }
-            if let Some(due) = world.next_deadline() {
+            if let Some(due) = simulator.next_deadline() {
                 prop_assert!(due > at(now), "something that is due was left");
             }
         }

@@ -1,4 +1,4 @@
-//! A pod's status, as a kubelet would write it.
+//! Builds the status of a simulated pod, as a kubelet would.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -12,18 +12,18 @@ use k8s_openapi::{
 use vk_provider::node::ConditionStatus;
 
 use super::{
-    container::{Container, Ended, Role, Spec, State},
-    entry::{Entry, Failure, Phase},
+    container::{ContainerSpec, Ended, Role, SimulatedContainer, State},
+    pod::{Failure, Phase, SimulatedPod},
 };
 
-/// The status of a pod now.
-pub(super) fn of(entry: &Entry) -> PodStatus {
+/// The current status of a pod.
+pub(super) fn of(entry: &SimulatedPod) -> PodStatus {
     let phase = entry.phase();
     let specs = &entry.outline.containers;
     let count = |role: Role| specs.iter().filter(|spec| spec.role == role).count();
     let inits = count(Role::Init) + count(Role::Sidecar);
     let has_init = inits > 0;
-    // With just the room that they need: a status is kept as long as its pod.
+    // With exact capacity: a status is kept as long as its pod.
     let mut init = Vec::with_capacity(inits);
     let mut regular = Vec::with_capacity(count(Role::Regular));
     let mut ephemeral = Vec::with_capacity(count(Role::Ephemeral));
@@ -36,7 +36,7 @@ pub(super) fn of(entry: &Entry) -> PodStatus {
         }
     }
     let host_ip = entry.host_ip.to_string();
-    let started = entry.containers.iter().any(Container::has_started);
+    let started = entry.containers.iter().any(SimulatedContainer::has_started);
     let pod_ip = started.then(|| entry.address.map_or_else(|| host_ip.clone(), |(_, own)| own.to_string()));
     let (reason, message) = match entry.failed {
         Some(Failure::DeadlineExceeded) => (
@@ -62,7 +62,12 @@ pub(super) fn of(entry: &Entry) -> PodStatus {
     }
 }
 
-fn container_status(entry: &Entry, spec: &Spec, container: &Container, has_init: bool) -> ContainerStatus {
+fn container_status(
+    entry: &SimulatedPod,
+    spec: &ContainerSpec,
+    container: &SimulatedContainer,
+    has_init: bool,
+) -> ContainerStatus {
     let id = |restarts: i32| format!("mock://{}.{}.{restarts}", entry.reference.uid, spec.name);
     let state = match container.state {
         State::Waiting { .. } => ContainerState {
@@ -75,7 +80,7 @@ fn container_status(entry: &Entry, spec: &Spec, container: &Container, has_init:
         },
         State::Ended(ended) => terminated(entry, &ended, id(container.restarts)),
     };
-    // While it waits to start again, the count is still that of the instance that ended.
+    // While it waits for a restart, the count is still that of the ended instance.
     let previous = if container.is_running() { container.restarts - 1 } else { container.restarts };
     let started = container.is_running();
     ContainerStatus {
@@ -97,7 +102,12 @@ fn container_status(entry: &Entry, spec: &Spec, container: &Container, has_init:
     }
 }
 
-fn waiting(entry: &Entry, spec: &Spec, container: &Container, has_init: bool) -> ContainerStateWaiting {
+fn waiting(
+    entry: &SimulatedPod,
+    spec: &ContainerSpec,
+    container: &SimulatedContainer,
+    has_init: bool,
+) -> ContainerStateWaiting {
     let (reason, message) = match container.last {
         Some(last) => {
             let (name, pod) = (&spec.name, &entry.reference.name);
@@ -111,9 +121,9 @@ fn waiting(entry: &Entry, spec: &Spec, container: &Container, has_init: bool) ->
     ContainerStateWaiting { reason: Some(reason.to_owned()), message }
 }
 
-fn terminated(entry: &Entry, ended: &Ended, id: String) -> ContainerState {
+fn terminated(entry: &SimulatedPod, ended: &Ended, id: String) -> ContainerState {
     let (reason, message) = match (ended.started, entry.failed) {
-        // The words of the kubelet for a container of which nothing was ever seen.
+        // The kubelet's text for a container that was never seen.
         (None, _) => (
             "ContainerStatusUnknown",
             Some("The container could not be located when the pod was terminated".to_owned()),
@@ -136,7 +146,7 @@ fn terminated(entry: &Entry, ended: &Ended, id: String) -> ContainerState {
     }
 }
 
-fn initialized(entry: &Entry, phase: Phase) -> PodCondition {
+fn initialized(entry: &SimulatedPod, phase: Phase) -> PodCondition {
     if let Some(since) = entry.initialized {
         return condition("Initialized", ConditionStatus::True, since, done(phase), None);
     }
@@ -148,7 +158,7 @@ fn initialized(entry: &Entry, phase: Phase) -> PodCondition {
     condition("Initialized", ConditionStatus::False, entry.created, reason, Some(message))
 }
 
-fn containers_ready(entry: &Entry, phase: Phase) -> PodCondition {
+fn containers_ready(entry: &SimulatedPod, phase: Phase) -> PodCondition {
     let (ready, since) = entry.ready;
     if ready {
         return condition("ContainersReady", ConditionStatus::True, since, None, None);
@@ -184,12 +194,12 @@ fn condition(
     }
 }
 
-/// In whole seconds, as Kubernetes stores times: a status reads the same before and after it was sent.
+/// Truncated to seconds, as in the Kubernetes API, so that a status does not change when it is stored.
 fn time(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-fn names(entry: &Entry, wanted: impl Fn(&Spec, &Container) -> bool) -> String {
+fn names(entry: &SimulatedPod, wanted: impl Fn(&ContainerSpec, &SimulatedContainer) -> bool) -> String {
     let mut names = String::new();
     for (spec, _) in
         entry.outline.containers.iter().zip(&entry.containers).filter(|(spec, c)| wanted(spec, c))
@@ -202,7 +212,7 @@ fn names(entry: &Entry, wanted: impl Fn(&Spec, &Container) -> bool) -> String {
     names
 }
 
-/// A made-up digest that is the same for the same image.
+/// A fake digest that is the same for the same image.
 fn image_id(image: &str) -> String {
     let name = match image.rsplit_once('/') {
         Some((path, last)) => {

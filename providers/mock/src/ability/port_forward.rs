@@ -1,4 +1,4 @@
-//! Port-forward: an echo, and an answer to whoever speaks HTTP.
+//! Port-forward: echoes the input, or answers an HTTP request.
 
 use async_trait::async_trait;
 use tokio::{
@@ -11,27 +11,27 @@ use vk_provider::{
 };
 
 use super::{
-    console::{Owned, PIPE},
+    console::{OwnedDuplex, PIPE},
     pod_runs,
 };
 use crate::{fault::Call, mock::Mock};
 
-/// The one port on which nothing listens.
+/// A port on which nothing listens.
 const CLOSED_PORT: u16 = 1;
-/// Longest head of a request that is read.
+/// The maximum size of a request head.
 const MAX_HEAD: usize = 64 * 1024;
 
 #[async_trait]
 impl PortForward for Mock {
     async fn dial(&self, pod: &PodRef, port: u16) -> Result<Forward> {
-        let pass = self.0.faults.enter(Call::PortForward).await?;
-        pass.leave(self.connect(pod, port).await)
+        let guard = self.0.faults.enter(Call::PortForward).await?;
+        guard.finish(self.connect(pod, port).await)
     }
 }
 
 impl Mock {
     async fn connect(&self, pod: &PodRef, port: u16) -> Result<Forward> {
-        pod_runs(&self.0.link, pod).await?;
+        pod_runs(&self.0.connection, pod).await?;
         if port == CLOSED_PORT {
             return Err(Error::unavailable(format!("dial port {port} of pod {pod}: connection refused")));
         }
@@ -39,10 +39,10 @@ impl Mock {
         let mut task = JoinSet::new();
         let name = pod.name.to_string();
         task.spawn(async move {
-            // The other side went away: nothing is left to do.
+            // An error means that the client has disconnected.
             let _ = answer(ours, &name).await;
         });
-        Ok(Forward::Stream(Box::new(Owned { stream, _task: task })))
+        Ok(Forward::Stream(Box::new(OwnedDuplex { stream, _task: task })))
     }
 }
 
@@ -67,7 +67,7 @@ fn is_http(bytes: &[u8]) -> bool {
     methods.iter().any(|method| bytes.starts_with(method.as_bytes()))
 }
 
-/// Reads the head of a request, says hello and closes.
+/// Reads the head of a request, responds and closes.
 async fn http(mut stream: DuplexStream, mut head: Vec<u8>, pod: &str) -> std::io::Result<()> {
     while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD {
         if stream.read_buf(&mut head).await? == 0 {

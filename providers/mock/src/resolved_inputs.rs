@@ -1,4 +1,4 @@
-//! What the containers of a pod were started with: their environment, and the files of their volumes.
+//! Resolved environments and volume files of the containers of a pod.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -10,94 +10,95 @@ use vk_provider::{
     resolve::{ContainerInputs, Facts, File, FileSet},
 };
 
-/// How long a pod waits for the files of a volume.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long creation waits for the files of a volume.
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one pod was started with.
-pub(crate) struct Inputs {
-    source: Mutex<Source>,
-    /// One for each container that has started: a list, because a map of one has room for many.
-    starts: Mutex<Vec<Start>>,
-    mounts: tokio::sync::Mutex<BTreeMap<String, Mount>>,
+/// The resolved environments and volumes of one pod.
+pub(crate) struct ResolvedInputs {
+    source: Mutex<InputSource>,
+    /// One per started container. A list, because it is smaller than a map for few entries.
+    starts: Mutex<Vec<ContainerStart>>,
+    mounts: tokio::sync::Mutex<BTreeMap<String, MountedVolume>>,
 }
 
-/// Where it comes from. The pod itself would be many times larger.
-struct Source {
+/// The parts of the pod that are needed to resolve more. The pod itself would be much larger.
+struct InputSource {
     resolver: Arc<dyn Resolver>,
-    containers: Box<[Own]>,
+    containers: Box<[ContainerMounts]>,
 }
 
-/// What is needed of a container's spec.
-struct Own {
+/// The needed parts of a container's spec.
+struct ContainerMounts {
     name: Box<str>,
     mounts: Box<[VolumeMount]>,
-    /// Whether the environment has the pod's address in it, which is known only when the pod is there.
+    /// Whether the environment contains the pod's address, which is known only after creation.
     wants_address: bool,
 }
 
-/// One start of a container. Its environment never changes.
-struct Start {
+/// One start of a container, with its fixed environment.
+struct ContainerStart {
     container: Box<str>,
     restarts: i32,
     inputs: ContainerInputs,
 }
 
-/// A volume. Its files are brought up to date when somebody looks.
-struct Mount {
+/// A volume. Its files are updated when they are read.
+struct MountedVolume {
     files: FileSet,
     changes: BoxStream<'static, Result<FileSet>>,
 }
 
-// === impl Inputs ===
+// === impl ResolvedInputs ===
 
-impl Inputs {
-    /// Resolves what the pod needs to start, as a kubelet would: the volumes first, where they are wanted, and then the
-    /// environment of each container.
+impl ResolvedInputs {
+    /// Resolves what the pod needs to start in the order of a kubelet: first the volumes, if enabled, then the environment of
+    /// each container.
     pub(crate) async fn resolve(bundle: PodBundle, volumes: bool, host_ip: IpAddr) -> Result<Self> {
         let mut mounts = BTreeMap::new();
         for volume in volumes.then(|| file_volumes(&bundle.pod)).into_iter().flatten() {
-            mounts.insert(volume.name.clone(), Mount::open(&bundle, &volume.name).await?);
+            mounts.insert(volume.name.clone(), MountedVolume::open(&bundle, &volume.name).await?);
         }
         let facts = Facts { host_ips: vec![host_ip], ..Facts::default() };
         let mut starts = Vec::new();
         for container in containers(&bundle.pod) {
             let inputs = bundle.resolver.container(&container.name, &facts).await?;
-            starts.push(Start { container: container.name.as_str().into(), restarts: 0, inputs });
+            starts.push(ContainerStart { container: container.name.as_str().into(), restarts: 0, inputs });
         }
         starts.shrink_to_fit();
         Ok(Self { source: Mutex::new(bundle.into()), starts: Mutex::new(starts), mounts: mounts.into() })
     }
 
-    /// Of a pod that was there already: nobody knows any more what it was started with.
+    /// For a pod that already existed: what it was started with is not known.
     pub(crate) fn unknown(bundle: PodBundle) -> Self {
         Self { source: Mutex::new(bundle.into()), starts: Mutex::default(), mounts: BTreeMap::new().into() }
     }
 
-    /// The pod has changed.
+    /// Applies a changed pod.
     pub(crate) fn update(&self, bundle: PodBundle) {
         *self.source.lock() = bundle.into();
     }
 
-    /// Whether an environment waits for the pod's address.
+    /// Whether an environment needs the pod's address.
     pub(crate) fn wants_address(&self) -> bool {
-        self.source.lock().containers.iter().any(|own| own.wants_address)
+        self.source.lock().containers.iter().any(|container| container.wants_address)
     }
 
-    /// The environment of a container in this life of it.
+    /// The environment of a container since its last restart.
     pub(crate) async fn environment(
         &self,
         container: &str,
         restarts: i32,
         facts: &Facts,
     ) -> Result<ContainerInputs> {
-        let of_this_life = |start: &&Start| *start.container == *container && start.restarts == restarts;
-        if let Some(start) = self.starts.lock().iter().find(of_this_life) {
+        let is_current =
+            |start: &&ContainerStart| *start.container == *container && start.restarts == restarts;
+        if let Some(start) = self.starts.lock().iter().find(is_current) {
             return Ok(start.inputs.clone());
         }
         self.start(container, restarts, facts).await
     }
 
-    /// Resolves the environment of a container that starts.
+    /// Resolves the environment for a start of a container.
     pub(crate) async fn start(
         &self,
         container: &str,
@@ -108,20 +109,20 @@ impl Inputs {
         let inputs = resolver.container(container, facts).await?;
         let mut starts = self.starts.lock();
         starts.retain(|start| *start.container != *container);
-        starts.push(Start { container: container.into(), restarts, inputs: inputs.clone() });
+        starts.push(ContainerStart { container: container.into(), restarts, inputs: inputs.clone() });
         Ok(inputs)
     }
 
     /// The names of the containers.
     pub(crate) fn containers(&self) -> Vec<String> {
-        self.source.lock().containers.iter().map(|own| own.name.to_string()).collect()
+        self.source.lock().containers.iter().map(|container| container.name.to_string()).collect()
     }
 
-    /// A file as a container sees it.
+    /// A file in the volumes of a container.
     pub(crate) async fn file(&self, container: &str, path: &str) -> Option<File> {
         let mounts = {
             let source = self.source.lock();
-            source.containers.iter().find(|own| *own.name == *container)?.mounts.clone()
+            source.containers.iter().find(|mounts| *mounts.name == *container)?.mounts.clone()
         };
         for mount in mounts {
             let Some(rest) = beneath(&mount.mount_path, path) else { continue };
@@ -140,9 +141,9 @@ impl Inputs {
     }
 }
 
-impl From<PodBundle> for Source {
+impl From<PodBundle> for InputSource {
     fn from(bundle: PodBundle) -> Self {
-        let own = |container: &Container| Own {
+        let mounts = |container: &Container| ContainerMounts {
             name: container.name.as_str().into(),
             mounts: container.volume_mounts.clone().unwrap_or_default().into(),
             wants_address: container.env.iter().flatten().any(|variable| {
@@ -150,21 +151,23 @@ impl From<PodBundle> for Source {
                 field.is_some_and(|field| field.field_path.starts_with("status.podIP"))
             }),
         };
-        Self { containers: containers(&bundle.pod).map(own).collect(), resolver: bundle.resolver }
+        Self { containers: containers(&bundle.pod).map(mounts).collect(), resolver: bundle.resolver }
     }
 }
 
-impl Mount {
+impl MountedVolume {
     async fn open(bundle: &PodBundle, name: &str) -> Result<Self> {
         let mut changes = bundle.resolver.volume(name);
-        match tokio::time::timeout(PATIENCE, changes.next()).await {
+        match tokio::time::timeout(VOLUME_TIMEOUT, changes.next()).await {
             Ok(Some(files)) => Ok(Self { files: files?, changes }),
             Ok(None) => Err(Error::not_found(format!("mount volume {name}: the pod is gone"))),
-            Err(_) => Err(Error::unavailable(format!("mount volume {name}: no files within {PATIENCE:?}"))),
+            Err(_) => {
+                Err(Error::unavailable(format!("mount volume {name}: no files within {VOLUME_TIMEOUT:?}")))
+            }
         }
     }
 
-    /// Takes what has changed. What cannot be had any more stays as it was.
+    /// Applies pending changes. Files that can no longer be resolved are kept.
     fn refresh(&mut self) {
         while let Some(Some(change)) = self.changes.next().now_or_never() {
             if let Ok(files) = change {
@@ -174,7 +177,7 @@ impl Mount {
     }
 }
 
-/// The path inside of a mount.
+/// The path relative to a mount.
 fn beneath(mount: &str, path: &str) -> Option<String> {
     let rest = path.strip_prefix(mount.trim_end_matches('/'))?;
     match rest.strip_prefix('/') {
@@ -190,7 +193,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     init.chain(spec.into_iter().flat_map(|spec| &spec.containers))
 }
 
-/// Volumes that are made of files.
+/// Volumes with files from the API.
 fn file_volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).filter(|volume| {
         volume.config_map.is_some()

@@ -1,27 +1,27 @@
-//! What can be asked of the world, and what it answers. Both travel over the socket when the pods live elsewhere.
+//! Requests to the simulator and their replies. Both are sent over the socket if the pods are in another process.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
-use vk_provider::PodRef;
+use vk_provider::{PodRef, duration};
 
-use super::{Cidr, Meter};
-use crate::{duration, life::Life};
+use super::{Cidr, UsageCounter};
+use crate::lifecycle::Lifecycle;
 
-/// Something to be done with the pods.
+/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// Starts a pod, or adopts it under its UID.
-    Create(Box<Desired>),
-    /// Brings a pod to a changed spec.
-    Update(Box<Desired>),
+    Create(Box<DesiredPod>),
+    /// Applies a changed spec to a pod.
+    Update(Box<DesiredPod>),
     /// Begins to stop a pod.
     Delete {
         /// The pod.
         pod: PodRef,
-        /// How long it may take.
+        /// The grace period.
         #[serde(with = "duration")]
         grace: Duration,
     },
@@ -32,7 +32,7 @@ pub enum Request {
         /// The node's name.
         node: Arc<str>,
     },
-    /// Loses a pod.
+    /// Removes a pod as if the backend had lost it.
     Vanish(PodRef),
     /// Ends a running container.
     Finish {
@@ -40,65 +40,65 @@ pub enum Request {
         pod: PodRef,
         /// The container's name.
         container: String,
-        /// The code it ends with.
+        /// Its exit code.
         exit_code: i32,
     },
-    /// Reads how often a pod was created under each UID.
+    /// Reads how often each UID was created.
     Journal,
-    /// Does nothing, to see that somebody is there.
+    /// Does nothing; tests the connection.
     Ping,
 }
 
-/// A pod as it is wanted.
+/// The desired state of a pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Desired {
+pub struct DesiredPod {
     /// The node for which it runs: the ownership mark.
     pub node: Arc<str>,
     /// The node's address.
     pub host_ip: IpAddr,
-    /// The range that its address comes from.
+    /// The range of its address.
     pub pod_cidr: Cidr,
-    /// How it lives.
-    pub life: Arc<Life>,
-    /// The pod as the API server has it.
+    /// Its lifecycle.
+    pub life: Arc<Lifecycle>,
+    /// The pod as stored in the API server.
     pub pod: Arc<Pod>,
 }
 
-/// The answer to a [`Request`].
+/// The reply to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reply {
-    /// It is done.
+    /// Success without a value.
     Done,
     /// The status of the pod.
     Status(Box<PodStatus>),
     /// The pods of the node.
-    Pods(Vec<Listed>),
+    Pods(Vec<ListedPod>),
     /// Creations by UID.
     Journal(BTreeMap<Arc<str>, u32>),
 }
 
 /// A pod in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedPod {
     /// The pod.
     pub pod: PodRef,
     /// The node for which it runs.
     pub node: Arc<str>,
     /// Its status now.
     pub status: PodStatus,
-    /// What its containers use, by name; none of those that never ran.
+    /// Usage counters of the containers that have run, by name.
     #[serde(default)]
-    pub meters: BTreeMap<String, Meter>,
+    pub meters: BTreeMap<String, UsageCounter>,
 }
 
-/// A pod that changed since it was last looked at.
+/// A pod that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ChangedPod {
     /// The node for which it runs.
     pub node: Arc<str>,
-    /// The pod; it may be gone.
+    /// The pod, which may no longer exist.
     pub pod: PodRef,
 }
 
@@ -106,12 +106,12 @@ pub struct Change {
 
 impl Request {
     /// [`Request::Create`].
-    pub fn create(desired: Desired) -> Self {
+    pub fn create(desired: DesiredPod) -> Self {
         Self::Create(Box::new(desired))
     }
 
     /// [`Request::Update`].
-    pub fn update(desired: Desired) -> Self {
+    pub fn update(desired: DesiredPod) -> Self {
         Self::Update(Box::new(desired))
     }
 }

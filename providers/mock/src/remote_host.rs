@@ -1,4 +1,4 @@
-//! The side of the socket that has no pods: a connection that comes back by itself.
+//! The client of a host in another process, which reconnects automatically.
 
 use std::{
     collections::HashMap,
@@ -20,24 +20,24 @@ use tokio::{
 use vk_provider::{Error, PodChange, PodRef, Result, error::Kind};
 
 use crate::{
-    outbox::Outbox,
-    wire::{self, FromHost, ToHost},
-    world::{Reply, Request},
+    change_queue::ChangeQueue,
+    protocol::{self, ClientMessage, ServerMessage},
+    simulator::{Reply, Request},
 };
 
-/// Requests that wait for the socket; the callers wait beyond that.
+/// The maximum number of queued requests; more callers wait.
 const QUEUE: usize = 64;
-/// Short, because the other end is on the same machine.
+/// Short, because the other process is on the same host.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// The pods of one node that live in another process.
-pub(crate) struct Remote {
-    shared: Arc<Shared>,
+/// The pods of one node in another process.
+pub(crate) struct RemoteHost {
+    inner: Arc<Inner>,
     _connection: JoinSet<()>,
 }
 
-struct Shared {
+struct Inner {
     socket: PathBuf,
     node: Arc<str>,
     state: Mutex<State>,
@@ -50,62 +50,64 @@ struct State {
     lines: Option<mpsc::Sender<Vec<u8>>>,
     waiting: HashMap<u64, oneshot::Sender<Result<Reply>>>,
     last_id: u64,
-    /// Pods that were seen there, to be looked at after a reconnect.
+    /// Known pods, which are refreshed after a reconnect.
     known: HashMap<Arc<str>, PodRef>,
-    readers: HashMap<u64, Reader>,
+    readers: HashMap<u64, ChangeReader>,
 }
 
-struct Reader {
-    outbox: Outbox<Option<Box<PodStatus>>>,
-    filled: Arc<Notify>,
+struct ChangeReader {
+    queue: ChangeQueue<Option<Box<PodStatus>>>,
+    changed: Arc<Notify>,
 }
 
 /// One reader of changes; dropping it unsubscribes.
 struct Subscription {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     id: u64,
-    filled: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
-/// A call under way; dropping it forgets the call, wherever it stands.
-struct Waiting<'a> {
-    shared: &'a Shared,
+/// A call under way. Dropping it abandons the call.
+struct PendingCall<'a> {
+    inner: &'a Inner,
     id: u64,
 }
 
-// === impl Remote ===
+// === impl RemoteHost ===
 
-impl Remote {
-    /// Begins to connect, and goes on trying until dropped.
+impl RemoteHost {
+    /// Starts to connect, and retries until dropped.
     pub(crate) fn new(socket: PathBuf, node: Arc<str>) -> Self {
         let (state, connected) = (Mutex::default(), watch::Sender::new(false));
-        let shared = Arc::new(Shared { socket, node, state, connected });
+        let inner = Arc::new(Inner { socket, node, state, connected });
         let mut connection = JoinSet::new();
-        connection.spawn(keep_connected(Arc::clone(&shared)));
-        Self { shared, _connection: connection }
+        connection.spawn(keep_connected(Arc::clone(&inner)));
+        Self { inner, _connection: connection }
     }
 
     pub(crate) fn socket(&self) -> &Path {
-        &self.shared.socket
+        &self.inner.socket
     }
 
-    /// Whether there is a connection, now and from now on.
+    /// The state of the connection.
     pub(crate) fn connected(&self) -> watch::Receiver<bool> {
-        self.shared.connected.subscribe()
+        self.inner.connected.subscribe()
     }
 
     pub(crate) async fn call(&self, request: Request) -> Result<Reply> {
-        self.shared.call(request).await
+        self.inner.call(request).await
     }
 
     pub(crate) fn changes(&self) -> BoxStream<'static, PodChange> {
-        let filled = Arc::new(Notify::new());
-        let mut state = self.shared.state.lock();
+        let changed = Arc::new(Notify::new());
+        let mut state = self.inner.state.lock();
         state.last_id += 1;
         let id = state.last_id;
-        state.readers.insert(id, Reader { outbox: Outbox::default(), filled: Arc::clone(&filled) });
+        state
+            .readers
+            .insert(id, ChangeReader { queue: ChangeQueue::default(), changed: Arc::clone(&changed) });
         drop(state);
-        let subscription = Subscription { shared: Arc::clone(&self.shared), id, filled };
+        let subscription = Subscription { inner: Arc::clone(&self.inner), id, changed };
         stream::unfold(subscription, |subscription| async move {
             let change = subscription.next().await;
             Some((change, subscription))
@@ -114,33 +116,33 @@ impl Remote {
     }
 }
 
-impl fmt::Debug for Remote {
+impl fmt::Debug for RemoteHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Remote").field(&self.shared.socket).finish()
+        f.debug_tuple("RemoteHost").field(&self.inner.socket).finish()
     }
 }
 
-async fn keep_connected(shared: Arc<Shared>) {
+async fn keep_connected(inner: Arc<Inner>) {
     let mut wait = FIRST_RETRY;
     loop {
-        let connection = UnixStream::connect(&shared.socket).await;
+        let connection = UnixStream::connect(&inner.socket).await;
         if let Ok(stream) = connection {
             wait = FIRST_RETRY;
-            if let Err(error) = Box::pin(shared.converse(stream)).await {
-                tracing::warn!(socket = %shared.socket.display(), %error, "the mock's backend went away");
+            if let Err(error) = Box::pin(inner.use_connection(stream)).await {
+                tracing::warn!(socket = %inner.socket.display(), %error, "lost the connection to the mock's backend");
             }
-            shared.hang_up();
+            inner.disconnect();
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LAST_RETRY);
     }
 }
 
-// === impl Shared ===
+// === impl Inner ===
 
-impl Shared {
-    fn away(&self) -> Error {
-        Error::unavailable(format!("the mock's backend at {} is away", self.socket.display()))
+impl Inner {
+    fn unavailable(&self) -> Error {
+        Error::unavailable(format!("the mock's backend at {} is not connected", self.socket.display()))
     }
 
     async fn call(&self, request: Request) -> Result<Reply> {
@@ -152,25 +154,25 @@ impl Shared {
         };
         let (id, lines) = {
             let mut state = self.state.lock();
-            let lines = state.lines.clone().ok_or_else(|| self.away())?;
+            let lines = state.lines.clone().ok_or_else(|| self.unavailable())?;
             state.last_id += 1;
             let id = state.last_id;
             state.waiting.insert(id, answer);
             (id, lines)
         };
-        let _waiting = Waiting { shared: self, id };
-        let sent = match wire::line(&ToHost::Ask { id, request }) {
-            Ok(line) => lines.send(line).await.map_err(|_| self.away()),
+        let _waiting = PendingCall { inner: self, id };
+        let sent = match protocol::line(&ClientMessage::Ask { id, request }) {
+            Ok(line) => lines.send(line).await.map_err(|_| self.unavailable()),
             Err(error) => Err(error),
         };
         sent?;
-        let reply = answered.await.map_err(|_| self.away())?;
-        self.learn(subject, &reply);
+        let reply = answered.await.map_err(|_| self.unavailable())?;
+        self.record_pods(subject, &reply);
         reply
     }
 
-    /// Keeps in mind which pods there are.
-    fn learn(&self, subject: Option<PodRef>, reply: &Result<Reply>) {
+    /// Records which pods exist.
+    fn record_pods(&self, subject: Option<PodRef>, reply: &Result<Reply>) {
         let mut state = self.state.lock();
         match (subject, reply) {
             (Some(pod), Ok(_)) => {
@@ -188,11 +190,11 @@ impl Shared {
     }
 
     /// Uses a connection until it breaks.
-    async fn converse(&self, stream: UnixStream) -> io::Result<()> {
+    async fn use_connection(&self, stream: UnixStream) -> io::Result<()> {
         let (read, mut write) = stream.into_split();
         let (lines, mut outgoing) = mpsc::channel::<Vec<u8>>(QUEUE);
-        let subscribe =
-            wire::line(&ToHost::Subscribe { node: self.node.to_string() }).map_err(io::Error::other)?;
+        let subscribe = protocol::line(&ClientMessage::Subscribe { node: self.node.to_string() })
+            .map_err(io::Error::other)?;
         write.write_all(&subscribe).await?;
         self.state.lock().lines = Some(lines);
         let writing = async {
@@ -201,16 +203,16 @@ impl Shared {
             }
             Ok(())
         };
-        let looking = async {
-            // Only then it counts as connected: what is done after that is told after that.
-            self.look_at_all().await;
-            self.tell_connected(true);
+        let refreshing = async {
+            // Only now it counts as connected, so that changes after this are reported after this.
+            self.refresh_all().await;
+            self.set_connected(true);
             std::future::pending::<io::Result<()>>().await
         };
         tokio::select! {
             ended = self.listen(BufReader::new(read)) => ended,
             ended = writing => ended,
-            ended = looking => ended,
+            ended = refreshing => ended,
         }
     }
 
@@ -222,66 +224,65 @@ impl Shared {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             match serde_json::from_slice(&line).map_err(io::Error::other)? {
-                FromHost::Answer { id, answer } => {
+                ServerMessage::Answer { id, answer } => {
                     let waiting = self.state.lock().waiting.remove(&id);
                     if let Some(waiting) = waiting {
-                        // Nobody may wait any more: a dropped call is a cancelled one.
+                        // The receiver is gone if the call was cancelled.
                         let _ = waiting.send(answer.into());
                     }
                 }
-                FromHost::Change { pod, status } => {
+                ServerMessage::Change { pod, status } => {
                     let mut state = self.state.lock();
                     if status.is_some() {
                         state.known.insert(Arc::clone(&pod.uid), pod.clone());
                     } else {
                         state.known.remove(&pod.uid);
                     }
-                    state.tell(&pod, status.as_deref());
+                    state.notify(&pod, status.as_deref());
                 }
             }
         }
     }
 
-    /// After a connection was made: whatever happened before it was missed, so every pod is to be looked at, those that
-    /// were known and those that are there.
-    async fn look_at_all(&self) {
+    /// Refreshes all known and all listed pods after a connect, because earlier changes were missed.
+    async fn refresh_all(&self) {
         if let Err(error) = self.call(Request::List { node: Arc::clone(&self.node) }).await {
-            tracing::warn!(%error, "the pods of the mock's backend cannot be listed");
+            tracing::warn!(%error, "cannot list the pods of the mock's backend");
         }
         let mut state = self.state.lock();
         let mut known: Vec<PodRef> = state.known.values().cloned().collect();
         known.sort();
         for pod in &known {
-            state.tell(pod, None);
+            state.notify(pod, None);
         }
     }
 
-    fn hang_up(&self) {
+    fn disconnect(&self) {
         let mut state = self.state.lock();
         state.lines = None;
         state.waiting.clear();
         drop(state);
-        self.tell_connected(false);
+        self.set_connected(false);
     }
 
-    fn tell_connected(&self, now: bool) {
+    fn set_connected(&self, now: bool) {
         self.connected.send_if_modified(|connected| std::mem::replace(connected, now) != now);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        self.shared.state.lock().waiting.remove(&self.id);
+        self.inner.state.lock().waiting.remove(&self.id);
     }
 }
 
 // === impl State ===
 
 impl State {
-    fn tell(&mut self, pod: &PodRef, status: Option<&PodStatus>) {
+    fn notify(&mut self, pod: &PodRef, status: Option<&PodStatus>) {
         for reader in self.readers.values_mut() {
-            reader.outbox.push(pod, status.cloned().map(Box::new));
-            reader.filled.notify_one();
+            reader.queue.push(pod, status.cloned().map(Box::new));
+            reader.changed.notify_one();
         }
     }
 }
@@ -291,11 +292,11 @@ impl State {
 impl Subscription {
     async fn next(&self) -> PodChange {
         loop {
-            let taken = self.shared.state.lock().readers.get_mut(&self.id).and_then(|own| own.outbox.pop());
+            let taken = self.inner.state.lock().readers.get_mut(&self.id).and_then(|own| own.queue.pop());
             match taken {
                 Some((pod, Some(status))) => return PodChange::Status(pod, status),
                 Some((pod, None)) => return PodChange::Refresh(pod),
-                None => self.filled.notified().await,
+                None => self.changed.notified().await,
             }
         }
     }
@@ -303,6 +304,6 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.shared.state.lock().readers.remove(&self.id);
+        self.inner.state.lock().readers.remove(&self.id);
     }
 }

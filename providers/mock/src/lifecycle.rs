@@ -1,14 +1,14 @@
-//! How a pod lives: from the configuration, and for one pod from its annotations.
+//! The scripted lifecycle of pods, from the configuration and from annotations of a pod.
 
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
-use vk_provider::{Error, Quantity, Result, config::nearest, error::Kind};
+use vk_provider::{Error, Quantity, Result, config::nearest, duration, error::Kind};
 
-use crate::{amount, duration, fault};
+use crate::{fault, quantity};
 
-/// What the annotations that script one pod begin with.
+/// Prefix of the annotations that script a pod.
 pub const ANNOTATION_PREFIX: &str = "mock.virtual-kubelet.io/";
 
 const ANNOTATIONS: [&str; 13] = [
@@ -27,51 +27,51 @@ const ANNOTATIONS: [&str; 13] = [
     "fail-create",
 ];
 
-/// The script of a pod's life. The default is a pod that starts at once, is ready at once, runs for ever, and ends at
-/// once with code 0 when it is told to.
+/// The lifecycle of pods. By default, a pod starts and becomes ready immediately, runs until it is stopped, and then ends
+/// immediately with code 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Life {
+pub struct Lifecycle {
     /// From the pod's creation to the start of its first container.
     #[serde(with = "duration")]
     pub start_delay: Duration,
     /// From a container's start until it is ready.
     #[serde(with = "duration")]
     pub ready_delay: Duration,
-    /// How long a regular container runs before it ends by itself; `None` is for ever.
+    /// How long a regular container runs; `None` for until it is stopped.
     #[serde(with = "duration::option")]
     pub run_for: Option<Duration>,
-    /// The code with which a regular container ends by itself.
+    /// Exit code of a regular container that ends without being stopped.
     pub exit_code: i32,
-    /// From the request to stop until a container has ended. Where the grace period is shorter it is killed, with 137.
+    /// From the request to stop until a container has ended. If the grace period is shorter, it is killed with code 137.
     #[serde(with = "duration")]
     pub stop_delay: Duration,
-    /// The wait before the first restart of a container; doubles with each restart, up to five minutes.
+    /// Back-off before the first restart of a container; doubles with each restart, up to five minutes.
     #[serde(with = "duration")]
     pub restart_backoff: Duration,
     /// How long an init container runs.
     #[serde(with = "duration")]
     pub init_run_for: Duration,
-    /// The code with which an init container ends.
+    /// Exit code of an init container.
     pub init_exit_code: i32,
-    /// How long the end of a deleted pod can still be read, unless it is deleted again.
+    /// How long the status of a deleted pod can be read after its end, unless it is deleted again.
     #[serde(with = "duration")]
     pub keep_ended: Duration,
-    /// From the pod's creation until it vanishes as if the backend had lost it; `None` is never.
+    /// From the pod's creation until it disappears as if the backend had lost it; `None` for never.
     #[serde(with = "duration::option")]
     pub vanish_after: Option<Duration>,
-    /// How much of a processor each container uses while it runs, in thousandths of a core; `None` is a little, and not the same
-    /// for all. A change counts from then on.
-    #[serde(with = "amount")]
+    /// CPU usage of each running container; `None` for small values that differ between containers. A change applies from
+    /// then on.
+    #[serde(with = "quantity")]
     pub cpu: Option<Quantity>,
-    /// How much memory each container uses while it runs.
-    #[serde(with = "amount")]
+    /// Memory usage of each running container.
+    #[serde(with = "quantity")]
     pub memory: Option<Quantity>,
 }
 
-// === impl Life ===
+// === impl Lifecycle ===
 
-impl Default for Life {
+impl Default for Lifecycle {
     fn default() -> Self {
         Self {
             start_delay: Duration::ZERO,
@@ -79,7 +79,7 @@ impl Default for Life {
             run_for: None,
             exit_code: 0,
             stop_delay: Duration::ZERO,
-            // The kubelet's first back-off.
+            // As in a kubelet.
             restart_backoff: Duration::from_secs(10),
             init_run_for: Duration::ZERO,
             init_exit_code: 0,
@@ -93,17 +93,17 @@ impl Default for Life {
 
 /// The script of one pod.
 #[derive(Clone, Debug)]
-pub(crate) struct Script {
-    pub(crate) life: Arc<Life>,
-    /// How its creation fails.
+pub(crate) struct PodScript {
+    pub(crate) life: Arc<Lifecycle>,
+    /// The error of its creation, if it is to fail.
     pub(crate) fail_create: Option<(Kind, String)>,
 }
 
-// === impl Script ===
+// === impl PodScript ===
 
-impl Script {
-    /// The node's life, changed as the pod's annotations say. Pods without annotations share one value.
-    pub(crate) fn of(pod: &Pod, life: &Arc<Life>) -> Result<Self> {
+impl PodScript {
+    /// The lifecycle of the node with the pod's annotations applied. Pods without annotations share one value.
+    pub(crate) fn of(pod: &Pod, life: &Arc<Lifecycle>) -> Result<Self> {
         let mut script = Self { life: Arc::clone(life), fail_create: None };
         for (name, value) in pod.metadata.annotations.iter().flatten() {
             if let Some(key) = name.strip_prefix(ANNOTATION_PREFIX) {
@@ -122,25 +122,29 @@ impl Script {
         }
         let life = Arc::make_mut(&mut self.life);
         match key {
-            "start-delay" => life.start_delay = duration::parse(value)?,
-            "ready-delay" => life.ready_delay = duration::parse(value)?,
-            "run-for" => life.run_for = Some(duration::parse(value)?),
+            "start-delay" => life.start_delay = duration(value)?,
+            "ready-delay" => life.ready_delay = duration(value)?,
+            "run-for" => life.run_for = Some(duration(value)?),
             "exit-code" => life.exit_code = exit_code(value)?,
-            "stop-delay" => life.stop_delay = duration::parse(value)?,
-            "restart-backoff" => life.restart_backoff = duration::parse(value)?,
-            "init-run-for" => life.init_run_for = duration::parse(value)?,
+            "stop-delay" => life.stop_delay = duration(value)?,
+            "restart-backoff" => life.restart_backoff = duration(value)?,
+            "init-run-for" => life.init_run_for = duration(value)?,
             "init-exit-code" => life.init_exit_code = exit_code(value)?,
-            "keep-ended" => life.keep_ended = duration::parse(value)?,
-            "vanish-after" => life.vanish_after = Some(duration::parse(value)?),
-            "cpu" => life.cpu = Some(amount::parse(value)?),
-            "memory" => life.memory = Some(amount::parse(value)?),
+            "keep-ended" => life.keep_ended = duration(value)?,
+            "vanish-after" => life.vanish_after = Some(duration(value)?),
+            "cpu" => life.cpu = Some(quantity::parse(value)?),
+            "memory" => life.memory = Some(quantity::parse(value)?),
             _ => {
                 let guess = nearest(key, ANNOTATIONS).unwrap_or("start-delay");
-                return Err(format!("not known; did you mean {ANNOTATION_PREFIX}{guess}?"));
+                return Err(format!("unknown annotation; did you mean {ANNOTATION_PREFIX}{guess}?"));
             }
         }
         Ok(())
     }
+}
+
+fn duration(value: &str) -> Result<Duration, String> {
+    duration::parse(value).map_err(|error| error.to_string())
 }
 
 fn exit_code(value: &str) -> Result<i32, String> {
@@ -155,7 +159,7 @@ fn failure(value: &str) -> Result<(Kind, String), String> {
         "" => "creation fails as its annotation says",
         message => message,
     };
-    Ok((fault::kind_named(kind.trim())?, message.to_owned()))
+    Ok((fault::parse_kind(kind.trim())?, message.to_owned()))
 }
 
 #[cfg(test)]
@@ -171,18 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn annotations_change_the_life_of_their_pod_alone() {
-        let node = Arc::new(Life { stop_delay: Duration::from_secs(3), ..Life::default() });
-        let script = Script::of(&pod("run-for", "1.5s"), &node).unwrap();
+    fn annotations_affect_only_their_pod() {
+        let node = Arc::new(Lifecycle { stop_delay: Duration::from_secs(3), ..Lifecycle::default() });
+        let script = PodScript::of(&pod("run-for", "1.5s"), &node).unwrap();
         assert_eq!(script.life.run_for, Some(Duration::from_millis(1500)));
         assert_eq!(script.life.stop_delay, Duration::from_secs(3));
         assert_eq!(node.run_for, None);
-        assert!(Arc::ptr_eq(&Script::of(&Pod::default(), &node).unwrap().life, &node));
+        assert!(Arc::ptr_eq(&PodScript::of(&Pod::default(), &node).unwrap().life, &node));
     }
 
     #[test]
-    fn a_bad_annotation_is_invalid_and_named_with_its_value() {
-        let life = Arc::new(Life::default());
+    fn an_invalid_annotation_is_reported_with_its_value() {
+        let life = Arc::new(Lifecycle::default());
         for (key, value) in [
             ("start-delay", "soon"),
             ("exit-code", "many"),
@@ -192,18 +196,18 @@ mod tests {
             ("cpu", "much"),
             ("memory", "-1Gi"),
         ] {
-            let error = Script::of(&pod(key, value), &life).unwrap_err();
+            let error = PodScript::of(&pod(key, value), &life).unwrap_err();
             assert_eq!(*error.kind(), Kind::Invalid);
             assert!(error.message().contains(key), "{error}");
             assert!(error.message().contains(value.split(':').next().unwrap()), "{error}");
         }
-        let error = Script::of(&pod("run-four", "1s"), &life).unwrap_err();
+        let error = PodScript::of(&pod("run-four", "1s"), &life).unwrap_err();
         assert!(error.message().contains("did you mean mock.virtual-kubelet.io/run-for?"), "{error}");
     }
 
     #[test]
-    fn every_documented_annotation_is_understood() {
-        let life = Arc::new(Life::default());
+    fn every_annotation_is_parsed() {
+        let life = Arc::new(Lifecycle::default());
         for key in ANNOTATIONS {
             let value = match key {
                 "exit-code" | "init-exit-code" => "3",
@@ -211,9 +215,9 @@ mod tests {
                 "cpu" | "memory" => "2",
                 _ => "2s",
             };
-            Script::of(&pod(key, value), &life).unwrap();
+            PodScript::of(&pod(key, value), &life).unwrap();
         }
-        let script = Script::of(&pod("fail-create", "Exhausted: full"), &life).unwrap();
+        let script = PodScript::of(&pod("fail-create", "Exhausted: full"), &life).unwrap();
         assert_eq!(script.fail_create, Some((Kind::Exhausted, "full".into())));
     }
 }
