@@ -1,4 +1,4 @@
-//! Makes the messages and clients of `proto/cri.proto`, without protoc.
+//! Generates the messages and clients of `proto/cri.proto`, without protoc.
 
 // Cargo reads the instructions of a build script from its standard output.
 #![allow(clippy::print_stdout)]
@@ -13,9 +13,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
         .build_transport(false)
         .generate_default_stubs(true)
-        // What we have are ordered maps too, so they are moved and not rebuilt.
+        // The engine uses ordered maps too, so maps are moved instead of rebuilt.
         .btree_map(".")
-        // They hold secrets: `proto.rs` shows them without.
+        // They contain secrets: `proto.rs` implements `Debug` without them.
         .skip_debug([".runtime.v1.AuthConfig", ".runtime.v1.KeyValue"])
         .compile_fds(files)?;
     Ok(())

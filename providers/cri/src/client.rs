@@ -1,9 +1,9 @@
-//! A runtime behind its socket.
+//! The client of a container runtime.
 
 mod backend;
+mod cpu_rate;
+mod diagnostics;
 mod events;
-mod inspect;
-mod meter;
 
 use std::{
     collections::HashMap,
@@ -23,42 +23,42 @@ use tonic::{
 };
 use vk_provider::{Error, Result};
 
-use self::meter::Meter;
+use self::cpu_rate::CpuRateTracker;
 use crate::{
-    fault::{self, Undialled},
+    error::{self, DialError},
     proto::{
         VersionRequest, VersionResponse, image_service_client::ImageServiceClient,
         runtime_service_client::RuntimeServiceClient,
     },
 };
 
-/// As much as a kubelet takes in one answer: a list of a full node is long.
-const LARGEST_ANSWER: usize = 16 << 20;
-/// The version that kubelets ask with. Runtimes answer with their own and compare nothing.
-const ASKED_VERSION: &str = "0.1.0";
-/// The longest limit that is told to the runtime: the header has room for eight digits.
-const LONGEST_TOLD: Duration = Duration::from_hours(30 * 24);
+/// The kubelet's limit for one message; the lists of a full node are long.
+const MAX_MESSAGE_SIZE: usize = 16 << 20;
+/// The version that kubelets send. Runtimes return their own and do not compare.
+const KUBELET_API_VERSION: &str = "0.1.0";
+/// The longest timeout that is sent to the runtime: the gRPC header has room for eight digits.
+const MAX_GRPC_TIMEOUT: Duration = Duration::from_hours(30 * 24);
 
-/// How long calls may take.
+/// Timeouts of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Any call, and what a call with a time of its own (stop, run) may take beside.
+    /// Timeout of a call; added to the duration of calls that have one (stop, exec).
     pub call: Duration,
-    /// A pull; `None` is as long as it takes.
+    /// Timeout of an image pull; `None` for no limit.
     pub pull: Option<Duration>,
 }
 
 impl Default for Limits {
-    /// A kubelet's.
+    /// The kubelet's defaults.
     fn default() -> Self {
         Self { call: Duration::from_mins(2), pull: None }
     }
 }
 
-/// A container runtime that speaks version 1 of the Container Runtime Interface, behind a unix socket.
+/// A container runtime that implements version 1 of the Container Runtime Interface on a unix socket.
 ///
-/// The connection is made by the first call, and made again by the next one after it was lost: a runtime that is away costs an
-/// `Unavailable` per call and nothing else. Cheap to clone.
+/// The first call connects, and the next call after a loss reconnects: while the runtime is down, calls return `Unavailable`.
+/// Cheap to clone.
 #[derive(Clone)]
 pub struct Cri {
     socket: PathBuf,
@@ -66,67 +66,67 @@ pub struct Cri {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     limits: Limits,
-    /// Set once the runtime has said that it has no events.
-    silent: Arc<AtomicBool>,
-    meter: Arc<Mutex<Meter>>,
-    /// In which sandbox containers are, as the lists said since the last whole one: a container's status does not.
-    homes: Arc<Mutex<HashMap<String, String>>>,
+    /// Set when the runtime has reported that it does not support events.
+    has_no_events: Arc<AtomicBool>,
+    cpu_rates: Arc<Mutex<CpuRateTracker>>,
+    /// Sandboxes by container id, from the lists since the last complete one: the status of a container does not contain it.
+    sandboxes: Arc<Mutex<HashMap<String, String>>>,
 }
 
 // === impl Cri ===
 
 impl Cri {
-    /// The runtime at this socket, which need not be there yet. Must be called within a tokio runtime.
+    /// Creates a client for a socket, which need not exist yet. Call it inside a tokio runtime.
     pub fn new(socket: impl Into<PathBuf>, limits: Limits) -> Self {
         let socket = socket.into();
         let path: Arc<Path> = socket.clone().into();
-        // The authority is a plain name: containerd 2 refuses a path there.
+        // A plain host name: containerd 2 rejects a path as authority.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(
             tower::service_fn(move |_| {
                 let path = Arc::clone(&path);
                 async move {
                     let stream =
-                        UnixStream::connect(&path).await.map_err(|error| Undialled::new(&path, &error))?;
-                    Ok::<_, Undialled>(TokioIo::new(stream))
+                        UnixStream::connect(&path).await.map_err(|error| DialError::new(&path, &error))?;
+                    Ok::<_, DialError>(TokioIo::new(stream))
                 }
             }),
         );
-        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
-        let images = ImageServiceClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
+        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_SIZE);
+        let images = ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_SIZE);
         Self {
             socket,
             channel,
             runtime,
             images,
             limits,
-            silent: Arc::default(),
-            meter: Arc::default(),
-            homes: Arc::default(),
+            has_no_events: Arc::default(),
+            cpu_rates: Arc::default(),
+            sandboxes: Arc::default(),
         }
     }
 
-    /// The same, with a kubelet's limits, once it has answered: `Unavailable` where nobody does, `Unsupported` where the
-    /// runtime does not speak version 1.
+    /// Connects with the kubelet's timeouts and checks the version: `Unavailable` if nothing answers, `Unsupported` if the
+    /// runtime does not implement version 1.
     pub async fn connect(socket: impl Into<PathBuf>) -> Result<Self> {
         let cri = Self::new(socket, Limits::default());
         cri.version().await?;
         Ok(cri)
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Who it is.
+    /// Name and version of the runtime.
     pub async fn version(&self) -> Result<VersionResponse> {
-        let request = VersionRequest { version: ASKED_VERSION.to_owned() };
+        let request = VersionRequest { version: KUBELET_API_VERSION.to_owned() };
         let mut client = self.runtime.clone();
-        let outcome =
-            self.ask(Some(self.limits.call), request, |request| async move { client.version(request).await });
+        let outcome = self
+            .call(Some(self.limits.call), request, |request| async move { client.version(request).await });
         outcome.await.map_err(|failure| match failure {
-            Failure::Status(status) if status.code() == Code::Unimplemented => Error::unsupported(format!(
-                "the runtime at {} does not speak version 1 of the Container Runtime Interface ({}): containerd 1.6, \
+            CallError::Status(status) if status.code() == Code::Unimplemented => Error::unsupported(format!(
+                "the runtime at {} does not implement version 1 of the Container Runtime Interface ({}): containerd 1.6, \
                  CRI-O 1.23 or cri-dockerd 0.3 and newer do, unless their configuration turns the interface off",
                 self.socket.display(),
                 status.message()
@@ -135,13 +135,13 @@ impl Cri {
         })
     }
 
-    /// One call within a limit, which the runtime is told too.
-    async fn ask<Q, A, F>(
+    /// Makes a call with a timeout, which is also sent to the runtime.
+    async fn call<Q, A, F>(
         &self,
         limit: Option<Duration>,
         request: Q,
         call: impl FnOnce(Request<Q>) -> F,
-    ) -> Result<A, Failure>
+    ) -> Result<A, CallError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -149,11 +149,11 @@ impl Cri {
         let answer = match limit {
             None => call(request).await,
             Some(limit) => {
-                request.set_timeout(limit.min(LONGEST_TOLD));
-                tokio::time::timeout(limit, call(request)).await.map_err(|_| Failure::Overdue)?
+                request.set_timeout(limit.min(MAX_GRPC_TIMEOUT));
+                tokio::time::timeout(limit, call(request)).await.map_err(|_| CallError::TimedOut)?
             }
         };
-        answer.map(Response::into_inner).map_err(Failure::Status)
+        answer.map(Response::into_inner).map_err(CallError::Status)
     }
 }
 
@@ -166,36 +166,36 @@ impl fmt::Debug for Cri {
     }
 }
 
-/// Why a call has no answer.
-enum Failure {
-    /// The runtime refused, or the connection broke.
+/// Why a call failed.
+enum CallError {
+    /// The runtime returned an error, or the connection was lost.
     Status(Status),
-    /// The limit is over.
-    Overdue,
+    /// The timeout has expired.
+    TimedOut,
 }
 
-// === impl Failure ===
+// === impl CallError ===
 
-impl Failure {
-    /// Whether the runtime's own limit or ours is over.
-    fn is_overdue(&self) -> bool {
+impl CallError {
+    /// Whether the runtime's timeout or ours has expired.
+    fn is_timeout(&self) -> bool {
         match self {
-            Self::Overdue => true,
-            Self::Status(status) => status.code() == Code::DeadlineExceeded || fault::expired(status),
+            Self::TimedOut => true,
+            Self::Status(status) => status.code() == Code::DeadlineExceeded || error::is_timeout(status),
         }
     }
 
-    /// Whether the runtime does not have this call.
+    /// Whether the runtime does not implement this call.
     fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Status(status) if status.code() == Code::Unimplemented)
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<CallError> for Error {
+    fn from(failure: CallError) -> Self {
         match failure {
-            Failure::Status(status) => fault::error(&status),
-            Failure::Overdue => fault::overdue(),
+            CallError::Status(status) => error::from_status(&status),
+            CallError::TimedOut => error::deadline_exceeded(),
         }
     }
 }

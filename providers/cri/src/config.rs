@@ -1,4 +1,4 @@
-//! The provider's configuration.
+//! The configuration of the provider `cri`.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -11,41 +11,41 @@ use vk_provider::{Config, Result};
 
 use crate::{client::Limits, socket};
 
-/// What is configured, with every default filled in.
+/// The configuration with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where the runtime is; `None` looks in the usual places.
+    /// Socket of the runtime; `None` to try the default sockets.
     pub socket: Option<PathBuf>,
-    /// What of the machine is not for pods.
+    /// Resources of the host that are not for pods.
     pub reserved: Reserved,
-    /// How many pods the node takes.
+    /// Maximum number of pods.
     pub max_pods: i64,
-    /// Where the runtime writes containers' logs.
+    /// Directory of container logs.
     pub log_root: PathBuf,
-    /// Where pods' directories are; `None` is the provider's state directory.
+    /// Directory of pods; `None` for the provider's state directory.
     pub root: Option<PathBuf>,
-    /// Name servers of the cluster.
+    /// Addresses of the cluster DNS.
     pub cluster_dns: Vec<IpAddr>,
-    /// The host's resolver configuration, for pods with the host's name service.
+    /// Resolver configuration of the host, for pods with `dnsPolicy: Default`.
     pub resolv_conf: PathBuf,
-    /// Where seccomp profiles of `type: Localhost` are.
+    /// Directory of seccomp profiles of `type: Localhost`.
     pub seccomp_root: PathBuf,
-    /// Whether containers without a seccomp profile get the runtime's default one.
+    /// Whether containers without a seccomp profile use the runtime's default profile.
     pub seccomp_default: bool,
-    /// The cgroup below which the pods' are made; `None` leaves it to the runtime.
+    /// Parent of the cgroups of pods; `None` for the runtime's default.
     pub cgroup_root: Option<String>,
-    /// How many pulls run at a time; `None` is without limit.
+    /// Maximum number of parallel pulls; `None` for no limit.
     pub parallel_pulls: Option<usize>,
-    /// The longest pause between two starts of a container that keeps ending.
+    /// Maximum back-off between restarts of a container.
     pub max_crash_backoff: Duration,
-    /// How long calls to the runtime may take.
+    /// Timeouts of calls to the runtime.
     pub limits: Limits,
 }
 
-/// The configuration as it is written.
+/// The configuration as written by the user.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct Written {
+struct ConfigFile {
     socket: Option<String>,
     reserved: written::Reserved,
     max_pods: Option<i64>,
@@ -67,22 +67,22 @@ struct Written {
 
 impl Default for Settings {
     fn default() -> Self {
-        Written::default().check().expect("invariant: the defaults are well formed")
+        ConfigFile::default().check().expect("invariant: the defaults are well formed")
     }
 }
 
 impl Settings {
-    /// Reads the configuration. `Invalid` says where the mistake is.
+    /// Parses the configuration. The error is `Invalid` and names the position.
     pub fn read(config: &Config) -> Result<Self> {
-        written::read(config, Written::check)
+        written::read(config, ConfigFile::check)
     }
 }
 
-// === impl Written ===
+// === impl ConfigFile ===
 
-impl Written {
+impl ConfigFile {
     fn check(self) -> Result<Settings, String> {
-        let socket = self.socket.map(|text| socket::path(&text).map_err(|why| format!("socket: {why}")));
+        let socket = self.socket.map(|text| socket::parse(&text).map_err(|why| format!("socket: {why}")));
         let limits = Limits::default();
         Ok(Settings {
             socket: socket.transpose()?,

@@ -1,8 +1,8 @@
-//! Whether pods could run here: what `virtual-kubelet doctor` asks of this provider.
+//! The checks of `virtual-kubelet doctor` for this provider.
 
+mod capabilities;
 mod cgroup;
 mod kubelet;
-mod rights;
 
 use std::{
     path::{Path, PathBuf},
@@ -20,42 +20,42 @@ use crate::{
     socket::{self, SOCKETS},
 };
 
-/// A runtime that takes longer is as good as none for somebody who waits for the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of calls. Short, because a user waits for the result.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is known about the runtime beside what it does for pods.
+/// Properties of the runtime that several checks need.
 #[derive(Clone, Debug, Default)]
-struct Peer {
+struct RuntimeInfo {
     name: String,
-    /// The process that listens on the socket, where it can be seen.
+    /// The process that listens on the socket, if visible.
     pid: Option<i32>,
-    /// Its configuration, where it shows it.
+    /// Its configuration, if it exposes it.
     config: Value,
     cgroup_driver: Option<String>,
 }
 
-/// Looks at everything, in the order in which it would fail.
+/// Runs all checks, in the order in which pods would fail.
 pub async fn examine(settings: &Settings, node: &str, machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let peer = match found(settings) {
+    let info = match find_socket(settings) {
         Err(finding) => {
             findings.push(*finding);
-            Peer::default()
+            RuntimeInfo::default()
         }
         Ok(socket) => {
             findings.push(Finding::ok("runtime socket", socket.display().to_string()));
-            let (peer, more) = runtime(&socket, node).await;
+            let (info, more) = runtime(&socket, node).await;
             findings.extend(more);
-            peer
+            info
         }
     };
-    findings.push(kubelet::process(settings.socket.as_deref(), machine));
-    findings.extend(rights::examine(&peer, machine));
-    findings.extend(cgroup::examine(&peer, settings, machine));
+    findings.push(kubelet::other_kubelet(settings.socket.as_deref(), machine));
+    findings.extend(capabilities::examine(&info, machine));
+    findings.extend(cgroup::examine(&info, settings, machine));
     findings
 }
 
-fn found(settings: &Settings) -> Result<PathBuf, Box<Finding>> {
+fn find_socket(settings: &Settings) -> Result<PathBuf, Box<Finding>> {
     let candidates = match &settings.socket {
         Some(socket) => vec![socket.clone()],
         None => SOCKETS.iter().map(PathBuf::from).collect(),
@@ -67,26 +67,28 @@ fn found(settings: &Settings) -> Result<PathBuf, Box<Finding>> {
     })
 }
 
-async fn runtime(socket: &Path, node: &str) -> (Peer, Vec<Finding>) {
-    let cri = Cri::new(socket, Limits { call: PATIENCE, pull: Some(PATIENCE) });
-    let mut peer = Peer { pid: listener(socket).await, ..Peer::default() };
+async fn runtime(socket: &Path, node: &str) -> (RuntimeInfo, Vec<Finding>) {
+    let cri = Cri::new(socket, Limits { call: TIMEOUT, pull: Some(TIMEOUT) });
+    let mut info = RuntimeInfo { pid: listening_process(socket).await, ..RuntimeInfo::default() };
     let version = match cri.version().await {
         Ok(version) => version,
-        Err(error) if *error.kind() == Kind::Unsupported => return (peer, vec![unspoken(&cri).await]),
+        Err(error) if *error.kind() == Kind::Unsupported => {
+            return (info, vec![missing_interface(&cri).await]);
+        }
         Err(error) => {
             let remedy = "start the runtime, see its log, and run this as a user who may use the socket";
-            return (peer, vec![Finding::error("runtime", error.message(), remedy)]);
+            return (info, vec![Finding::error("runtime", error.message(), remedy)]);
         }
     };
-    peer.name.clone_from(&version.runtime_name);
-    let who = format!(
+    info.name.clone_from(&version.runtime_name);
+    let version = format!(
         "{} {}, interface {}",
         version.runtime_name, version.runtime_version, version.runtime_api_version
     );
-    let mut findings = vec![Finding::ok("runtime", who)];
+    let mut findings = vec![Finding::ok("runtime", version)];
     match cri.runtime().await {
         Ok(runtime) => {
-            peer.cgroup_driver = runtime.cgroup_driver;
+            info.cgroup_driver = runtime.cgroup_driver;
             let remedy = "see the runtime's log";
             findings.push(condition("runtime ready", &runtime.ready, remedy));
             let remedy = "put a CNI configuration into /etc/cni/net.d and its plugins into /opt/cni/bin, or where the \
@@ -97,9 +99,9 @@ async fn runtime(socket: &Path, node: &str) -> (Peer, Vec<Finding>) {
             findings.push(Finding::error("runtime ready", error.message(), "see the runtime's log"));
         }
     }
-    peer.config = cri.shown_config().await;
-    findings.push(kubelet::pods(&cri, node).await);
-    (peer, findings)
+    info.config = cri.verbose_config().await;
+    findings.push(kubelet::foreign_pods(&cri, node).await);
+    (info, findings)
 }
 
 fn condition(what: &str, condition: &Condition, remedy: &str) -> Finding {
@@ -109,20 +111,20 @@ fn condition(what: &str, condition: &Condition, remedy: &str) -> Finding {
     Finding::error(what, format!("no: {}: {}", condition.reason, condition.message), remedy)
 }
 
-/// Why the runtime does not speak version 1: it may be old, or not be asked to speak at all.
-async fn unspoken(cri: &Cri) -> Finding {
-    match cri.old_version().await {
+/// Why the runtime does not implement version 1: it may be too old, or the interface may be disabled.
+async fn missing_interface(cri: &Cri) -> Finding {
+    match cri.v1alpha2_version().await {
         Ok(version) => Finding::error(
             "runtime",
             format!(
-                "{} {} speaks only version v1alpha2 of the Container Runtime Interface",
+                "{} {} implements only version v1alpha2 of the Container Runtime Interface",
                 version.runtime_name, version.runtime_version
             ),
-            "upgrade it: containerd 1.6 and CRI-O 1.23 are the first that speak v1",
+            "upgrade it: v1 needs containerd 1.6 or CRI-O 1.23",
         ),
         Err(_) => Finding::error(
             "runtime",
-            "it answers, and does not speak the Container Runtime Interface",
+            "it answers, but does not implement the Container Runtime Interface",
             "take `cri` out of `disabled_plugins` in /etc/containerd/config.toml (Docker's packages put it there) and \
              restart containerd",
         ),
@@ -130,8 +132,8 @@ async fn unspoken(cri: &Cri) -> Finding {
 }
 
 /// The process that listens on a socket.
-async fn listener(socket: &Path) -> Option<i32> {
-    let stream = tokio::time::timeout(PATIENCE, UnixStream::connect(socket)).await.ok()?.ok()?;
+async fn listening_process(socket: &Path) -> Option<i32> {
+    let stream = tokio::time::timeout(TIMEOUT, UnixStream::connect(socket)).await.ok()?.ok()?;
     stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
 }
 

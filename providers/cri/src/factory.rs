@@ -18,9 +18,9 @@ use crate::{
     socket::{self, SOCKETS},
 };
 
-/// How often the runtime is asked for everything, as often as a kubelet does.
+/// Interval at which the runtime is listed, as in a kubelet.
 const RELIST: Duration = Duration::from_secs(1);
-/// How often a pod is looked at without any reason, as often as a kubelet does.
+/// Interval at which pods without changes are synchronised, as in a kubelet.
 const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `cri`.
@@ -54,7 +54,7 @@ impl Factory for CriFactory {
             None => socket::find(&SOCKETS)?,
         };
         let cri = Cri::new(socket, settings.limits);
-        // A runtime that is away now is waited for by the node, which is NotReady until then. One that will never do is said at once.
+        // If the runtime is down, the node waits for it and is NotReady. A runtime that is unsuitable is an error.
         match cri.version().await {
             Ok(version) => tracing::info!(
                 runtime = version.runtime_name,
@@ -113,11 +113,11 @@ impl Factory for CriFactory {
     }
 }
 
-/// Where the node's files are. Its own: what is found there and belongs to no pod of the node is removed.
+/// The directory of the node. It must not be shared: files that belong to no pod of the node are removed.
 fn root(settings: &Settings, context: &Context) -> PathBuf {
     match &settings.root {
         Some(root) => root.join(&context.node_name),
-        // This is the node's already.
+        // Already specific to the node.
         None => context.state_dir.clone(),
     }
 }

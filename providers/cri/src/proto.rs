@@ -1,4 +1,4 @@
-//! The wire: messages and clients made from `proto/cri.proto`.
+//! Messages and clients generated from `proto/cri.proto`.
 
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery, clippy::use_self)]
 

@@ -1,4 +1,4 @@
-//! Where the runtime is.
+//! Finds the socket of the runtime.
 
 use std::{
     os::unix::fs::FileTypeExt as _,
@@ -7,11 +7,11 @@ use std::{
 
 use vk_provider::{Error, Result};
 
-/// Where runtimes listen unless somebody says otherwise, in the order in which they are tried.
+/// Default sockets of runtimes, in the order in which they are tried.
 pub const SOCKETS: [&str; 3] =
     ["/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"];
 
-/// The first of these that is there.
+/// Returns the first candidate that is a socket.
 pub fn find(candidates: &[impl AsRef<Path>]) -> Result<PathBuf> {
     for candidate in candidates {
         if std::fs::metadata(candidate).is_ok_and(|found| found.file_type().is_socket()) {
@@ -26,8 +26,8 @@ pub fn find(candidates: &[impl AsRef<Path>]) -> Result<PathBuf> {
     )))
 }
 
-/// A socket as people write it: a path, or an address as kubelets take it (`unix:///run/...`).
-pub(crate) fn path(text: &str) -> Result<PathBuf, String> {
+/// Parses a socket: a path, or an endpoint as kubelets accept it (`unix:///run/...`).
+pub(crate) fn parse(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     if path.contains("://") || !path.starts_with('/') {
         return Err(format!(
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_socket_that_is_there_is_taken_and_a_plain_file_is_not() {
+    fn the_first_socket_is_found_and_plain_files_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let [absent, file, socket, later] =
             ["absent", "file", "socket", "later"].map(|name| folder.path().join(name));
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_found_the_error_lists_what_was_tried() {
+    fn the_error_lists_the_candidates() {
         let error = find(&["/nonexistent/a.sock", "/nonexistent/b.sock"]).unwrap_err();
         for part in ["/nonexistent/a.sock, /nonexistent/b.sock", "`socket`"] {
             assert!(error.message().contains(part), "{error}");
@@ -63,11 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_a_path_or_an_address_with_one() {
-        assert_eq!(path("unix:///run/a.sock").unwrap(), Path::new("/run/a.sock"));
-        assert_eq!(path("/run/a.sock").unwrap(), Path::new("/run/a.sock"));
+    fn a_socket_is_a_path_or_an_endpoint() {
+        assert_eq!(parse("unix:///run/a.sock").unwrap(), Path::new("/run/a.sock"));
+        assert_eq!(parse("/run/a.sock").unwrap(), Path::new("/run/a.sock"));
         for wrong in ["run/a.sock", "tcp://127.0.0.1:1", "", "unix://a.sock"] {
-            assert!(path(wrong).unwrap_err().contains("containerd.sock"), "{wrong}");
+            assert!(parse(wrong).unwrap_err().contains("containerd.sock"), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime as the engine wants it.
+//! Implements the engine's [`ContainerBackend`] with calls of the Container Runtime Interface.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,21 +16,22 @@ use vk_pod_engine::{
 use vk_provider::{
     Error, Result,
     ability::{AttachOptions, ExecOptions, Forward, Started},
+    duration::GoString,
     error::Kind,
     resolve::PullCredentials,
 };
 
 use super::{Cri, events};
-use crate::{convert, fault, proto};
+use crate::{convert, error, proto};
 
-/// One call of the runtime's services, within the limit of calls.
+/// Calls the runtime service or the image service, by default with the timeout of calls.
 macro_rules! call {
     ($cri:expr, $service:ident . $name:ident ($request:expr)) => {
         call!($cri, $service.$name($request), Some($cri.limits.call))
     };
     ($cri:expr, $service:ident . $name:ident ($request:expr), $limit:expr) => {{
         let mut client = $cri.$service.clone();
-        $cri.ask($limit, $request, |request| async move { client.$name(request).await }).await
+        $cri.call($limit, $request, |request| async move { client.$name(request).await }).await
     }};
 }
 
@@ -39,7 +40,7 @@ impl ContainerBackend for Cri {
     async fn runtime(&self) -> Result<Runtime> {
         let version = self.version().await?;
         let status = call!(self, runtime.status(proto::StatusRequest { verbose: false }))?;
-        // containerd 1.6 and older do not have this one.
+        // containerd 1.6 and older do not implement it.
         let config = match call!(self, runtime.runtime_config(proto::RuntimeConfigRequest {})) {
             Ok(config) => Some(config),
             Err(failure) if failure.is_unimplemented() => None,
@@ -53,26 +54,26 @@ impl ContainerBackend for Cri {
             config: Some(convert::sandbox_config(config)),
             runtime_handler: config.handler.clone(),
         };
-        // A kubelet waits twice as long for this one: the network may be slow.
+        // A kubelet also doubles this timeout, because network plugins may be slow.
         let limit = self.limits.call.saturating_mul(2);
         let answer = call!(self, runtime.run_pod_sandbox(request), Some(limit))?;
-        some("RunPodSandbox", "id", answer.pod_sandbox_id)
+        non_empty("RunPodSandbox", "id", answer.pod_sandbox_id)
     }
 
     async fn stop_sandbox(&self, id: &str) -> Result<()> {
         let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_done(call!(self, runtime.stop_pod_sandbox(request)))
+        ignore_not_found(call!(self, runtime.stop_pod_sandbox(request)))
     }
 
     async fn remove_sandbox(&self, id: &str) -> Result<()> {
         let request = proto::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_done(call!(self, runtime.remove_pod_sandbox(request)))
+        ignore_not_found(call!(self, runtime.remove_pod_sandbox(request)))
     }
 
     async fn sandbox(&self, id: &str) -> Result<Sandbox> {
         let request = proto::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned() };
         let answer = call!(self, runtime.pod_sandbox_status(request))?;
-        convert::sandbox(answer.status.ok_or_else(|| fault::nonsense("PodSandboxStatus", "status"))?)
+        convert::sandbox(answer.status.ok_or_else(|| error::missing_field("PodSandboxStatus", "status"))?)
     }
 
     async fn create_container(
@@ -87,8 +88,8 @@ impl ContainerBackend for Cri {
             sandbox_config: Some(convert::sandbox_config(config)),
         };
         let answer = call!(self, runtime.create_container(request))?;
-        let id = some("CreateContainer", "id", answer.container_id)?;
-        self.homes.lock().insert(id.clone(), sandbox.to_owned());
+        let id = non_empty("CreateContainer", "id", answer.container_id)?;
+        self.sandboxes.lock().insert(id.clone(), sandbox.to_owned());
         Ok(id)
     }
 
@@ -102,19 +103,19 @@ impl ContainerBackend for Cri {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = proto::StopContainerRequest { container_id: id.to_owned(), timeout };
         let limit = self.limits.call.saturating_add(grace);
-        gone_is_done(call!(self, runtime.stop_container(request), Some(limit)))
+        ignore_not_found(call!(self, runtime.stop_container(request), Some(limit)))
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {
         let request = proto::RemoveContainerRequest { container_id: id.to_owned() };
-        gone_is_done(call!(self, runtime.remove_container(request)))
+        ignore_not_found(call!(self, runtime.remove_container(request)))
     }
 
     async fn container(&self, id: &str) -> Result<Container> {
         let request = proto::ContainerStatusRequest { container_id: id.to_owned() };
         let answer = call!(self, runtime.container_status(request))?;
-        let status = answer.status.ok_or_else(|| fault::nonsense("ContainerStatus", "status"))?;
-        convert::container(status, self.home(id).await?)
+        let status = answer.status.ok_or_else(|| error::missing_field("ContainerStatus", "status"))?;
+        convert::container(status, self.sandbox_of(id).await?)
     }
 
     async fn list(&self, labels: &BTreeMap<String, String>) -> Result<Listing> {
@@ -127,17 +128,17 @@ impl ContainerBackend for Cri {
         let listing = convert::listing(sandboxes.items, containers.containers);
         let containers = listing.containers.iter();
         let found = containers.map(|container| (container.id.clone(), container.sandbox.clone()));
-        let mut homes = self.homes.lock();
-        // The list of one pod says nothing of the others'.
+        let mut sandboxes = self.sandboxes.lock();
+        // The list of one pod does not replace the entries of others.
         if !labels.contains_key(label::POD_UID) {
-            homes.clear();
+            sandboxes.clear();
         }
-        homes.extend(found);
-        drop(homes);
+        sandboxes.extend(found);
+        drop(sandboxes);
         Ok(listing)
     }
 
-    /// A limit of zero is none, as on the wire: dropping the future is then the only end.
+    /// A limit of zero means no limit, as in the interface.
     async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
         let request = proto::ExecSyncRequest {
             container_id: container.to_owned(),
@@ -146,15 +147,14 @@ impl ContainerBackend for Cri {
         };
         let within = (!limit.is_zero()).then(|| self.limits.call.saturating_add(limit));
         match call!(self, runtime.exec_sync(request), within) {
-            // CRI-O says so of a command whose time was over, too, with the code -1; and so a kubelet takes it.
+            // CRI-O returns this for a command that timed out too, with code -1. A kubelet accepts it.
             Ok(answer) => {
                 let output = [answer.stdout, answer.stderr].concat();
                 Ok(Ran::Ended { code: answer.exit_code, output })
             }
-            Err(failure) if failure.is_overdue() => {
-                let command = convert::quoted(&command.join(" "));
-                let message =
-                    format!("command timed out: {command} timed out after {}", convert::duration(limit));
+            Err(failure) if failure.is_timeout() => {
+                let command = convert::go_quoted(&command.join(" "));
+                let message = format!("command timed out: {command} timed out after {}", GoString(limit));
                 Ok(Ran::TimedOut { message })
             }
             Err(failure) => Err(failure.into()),
@@ -171,7 +171,7 @@ impl ContainerBackend for Cri {
             stderr: options.stderr,
         };
         let answer = call!(self, runtime.exec(request))?;
-        some("Exec", "URL", answer.url).map(Started::Url)
+        non_empty("Exec", "URL", answer.url).map(Started::Url)
     }
 
     async fn attach(&self, container: &str, options: &AttachOptions) -> Result<Started> {
@@ -183,14 +183,14 @@ impl ContainerBackend for Cri {
             stderr: options.stderr,
         };
         let answer = call!(self, runtime.attach(request))?;
-        some("Attach", "URL", answer.url).map(Started::Url)
+        non_empty("Attach", "URL", answer.url).map(Started::Url)
     }
 
     async fn port_forward(&self, sandbox: &str, port: u16) -> Result<Forward> {
         let request =
             proto::PortForwardRequest { pod_sandbox_id: sandbox.to_owned(), port: vec![i32::from(port)] };
         let answer = call!(self, runtime.port_forward(request))?;
-        some("PortForward", "URL", answer.url).map(Forward::Url)
+        non_empty("PortForward", "URL", answer.url).map(Forward::Url)
     }
 
     async fn reopen_log(&self, container: &str) -> Result<()> {
@@ -206,7 +206,7 @@ impl ContainerBackend for Cri {
             ..proto::ImageSpec::default()
         };
         let request = proto::ImageStatusRequest { image: Some(spec) };
-        // Runtimes answer an unknown image with nothing, some with a NotFound.
+        // For an unknown image, most runtimes return no image and some NotFound.
         match call!(self, images.image_status(request)).map_err(Error::from) {
             Ok(answer) => Ok(answer.image.filter(|image| !image.id.is_empty()).map(convert::image)),
             Err(error) if *error.kind() == Kind::NotFound => Ok(None),
@@ -244,7 +244,7 @@ impl ContainerBackend for Cri {
 
     async fn remove_image(&self, image: &str) -> Result<()> {
         let spec = proto::ImageSpec { image: image.to_owned(), ..proto::ImageSpec::default() };
-        gone_is_done(call!(self, images.remove_image(proto::RemoveImageRequest { image: Some(spec) })))
+        ignore_not_found(call!(self, images.remove_image(proto::RemoveImageRequest { image: Some(spec) })))
     }
 
     async fn used_images(&self) -> Result<BTreeSet<String>> {
@@ -254,9 +254,9 @@ impl ContainerBackend for Cri {
             let request = proto::ContainerStatusRequest { container_id: container.id };
             used.extend([container.image_ref, container.image_id]);
             used.extend(container.image.map(convert::image_names).into_iter().flatten());
-            // Only this names what is mounted; and what runtimes leave out of the one answer may be in the other.
+            // Only the status names mounted images; and some runtimes leave out names in one of the two responses.
             let answer = call!(self, runtime.container_status(request))?;
-            let status = answer.status.ok_or_else(|| fault::nonsense("ContainerStatus", "status"))?;
+            let status = answer.status.ok_or_else(|| error::missing_field("ContainerStatus", "status"))?;
             used.extend([status.image_ref, status.image_id]);
             let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
             used.extend(status.image.into_iter().chain(mounted).flat_map(convert::image_names));
@@ -289,38 +289,38 @@ impl ContainerBackend for Cri {
             }
             Err(failure) => return Err(failure.into()),
         };
-        self.meter.lock().complete(&mut stats);
+        self.cpu_rates.lock().fill_in_rates(&mut stats);
         Ok(stats)
     }
 
     fn events(&self) -> Option<BoxStream<'static, String>> {
-        (!self.silent.load(Ordering::Relaxed)).then(|| events::stream(self.clone()))
+        (!self.has_no_events.load(Ordering::Relaxed)).then(|| events::stream(self.clone()))
     }
 }
 
 impl Cri {
-    /// The sandbox that a container is in. It never moves, so the last list is as good as a new one.
-    async fn home(&self, container: &str) -> Result<String> {
-        if let Some(home) = self.homes.lock().get(container) {
+    /// The sandbox of a container. It never changes, so the last list is good enough.
+    async fn sandbox_of(&self, container: &str) -> Result<String> {
+        if let Some(home) = self.sandboxes.lock().get(container) {
             return Ok(home.clone());
         }
         let filter = proto::ContainerFilter { id: container.to_owned(), ..Default::default() };
         let request = proto::ListContainersRequest { filter: Some(filter) };
         let answer = call!(self, runtime.list_containers(request))?;
-        // Some runtimes take the beginning of an id for the whole.
+        // Some runtimes accept a prefix of an id.
         let found = answer.containers.into_iter().find(|found| found.id.starts_with(container));
         let found = found.ok_or_else(|| Error::not_found(format!("container {container} is in no list")))?;
         Ok(found.pod_sandbox_id)
     }
 }
 
-/// What an answer must hold.
-fn some(call: &str, what: &str, text: String) -> Result<String> {
-    if text.is_empty() { Err(fault::nonsense(call, what)) } else { Ok(text) }
+/// A mandatory field of a response.
+fn non_empty(call: &str, what: &str, text: String) -> Result<String> {
+    if text.is_empty() { Err(error::missing_field(call, what)) } else { Ok(text) }
 }
 
-/// Stopping and removing can be repeated: what is gone is done.
-fn gone_is_done<A>(outcome: Result<A, super::Failure>) -> Result<()> {
+/// Stopping and removing are idempotent: an object that does not exist is success.
+fn ignore_not_found<A>(outcome: Result<A, super::CallError>) -> Result<()> {
     match outcome.map_err(Error::from) {
         Ok(_) => Ok(()),
         Err(error) if *error.kind() == Kind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! Events of the runtime: hints that something happened to a pod.
+//! The event stream of the runtime: hints that a pod changed.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,36 +12,35 @@ use vk_supervisor::Backoff;
 use super::Cri;
 use crate::proto::{ContainerEventResponse, GetEventsRequest};
 
-/// How long to wait before events are asked for again. The runtime's lists are read meanwhile, so there is no hurry.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Delays before the stream is reopened. The engine lists the runtime meanwhile, so this is not urgent.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Where the stream stands.
+/// The state of the stream.
 struct Listener {
     cri: Cri,
     backoff: Backoff,
     open: Option<Streaming<ContainerEventResponse>>,
 }
 
-/// UIDs of pods to which something happened. The connection is made again, with patience, for as long as somebody listens; the
-/// stream ends only where the runtime has no events at all.
+/// UIDs of pods that changed. A lost connection is reopened with back-off; the stream ends only if the runtime does not support
+/// events.
 ///
-/// Nothing is asked before the stream is polled, and the asking itself is part of the stream: containerd answers the call with
-/// its first event and not earlier.
+/// The call is made when the stream is polled, and is part of the stream: containerd responds to it only with the first event.
 pub(super) fn stream(cri: Cri) -> BoxStream<'static, String> {
-    let listener = Listener { cri, backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), open: None };
+    let listener = Listener { cri, backoff: Backoff::new(FIRST_DELAY, MAX_DELAY), open: None };
     stream::unfold(listener, |mut listener| async move {
         loop {
             match listener.next().await {
                 Ok(uid) => return Some((uid, listener)),
                 Err(status) if status.code() == Code::Unimplemented => {
-                    listener.cri.silent.store(true, Ordering::Relaxed);
+                    listener.cri.has_no_events.store(true, Ordering::Relaxed);
                     return None;
                 }
                 Err(status) => {
                     tracing::debug!(%status, "no events from the container runtime for now");
-                    let pause = listener.backoff.next(None, &mut rand::rng());
-                    tokio::time::sleep(pause).await;
+                    let delay = listener.backoff.next(None, &mut rand::rng());
+                    tokio::time::sleep(delay).await;
                 }
             }
         }
@@ -64,7 +63,7 @@ impl Listener {
             match open.message().await {
                 Ok(Some(event)) => {
                     self.backoff.reset();
-                    // One that says nothing about its pod is no hint.
+                    // Events without a pod are skipped.
                     let pod = event.pod_sandbox_status.and_then(|sandbox| sandbox.metadata);
                     if let Some(pod) = pod.filter(|pod| !pod.uid.is_empty()) {
                         return Ok(pod.uid);

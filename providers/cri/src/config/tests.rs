@@ -10,7 +10,7 @@ fn read(value: Value) -> Result<Settings> {
 }
 
 #[test]
-fn nothing_written_is_a_kubelets_defaults() {
+fn the_defaults_are_those_of_a_kubelet() {
     let settings = Settings::read(&Config::Default).unwrap();
     assert_eq!(settings, Settings::default());
     assert_eq!(settings.max_pods, 110);
@@ -64,7 +64,7 @@ pullTimeout: 10m
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_the_place_and_what_to_write() {
+fn an_error_names_the_position_and_what_to_write() {
     for (value, parts) in [
         (json!({"sockett": "/x"}), ["sockett", "did you mean `socket`?"]),
         (json!({"reserved": {"memry": "1Gi"}}), ["reserved", "did you mean `memory`?"]),

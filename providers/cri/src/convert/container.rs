@@ -10,10 +10,10 @@ use super::{
     security::{mappings, resources, security},
     time,
 };
-use crate::{fault, proto};
+use crate::{error, proto};
 
 pub(crate) fn container_config(config: &ContainerConfig) -> Result<proto::ContainerConfig> {
-    // CRI-O wants to know the user's words too, and refuses a container without them.
+    // CRI-O requires the image as the user wrote it.
     let image = proto::ImageSpec {
         image: config.image.clone(),
         user_specified_image: config.user_image.clone(),
@@ -74,23 +74,23 @@ fn mount(mount: &Mount) -> proto::Mount {
     }
 }
 
-/// The wire spells `SIGRTMIN+1` without the sign.
+/// Converts a stop signal. The interface writes `SIGRTMIN+1` without the sign.
 fn signal(name: Option<&str>) -> Result<proto::Signal> {
     let Some(name) = name else { return Ok(proto::Signal::RuntimeDefault) };
     let spelled = name.replace('+', "PLUS").replace('-', "MINUS");
     proto::Signal::from_str_name(&spelled).ok_or_else(|| {
-        Error::invalid(format!("the stop signal {name:?} is not known to the runtime interface"))
+        Error::invalid(format!("the stop signal {name:?} does not exist in the Container Runtime Interface"))
     })
 }
 
-/// A status does not say which sandbox it is about: that comes beside.
+/// Converts a status. It does not contain the sandbox, which is passed separately.
 pub(crate) fn container(status: proto::ContainerStatus, sandbox: String) -> Result<Container> {
     if status.id.is_empty() {
-        return Err(fault::nonsense("ContainerStatus", "id"));
+        return Err(error::missing_field("ContainerStatus", "id"));
     }
     let state = state(status.state());
-    let metadata = status.metadata.ok_or_else(|| fault::nonsense("ContainerStatus", "metadata"))?;
-    // As a kubelet reads it: whatever is more than created was started, if only at no time at all.
+    let metadata = status.metadata.ok_or_else(|| error::missing_field("ContainerStatus", "metadata"))?;
+    // As in a kubelet: every state after `Created` has a start time, even if it is zero.
     let started = (state != ContainerState::Created).then(|| time(status.started_at));
     let ended = state == ContainerState::Exited;
     let user = status.user.and_then(|user| user.linux).map(|user| User {

@@ -1,4 +1,4 @@
-//! Images and the way to them.
+//! Images and registry credentials.
 
 use secrecy::ExposeSecret as _;
 use vk_pod_engine::backend::Image;
@@ -18,7 +18,7 @@ pub(crate) fn image(image: proto::Image) -> Image {
     }
 }
 
-/// All names of an image by which something was started or mounted.
+/// All names of an image that was started or mounted.
 pub(crate) fn image_names(spec: proto::ImageSpec) -> [String; 3] {
     [spec.image, spec.user_specified_image, spec.image_ref]
 }

@@ -1,10 +1,10 @@
-//! The runtime itself.
+//! Version, conditions and handlers of the runtime.
 
 use vk_pod_engine::backend::{Condition, Handler, Runtime};
 
 use crate::proto;
 
-/// The only two conditions that say whether pods can run. containerd 2 has more of them, which are false in a healthy runtime.
+/// The two conditions that tell whether pods can run. containerd 2 has more, which are false even in a healthy runtime.
 const READY: &str = "RuntimeReady";
 const NETWORK: &str = "NetworkReady";
 
@@ -27,7 +27,7 @@ pub(crate) fn runtime(
         proto::CgroupDriver::Cgroupfs => "cgroupfs".to_owned(),
     });
     let mut handlers: Vec<Handler> = status.runtime_handlers.into_iter().map(handler).collect();
-    // Runtimes list them in no order, and each other order would look like a change.
+    // Runtimes list them in random order, and another order would look like a change.
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
     Runtime {
         name: version.runtime_name,

@@ -1,4 +1,4 @@
-//! Sandboxes, and the lists of everything.
+//! Sandboxes, and lists of sandboxes and containers.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -10,16 +10,16 @@ use vk_provider::{PodRef, Result};
 
 use super::{
     container::state,
-    labelled, owner,
-    security::{resources, sandboxed},
+    pod_from_labels, pod_of,
+    security::{resources, sandbox_security},
     time,
 };
-use crate::{fault, proto};
+use crate::{error, proto};
 
 pub(crate) fn sandbox_config(config: &SandboxConfig) -> proto::PodSandboxConfig {
     let linux = proto::LinuxPodSandboxConfig {
         cgroup_parent: config.cgroup_parent.clone(),
-        security_context: Some(sandboxed(&config.security)),
+        security_context: Some(sandbox_security(&config.security)),
         sysctls: config.sysctls.clone(),
         overhead: config.overhead.as_ref().map(resources),
         resources: config.resources.as_ref().map(resources),
@@ -63,10 +63,10 @@ fn port(port: &PortMapping) -> proto::PortMapping {
 
 pub(crate) fn sandbox(status: proto::PodSandboxStatus) -> Result<Sandbox> {
     if status.id.is_empty() {
-        return Err(fault::nonsense("PodSandboxStatus", "id"));
+        return Err(error::missing_field("PodSandboxStatus", "id"));
     }
     let state = readiness(status.state());
-    let metadata = status.metadata.ok_or_else(|| fault::nonsense("PodSandboxStatus", "metadata"))?;
+    let metadata = status.metadata.ok_or_else(|| error::missing_field("PodSandboxStatus", "metadata"))?;
     let options = status.linux.and_then(|linux| linux.namespaces).and_then(|namespaces| namespaces.options);
     Ok(Sandbox {
         state,
@@ -81,13 +81,13 @@ pub(crate) fn sandbox(status: proto::PodSandboxStatus) -> Result<Sandbox> {
     })
 }
 
-/// One that cannot be read makes the others worthless, as for a kubelet: nobody knows then which is the first.
+/// All addresses or none, as in a kubelet: if one is invalid, the primary one is not known.
 fn addresses(network: proto::PodSandboxNetworkStatus) -> Vec<IpAddr> {
     let primary = Some(network.ip).filter(|ip| !ip.is_empty());
     let others = network.additional_ips.into_iter().map(|other| other.ip);
     let read: Result<Vec<IpAddr>, _> = primary.into_iter().chain(others).map(|ip| ip.parse()).collect();
     read.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the runtime reports an address that is none");
+        tracing::warn!(%error, "the runtime reported an invalid address");
         Vec::new()
     })
 }
@@ -99,20 +99,21 @@ fn readiness(state: proto::PodSandboxState) -> SandboxState {
     }
 }
 
-/// The lists, without what belongs to no pod.
+/// The lists, without objects that belong to no pod.
 pub(crate) fn listing(sandboxes: Vec<proto::PodSandbox>, containers: Vec<proto::Container>) -> Listing {
     let mut pods: HashMap<String, PodRef> = HashMap::new();
     let mut listing = Listing::default();
     for sandbox in sandboxes {
         let state = readiness(sandbox.state());
-        let Some(pod) = owner(&sandbox.labels, sandbox.metadata.as_ref()) else { continue };
+        let Some(pod) = pod_of(&sandbox.labels, sandbox.metadata.as_ref()) else { continue };
         let attempt = sandbox.metadata.map_or(0, |metadata| metadata.attempt);
         pods.insert(sandbox.id.clone(), pod.clone());
         listing.sandboxes.push(SandboxEntry { id: sandbox.id, pod, state, attempt });
     }
     for container in containers {
         let state = state(container.state());
-        let known = labelled(&container.labels).or_else(|| pods.get(&container.pod_sandbox_id).cloned());
+        let known =
+            pod_from_labels(&container.labels).or_else(|| pods.get(&container.pod_sandbox_id).cloned());
         let (Some(pod), Some(metadata)) = (known, container.metadata) else { continue };
         listing.containers.push(ContainerEntry {
             id: container.id,

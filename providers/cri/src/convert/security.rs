@@ -1,4 +1,4 @@
-//! Rights and limits, of sandboxes and of containers.
+//! Security contexts and resource limits of sandboxes and containers.
 
 use vk_pod_engine::backend::{
     IdMapping, Namespaces, Resources, Sandboxed, SeLinux, Seccomp, Security, Share, SupplementalGroupsPolicy,
@@ -6,7 +6,7 @@ use vk_pod_engine::backend::{
 
 use crate::proto::{self, security_profile::ProfileType};
 
-pub(super) fn sandboxed(security: &Sandboxed) -> proto::LinuxSandboxSecurityContext {
+pub(super) fn sandbox_security(security: &Sandboxed) -> proto::LinuxSandboxSecurityContext {
     proto::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(&security.namespaces)),
         selinux_options: security.selinux.as_ref().map(selinux),
@@ -107,7 +107,7 @@ fn seccomp(seccomp: &Seccomp) -> proto::SecurityProfile {
     }
 }
 
-/// AppArmor profiles come in the notation of the old field, which older runtimes read; newer ones have a message.
+/// Converts an AppArmor profile from the notation of the deprecated field, which older runtimes read.
 fn apparmor(text: &str) -> proto::SecurityProfile {
     match text.strip_prefix("localhost/") {
         Some(name) => profile(ProfileType::Localhost, name),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apparmor_profile_is_said_in_the_old_way_and_in_the_new_one() {
+    fn an_apparmor_profile_is_set_in_both_fields() {
         for (text, kind, reference) in [
             ("runtime/default", ProfileType::RuntimeDefault, ""),
             ("unconfined", ProfileType::Unconfined, ""),

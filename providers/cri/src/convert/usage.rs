@@ -1,4 +1,4 @@
-//! What pods use.
+//! Resource usage of pods.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use vk_pod_engine::backend::{ContainerUsage, CpuUsage, FsUsage, InterfaceUsage, MemoryUsage, PodUsage};
 use vk_provider::PodRef;
 
-use super::{labelled, owner, time};
+use super::{pod_from_labels, pod_of, time};
 use crate::proto;
 
-/// The loop-back, which CRI-O calls the default interface.
-const LOOP_BACK: &str = "lo";
+/// The loopback interface, which CRI-O reports as the default interface.
+const LOOPBACK: &str = "lo";
 
-/// Usage as the runtime sums it up.
+/// Usage of pods, as reported by the runtime.
 pub(crate) fn pod_stats(
     stats: Vec<proto::PodSandboxStats>,
     sandboxes: &[proto::PodSandbox],
@@ -22,8 +22,8 @@ pub(crate) fn pod_stats(
     let mut pods = Vec::with_capacity(stats.len());
     for stats in stats {
         let Some(attributes) = stats.attributes else { continue };
-        let Some(pod) = owner(&attributes.labels, attributes.metadata.as_ref()) else { continue };
-        // One that came between the two lists has no beginning yet: the next look shows it.
+        let Some(pod) = pod_of(&attributes.labels, attributes.metadata.as_ref()) else { continue };
+        // A pod that was created between the two lists has no start time yet: skip it this time.
         let Some(started) = started.get(attributes.id.as_str()).copied() else { continue };
         let linux = stats.linux.unwrap_or_default();
         pods.push(PodUsage {
@@ -38,7 +38,7 @@ pub(crate) fn pod_stats(
     pods
 }
 
-/// Usage of containers alone, where the runtime knows no other.
+/// Usage of containers, for runtimes that do not report usage of pods.
 pub(crate) fn container_stats(
     stats: Vec<proto::ContainerStats>,
     sandboxes: &[proto::PodSandbox],
@@ -46,7 +46,7 @@ pub(crate) fn container_stats(
     let mut pods: BTreeMap<PodRef, PodUsage> = BTreeMap::new();
     for sandbox in sandboxes.iter().filter(|sandbox| sandbox.state() == proto::PodSandboxState::SandboxReady)
     {
-        let Some(pod) = owner(&sandbox.labels, sandbox.metadata.as_ref()) else { continue };
+        let Some(pod) = pod_of(&sandbox.labels, sandbox.metadata.as_ref()) else { continue };
         let usage = PodUsage {
             pod: pod.clone(),
             started: time(sandbox.created_at),
@@ -58,7 +58,7 @@ pub(crate) fn container_stats(
         pods.insert(pod, usage);
     }
     for stats in stats {
-        let pod = stats.attributes.as_ref().and_then(|attributes| labelled(&attributes.labels));
+        let pod = stats.attributes.as_ref().and_then(|attributes| pod_from_labels(&attributes.labels));
         let Some(usage) = pod.and_then(|pod| pods.get_mut(&pod)) else { continue };
         usage.containers.extend(container(stats));
     }
@@ -88,7 +88,7 @@ fn memory(memory: proto::MemoryUsage) -> Option<MemoryUsage> {
     let value = |value: Option<proto::UInt64Value>| value.map(|value| value.value);
     Some(MemoryUsage {
         working_set: value(memory.working_set_bytes)?,
-        // Of a container without a limit some runtimes say that nothing is left.
+        // Some runtimes report zero for a container without a limit.
         available: value(memory.available_bytes).filter(|available| *available > 0),
         usage: value(memory.usage_bytes),
         rss: value(memory.rss_bytes),
@@ -108,7 +108,7 @@ pub(crate) fn fs(fs: proto::FilesystemUsage) -> FsUsage {
 fn interfaces(network: proto::NetworkUsage) -> Vec<InterfaceUsage> {
     let mut all: Vec<InterfaceUsage> = Vec::new();
     for interface in network.default_interface.into_iter().chain(network.interfaces) {
-        if interface.name != LOOP_BACK && all.iter().all(|known| known.name != interface.name) {
+        if interface.name != LOOPBACK && all.iter().all(|known| known.name != interface.name) {
             let value = |value: Option<proto::UInt64Value>| value.map_or(0, |value| value.value);
             all.push(InterfaceUsage {
                 received_bytes: value(interface.rx_bytes),

@@ -1,14 +1,14 @@
-//! How the kernel's control groups are laid out, and whether the runtime is told the same.
+//! Checks the cgroup hierarchy and the cgroup driver of the runtime.
 
 use vk_pod_engine::machine::{Cgroups, Machine};
 use vk_provider::Finding;
 
-use super::Peer;
+use super::RuntimeInfo;
 use crate::config::Settings;
 
-pub(super) fn examine(peer: &Peer, settings: &Settings, machine: &Machine) -> Vec<Finding> {
+pub(super) fn examine(info: &RuntimeInfo, settings: &Settings, machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![layout(machine)];
-    findings.extend(driver(peer, settings, machine));
+    findings.extend(driver(info, settings, machine));
     findings
 }
 
@@ -30,11 +30,11 @@ fn layout(machine: &Machine) -> Finding {
     Finding::error(what, cgroups.to_string(), remedy)
 }
 
-/// systemd must run to make groups, and wants slices for a root.
-fn driver(peer: &Peer, settings: &Settings, machine: &Machine) -> Option<Finding> {
+/// The systemd driver needs systemd, and a slice as its root.
+fn driver(info: &RuntimeInfo, settings: &Settings, machine: &Machine) -> Option<Finding> {
     let what = "cgroup driver";
-    let configured = peer.config.pointer("/containerd/runtimes/runc/options/SystemdCgroup");
-    let systemd = match &peer.cgroup_driver {
+    let configured = info.config.pointer("/containerd/runtimes/runc/options/SystemdCgroup");
+    let systemd = match &info.cgroup_driver {
         Some(driver) => driver == "systemd",
         None => configured?.as_bool()?,
     };

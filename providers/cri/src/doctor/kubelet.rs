@@ -1,4 +1,4 @@
-//! Whether somebody else believes that this runtime is his. A kubelet kills pods that carry its labels and that it does not know.
+//! Checks whether a kubelet uses the same runtime. A kubelet kills pods with its labels that it does not know.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,10 +9,10 @@ use crate::{client::Cri, socket::SOCKETS};
 
 const REMEDY: &str = "give each its own runtime: a kubelet kills pods that it does not know";
 
-/// Pods on the runtime that are not this node's.
-pub(super) async fn pods(cri: &Cri, node: &str) -> Finding {
+/// Checks for pods of others on the runtime.
+pub(super) async fn foreign_pods(cri: &Cri, node: &str) -> Finding {
     let what = "foreign pods";
-    let all = match cri.owners().await {
+    let all = match cri.sandbox_labels().await {
         Ok(all) => all,
         Err(error) => return Finding::warning(what, error.message(), "see the runtime's log"),
     };
@@ -34,21 +34,21 @@ pub(super) async fn pods(cri: &Cri, node: &str) -> Finding {
     Finding::warning(what, found, REMEDY)
 }
 
-/// A kubelet that runs on this machine, on the same runtime as far as one can tell.
-pub(super) fn process(socket: Option<&Path>, machine: &Machine) -> Finding {
+/// Checks for a kubelet on this host that uses the same runtime.
+pub(super) fn other_kubelet(socket: Option<&Path>, machine: &Machine) -> Finding {
     let what = "another kubelet";
-    let Some(pid) = running(machine) else { return Finding::ok(what, "none runs") };
+    let Some(pid) = kubelet_process(machine) else { return Finding::ok(what, "none runs") };
     let line = machine.read(&format!("proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<&str> = line.split('\0').filter(|word| !word.is_empty()).collect();
     let endpoint = flag(&words, "--container-runtime-endpoint").map(str::to_owned).or_else(|| {
         let path = flag(&words, "--config")?;
-        configured(&machine.read(path.trim_start_matches('/')).ok()?)
+        configured_endpoint(&machine.read(path.trim_start_matches('/')).ok()?)
     });
-    // A kubelet that is told nothing takes containerd's usual socket.
+    // The kubelet's default is containerd's socket.
     let endpoint = endpoint.unwrap_or_else(|| SOCKETS[0].to_owned());
     let theirs = endpoint.trim_start_matches("unix://");
     let ours = socket.map_or_else(|| SOCKETS[0].to_owned(), |socket| socket.display().to_string());
-    // `/var/run` is `/run` on every system of today.
+    // `/var/run` is a link to `/run`.
     let same = |path: &str| {
         path.strip_prefix("/var/run/").map_or_else(|| path.to_owned(), |rest| format!("/run/{rest}"))
     };
@@ -60,7 +60,7 @@ pub(super) fn process(socket: Option<&Path>, machine: &Machine) -> Finding {
     }
 }
 
-fn running(machine: &Machine) -> Option<u32> {
+fn kubelet_process(machine: &Machine) -> Option<u32> {
     let entries = fs::read_dir(machine.path("proc")).ok()?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut kubelets: Vec<u32> = pids
@@ -70,7 +70,7 @@ fn running(machine: &Machine) -> Option<u32> {
     kubelets.first().copied()
 }
 
-/// The value of a flag, behind `=` or as the next word.
+/// The value of a flag, after `=` or as the next argument.
 fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(name)? {
         "" => words.get(at + 1).copied(),
@@ -78,8 +78,8 @@ fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     })
 }
 
-/// What a kubelet's configuration file says, without reading the rest of it.
-fn configured(text: &str) -> Option<String> {
+/// The endpoint in a kubelet's configuration file.
+fn configured_endpoint(text: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix("containerRuntimeEndpoint:"))?;
     Some(value.trim().trim_matches(['"', '\'']).to_owned()).filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! What the doctor says about a runtime that answers.
+//! The checks of `virtual-kubelet doctor` with a fake runtime.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,7 +7,7 @@ use vk_pod_engine::snapshot::label;
 use vk_provider::{Finding, finding::Level};
 use vk_provider_cri::{Settings, doctor, proto};
 
-use crate::double::{Double, Speaks};
+use crate::fake_runtime::{CriVersion, FakeRuntime};
 
 fn condition(kind: &str, status: bool, message: &str) -> proto::RuntimeCondition {
     proto::RuntimeCondition { r#type: kind.into(), status, reason: "Reason".into(), message: message.into() }
@@ -19,12 +19,12 @@ fn put(folder: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-async fn examine(double: &Double) -> Vec<Finding> {
-    let root = double.folder().join("root");
+async fn examine(fake: &FakeRuntime) -> Vec<Finding> {
+    let root = fake.folder().join("root");
     put(&root, "proc/self/status", "CapEff:\t000001ffffffffff\n");
     put(&root, "sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
-    let machine = Machine::at(&root, double.folder());
-    let settings = Settings { socket: Some(double.socket()), ..Settings::default() };
+    let machine = Machine::at(&root, fake.folder());
+    let settings = Settings { socket: Some(fake.socket()), ..Settings::default() };
     doctor::examine(&settings, "vk", &machine).await
 }
 
@@ -44,25 +44,24 @@ fn sandbox(name: &str, node: Option<&str>) -> proto::PodSandbox {
 }
 
 #[tokio::test]
-async fn a_healthy_runtime_gets_a_clean_bill() {
-    let double = Double::start();
-    double.script().conditions =
-        vec![condition("RuntimeReady", true, ""), condition("NetworkReady", true, "")];
-    double.script().sandboxes = vec![sandbox("mine", Some("vk"))];
-    let findings = examine(&double).await;
+async fn a_healthy_runtime_passes_all_checks() {
+    let fake = FakeRuntime::start();
+    fake.script().conditions = vec![condition("RuntimeReady", true, ""), condition("NetworkReady", true, "")];
+    fake.script().sandboxes = vec![sandbox("mine", Some("vk"))];
+    let findings = examine(&fake).await;
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
-    assert!(line(&findings, "runtime").1.contains("double 1.2.3, interface v1"));
+    assert!(line(&findings, "runtime").1.contains("fake 1.2.3, interface v1"));
     assert!(line(&findings, "foreign pods").1.contains("1 of this node"));
 }
 
 #[tokio::test]
 async fn a_network_that_is_not_ready_is_an_error_with_the_remedy() {
-    let double = Double::start();
-    double.script().conditions = vec![
+    let fake = FakeRuntime::start();
+    fake.script().conditions = vec![
         condition("RuntimeReady", true, ""),
         condition("NetworkReady", false, "cni plugin not initialized"),
     ];
-    let (level, line) = line(&examine(&double).await, "pod network");
+    let (level, line) = line(&examine(&fake).await, "pod network");
     assert_eq!(level, Level::Error);
     assert!(
         line.contains("cni plugin not initialized")
@@ -74,35 +73,37 @@ async fn a_network_that_is_not_ready_is_an_error_with_the_remedy() {
 
 #[tokio::test]
 async fn pods_of_a_kubelet_are_a_warning_and_those_of_another_node_of_ours_are_not() {
-    let double = Double::start();
-    double.script().sandboxes = vec![sandbox("mine", Some("vk")), sandbox("other", Some("vk-2"))];
-    assert_eq!(line(&examine(&double).await, "foreign pods").0, Level::Ok);
-    double.script().sandboxes.push(sandbox("coredns", None));
-    let (level, line) = line(&examine(&double).await, "foreign pods");
+    let fake = FakeRuntime::start();
+    fake.script().sandboxes = vec![sandbox("mine", Some("vk")), sandbox("other", Some("vk-2"))];
+    assert_eq!(line(&examine(&fake).await, "foreign pods").0, Level::Ok);
+    fake.script().sandboxes.push(sandbox("coredns", None));
+    let (level, line) = line(&examine(&fake).await, "foreign pods");
     assert_eq!(level, Level::Warning);
     assert!(line.contains("1 with a kubelet's labels, such as default/coredns"), "{line}");
 }
 
 #[tokio::test]
-async fn an_old_runtime_and_one_whose_interface_is_off_are_told_apart() {
-    for (speaks, words) in [(Speaks::Alpha, "only version v1alpha2"), (Speaks::Nothing, "disabled_plugins")] {
-        let mut double = Double::absent();
-        double.serve(speaks);
-        let (level, line) = line(&examine(&double).await, "runtime");
+async fn an_old_runtime_and_a_disabled_interface_are_distinguished() {
+    for (version, words) in
+        [(CriVersion::Alpha, "only version v1alpha2"), (CriVersion::Nothing, "disabled_plugins")]
+    {
+        let mut fake = FakeRuntime::absent();
+        fake.serve(version);
+        let (level, line) = line(&examine(&fake).await, "runtime");
         assert_eq!(level, Level::Error);
         assert!(line.contains(words), "{line}");
     }
 }
 
 #[tokio::test]
-async fn a_runtime_whose_configuration_spares_oom_scores_needs_no_right_to_lower_them() {
-    let double = Double::start();
-    // Our own process listens, whose rights are read from the machine's files.
+async fn a_runtime_that_restricts_oom_scores_needs_no_capability() {
+    let fake = FakeRuntime::start();
+    // Our own process listens; its capabilities are read from the files of the host.
     let pid = std::process::id();
-    let root = double.folder().join("root");
+    let root = fake.folder().join("root");
     put(&root, &format!("proc/{pid}/status"), "CapEff:\t0000000000000000\n");
-    let (level, text) = line(&examine(&double).await, "OOM scores");
+    let (level, text) = line(&examine(&fake).await, "OOM scores");
     assert!(level == Level::Error && text.contains("restrict_oom_score_adj"), "{text}");
-    double.script().info.insert("config".into(), "{\"restrictOOMScoreAdj\": true}".into());
-    assert_eq!(line(&examine(&double).await, "OOM scores").0, Level::Ok);
+    fake.script().info.insert("config".into(), "{\"restrictOOMScoreAdj\": true}".into());
+    assert_eq!(line(&examine(&fake).await, "OOM scores").0, Level::Ok);
 }

@@ -1,4 +1,4 @@
-//! Events: hints that may come, late or never.
+//! The event stream, which may start late or not at all.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +8,7 @@ use tonic::Status;
 use vk_pod_engine::ContainerBackend as _;
 use vk_provider_cri::{Cri, proto};
 
-use crate::double::{Double, Speaks};
+use crate::fake_runtime::{CriVersion, FakeRuntime};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -19,11 +19,11 @@ fn event(uid: &str) -> proto::ContainerEventResponse {
 }
 
 #[tokio::test]
-async fn other_calls_go_on_while_no_event_has_come_yet() {
-    let double = Double::start();
+async fn other_calls_work_before_the_first_event() {
+    let fake = FakeRuntime::start();
     let (send, events) = mpsc::channel(8);
-    double.script().events = Some(events);
-    let cri = Cri::connect(double.socket()).await.unwrap();
+    fake.script().events = Some(events);
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     let mut stream = cri.events().unwrap();
     assert!(timeout(Duration::from_millis(200), stream.next()).await.is_err(), "not even headers came");
     cri.list(&BTreeMap::new()).await.unwrap();
@@ -35,24 +35,24 @@ async fn other_calls_go_on_while_no_event_has_come_yet() {
 
 #[tokio::test]
 async fn events_come_again_after_the_runtime_was_restarted() {
-    let mut double = Double::start();
-    let cri = Cri::connect(double.socket()).await.unwrap();
+    let mut fake = FakeRuntime::start();
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     let mut stream = cri.events().unwrap();
     for uid in ["before", "after"] {
         let (send, events) = mpsc::channel(8);
-        double.script().events = Some(events);
+        fake.script().events = Some(events);
         send.send(Ok(event(uid))).await.unwrap();
         assert_eq!(timeout(SOON, stream.next()).await.unwrap().as_deref(), Some(uid));
-        double.die();
-        double.serve(Speaks::V1);
+        fake.die();
+        fake.serve(CriVersion::V1);
     }
 }
 
 #[tokio::test]
 async fn a_runtime_without_events_is_asked_once() {
-    let double = Double::start();
-    double.script().refusals.insert("GetContainerEvents", Status::unimplemented("unknown method"));
-    let cri = Cri::connect(double.socket()).await.unwrap();
+    let fake = FakeRuntime::start();
+    fake.script().errors.insert("GetContainerEvents", Status::unimplemented("unknown method"));
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     let mut stream = cri.events().unwrap();
     assert_eq!(timeout(SOON, stream.next()).await.unwrap(), None);
     assert!(cri.events().is_none());

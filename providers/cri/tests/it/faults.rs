@@ -1,4 +1,4 @@
-//! A runtime that is away, comes back, hangs, or talks nonsense.
+//! Runtimes that are down, restart, hang, or return invalid responses.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,8 +12,8 @@ use vk_provider_cri::{Cri, CriFactory, Limits};
 use vk_testing::eventually;
 
 use crate::{
-    double::{Double, Speaks},
-    wire::{container_config, sandbox_config},
+    fake_runtime::{CriVersion, FakeRuntime},
+    requests::{container_config, sandbox_config},
 };
 
 const QUICK: Limits = Limits { call: Duration::from_millis(200), pull: Some(Duration::from_millis(200)) };
@@ -24,29 +24,29 @@ fn is_away(error: &Error, words: &str) {
 }
 
 #[tokio::test]
-async fn a_missing_socket_is_said_as_a_kubelet_says_it_and_found_when_it_appears() {
-    let mut double = Double::absent();
-    let error = Cri::connect(double.socket()).await.unwrap_err();
+async fn a_missing_socket_is_reported_as_by_a_kubelet_and_used_when_it_appears() {
+    let mut fake = FakeRuntime::absent();
+    let error = Cri::connect(fake.socket()).await.unwrap_err();
     is_away(&error, "connect: no such file or directory");
     assert!(
         told(&error).starts_with("rpc error: code = Unavailable desc = connection error"),
         "{}",
         told(&error)
     );
-    let cri = Cri::new(double.socket(), QUICK);
+    let cri = Cri::new(fake.socket(), QUICK);
     is_away(&cri.list(&BTreeMap::new()).await.unwrap_err(), "no such file or directory");
-    double.serve(Speaks::V1);
+    fake.serve(CriVersion::V1);
     cri.list(&BTreeMap::new()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_runtime_that_was_restarted_is_used_again_by_the_next_call() {
-    let mut double = Double::start();
-    let cri = Cri::connect(double.socket()).await.unwrap();
+    let mut fake = FakeRuntime::start();
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     for _ in 0..3 {
-        double.die();
+        fake.die();
         is_away(&cri.version().await.unwrap_err(), "");
-        double.serve(Speaks::V1);
+        fake.serve(CriVersion::V1);
         eventually("the runtime answers again", Duration::from_secs(5), || async { cri.version().await })
             .await;
     }
@@ -54,26 +54,26 @@ async fn a_runtime_that_was_restarted_is_used_again_by_the_next_call() {
 
 #[tokio::test]
 async fn a_call_that_is_under_way_ends_with_the_runtime() {
-    let mut double = Double::start();
-    let cri = Cri::connect(double.socket()).await.unwrap();
-    double.script().hangs = true;
+    let mut fake = FakeRuntime::start();
+    let cri = Cri::connect(fake.socket()).await.unwrap();
+    fake.script().hangs = true;
     let pull = cri.clone();
     let config = sandbox_config();
     let (pulled, ()) = tokio::join!(pull.pull("nginx", None, &config), async {
         eventually("the pull is under way", Duration::from_secs(5), || async {
-            double.script().calls.contains(&"PullImage").then_some(()).ok_or("no pull yet")
+            fake.script().calls.contains(&"PullImage").then_some(()).ok_or("no pull yet")
         })
         .await;
-        double.die();
+        fake.die();
     });
     is_away(&pulled.unwrap_err(), "error reading from server: EOF");
 }
 
 #[tokio::test]
 async fn no_call_waits_longer_than_its_limit_for_a_runtime_that_hangs() {
-    let double = Double::start();
-    double.script().hangs = true;
-    let cri = Cri::new(double.socket(), QUICK);
+    let fake = FakeRuntime::start();
+    fake.script().hangs = true;
+    let cri = Cri::new(fake.socket(), QUICK);
     let begun = Instant::now();
     let (sandbox, container) = (sandbox_config(), container_config());
     let none = BTreeMap::new();
@@ -105,10 +105,10 @@ async fn no_call_waits_longer_than_its_limit_for_a_runtime_that_hangs() {
 
 #[tokio::test]
 async fn a_runtime_of_the_older_version_is_refused_with_what_to_do() {
-    for speaks in [Speaks::Alpha, Speaks::Nothing] {
-        let mut double = Double::absent();
-        double.serve(speaks);
-        let error = Cri::connect(double.socket()).await.unwrap_err();
+    for version in [CriVersion::Alpha, CriVersion::Nothing] {
+        let mut fake = FakeRuntime::absent();
+        fake.serve(version);
+        let error = Cri::connect(fake.socket()).await.unwrap_err();
         assert_eq!(*error.kind(), Kind::Unsupported);
         for part in ["version 1", "containerd 1.6", "cri.sock"] {
             assert!(error.message().contains(part), "{error}");
@@ -117,19 +117,19 @@ async fn a_runtime_of_the_older_version_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_runtime_without_a_configuration_call_is_as_good() {
-    let double = Double::start();
-    let cri = Cri::connect(double.socket()).await.unwrap();
+async fn a_runtime_without_the_configuration_call_works() {
+    let fake = FakeRuntime::start();
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     let runtime = cri.runtime().await.unwrap();
-    assert_eq!((runtime.name.as_str(), runtime.version.as_str()), ("double", "1.2.3"));
+    assert_eq!((runtime.name.as_str(), runtime.version.as_str()), ("fake", "1.2.3"));
     assert_eq!(runtime.cgroup_driver, None, "containerd 1.6 has no RuntimeConfig");
     assert!(!runtime.ready.ok, "what it does not say is not so");
 }
 
 #[tokio::test]
 async fn answers_without_what_they_must_hold_are_errors_that_say_so() {
-    let double = Double::start();
-    let cri = Cri::connect(double.socket()).await.unwrap();
+    let fake = FakeRuntime::start();
+    let cri = Cri::connect(fake.socket()).await.unwrap();
     let (sandbox, none) = (sandbox_config(), "has no");
     for error in [
         cri.run_sandbox(&sandbox).await.unwrap_err(),
@@ -143,7 +143,7 @@ async fn answers_without_what_they_must_hold_are_errors_that_say_so() {
 
 #[tokio::test]
 async fn the_tasks_of_a_backend_belong_to_the_supervisor_of_its_context() {
-    let (double, folder) = (Double::start(), tempfile::tempdir().unwrap());
+    let (fake, folder) = (FakeRuntime::start(), tempfile::tempdir().unwrap());
     let supervisor = Supervisor::new();
     let context = Context {
         node_name: "n".to_owned(),
@@ -156,9 +156,9 @@ async fn the_tasks_of_a_backend_belong_to_the_supervisor_of_its_context() {
         extensions: Extensions::default(),
         supervisor: supervisor.child(),
     };
-    let config = serde_json::json!({ "socket": double.socket() });
+    let config = serde_json::json!({ "socket": fake.socket() });
     let backend = CriFactory.open(Config::Inline(config), context).await.unwrap();
-    let lists = || double.script().calls.iter().filter(|call| **call == "ListContainers").count();
+    let lists = || fake.script().calls.iter().filter(|call| **call == "ListContainers").count();
     eventually("the engine lists containers", Duration::from_secs(10), || async {
         (lists() > 0).then_some(()).ok_or("no list yet")
     })

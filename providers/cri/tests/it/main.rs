@@ -1,12 +1,12 @@
-//! The provider `cri` from outside: on the wire against a runtime that does what it is told, and live on a real one.
+//! Integration tests of the provider `cri`: against a fake runtime, and on a real containerd.
 
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "e2e")]
 mod differential;
 mod doctor;
-mod double;
 mod events;
+mod fake_runtime;
 mod faults;
 mod live;
-mod wire;
+mod requests;

@@ -1,4 +1,4 @@
-//! The client on a real containerd: what a double cannot prove.
+//! The client against a real containerd.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ use vk_provider_cri::Cri;
 use vk_testing::{eventually, peer::Host as _};
 
 use super::containerd;
-use crate::wire::{container_config, sandbox_config};
+use crate::requests::{container_config, sandbox_config};
 
 const IMAGE: &str = "vk.test/busybox:1";
 const SOON: Duration = Duration::from_secs(30);

@@ -1,43 +1,43 @@
-//! What the runtime may do to processes. Where it is confined itself, containers fail with words that tell nobody why.
+//! Checks the capabilities of the runtime. If it is confined itself, containers fail with errors that do not name the cause.
 
 use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
 use vk_provider::Finding;
 
-use super::Peer;
+use super::RuntimeInfo;
 
-/// The right to mount.
+/// Required to mount.
 const CAP_SYS_ADMIN: u32 = 21;
 
-pub(super) fn examine(peer: &Peer, machine: &Machine) -> Vec<Finding> {
-    // The runtime's rights count. Where its process cannot be seen, ours are the best guess.
-    let (whose, capable) = match peer.pid.and_then(|pid| machine.capable_of(pid, CAP_SYS_RESOURCE)) {
+pub(super) fn examine(info: &RuntimeInfo, machine: &Machine) -> Vec<Finding> {
+    // The runtime's capabilities count. If its process is not visible, ours are the best guess.
+    let (whose, capable) = match info.pid.and_then(|pid| machine.capable_of(pid, CAP_SYS_RESOURCE)) {
         Some(capable) => ("the runtime", Some(capable)),
         None => ("this process", machine.capable(CAP_SYS_RESOURCE)),
     };
-    let mut findings = vec![oom(peer, whose, capable), limits(whose, capable)];
+    let mut findings = vec![oom(info, whose, capable), limits(whose, capable)];
     if machine.capable(CAP_SYS_ADMIN) == Some(false) {
         findings.push(Finding::error(
             "mounts",
-            "this process lacks CAP_SYS_ADMIN, without which volumes in memory cannot be made",
+            "this process lacks CAP_SYS_ADMIN, which volumes in memory need",
             "run virtual-kubelet as root, with CAP_SYS_ADMIN",
         ));
     }
     findings
 }
 
-fn oom(peer: &Peer, whose: &str, capable: Option<bool>) -> Finding {
+fn oom(info: &RuntimeInfo, whose: &str, capable: Option<bool>) -> Finding {
     let what = "OOM scores";
-    let restricts = peer.config.get("restrictOOMScoreAdj").and_then(serde_json::Value::as_bool);
+    let restricts = info.config.get("restrictOOMScoreAdj").and_then(serde_json::Value::as_bool);
     match (capable, restricts) {
         (Some(true), _) => Finding::ok(what, format!("{whose} may lower them")),
         (_, Some(true)) => Finding::ok(what, "they are not lowered (restrict_oom_score_adj)"),
         (None, _) => Finding::warning(
             what,
-            "the rights of the runtime cannot be read",
+            "the capabilities of the runtime cannot be read",
             "run this as root on the runtime's machine",
         ),
-        // CRI-O asks for nothing that it may not.
-        (Some(false), _) if peer.name == "cri-o" => {
+        // CRI-O checks its capabilities first.
+        (Some(false), _) if info.name == "cri-o" => {
             Finding::ok(what, format!("{whose} may not lower them, which CRI-O takes into account"))
         }
         (Some(false), _) => Finding::error(
@@ -62,7 +62,7 @@ fn limits(whose: &str, capable: Option<bool>) -> Finding {
         ),
         None => Finding::warning(
             what,
-            "the rights of the runtime cannot be read",
+            "the capabilities of the runtime cannot be read",
             "run this as root on the runtime's machine",
         ),
     }

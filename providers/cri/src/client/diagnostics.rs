@@ -1,4 +1,4 @@
-//! What only somebody asks who looks for a mistake.
+//! Calls that only `virtual-kubelet doctor` makes.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use tonic::{Code, Status, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 use vk_provider::Result;
 
-use super::{ASKED_VERSION, Cri, Failure};
+use super::{CallError, Cri, KUBELET_API_VERSION};
 use crate::proto::{ListPodSandboxRequest, StatusRequest, VersionRequest, VersionResponse};
 
 impl Cri {
-    /// The answer to the version before this one, which had the same two messages.
-    pub(crate) async fn old_version(&self) -> Result<VersionResponse> {
-        let request = VersionRequest { version: ASKED_VERSION.to_owned() };
+    /// The version over the v1alpha2 interface, which has the same two messages.
+    pub(crate) async fn v1alpha2_version(&self) -> Result<VersionResponse> {
+        let request = VersionRequest { version: KUBELET_API_VERSION.to_owned() };
         let channel = self.channel.clone();
         let call = |request| async move {
             let mut client = Grpc::new(channel);
@@ -22,14 +22,14 @@ impl Cri {
             let path = PathAndQuery::from_static("/runtime.v1alpha2.RuntimeService/Version");
             client.unary(request, path, ProstCodec::default()).await
         };
-        Ok(self.ask(Some(self.limits.call), request, call).await?)
+        Ok(self.call(Some(self.limits.call), request, call).await?)
     }
 
-    /// The runtime's configuration, where it shows it: containerd does, when it is asked at length.
-    pub(crate) async fn shown_config(&self) -> Value {
+    /// The configuration of the runtime, if it exposes it: containerd does in a verbose status.
+    pub(crate) async fn verbose_config(&self) -> Value {
         let mut client = self.runtime.clone();
         let answer =
-            self.ask(Some(self.limits.call), StatusRequest { verbose: true }, |request| async move {
+            self.call(Some(self.limits.call), StatusRequest { verbose: true }, |request| async move {
                 client.status(request).await
             });
         let shown =
@@ -37,14 +37,14 @@ impl Cri {
         shown.unwrap_or_default()
     }
 
-    /// The labels of every sandbox, whoever made it.
-    pub(crate) async fn owners(&self) -> Result<Vec<BTreeMap<String, String>>> {
+    /// The labels of all sandboxes, including those of other clients.
+    pub(crate) async fn sandbox_labels(&self) -> Result<Vec<BTreeMap<String, String>>> {
         let mut client = self.runtime.clone();
         let answer =
-            self.ask(Some(self.limits.call), ListPodSandboxRequest { filter: None }, |request| async move {
+            self.call(Some(self.limits.call), ListPodSandboxRequest { filter: None }, |request| async move {
                 client.list_pod_sandbox(request).await
             });
-        let answer = answer.await.map_err(|failure: Failure| vk_provider::Error::from(failure))?;
+        let answer = answer.await.map_err(|failure: CallError| vk_provider::Error::from(failure))?;
         Ok(answer.items.into_iter().map(|sandbox| sandbox.labels).collect())
     }
 }

@@ -1,67 +1,67 @@
-//! Cores in use, from two looks at the time used, where the runtime does not tell.
+//! Computes CPU usage in cores from two samples of CPU time, for runtimes that do not report it.
 
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use vk_pod_engine::backend::{CpuUsage, PodUsage};
 
-/// A look that is older says nothing about now.
-const STALE: SignedDuration = SignedDuration::from_mins(10);
-/// Two looks that are closer than this would measure noise.
-const APART: SignedDuration = SignedDuration::from_millis(100);
+/// The maximum age of a sample.
+const MAX_AGE: SignedDuration = SignedDuration::from_mins(10);
+/// The minimum interval between two samples; shorter ones measure noise.
+const MIN_INTERVAL: SignedDuration = SignedDuration::from_millis(100);
 
-/// Looks at processors' time, by whose it was.
+/// Samples of the CPU time of pods and containers.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
-    looks: HashMap<Whose, Look>,
+pub(super) struct CpuRateTracker {
+    samples: HashMap<SampleKey, CpuSample>,
 }
 
-type Whose = (String, Option<(String, u32)>);
+type SampleKey = (String, Option<(String, u32)>);
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct CpuSample {
     time: Timestamp,
     total: u64,
     rate: Option<u64>,
 }
 
-// === impl Meter ===
+// === impl CpuRateTracker ===
 
-impl Meter {
-    /// Fills in what the runtime left out. Runtimes say nothing, or zero, until they have measured twice themselves.
-    pub(super) fn complete(&mut self, pods: &mut [PodUsage]) {
+impl CpuRateTracker {
+    /// Fills in the rates that the runtime left out. Runtimes report nothing, or zero, until they have measured twice.
+    pub(super) fn fill_in_rates(&mut self, pods: &mut [PodUsage]) {
         for pod in &mut *pods {
             let uid = pod.pod.uid.to_string();
             if let Some(cpu) = &mut pod.cpu {
-                self.look((uid.clone(), None), cpu);
+                self.add_sample((uid.clone(), None), cpu);
             }
             for container in &mut pod.containers {
                 if let Some(cpu) = &mut container.cpu {
-                    self.look((uid.clone(), Some((container.name.clone(), container.attempt))), cpu);
+                    self.add_sample((uid.clone(), Some((container.name.clone(), container.attempt))), cpu);
                 }
             }
         }
-        if let Some(newest) = self.looks.values().map(|look| look.time).max() {
-            self.looks.retain(|_, look| newest.duration_since(look.time) < STALE);
+        if let Some(newest) = self.samples.values().map(|sample| sample.time).max() {
+            self.samples.retain(|_, sample| newest.duration_since(sample.time) < MAX_AGE);
         }
     }
 
-    fn look(&mut self, whose: Whose, cpu: &mut CpuUsage) {
+    fn add_sample(&mut self, key: SampleKey, cpu: &mut CpuUsage) {
         cpu.nano_cores = cpu.nano_cores.filter(|cores| *cores > 0);
-        let before = self.looks.get(&whose).copied();
+        let before = self.samples.get(&key).copied();
         let elapsed = before.map(|before| cpu.time.duration_since(before.time));
         let rate = match (before, elapsed) {
-            // The runtime answers from a cache: so do we.
-            (Some(before), Some(elapsed)) if elapsed < APART => before.rate,
-            (Some(before), Some(elapsed)) if elapsed < STALE => {
-                // A total that went back is another process: nothing to compare with.
+            // The runtime returned a cached sample: keep the last rate.
+            (Some(before), Some(elapsed)) if elapsed < MIN_INTERVAL => before.rate,
+            (Some(before), Some(elapsed)) if elapsed < MAX_AGE => {
+                // A total that decreased belongs to another process.
                 cpu.total_nanos.checked_sub(before.total).and_then(|used| per_second(used, elapsed))
             }
             _ => None,
         };
         cpu.nano_cores = cpu.nano_cores.or(rate);
-        if before.is_none() || elapsed.is_some_and(|elapsed| elapsed >= APART) {
-            self.looks.insert(whose, Look { time: cpu.time, total: cpu.total_nanos, rate });
+        if before.is_none() || elapsed.is_some_and(|elapsed| elapsed >= MIN_INTERVAL) {
+            self.samples.insert(key, CpuSample { time: cpu.time, total: cpu.total_nanos, rate });
         }
     }
 }
@@ -101,37 +101,37 @@ mod tests {
     }
 
     #[test]
-    fn cores_in_use_are_known_from_the_second_look_on() {
-        let mut meter = Meter::default();
+    fn the_rate_is_known_from_the_second_sample_on() {
+        let mut tracker = CpuRateTracker::default();
         let mut first = usage(0, 5_000_000_000, Some(0));
-        meter.complete(&mut first);
+        tracker.fill_in_rates(&mut first);
         assert_eq!(cores(&first), None);
         let mut second = usage(10, 7_500_000_000, None);
-        meter.complete(&mut second);
+        tracker.fill_in_rates(&mut second);
         assert_eq!(cores(&second), Some(250_000_000));
         let mut same = usage(10, 7_500_000_000, None);
-        meter.complete(&mut same);
+        tracker.fill_in_rates(&mut same);
         assert_eq!(cores(&same), Some(250_000_000), "the runtime answered from its cache");
     }
 
     #[test]
-    fn what_the_runtime_measured_itself_stands() {
-        let mut meter = Meter::default();
-        meter.complete(&mut usage(0, 0, None));
+    fn a_rate_from_the_runtime_is_kept() {
+        let mut tracker = CpuRateTracker::default();
+        tracker.fill_in_rates(&mut usage(0, 0, None));
         let mut second = usage(1, 1_000_000_000, Some(42));
-        meter.complete(&mut second);
+        tracker.fill_in_rates(&mut second);
         assert_eq!(cores(&second), Some(42));
     }
 
     #[test]
-    fn a_total_that_went_back_and_a_look_of_long_ago_are_not_compared() {
-        let mut meter = Meter::default();
-        meter.complete(&mut usage(0, 9_000_000_000, None));
+    fn a_decreased_total_and_an_old_sample_are_ignored() {
+        let mut tracker = CpuRateTracker::default();
+        tracker.fill_in_rates(&mut usage(0, 9_000_000_000, None));
         let mut less = usage(10, 1_000_000_000, None);
-        meter.complete(&mut less);
+        tracker.fill_in_rates(&mut less);
         assert_eq!(cores(&less), None);
         let mut late = usage(10_000, 2_000_000_000, None);
-        meter.complete(&mut late);
+        tracker.fill_in_rates(&mut late);
         assert_eq!(cores(&late), None);
     }
 }

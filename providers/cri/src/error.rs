@@ -1,31 +1,31 @@
-//! What went wrong, in the runtime's words and in the contract's.
+//! Converts gRPC errors of the runtime to errors of the contract.
 
 use std::{error::Error as StdError, io, path::Path};
 
 use tonic::{Code, Status};
 use vk_provider::{Error, error::Kind};
 
-/// A refusal as a gRPC client in Go prints it, which is how users know it from pods and events.
+/// A gRPC error in the format of Go clients, which users know from pods and events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {desc}")]
 pub struct RpcError {
-    /// The code in Go's spelling.
+    /// The code as Go prints it.
     pub code: &'static str,
-    /// The runtime's words.
+    /// The runtime's message.
     pub desc: String,
 }
 
-/// That nobody answers at a socket.
+/// Connecting to the socket failed. The text equals that of Go clients.
 #[derive(Debug, thiserror::Error)]
 #[error("connection error: desc = \"transport: Error while dialing: dial unix {path}: connect: {why}\"")]
-pub(crate) struct Undialled {
+pub(crate) struct DialError {
     path: String,
     why: String,
 }
 
-// === impl Undialled ===
+// === impl DialError ===
 
-impl Undialled {
+impl DialError {
     pub(crate) fn new(path: &Path, error: &io::Error) -> Self {
         let why = match error.kind() {
             io::ErrorKind::NotFound => "no such file or directory".to_owned(),
@@ -37,39 +37,39 @@ impl Undialled {
     }
 }
 
-/// The contract's error for a status. One that our side made has a cause; the runtime's has none.
-pub(crate) fn error(status: &Status) -> Error {
+/// Converts a status. A status that was created on our side has a cause; the runtime's has none.
+pub(crate) fn from_status(status: &Status) -> Error {
     let Some(cause) = StdError::source(status) else {
-        return told(status.code(), status.message());
+        return rpc_error(status.code(), status.message());
     };
-    if let Some(undialled) = find::<Undialled>(cause) {
-        return told(Code::Unavailable, &undialled.to_string());
+    if let Some(dial) = find_cause::<DialError>(cause) {
+        return rpc_error(Code::Unavailable, &dial.to_string());
     }
-    if expired(status) {
-        return overdue();
+    if is_timeout(status) {
+        return deadline_exceeded();
     }
-    // What Go says when the other side is gone in the middle of a call. The details are the transport's own.
-    tracing::debug!(%status, %cause, "a call to the runtime broke off");
-    told(Code::Unavailable, "error reading from server: EOF")
+    // Go's text for a server that closes the connection during a call.
+    tracing::debug!(%status, %cause, "the connection to the runtime was lost during a call");
+    rpc_error(Code::Unavailable, "error reading from server: EOF")
 }
 
-/// Whether our own side gave the call up, because its limit was over.
-pub(crate) fn expired(status: &Status) -> bool {
-    StdError::source(status).is_some_and(|cause| find::<tonic::TimeoutExpired>(cause).is_some())
+/// Whether the call was abandoned on our side because its timeout expired.
+pub(crate) fn is_timeout(status: &Status) -> bool {
+    StdError::source(status).is_some_and(|cause| find_cause::<tonic::TimeoutExpired>(cause).is_some())
 }
 
-/// A call that took too long.
-pub(crate) fn overdue() -> Error {
-    told(Code::DeadlineExceeded, "context deadline exceeded")
+/// The error of a call whose timeout expired.
+pub(crate) fn deadline_exceeded() -> Error {
+    rpc_error(Code::DeadlineExceeded, "context deadline exceeded")
 }
 
-/// An answer that no runtime should give.
-pub(crate) fn nonsense(call: &str, what: &str) -> Error {
-    Error::internal(format!("the runtime's answer to {call} has no {what}"))
+/// The error of a response without a mandatory field.
+pub(crate) fn missing_field(call: &str, what: &str) -> Error {
+    Error::internal(format!("the runtime's response to {call} has no {what}"))
 }
 
-fn told(code: Code, desc: &str) -> Error {
-    let cause = RpcError { code: spelled(code), desc: desc.to_owned() };
+fn rpc_error(code: Code, desc: &str) -> Error {
+    let cause = RpcError { code: go_name(code), desc: desc.to_owned() };
     Error::new(kind(code), desc.to_owned()).caused_by(cause)
 }
 
@@ -92,8 +92,8 @@ fn kind(code: Code) -> Kind {
     }
 }
 
-/// Go's spelling, which has one `l` in `Canceled`.
-fn spelled(code: Code) -> &'static str {
+/// The name of a code in Go, where `Canceled` has one `l`.
+fn go_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",
@@ -115,7 +115,7 @@ fn spelled(code: Code) -> &'static str {
     }
 }
 
-fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+fn find_cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<T>() {
@@ -133,9 +133,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_in_the_runtimes_words_and_with_its_origin_as_its_cause() {
+    fn an_error_keeps_the_message_of_the_runtime_and_its_code() {
         let error =
-            error(&Status::not_found("an error occurred when try to find container \"x\": not found"));
+            from_status(&Status::not_found("an error occurred when try to find container \"x\": not found"));
         assert_eq!(*error.kind(), Kind::NotFound);
         assert_eq!(error.message(), "an error occurred when try to find container \"x\": not found");
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_the_kind_that_says_what_to_do() {
+    fn codes_are_mapped_to_kinds() {
         for (status, expected) in [
             (Status::unimplemented("unknown service"), Kind::Unsupported),
             (Status::deadline_exceeded("late"), Kind::Unavailable),
@@ -155,16 +155,16 @@ mod tests {
             (Status::invalid_argument("bad"), Kind::Invalid),
             (Status::permission_denied("no"), Kind::Denied),
         ] {
-            assert_eq!(*error(&status).kind(), expected, "{status}");
+            assert_eq!(*from_status(&status).kind(), expected, "{status}");
         }
-        assert!(told(&error(&Status::cancelled("x"))).contains("code = Canceled"));
+        assert!(told(&from_status(&Status::cancelled("x"))).contains("code = Canceled"));
     }
 
     #[test]
-    fn nobody_at_the_socket_is_said_as_a_go_client_says_it() {
+    fn a_failed_connection_has_the_text_of_go_clients() {
         let io = io::Error::from_raw_os_error(2);
-        let status = Status::from_error(Box::new(Undialled::new(Path::new("/run/x.sock"), &io)));
-        let error = error(&status);
+        let status = Status::from_error(Box::new(DialError::new(Path::new("/run/x.sock"), &io)));
+        let error = from_status(&status);
         assert_eq!(*error.kind(), Kind::Unavailable);
         assert_eq!(
             error.message(),

@@ -1,4 +1,4 @@
-//! A runtime that answers what it is told to, and remembers what it was asked.
+//! A fake container runtime that returns prepared responses and records requests.
 
 use std::{
     collections::BTreeMap,
@@ -26,13 +26,13 @@ use vk_provider_cri::proto::{
     runtime_service_server::{RuntimeService, RuntimeServiceServer},
 };
 
-/// What the runtime says, and what it was asked.
+/// Prepared responses, and the recorded requests.
 #[derive(Default)]
-pub(crate) struct Script {
-    /// No call is ever answered.
+pub(crate) struct Responses {
+    /// Whether calls hang.
     pub(crate) hangs: bool,
-    /// What each call is refused with, by its name.
-    pub(crate) refusals: BTreeMap<&'static str, Status>,
+    /// Errors by name of the call.
+    pub(crate) errors: BTreeMap<&'static str, Status>,
     pub(crate) conditions: Vec<proto::RuntimeCondition>,
     pub(crate) info: BTreeMap<String, String>,
     pub(crate) sandboxes: Vec<proto::PodSandbox>,
@@ -52,31 +52,31 @@ pub(crate) struct Script {
     pub(crate) calls: Vec<&'static str>,
 }
 
-/// Which versions of the interface it speaks.
+/// The version of the interface that it implements.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaks {
+pub(crate) enum CriVersion {
     V1,
     Alpha,
     Nothing,
 }
 
-/// A running one. Dropping it ends it.
-pub(crate) struct Double {
+/// The fake runtime. Dropping it stops the server.
+pub(crate) struct FakeRuntime {
     folder: TempDir,
-    script: Arc<Mutex<Script>>,
-    /// A runtime of its own, with which its connections end too.
+    script: Arc<Mutex<Responses>>,
+    /// A tokio runtime of its own, so that its connections end with it.
     threads: Option<runtime::Runtime>,
 }
 
-impl Double {
-    /// One that is there, and says little.
+impl FakeRuntime {
+    /// Starts one with empty responses.
     pub(crate) fn start() -> Self {
-        let mut double = Self::absent();
-        double.serve(Speaks::V1);
-        double
+        let mut fake = Self::absent();
+        fake.serve(CriVersion::V1);
+        fake
     }
 
-    /// One that is not there yet.
+    /// Creates one that does not listen yet.
     pub(crate) fn absent() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), script: Arc::default(), threads: None }
     }
@@ -89,26 +89,26 @@ impl Double {
         self.folder.path()
     }
 
-    pub(crate) fn script(&self) -> parking_lot::MutexGuard<'_, Script> {
+    pub(crate) fn script(&self) -> parking_lot::MutexGuard<'_, Responses> {
         self.script.lock()
     }
 
-    pub(crate) fn serve(&mut self, speaks: Speaks) {
+    pub(crate) fn serve(&mut self, version: CriVersion) {
         let threads = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = {
             let _entered = threads.enter();
             UnixListener::bind(self.socket()).unwrap()
         };
-        let answers = Answers(Arc::clone(&self.script));
+        let answers = FakeService(Arc::clone(&self.script));
         let runtime = RuntimeServiceServer::new(answers.clone()).max_encoding_message_size(32 << 20);
         let mut server = Server::builder();
         let script = Arc::clone(&self.script);
-        let router = match speaks {
-            Speaks::V1 => server
-                .add_service(Front { inner: runtime, script })
+        let router = match version {
+            CriVersion::V1 => server
+                .add_service(AuthorityRecorder { inner: runtime, script })
                 .add_service(ImageServiceServer::new(answers)),
-            Speaks::Alpha => server.add_service(Alpha(runtime)),
-            Speaks::Nothing => server.add_service(ImageServiceServer::new(answers)),
+            CriVersion::Alpha => server.add_service(V1alpha2Service(runtime)),
+            CriVersion::Nothing => server.add_service(ImageServiceServer::new(answers)),
         };
         threads.spawn(async move {
             router.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
@@ -116,7 +116,7 @@ impl Double {
         self.threads = Some(threads);
     }
 
-    /// Goes away, with everything that was under way.
+    /// Stops the server and drops all calls under way.
     pub(crate) fn die(&mut self) {
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
@@ -125,9 +125,9 @@ impl Double {
     }
 }
 
-impl Drop for Double {
+impl Drop for FakeRuntime {
     fn drop(&mut self) {
-        // A runtime must not be waited for within another.
+        // A tokio runtime must not be dropped inside another one.
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
@@ -135,10 +135,10 @@ impl Drop for Double {
 }
 
 #[derive(Clone)]
-struct Answers(Arc<Mutex<Script>>);
+struct FakeService(Arc<Mutex<Responses>>);
 
-impl Answers {
-    async fn heard(&self, call: &'static str) -> Result<(), Status> {
+impl FakeService {
+    async fn record_call(&self, call: &'static str) -> Result<(), Status> {
         let hangs = {
             let mut script = self.0.lock();
             script.calls.push(call);
@@ -147,7 +147,7 @@ impl Answers {
         if hangs {
             std::future::pending::<()>().await;
         }
-        match self.0.lock().refusals.get(call) {
+        match self.0.lock().errors.get(call) {
             Some(status) => Err(status.clone()),
             None => Ok(()),
         }
@@ -156,9 +156,9 @@ impl Answers {
     async fn answer<A>(
         &self,
         call: &'static str,
-        make: impl FnOnce(&mut Script) -> A,
+        make: impl FnOnce(&mut Responses) -> A,
     ) -> Result<Response<A>, Status> {
-        self.heard(call).await?;
+        self.record_call(call).await?;
         Ok(Response::new(make(&mut self.0.lock())))
     }
 }
@@ -166,11 +166,11 @@ impl Answers {
 type Answer<A> = Result<Response<A>, Status>;
 
 #[tonic::async_trait]
-impl RuntimeService for Answers {
+impl RuntimeService for FakeService {
     async fn version(&self, _: Request<proto::VersionRequest>) -> Answer<proto::VersionResponse> {
         self.answer("Version", |_| proto::VersionResponse {
             version: "0.1.0".into(),
-            runtime_name: "double".into(),
+            runtime_name: "fake".into(),
             runtime_version: "1.2.3".into(),
             runtime_api_version: "v1".into(),
         })
@@ -316,19 +316,19 @@ impl RuntimeService for Answers {
         &self,
         _: Request<proto::ListPodSandboxStatsRequest>,
     ) -> Answer<proto::ListPodSandboxStatsResponse> {
-        self.heard("ListPodSandboxStats").await?;
+        self.record_call("ListPodSandboxStats").await?;
         match self.0.lock().pod_stats.clone() {
             Some(stats) => Ok(Response::new(proto::ListPodSandboxStatsResponse { stats })),
             None => Err(Status::unimplemented("method ListPodSandboxStats not implemented")),
         }
     }
 
-    /// Nothing is answered before the first event, as by containerd.
+    /// Responds only with the first event, as containerd does.
     async fn get_container_events(
         &self,
         _: Request<proto::GetEventsRequest>,
     ) -> Answer<BoxStream<proto::ContainerEventResponse>> {
-        self.heard("GetContainerEvents").await?;
+        self.record_call("GetContainerEvents").await?;
         let events = self.0.lock().events.take();
         let mut events = events.ok_or_else(|| Status::unavailable("no events are prepared"))?;
         let first = events.recv().await.ok_or_else(|| Status::unavailable("none comes any more"))?;
@@ -338,7 +338,7 @@ impl RuntimeService for Answers {
 }
 
 #[tonic::async_trait]
-impl ImageService for Answers {
+impl ImageService for FakeService {
     async fn image_status(
         &self,
         _: Request<proto::ImageStatusRequest>,
@@ -365,21 +365,21 @@ impl ImageService for Answers {
     }
 }
 
-type Runtime = RuntimeServiceServer<Answers>;
+type Runtime = RuntimeServiceServer<FakeService>;
 type Outcome = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
-/// Notes under which name it was called.
+/// Records the authority of requests.
 #[derive(Clone)]
-struct Front {
+struct AuthorityRecorder {
     inner: Runtime,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<Responses>>,
 }
 
-impl NamedService for Front {
+impl NamedService for AuthorityRecorder {
     const NAME: &'static str = Runtime::NAME;
 }
 
-impl tower::Service<http::Request<Body>> for Front {
+impl tower::Service<http::Request<Body>> for AuthorityRecorder {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Outcome;
@@ -395,15 +395,15 @@ impl tower::Service<http::Request<Body>> for Front {
     }
 }
 
-/// The same service under the name of the version before.
+/// The same service under the name of version v1alpha2.
 #[derive(Clone)]
-struct Alpha(Runtime);
+struct V1alpha2Service(Runtime);
 
-impl NamedService for Alpha {
+impl NamedService for V1alpha2Service {
     const NAME: &'static str = "runtime.v1alpha2.RuntimeService";
 }
 
-impl tower::Service<http::Request<Body>> for Alpha {
+impl tower::Service<http::Request<Body>> for V1alpha2Service {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Outcome;

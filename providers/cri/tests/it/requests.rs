@@ -1,4 +1,4 @@
-//! What goes over the wire, and what is made of the answers.
+//! Requests to the runtime, and the conversion of its responses.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ use vk_provider::{
 };
 use vk_provider_cri::{Cri, proto};
 
-use crate::double::Double;
+use crate::fake_runtime::FakeRuntime;
 
 pub(crate) fn sandbox_config() -> SandboxConfig {
     SandboxConfig {
@@ -61,24 +61,24 @@ pub(crate) fn container_config() -> ContainerConfig {
     }
 }
 
-async fn open(double: &Double) -> Cri {
-    Cri::connect(double.socket()).await.unwrap()
+async fn open(fake: &FakeRuntime) -> Cri {
+    Cri::connect(fake.socket()).await.unwrap()
 }
 
 #[tokio::test]
 async fn the_runtime_is_called_by_a_plain_name() {
-    let double = Double::start();
-    open(&double).await;
-    assert_eq!(double.script().authorities, ["localhost"], "containerd 2 refuses a path");
+    let fake = FakeRuntime::start();
+    open(&fake).await;
+    assert_eq!(fake.script().authorities, ["localhost"], "containerd 2 refuses a path");
 }
 
 #[tokio::test]
 async fn a_container_is_created_with_both_names_of_its_image() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let id = cri.create_container("s1", &container_config(), &sandbox_config()).await.unwrap();
     assert_eq!(id, "new");
-    let request = double.script().created.clone().unwrap();
+    let request = fake.script().created.clone().unwrap();
     let config = request.config.unwrap();
     let image = config.image.clone().unwrap();
     assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:abc", "nginx:1"));
@@ -87,23 +87,23 @@ async fn a_container_is_created_with_both_names_of_its_image() {
     assert_eq!(config.metadata.unwrap().attempt, 2);
     assert_eq!(request.pod_sandbox_id, "s1");
     assert_eq!(request.sandbox_config.unwrap().metadata.unwrap().uid, "uid-1");
-    // What is known of the new container is known without a list.
-    double.script().container_status = Some(proto::ContainerStatus {
+    // The sandbox of the new container is known without a list.
+    fake.script().container_status = Some(proto::ContainerStatus {
         id: "new".into(),
         metadata: Some(proto::ContainerMetadata { name: "main".into(), attempt: 2 }),
         ..Default::default()
     });
     assert_eq!(cri.container("new").await.unwrap().sandbox, "s1");
-    assert!(!double.script().calls.contains(&"ListContainers"));
+    assert!(!fake.script().calls.contains(&"ListContainers"));
 }
 
 #[tokio::test]
 async fn a_container_that_is_not_in_the_last_list_is_looked_up() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let metadata = Some(proto::ContainerMetadata { name: "main".into(), attempt: 0 });
     {
-        let mut script = double.script();
+        let mut script = fake.script();
         script.container_status =
             Some(proto::ContainerStatus { id: "c".into(), metadata: metadata.clone(), ..Default::default() });
         script.containers = vec![proto::Container {
@@ -114,15 +114,15 @@ async fn a_container_that_is_not_in_the_last_list_is_looked_up() {
         }];
     }
     assert_eq!(cri.container("c").await.unwrap().sandbox, "s9");
-    double.script().containers.clear();
+    fake.script().containers.clear();
     let error = cri.container("c").await.unwrap_err();
     assert_eq!(*error.kind(), Kind::NotFound, "it went between the two looks: {error}");
 }
 
 #[tokio::test]
 async fn a_list_of_one_pod_leaves_the_others_known() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let metadata = Some(proto::ContainerMetadata { name: "main".into(), attempt: 0 });
     let labels = |uid: &str| -> BTreeMap<String, String> {
         let all = [(label::POD_NAMESPACE, "ns"), (label::POD_NAME, "pod"), (label::POD_UID, uid)];
@@ -137,30 +137,30 @@ async fn a_list_of_one_pod_leaves_the_others_known() {
     };
     let node: BTreeMap<_, _> = [(label::NODE.to_owned(), "vk".to_owned())].into();
     {
-        let mut script = double.script();
+        let mut script = fake.script();
         script.containers = vec![container("a", "1"), container("b", "2")];
         script.container_status =
             Some(proto::ContainerStatus { id: "a".into(), metadata: metadata.clone(), ..Default::default() });
     }
     cri.list(&node).await.unwrap();
-    double.script().containers = vec![container("b", "2")];
+    fake.script().containers = vec![container("b", "2")];
     cri.list(&labels("2")).await.unwrap();
-    double.script().calls.clear();
+    fake.script().calls.clear();
     assert_eq!(cri.container("a").await.unwrap().sandbox, "sandbox-of-a");
-    assert_eq!(double.script().calls, ["ContainerStatus"], "nobody is asked where it is");
+    assert_eq!(fake.script().calls, ["ContainerStatus"], "nobody is asked where it is");
     cri.list(&node).await.unwrap();
     let error = cri.container("a").await.unwrap_err();
     assert_eq!(*error.kind(), Kind::NotFound, "what is gone from the whole list is forgotten: {error}");
 }
 
 #[tokio::test]
-async fn images_in_use_are_those_of_everybody_under_all_names_or_an_error() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn used_images_include_those_of_other_clients_under_all_names() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let spec = |image: &str| Some(proto::ImageSpec { image: image.into(), ..Default::default() });
     {
-        let mut script = double.script();
-        // No labels, no metadata: nobody knows whose it is, and it uses its image all the same.
+        let mut script = fake.script();
+        // Without labels and metadata: its owner is unknown, but its image is in use.
         script.containers = vec![proto::Container {
             id: "c".into(),
             image: spec("sha256:config"),
@@ -189,61 +189,61 @@ async fn images_in_use_are_those_of_everybody_under_all_names_or_an_error() {
         "sha256:ref",
     ];
     assert_eq!(used, expected);
-    assert_eq!(double.script().filters, [BTreeMap::new()], "of everybody");
+    assert_eq!(fake.script().filters, [BTreeMap::new()], "of everybody");
     for call in ["ContainerStatus", "ListContainers"] {
-        double.script().refusals = [(call, Status::not_found("gone"))].into();
+        fake.script().errors = [(call, Status::not_found("gone"))].into();
         cri.used_images().await.unwrap_err();
     }
 }
 
 #[tokio::test]
 async fn a_list_asks_for_what_carries_the_labels() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let labels: BTreeMap<_, _> = [(label::NODE.to_owned(), "vk".to_owned())].into();
     cri.list(&labels).await.unwrap();
-    assert_eq!(double.script().filters, [labels.clone(), labels], "sandboxes and containers");
+    assert_eq!(fake.script().filters, [labels.clone(), labels], "sandboxes and containers");
 }
 
 #[tokio::test]
 async fn a_list_of_a_full_node_is_read() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let metadata = proto::PodSandboxMetadata { uid: "u".into(), ..Default::default() };
     let sandbox = proto::PodSandbox {
         metadata: Some(metadata),
         labels: [("big".to_owned(), "x".repeat(10_000))].into(),
         ..Default::default()
     };
-    double.script().sandboxes = vec![sandbox; 1000];
+    fake.script().sandboxes = vec![sandbox; 1000];
     let listing = cri.list(&BTreeMap::new()).await.unwrap();
     assert_eq!(listing.sandboxes.len(), 1000, "ten megabytes");
 }
 
 #[tokio::test]
-async fn an_image_that_is_not_there_is_none_in_every_way_that_runtimes_say_it() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn an_unknown_image_is_none_for_every_kind_of_response() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     assert_eq!(cri.image("nginx", "").await.unwrap(), None, "no image in the answer");
-    double.script().image = Some(proto::Image::default());
+    fake.script().image = Some(proto::Image::default());
     assert_eq!(cri.image("nginx", "").await.unwrap(), None, "an empty image");
-    double.script().refusals.insert("ImageStatus", Status::not_found("no such image"));
+    fake.script().errors.insert("ImageStatus", Status::not_found("no such image"));
     assert_eq!(cri.image("nginx", "").await.unwrap(), None, "a refusal");
-    double.script().refusals.clear();
-    double.script().image = Some(proto::Image { id: "sha256:1".into(), size: 5, ..Default::default() });
+    fake.script().errors.clear();
+    fake.script().image = Some(proto::Image { id: "sha256:1".into(), size: 5, ..Default::default() });
     assert_eq!(cri.image("nginx", "").await.unwrap().unwrap().id, "sha256:1");
 }
 
 #[tokio::test]
 async fn a_pull_takes_credentials_and_the_pods_annotations_along() {
-    let double = Double::start();
-    let cri = open(&double).await;
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let credentials = PullCredentials::Basic { username: "me".into(), password: "secret".to_owned().into() };
     let error = cri.pull("nginx:1", Some(&credentials), &sandbox_config()).await.unwrap_err();
     assert!(error.message().contains("imageRef of image \"nginx:1\" is not set"), "{error}");
-    double.script().image_ref = "sha256:1".into();
+    fake.script().image_ref = "sha256:1".into();
     assert_eq!(cri.pull("nginx:1", Some(&credentials), &sandbox_config()).await.unwrap(), "sha256:1");
-    let request = double.script().pulled.clone().unwrap();
+    let request = fake.script().pulled.clone().unwrap();
     let auth = request.auth.unwrap();
     assert_eq!((auth.username.as_str(), auth.password.as_str()), ("me", "secret"));
     assert_eq!(request.image.unwrap().annotations["team"], "blue");
@@ -251,17 +251,17 @@ async fn a_pull_takes_credentials_and_the_pods_annotations_along() {
 }
 
 #[tokio::test]
-async fn a_command_whose_time_is_over_is_told_as_by_a_kubelet() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn a_command_that_times_out_has_the_text_of_a_kubelet() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let command = ["sh".to_owned(), "-c".to_owned(), "sleep 9".to_owned()];
-    double.script().refusals.insert("ExecSync", Status::deadline_exceeded("timeout 1s exceeded"));
+    fake.script().errors.insert("ExecSync", Status::deadline_exceeded("timeout 1s exceeded"));
     let ran = cri.run("c", &command, Duration::from_secs(1)).await.unwrap();
     let message = "command timed out: \"sh -c sleep 9\" timed out after 1s".to_owned();
     assert_eq!(ran, Ran::TimedOut { message });
-    // CRI-O's way.
-    double.script().refusals.clear();
-    double.script().ran = proto::ExecSyncResponse {
+    // As CRI-O does.
+    fake.script().errors.clear();
+    fake.script().ran = proto::ExecSyncResponse {
         stdout: b"a".to_vec(),
         stderr: b"command timed out".to_vec(),
         exit_code: -1,
@@ -271,31 +271,31 @@ async fn a_command_whose_time_is_over_is_told_as_by_a_kubelet() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_stopped_and_removed_already() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn stopping_and_removing_a_missing_object_succeeds() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     for call in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox", "RemoveImage"] {
-        double.script().refusals.insert(call, Status::not_found("gone"));
+        fake.script().errors.insert(call, Status::not_found("gone"));
     }
     cri.stop_container("c", Duration::ZERO).await.unwrap();
     cri.remove_container("c").await.unwrap();
     cri.stop_sandbox("s").await.unwrap();
     cri.remove_sandbox("s").await.unwrap();
     cri.remove_image("i").await.unwrap();
-    double.script().refusals.insert("StopContainer", Status::unknown("failed to kill"));
+    fake.script().errors.insert("StopContainer", Status::unknown("failed to kill"));
     let error = cri.stop_container("c", Duration::ZERO).await.unwrap_err();
     assert_eq!(error.message(), "failed to kill");
     assert_eq!(told(&error), "rpc error: code = Unknown desc = failed to kill");
 }
 
 #[tokio::test]
-async fn streams_are_the_runtimes_addresses() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn sessions_are_urls_of_the_runtime() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
     let error = cri.exec("c", &["ls".to_owned()], &options).await.unwrap_err();
     assert!(error.message().contains("Exec has no URL"), "{error}");
-    double.script().url = "http://127.0.0.1:1/exec/token".into();
+    fake.script().url = "http://127.0.0.1:1/exec/token".into();
     let Started::Url(url) = cri.exec("c", &["ls".to_owned()], &options).await.unwrap() else {
         panic!("no address")
     };
@@ -305,15 +305,15 @@ async fn streams_are_the_runtimes_addresses() {
 }
 
 #[tokio::test]
-async fn usage_of_containers_stands_in_where_the_runtime_has_none_of_pods() {
-    let double = Double::start();
-    let cri = open(&double).await;
+async fn usage_of_containers_is_used_if_the_runtime_reports_none_of_pods() {
+    let fake = FakeRuntime::start();
+    let cri = open(&fake).await;
     let labels: BTreeMap<String, String> =
         [(label::POD_NAME, "web"), (label::POD_NAMESPACE, "default"), (label::POD_UID, "u")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
     {
-        let mut script = double.script();
+        let mut script = fake.script();
         let metadata = proto::PodSandboxMetadata { uid: "u".into(), ..Default::default() };
         script.sandboxes = vec![proto::PodSandbox {
             id: "s".into(),
@@ -332,7 +332,7 @@ async fn usage_of_containers_stands_in_where_the_runtime_has_none_of_pods() {
     }
     let usage = cri.usage(&BTreeMap::new()).await.unwrap();
     assert_eq!(usage[0].containers[0].name, "main");
-    double.script().pod_stats = Some(Vec::new());
+    fake.script().pod_stats = Some(Vec::new());
     assert!(
         cri.usage(&BTreeMap::new()).await.unwrap().is_empty(),
         "the pods' own figures count where they are"
