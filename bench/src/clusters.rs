@@ -1,7 +1,7 @@
-//! A lower cluster of many nodes and pods behind one virtual node: how soon a process that begins has seen all of it, how far the status of
-//! pods lags behind, and what that costs in memory. Nobody schedules and nobody runs anything: all objects are made straight through the API.
+//! A large lower cluster behind one virtual node: time to the first sync, lag of pod statuses, and memory. There is no scheduler and no
+//! kubelet: all objects are created through the API.
 
-mod bare;
+mod bare_cluster;
 
 use std::{collections::HashMap, fs, path::PathBuf, process::Command, time::Duration};
 
@@ -22,21 +22,21 @@ use tokio::{
 };
 use vk_testing::{ControlPlane, Usage, control_plane};
 
-pub(crate) use self::bare::BareCluster;
+pub(crate) use self::bare_cluster::BareCluster;
 use crate::{
-    contestant::{Contestant, Field, NODE, Prepared, ready},
-    machine::{Machine, peak_megabytes},
-    report::{Figure, Report, say, thousands},
+    candidate::{Candidate, CandidateArgs, Candidates, NODE, ready},
+    host_info::{HostInfo, peak_megabytes},
+    report::{Figure, Report, print_progress, thousands},
 };
 
-/// Requests that the client keeps under way.
+/// Concurrent requests of the client.
 const CONCURRENCY: usize = 64;
 const LIMIT: Duration = Duration::from_mins(10);
-/// Memory is read this long after what it is read for.
+/// Time before memory is measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// What our process may hold with 20,000 pods and 1,000 nodes below it.
+/// Memory goal of our process with 20,000 pods and 1,000 nodes in the lower cluster.
 const GOAL_MEGABYTES: f64 = 250.0;
-/// Changes of status in a second, and for how many seconds.
+/// Status changes per second, and the duration in seconds.
 const RATE: u32 = 100;
 const SECONDS: u32 = 20;
 
@@ -52,42 +52,42 @@ pub(crate) struct Clusters {
     #[arg(long, default_value_t = 1000)]
     nodes: usize,
     #[command(flatten)]
-    field: Field,
+    field: CandidateArgs,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
 }
 
-/// Both clusters, with everything in them.
-struct Ground {
+/// The upper and the lower cluster.
+struct TwoClusters {
     upper: ControlPlane,
     lower: ControlPlane,
     above: Api<Pod>,
     below: Api<Pod>,
-    /// What the namespace is called on each side.
+    /// Names of the namespace in the upper and the lower cluster.
     names: [String; 2],
     count: usize,
 }
 
 impl Clusters {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // The others know nothing of clusters.
-        self.field.keep(&[Contestant::Bare, Contestant::Ours]);
+        // The rivals have no provider for clusters.
+        self.field.keep(&[Candidate::Bare, Candidate::Ours]);
         let field = self.field.prepare(&self.out.join("logs"))?;
-        let mut report = Report::new(Machine::look()?);
-        for &contestant in &field.contestants {
-            report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+        let mut report = Report::new(HostInfo::detect()?);
+        for &candidate in &field.candidates {
+            report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
-            for &contestant in &field.contestants {
-                say(&format!(
-                    "{} of {} pods below on {} nodes, {contestant}",
+            for &candidate in &field.candidates {
+                print_progress(&format!(
+                    "{} of {} pods below on {} nodes, {candidate}",
                     thousands(count),
                     thousands(self.pods),
                     thousands(self.nodes)
                 ));
-                let figures = Box::pin(self.one(contestant, &field, count, &mut report.machine)).await;
-                report.outcome(contestant, count, figures)?;
+                let figures = Box::pin(self.one(candidate, &field, count, &mut report.host)).await;
+                report.outcome(candidate, count, figures)?;
                 report.save(&self.out, "pods-below")?;
             }
         }
@@ -96,24 +96,24 @@ impl Clusters {
 
     async fn one(
         &self,
-        who: Contestant,
-        field: &Prepared,
+        who: Candidate,
+        field: &Candidates,
         count: usize,
-        machine: &mut Machine,
+        host: &mut HostInfo,
     ) -> anyhow::Result<Vec<Figure>> {
-        let ground = self.prepare(count).await?;
-        machine.saw(&ground.upper).await?;
-        let nodes: Api<Node> = Api::all(ground.upper.admin()?);
+        let clusters = self.prepare(count).await?;
+        host.record_version(&clusters.upper).await?;
+        let nodes: Api<Node> = Api::all(clusters.upper.admin()?);
         let mut figures = Vec::new();
-        let observed = Observed::start(ground.above.clone());
+        let observer = StatusObserver::start(clusters.above.clone());
 
-        // First of all the pods come below: ours makes them itself.
-        if who == Contestant::Ours {
-            let mut process = field.start(who, "pods-below-first", ground.ours(field)?)?;
+        // First the pods are created in the lower cluster; our process does it itself.
+        if who == Candidate::Ours {
+            let mut process = field.start(who, "pods-below-first", clusters.ours(field)?)?;
             ready(&nodes, &mut process).await?;
             let begun = Instant::now();
-            ground.bind_above().await?;
-            ground.there(count).await?;
+            clusters.bind_above().await?;
+            clusters.there(count).await?;
             #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
             figures.push((
                 "bound pods to made below",
@@ -122,20 +122,20 @@ impl Clusters {
             ));
             process.kill()?;
         } else {
-            ground.bind_above().await?;
-            ground.make_below().await?;
+            clusters.bind_above().await?;
+            clusters.make_below().await?;
         }
-        // While nobody looks, all of them begin to run.
-        ground.run_below("10.1.0.1").await?;
+        // All of them start to run while no process watches.
+        clusters.run_below("10.1.0.1").await?;
 
         let begun = Instant::now();
         let mut process = match who {
-            Contestant::Ours => field.start(who, "pods-below", ground.ours(field)?)?,
-            _ => field.start(who, "pods-below", ground.bare()?)?,
+            Candidate::Ours => field.start(who, "pods-below", clusters.ours(field)?)?,
+            _ => field.start(who, "pods-below", clusters.bare()?)?,
         };
-        if who == Contestant::Ours {
-            // It was Ready when its process ended, and nobody has told otherwise since: pods tell that it is there.
-            observed.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
+        if who == Candidate::Ours {
+            // The node is still Ready from before, so wait for the first status instead.
+            observer.wait(|seen| seen.values().any(|(address, _)| address == "10.1.0.1")).await?;
         } else {
             ready(&nodes, &mut process).await?;
         }
@@ -143,12 +143,12 @@ impl Clusters {
         let all = |seen: &HashMap<String, (String, Instant)>| {
             seen.values().filter(|(address, _)| address == "10.1.0.1").count() == count
         };
-        observed.wait(all).await?;
+        observer.wait(all).await?;
         figures.push(("start to all statuses told", begun.elapsed().as_secs_f64(), "s"));
         tokio::time::sleep(SETTLE).await;
         let idle = Usage::of(process.id()).context("it ended")?;
 
-        let (from, lags) = (Instant::now(), ground.lags(&observed).await?);
+        let (from, lags) = (Instant::now(), clusters.lags(&observer).await?);
         let busy = Usage::of(process.id())?;
         let at = |percent: usize| lags[(lags.len() * percent / 100).min(lags.len() - 1)].as_secs_f64();
         let ratio = idle.megabytes() / GOAL_MEGABYTES;
@@ -163,8 +163,8 @@ impl Clusters {
         Ok(figures)
     }
 
-    /// Starts both control planes, and makes the nodes and the pods of others.
-    async fn prepare(&self, count: usize) -> anyhow::Result<Ground> {
+    /// Starts both control planes, and creates the nodes and the pods of others.
+    async fn prepare(&self, count: usize) -> anyhow::Result<TwoClusters> {
         let options = control_plane::Options::default();
         let (upper, lower) =
             tokio::try_join!(ControlPlane::start(options.clone()), ControlPlane::start(options))?;
@@ -182,13 +182,13 @@ impl Clusters {
         make(&others, made.collect()).await?;
         let (above, below) =
             (Api::namespaced(upper.admin()?, &names[0]), Api::namespaced(lower.admin()?, &names[1]));
-        Ok(Ground { upper, lower, above, below, names, count })
+        Ok(TwoClusters { upper, lower, above, below, names, count })
     }
 }
 
-// === impl Ground ===
+// === impl TwoClusters ===
 
-impl Ground {
+impl TwoClusters {
     fn own(&self, node: Option<&str>) -> Vec<Value> {
         (0..self.count).map(|index| pod(&format!("pod-{index}"), node)).collect()
     }
@@ -201,11 +201,11 @@ impl Ground {
         make(&self.below, self.own(None)).await
     }
 
-    /// Waits until so many pods are below.
+    /// Waits until the lower cluster has this number of pods.
     async fn there(&self, count: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
-            // The first page tells how many more there are.
+            // The first page contains the number of remaining items.
             let list = self.below.list_metadata(&ListParams::default().limit(1)).await?;
             let more = list.metadata.remaining_item_count.unwrap_or(0);
             let there = list.items.len() + usize::try_from(more)?;
@@ -217,7 +217,7 @@ impl Ground {
         }
     }
 
-    /// Says of all pods below what a kubelet would.
+    /// Sets all pods in the lower cluster to Running.
     async fn run_below(&self, address: &str) -> anyhow::Result<()> {
         let patches =
             (0..self.count).map(|index| run(self.below.clone(), format!("pod-{index}"), address.to_owned()));
@@ -225,8 +225,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Changes the status of pods below at a steady rate. Returns how long each took to show above, the shortest first.
-    async fn lags(&self, observed: &Observed) -> anyhow::Result<Vec<Duration>> {
+    /// Changes the status of lower pods at a constant rate. Returns how long each took to reach the upper cluster, in ascending order.
+    async fn lags(&self, observer: &StatusObserver) -> anyhow::Result<Vec<Duration>> {
         let total = usize::try_from(RATE * SECONDS)?.min(self.count);
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
         let mut under_way = JoinSet::new();
@@ -238,14 +238,14 @@ impl Ground {
             under_way.spawn(async move { patch.await.map(|()| (name, Instant::now())) });
         }
         while let Some(one) = under_way.join_next().await {
-            // From when the lower API server has it: what it takes to write it is not anybody's lag.
+            // From the response of the lower API server: the time of the write is not part of the lag.
             let (name, at) = one??;
             begun.insert(name, at);
         }
         let changed = |seen: &HashMap<String, (String, Instant)>| {
             seen.values().filter(|(address, _)| address == "10.1.0.2").count() >= total
         };
-        let seen = observed.wait(changed).await?;
+        let seen = observer.wait(changed).await?;
         let mut lags: Vec<Duration> = begun
             .iter()
             .filter_map(|(name, at)| Some(seen.get(name)?.1.saturating_duration_since(*at)))
@@ -254,8 +254,8 @@ impl Ground {
         Ok(lags)
     }
 
-    /// The command of ours between both clusters.
-    fn ours(&self, field: &Prepared) -> anyhow::Result<Command> {
+    /// The command that runs our process between both clusters.
+    fn ours(&self, field: &Candidates) -> anyhow::Result<Command> {
         let config = self.upper.data_dir().join("cluster.json");
         let [above, below] = &self.names;
         let text = json!({"kubeconfig": self.lower.admin_kubeconfig(), "namespaces": {above: below}});
@@ -267,7 +267,7 @@ impl Ground {
         Ok(command)
     }
 
-    /// The bare client between both clusters.
+    /// The command that runs the bare client between both clusters.
     fn bare(&self) -> anyhow::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bare-cluster");
@@ -277,13 +277,13 @@ impl Ground {
     }
 }
 
-/// The addresses of the upper pods, and when each was seen first.
-struct Observed {
+/// Watches the addresses of the upper pods, with the time of each change.
+struct StatusObserver {
     seen: watch::Receiver<HashMap<String, (String, Instant)>>,
     watching: JoinHandle<()>,
 }
 
-impl Observed {
+impl StatusObserver {
     fn start(pods: Api<Pod>) -> Self {
         let (sender, seen) = watch::channel(HashMap::new());
         #[expect(clippy::disallowed_methods, reason = "ended by its owner")]
@@ -314,17 +314,17 @@ impl Observed {
     ) -> anyhow::Result<HashMap<String, (String, Instant)>> {
         let mut seen = self.seen.clone();
         let found = tokio::time::timeout(LIMIT, seen.wait_for(|seen| wanted(seen))).await;
-        Ok(found.context("not all statuses were told")??.clone())
+        Ok(found.context("not all statuses arrived")??.clone())
     }
 }
 
-impl Drop for Observed {
+impl Drop for StatusObserver {
     fn drop(&mut self) {
         self.watching.abort();
     }
 }
 
-/// Makes objects, many at a time.
+/// Creates objects concurrently.
 async fn make<K>(api: &Api<K>, objects: Vec<Value>) -> anyhow::Result<()>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
@@ -337,7 +337,7 @@ where
     Ok(())
 }
 
-/// Says of a pod that it runs, at this address.
+/// Sets a pod to Running with this address.
 async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()> {
     let running = json!({"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "name": "main", "ready": true,
         "started": true, "restartCount": 0, "image": "bench", "imageID": "", "containerID": "bench://1"});
@@ -345,7 +345,7 @@ async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()
     let conditions = kinds.map(|kind| json!({"type": kind, "status": "True"}));
     let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
         "startTime": "2026-01-01T00:00:00Z", "conditions": conditions, "containerStatuses": [running]});
-    // Addresses of before are not to stay beside the new one.
+    // A merge patch, so that earlier addresses are replaced.
     let body = json!({"status": status});
     pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await?;
     Ok(())

@@ -1,5 +1,5 @@
-//! A burst of pods that really run: ours with the provider `cri`, ours with the provider `local`, and the real kubelet, one after the other,
-//! each with a control plane of its own; and on a containerd of its own of the same build, where it needs one.
+//! Many pods with real containers: our process with the provider `cri`, with the provider `local`, and the real kubelet, one after the other,
+//! each with its own control plane, and its own containerd of the same build if it needs one.
 
 use std::{
     fs::{self, File},
@@ -21,20 +21,20 @@ use vk_testing::{
 };
 
 use crate::{
-    burst::{Burst, Up},
-    contestant::{Contestant, Field, NODE, Prepared, is_ready},
-    machine::{Machine, proportional_megabytes, proportional_megabytes_below},
-    report::{Figure, Report, say, thousands},
+    candidate::{Candidate, CandidateArgs, Candidates, NODE, is_ready},
+    host_info::{HostInfo, proportional_megabytes, proportional_megabytes_below},
+    pod_load::{PodLoad, StartTimes},
+    report::{Figure, Report, print_progress, thousands},
 };
 
-/// Memory is read this long after what it is read for: collectors have run, buffers have gone.
+/// Time before memory is measured, so that garbage collectors have run and buffers are released.
 const SETTLE: Duration = Duration::from_secs(5);
-/// What runs in the pods.
+/// The command of the pods.
 const PROGRAM: [&str; 2] = ["sleep", "3600"];
-/// Bytes of each file of a large image, and how many files it has.
+/// Size of each file of the large image, and the number of files.
 const MEGABYTE: u32 = 1 << 20;
 const LARGE: u32 = 256;
-/// A kubelet looks at its machine first.
+/// How long until the node is Ready. A kubelet inspects the host first.
 const READY: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
@@ -49,26 +49,26 @@ pub(crate) struct Containers {
     #[arg(long)]
     containerd: Option<PathBuf>,
     #[command(flatten)]
-    field: Field,
+    field: CandidateArgs,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
 }
 
-/// Whoever runs the pods.
+/// The process that runs the pods.
 enum Agent {
     Ours(Resident),
     Kubelet(Kubelet),
 }
 
-/// What it runs them on.
-enum Ground {
+/// Where it runs them.
+enum RuntimeHost {
     Containerd(Containerd),
     Bare(Bare),
 }
 
-/// What an agent holds, and what all that is there to run pods does.
-struct Held {
+/// Resource usage of an agent, and of everything that runs pods.
+struct Usages {
     usage: Usage,
     proportional: f64,
     all: f64,
@@ -77,19 +77,23 @@ struct Held {
 
 impl Containers {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // Nobody else runs containers.
-        self.field.keep(&[Contestant::Ours, Contestant::Local, Contestant::Kubelet]);
+        // The other candidates do not run containers.
+        self.field.keep(&[Candidate::Ours, Candidate::Local, Candidate::Kubelet]);
         let field = self.field.prepare(&self.out.join("logs"))?;
-        let mut report = Report::beside(Machine::look()?, Contestant::Kubelet);
-        for &contestant in &field.contestants {
-            report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+        let mut report = Report::beside(HostInfo::detect()?, Candidate::Kubelet);
+        for &candidate in &field.candidates {
+            report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
             for round in 0..self.rounds {
-                for &contestant in &field.contestants {
-                    say(&format!("{} containers, {contestant}, round {}", thousands(count), round + 1));
-                    let figures = Box::pin(self.one(contestant, &field, count, &mut report)).await;
-                    report.outcome(contestant, count, figures)?;
+                for &candidate in &field.candidates {
+                    print_progress(&format!(
+                        "{} containers, {candidate}, round {}",
+                        thousands(count),
+                        round + 1
+                    ));
+                    let figures = Box::pin(self.one(candidate, &field, count, &mut report)).await;
+                    report.outcome(candidate, count, figures)?;
                     report.save(&self.out, "containers")?;
                 }
             }
@@ -99,29 +103,29 @@ impl Containers {
 
     async fn one(
         &self,
-        who: Contestant,
-        field: &Prepared,
+        who: Candidate,
+        field: &Candidates,
         count: usize,
         report: &mut Report,
     ) -> anyhow::Result<Vec<Figure>> {
         let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-        report.machine.saw(&cluster).await?;
+        report.host.record_version(&cluster).await?;
         let namespace = cluster.namespace("bench").await?;
         let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
-        let ground = if who == Contestant::Local {
-            Ground::Bare(Bare::start(Place::any()).await)
+        let host = if who == Candidate::Local {
+            RuntimeHost::Bare(Bare::start(Place::any()).await)
         } else {
             let mut options = containerd::Options::default();
             options.program = self.containerd.clone().unwrap_or(options.program);
             let containerd = Containerd::start(Place::any(), options).await;
             report.runtime = Some(format!("containerd {}", containerd.version()));
-            Ground::Containerd(containerd)
+            RuntimeHost::Containerd(containerd)
         };
-        let unpacked = ground.unpacks(field.ours())?;
-        let agent = Agent::start(who, field, &ground, &cluster, &format!("containers-{count}")).await?;
-        let figures = burst(&agent, &ground, &cluster, pods, count).await;
+        let unpacked = host.unpacks(field.ours())?;
+        let agent = Agent::start(who, field, &host, &cluster, &format!("containers-{count}")).await?;
+        let figures = run_load(&agent, &host, &cluster, pods, count).await;
         if let Agent::Kubelet(kubelet) = &agent {
-            // Its folder goes with the machine.
+            // Its directory is removed with the host.
             let said = kubelet.folder().join("kubelet.log");
             fs::copy(said, field.log(who, &format!("containers-{count}")))?;
         }
@@ -135,18 +139,18 @@ impl Containers {
 
 impl Agent {
     async fn start(
-        who: Contestant,
-        field: &Prepared,
-        ground: &Ground,
+        who: Candidate,
+        field: &Candidates,
+        host: &RuntimeHost,
         cluster: &ControlPlane,
         what: &str,
     ) -> anyhow::Result<Self> {
-        if let (Contestant::Kubelet, Ground::Containerd(containerd)) = (who, ground) {
+        if let (Candidate::Kubelet, RuntimeHost::Containerd(containerd)) = (who, host) {
             let options = kubelet::Options { node: NODE.to_owned(), features: Vec::new() };
             return Ok(Self::Kubelet(Kubelet::start(containerd, cluster, &options).await));
         }
         let log = File::create(field.log(who, what))?;
-        Ok(Self::Ours(ours(field.ours(), ground, cluster, log).await?))
+        Ok(Self::Ours(ours(field.ours(), host, cluster, log).await?))
     }
 
     fn id(&self) -> u32 {
@@ -156,26 +160,26 @@ impl Agent {
         }
     }
 
-    fn look(&self, ground: &Ground) -> anyhow::Result<Held> {
+    fn usages(&self, host: &RuntimeHost) -> anyhow::Result<Usages> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
-        // What lost its parent is below the first process of the namespaces.
-        let mut roots = vec![ground.inside(), self.id()];
+        // Orphaned processes are children of the first process of the namespaces.
+        let mut roots = vec![host.inside(), self.id()];
         let mut runtime = Duration::ZERO;
-        if let Ground::Containerd(containerd) = ground {
+        if let RuntimeHost::Containerd(containerd) = host {
             let id = containerd.id().context("containerd runs")?;
             roots.push(id);
             runtime = Usage::of(id).context("containerd ended")?.cpu;
         }
-        // What the pods themselves hold is their own affair.
+        // The memory of the pods themselves is not counted.
         let all = proportional_megabytes_below(&roots, &[&PROGRAM.join(" ")])?;
-        Ok(Held { usage, proportional: proportional_megabytes(self.id())?, all, runtime })
+        Ok(Usages { usage, proportional: proportional_megabytes(self.id())?, all, runtime })
     }
 
     /// Waits until its node is Ready.
-    async fn ready(&self, nodes: &Api<Node>, ground: &Ground) -> anyhow::Result<()> {
+    async fn ready(&self, nodes: &Api<Node>, host: &RuntimeHost) -> anyhow::Result<()> {
         let begun = Instant::now();
         while nodes.get_opt(NODE).await?.is_none_or(|node| !is_ready(&node)) {
-            self.look(ground)?;
+            self.usages(host)?;
             anyhow::ensure!(begun.elapsed() < READY, "the node is not Ready");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -183,14 +187,14 @@ impl Agent {
     }
 }
 
-/// Starts ours where the kubelet would be, and with the same settings.
+/// Starts our process in place of the kubelet, with the same settings.
 async fn ours(
     program: &Path,
-    ground: &Ground,
+    host: &RuntimeHost,
     cluster: &ControlPlane,
     log: File,
 ) -> anyhow::Result<Resident> {
-    let machine = ground.machine();
+    let machine = host.machine();
     let folder = machine.folder();
     let address = machine.addresses()[0].to_string();
     let user = format!("system:node:{NODE}");
@@ -209,17 +213,17 @@ async fn ours(
         "cgroupRoot": format!("/{}", machine.cgroup()),
         "maxPods": 500,
     });
-    let name = match ground {
-        Ground::Containerd(containerd) => {
+    let name = match host {
+        RuntimeHost::Containerd(containerd) => {
             provider["socket"] = json!(containerd.socket());
             "cri"
         }
-        Ground::Bare(bare) => {
+        RuntimeHost::Bare(bare) => {
             import(bare, program, &bare.archive(&Image::standard()))?;
             "local"
         }
     };
-    let mut command = ground.beside(program);
+    let mut command = host.beside(program);
     command.args([
         "run",
         "--provider",
@@ -231,9 +235,9 @@ async fn ours(
         "--log-level",
         "warn",
     ]);
-    // On all addresses of the machine, where a kubelet may have the usual one already.
+    // Another port, because a kubelet may use the default one.
     command.args(["--internal-ip", &address, "--port", "11999"]);
-    command.arg("--state-dir").arg(state(ground));
+    command.arg("--state-dir").arg(state(host));
     command.arg("--provider-config").arg(file("provider.yaml", &provider.to_string())?);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert-file").arg(file("serving.crt", &serving.cert_pem)?);
@@ -243,12 +247,12 @@ async fn ours(
     Ok(Resident::start(&mut command).await)
 }
 
-/// Where ours keeps what survives it.
+/// The state directory of our process.
 fn state(host: &impl Host) -> PathBuf {
     host.machine().folder().join("state")
 }
 
-/// Gives images to ours.
+/// Imports images into our store.
 fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()> {
     let mut command = host.beside(program);
     let output = command.args(["image", "import", "--state-dir"]).args([&state(host), archive]).output()?;
@@ -256,10 +260,10 @@ fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()
     Ok(())
 }
 
-// === impl Ground ===
+// === impl RuntimeHost ===
 
-impl Ground {
-    /// How many megabytes of an image's files it takes from an archive in a second.
+impl RuntimeHost {
+    /// Megabytes of image files per second that are imported from an archive.
     fn unpacks(&self, program: &Path) -> anyhow::Result<f64> {
         let line = "an image is mostly files of programs and libraries, and those are larger than this one\n";
         let text = line.repeat(MEGABYTE as usize / line.len());
@@ -277,7 +281,7 @@ impl Ground {
     }
 }
 
-impl Host for Ground {
+impl Host for RuntimeHost {
     fn machine(&self) -> &Place {
         match self {
             Self::Containerd(containerd) => containerd.machine(),
@@ -293,24 +297,24 @@ impl Host for Ground {
     }
 }
 
-async fn burst(
+async fn run_load(
     agent: &Agent,
-    ground: &Ground,
+    host: &RuntimeHost,
     cluster: &ControlPlane,
     pods: Api<Pod>,
     count: usize,
 ) -> anyhow::Result<Vec<Figure>> {
-    agent.ready(&Api::all(cluster.admin()?), ground).await?;
+    agent.ready(&Api::all(cluster.admin()?), host).await?;
     tokio::time::sleep(SETTLE).await;
-    let idle = agent.look(ground)?;
-    let mut burst = Burst::of(pods, count, sleeping());
-    let up = burst.up().await?;
-    let ran = agent.look(ground)?;
+    let idle = agent.usages(host)?;
+    let mut load = PodLoad::of(pods, count, sleeping());
+    let up = load.start().await?;
+    let ran = agent.usages(host)?;
     tokio::time::sleep(SETTLE).await;
-    let full = agent.look(ground)?;
-    let down = burst.down().await?;
-    let ended = agent.look(ground)?;
-    let spent = |what: fn(&Held) -> Duration| -> f64 {
+    let full = agent.usages(host)?;
+    let down = load.delete().await?;
+    let ended = agent.usages(host)?;
+    let spent = |what: fn(&Usages) -> Duration| -> f64 {
         let spans = [(&idle, &ran), (&full, &ended)];
         spans.into_iter().map(|(from, to)| what(to).saturating_sub(what(from)).as_secs_f64()).sum()
     };
@@ -331,7 +335,7 @@ async fn burst(
     Ok(figures)
 }
 
-fn times(up: &Up, down: Duration) -> Vec<Figure> {
+fn times(up: &StartTimes, down: Duration) -> Vec<Figure> {
     vec![
         ("all pods Running", up.all.as_secs_f64(), "s"),
         ("p50 from create to Running", up.within(50).as_secs_f64(), "s"),
@@ -340,7 +344,7 @@ fn times(up: &Up, down: Duration) -> Vec<Figure> {
     ]
 }
 
-/// It does not hear that it shall end, being the first process of its container, so all of its grace is spent.
+/// As the first process of its container it ignores SIGTERM, so the whole grace period passes.
 fn sleeping() -> Value {
     json!({
         "terminationGracePeriodSeconds": 1,

@@ -1,13 +1,14 @@
-//! What we measure, as ratios to a limit or a peer in the same run. Never asserted in tests: machines differ.
+//! Benchmarks. Results are ratios to a limit or to another implementation in the same run, and never asserted in tests, because
+//! machines differ.
 
-mod burst;
+mod candidate;
 mod clusters;
 mod containers;
-mod contestant;
-mod execs;
-mod machine;
+mod exec;
+mod host_info;
 mod nodes;
 mod plot;
+mod pod_load;
 mod pods;
 mod report;
 
@@ -17,24 +18,24 @@ use clap::{Parser, Subcommand};
 #[command(about = "Measures Virtual Kubelet beside a bare client and its rivals")]
 struct Cli {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Many nodes in one process: their registration, their leases, and what they cost
+enum Benchmark {
+    /// Many nodes in one process: registration, leases, CPU and memory
     Nodes(nodes::Nodes),
-    /// A burst of pods to Running, their deletion, and the memory they take
+    /// Many pods to Running, their deletion, and memory
     Pods(pods::Pods),
-    /// Commands in containers through the API server: bytes per second, the first byte, many at once
-    Exec(execs::Execs),
-    /// A burst of pods on a container runtime, beside the real kubelet (as root)
+    /// Exec through the API server: throughput, time to the first byte, many sessions at once
+    Exec(exec::Exec),
+    /// Many pods on a container runtime, compared with the real kubelet (as root)
     Containers(containers::Containers),
-    /// A lower cluster of many pods behind one node: the first sync, the lag of statuses, and memory
+    /// A large lower cluster behind one node: first sync, lag of statuses, and memory
     Clusters(clusters::Clusters),
-    /// Draw what was measured
+    /// Plot the results
     Plot(plot::Plot),
-    /// The bare client of `nodes`, in a process of its own so that its cost can be told
+    /// The bare client of `nodes`, in a process of its own so that its usage can be measured
     #[command(hide = true)]
     BareNodes(nodes::BareNodes),
     /// The bare client of `clusters`
@@ -42,20 +43,20 @@ enum What {
     BareCluster(clusters::BareCluster),
     /// The bare node of `exec`
     #[command(hide = true)]
-    BareKubelet(execs::BareKubelet),
+    BareKubelet(exec::BareKubelet),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    match Cli::parse().what {
-        What::Nodes(nodes) => Box::pin(nodes.measure()).await,
-        What::Pods(pods) => Box::pin(pods.measure()).await,
-        What::Exec(execs) => Box::pin(execs.measure()).await,
-        What::Containers(containers) => Box::pin(containers.measure()).await,
-        What::Clusters(clusters) => Box::pin(clusters.measure()).await,
-        What::Plot(plot) => plot.draw(),
-        What::BareNodes(bare) => bare.run().await,
-        What::BareCluster(bare) => bare.run().await,
-        What::BareKubelet(bare) => bare.run().await,
+    match Cli::parse().benchmark {
+        Benchmark::Nodes(nodes) => Box::pin(nodes.measure()).await,
+        Benchmark::Pods(pods) => Box::pin(pods.measure()).await,
+        Benchmark::Exec(execs) => Box::pin(execs.measure()).await,
+        Benchmark::Containers(containers) => Box::pin(containers.measure()).await,
+        Benchmark::Clusters(clusters) => Box::pin(clusters.measure()).await,
+        Benchmark::Plot(plot) => plot.draw(),
+        Benchmark::BareNodes(bare) => bare.run().await,
+        Benchmark::BareCluster(bare) => bare.run().await,
+        Benchmark::BareKubelet(bare) => bare.run().await,
     }
 }

@@ -1,7 +1,7 @@
-//! N nodes in one process: the time to Ready, whether their leases are renewed in time, and what that costs.
+//! Many nodes in one process: time to Ready, timely lease renewal, CPU and memory.
 
-mod bare;
-mod observer;
+mod bare_nodes;
+mod lease_observer;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,12 +12,12 @@ use kube::Api;
 use tokio::time::Instant;
 use vk_testing::{ControlPlane, Usage, control_plane};
 
-pub(crate) use self::bare::BareNodes;
-use self::observer::Observer;
+pub(crate) use self::bare_nodes::BareNodes;
+use self::lease_observer::LeaseObserver;
 use crate::{
-    contestant::{Contestant, Field, Prepared, make_node, takes_nodes},
-    machine::Machine,
-    report::{Figure, Report, say, thousands},
+    candidate::{Candidate, CandidateArgs, Candidates, create_node, takes_nodes},
+    host_info::HostInfo,
+    report::{Figure, Report, print_progress, thousands},
 };
 
 const LIMIT: Duration = Duration::from_mins(5);
@@ -31,7 +31,7 @@ pub(crate) struct Nodes {
     #[arg(long, default_value_t = 60)]
     watch: u64,
     #[command(flatten)]
-    field: Field,
+    field: CandidateArgs,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
@@ -39,26 +39,26 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // It has nothing to do without containers.
+        // The kubelet and `local` need containers.
         self.field.without_containers();
         let field = self.field.prepare(&self.out.join("logs"))?;
-        let mut report = Report::new(Machine::look()?);
+        let mut report = Report::new(HostInfo::detect()?);
         for &count in &self.count {
-            for &contestant in &field.contestants {
-                match contestant {
-                    Contestant::GoAsShipped => {
+            for &candidate in &field.candidates {
+                match candidate {
+                    Candidate::GoAsShipped => {
                         let why = "has one node in a process, so there is nothing to compare".to_owned();
-                        report.leave_out(contestant, count, why);
+                        report.leave_out(candidate, count, why);
                         continue;
                     }
                     // 4 leases at a time are enough for kwok: more changes nothing.
-                    Contestant::GoUnlimited | Contestant::KwokUnlimited => continue,
+                    Candidate::GoUnlimited | Candidate::KwokUnlimited => continue,
                     _ => {}
                 }
-                report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
-                say(&format!("{} nodes, {contestant}", thousands(count)));
-                let figures = Box::pin(self.one(contestant, &field, count, &mut report.machine)).await;
-                report.outcome(contestant, count, figures)?;
+                report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
+                print_progress(&format!("{} nodes, {candidate}", thousands(count)));
+                let figures = Box::pin(self.one(candidate, &field, count, &mut report.host)).await;
+                report.outcome(candidate, count, figures)?;
                 report.save(&self.out, "nodes")?;
             }
         }
@@ -67,15 +67,15 @@ impl Nodes {
 
     async fn one(
         &self,
-        who: Contestant,
-        field: &Prepared,
+        who: Candidate,
+        field: &Candidates,
         count: usize,
-        machine: &mut Machine,
+        host: &mut HostInfo,
     ) -> anyhow::Result<Vec<Figure>> {
         let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-        machine.saw(&cluster).await?;
+        host.record_version(&cluster).await?;
         let client = cluster.admin()?;
-        let mut observer = Observer::start(client.clone());
+        let mut observer = LeaseObserver::start(client.clone());
         let begun = Instant::now();
         let mut process =
             field.start(who, &format!("nodes-{count}"), field.many_nodes(who, &cluster, count)?)?;
@@ -84,7 +84,7 @@ impl Nodes {
             stream::iter(0..count)
                 .map(|index| {
                     let nodes = nodes.clone();
-                    async move { make_node(&nodes, &format!("kwok-{index}")).await }
+                    async move { create_node(&nodes, &format!("kwok-{index}")).await }
                 })
                 .buffer_unordered(64)
                 .try_collect::<Vec<()>>()
@@ -97,7 +97,7 @@ impl Nodes {
         }
         let took = begun.elapsed();
 
-        // Every lease is renewed once before the counting: registration is over.
+        // Registration is over when every lease was renewed once.
         tokio::time::sleep(Duration::from_secs(12)).await;
         observer.begin();
         let (from, before) = (Instant::now(), Usage::of(process.id())?);

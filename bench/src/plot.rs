@@ -1,5 +1,5 @@
-//! Draws what was measured: one panel per question, one bar per contestant. Rates and times differ by powers of ten and get a
-//! logarithmic scale; memory and processors do not.
+//! Plots the results: one panel per measurement, one bar per candidate. Rates and times have a logarithmic scale; memory and CPU a linear
+//! one.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::{
-    contestant::Contestant,
-    machine::Machine,
+    candidate::Candidate,
+    host_info::HostInfo,
     report::{Report, short, thousands},
 };
 
@@ -19,9 +19,9 @@ const BAR: f64 = 18.0;
 const STEP: f64 = 24.0;
 const HEAD: f64 = 62.0;
 const PANEL: f64 = 44.0;
-/// The least that a logarithmic scale shows.
+/// The minimum of a logarithmic scale.
 const LEAST: f64 = 1e-3;
-/// Ours stands out; colours that can also be told apart by those who see few of them.
+/// Colours that colour-blind readers can distinguish.
 const OURS: &str = "#0072b2";
 const LIMIT: &str = "#999999";
 const RIVAL: &str = "#e69f00";
@@ -36,11 +36,11 @@ pub(crate) struct Plot {
     out: PathBuf,
 }
 
-/// What one panel shows.
+/// One panel of the plot.
 struct Panel {
     title: String,
     unit: String,
-    bars: Vec<(Contestant, f64)>,
+    bars: Vec<(Candidate, f64)>,
 }
 
 impl Plot {
@@ -57,7 +57,7 @@ impl Plot {
                 nodes.counts().into_iter().filter_map(|count| Panel::of(&nodes, what, count, "nodes")),
             );
         }
-        // Only root has these.
+        // Only measured as root.
         let path = self.from.join("containers.json");
         if path.exists() {
             let containers = Report::read(&path)?;
@@ -70,21 +70,21 @@ impl Plot {
                 );
             }
         }
-        fs::write(&self.out, svg(&panels, &pods.machine))
+        fs::write(&self.out, svg(&panels, &pods.host))
             .with_context(|| format!("cannot write {}", self.out.display()))
     }
 }
 
 impl Panel {
-    /// None when nobody was measured.
+    /// `None` if nothing was measured.
     fn of(report: &Report, what: &str, count: usize, things: &str) -> Option<Self> {
-        let mut bars: Vec<(Contestant, f64)> = report
+        let mut bars: Vec<(Candidate, f64)> = report
             .records
             .iter()
             .filter(|record| record.what == what && record.count == count)
-            .filter_map(|record| Some((record.contestant, record.value?)))
+            .filter_map(|record| Some((record.candidate, record.value?)))
             .collect();
-        bars.sort_by_key(|(contestant, _)| *contestant);
+        bars.sort_by_key(|(candidate, _)| *candidate);
         let unit = report.records.iter().find(|record| record.what == what)?.unit.clone();
         let better = if unit.ends_with("/s") { "more is better" } else { "less is better" };
         let title = format!("{} {things}: {what}, {unit} ({better})", thousands(count));
@@ -95,7 +95,7 @@ impl Panel {
         self.bars.iter().map(|_| STEP).sum::<f64>() + PANEL
     }
 
-    /// The ticks of the scale, from its foot to its head, and whether it is logarithmic.
+    /// The ticks of the scale in ascending order, and whether it is logarithmic.
     fn ticks(&self) -> (Vec<f64>, bool) {
         let values = || self.bars.iter().map(|(_, value)| value.max(LEAST));
         let most = values().fold(LEAST, f64::max);
@@ -129,24 +129,24 @@ impl Panel {
                 svg,
                 r#"<text x="{x:.1}" y="{:.1}" class="tick" text-anchor="middle">{}</text>"#,
                 bottom + 12.0,
-                // No more digits than were meant: a sum of floats has some to spare.
+                // Rounded, because a sum of floats has spurious digits.
                 (tick * 1e4).round() / 1e4
             );
         }
         let mut y = top + (STEP - BAR) / 2.0;
-        for (contestant, value) in &self.bars {
-            let fill = match contestant {
-                Contestant::Bare => LIMIT,
-                Contestant::Ours => OURS,
+        for (candidate, value) in &self.bars {
+            let fill = match candidate {
+                Candidate::Bare => LIMIT,
+                Candidate::Ours => OURS,
                 _ => RIVAL,
             };
             let (end, middle) = (place(*value), y + BAR / 2.0 + 4.0);
             let _ = writeln!(
                 svg,
-                r#"<text x="{:.1}" y="{middle:.1}" text-anchor="end">{contestant}</text>"#,
+                r#"<text x="{:.1}" y="{middle:.1}" text-anchor="end">{candidate}</text>"#,
                 LEFT - 8.0
             );
-            // A value at the foot of the scale still has a bar to be seen.
+            // The smallest value still has a visible bar.
             let length = (end - LEFT).max(2.0);
             let _ = writeln!(
                 svg,
@@ -164,16 +164,16 @@ impl Panel {
     }
 }
 
-fn svg(panels: &[Panel], machine: &Machine) -> String {
+fn svg(panels: &[Panel], machine: &HostInfo) -> String {
     let height = HEAD + panels.iter().map(Panel::height).sum::<f64>();
-    // With a background of its own, so that it can be read on a dark page too.
+    // With a background, so that it is readable on a dark page.
     let mut svg = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="What was measured">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="Benchmark was measured">
 <style>text {{ font: 12px system-ui, sans-serif; fill: #24292f }} .title {{ font-weight: 600; font-size: 13px }} .tick {{ fill: #57606a; font-size: 10px }} .grid {{ stroke: #d0d7de }}</style>
 <rect width="100%" height="100%" rx="8" fill="#ffffff"/>
 "##
     );
-    let Machine { date, cores, kubernetes, .. } = machine;
+    let HostInfo { date, cores, kubernetes, .. } = machine;
     let _ = writeln!(
         svg,
         r#"<text x="20" y="24" class="tick">{date}, {cores} cores, Kubernetes {kubernetes}. Rates and times are on logarithmic scales.</text>"#
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn ticks(unit: &str, values: &[f64]) -> (Vec<f64>, bool) {
-        let bars = values.iter().map(|value| (Contestant::Ours, *value)).collect();
+        let bars = values.iter().map(|value| (Candidate::Ours, *value)).collect();
         Panel { title: "pods".to_owned(), unit: unit.to_owned(), bars }.ticks()
     }
 

@@ -1,4 +1,4 @@
-//! A burst of pods to Running and back to nothing: all contestants, each with a control plane of its own, in one run.
+//! Many pods to Running and gone again: all candidates, each with its own control plane, in one run.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,13 +9,13 @@ use kube::Api;
 use vk_testing::{ControlPlane, Usage, control_plane};
 
 use crate::{
-    burst::{Burst, Up},
-    contestant::{Contestant, Field, Prepared, make_node, ready, takes_nodes},
-    machine::{Machine, peak_megabytes},
-    report::{Figure, Report, say, thousands},
+    candidate::{Candidate, CandidateArgs, Candidates, create_node, ready, takes_nodes},
+    host_info::{HostInfo, peak_megabytes},
+    pod_load::{PodLoad, StartTimes},
+    report::{Figure, Report, print_progress, thousands},
 };
 
-/// Memory is read this long after what it is read for: collectors have run, buffers have gone.
+/// Time before memory is measured, so that garbage collectors have run and buffers are released.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Above this number of pods one round is enough, and the Go original takes too long.
 const MANY: usize = 1000;
@@ -29,7 +29,7 @@ pub(crate) struct Pods {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     #[command(flatten)]
-    field: Field,
+    field: CandidateArgs,
     /// The folder for the results
     #[arg(long)]
     out: PathBuf,
@@ -37,29 +37,29 @@ pub(crate) struct Pods {
 
 impl Pods {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // It has nothing to do without containers.
+        // The kubelet and `local` need containers.
         self.field.without_containers();
         let field = self.field.prepare(&self.out.join("logs"))?;
-        let mut report = Report::new(Machine::look()?);
-        for &contestant in &field.contestants {
-            report.versions.extend(field.version(contestant).map(|version| (contestant, version)));
+        let mut report = Report::new(HostInfo::detect()?);
+        for &candidate in &field.candidates {
+            report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
-            // Round by round, not contestant by contestant: what changes on the machine meanwhile meets all alike.
+            // Round by round, not candidate by candidate, so that changes on the host affect all alike.
             for round in 0..self.rounds {
-                for &contestant in &field.contestants {
-                    let is_go = matches!(contestant, Contestant::GoAsShipped | Contestant::GoUnlimited);
+                for &candidate in &field.candidates {
+                    let is_go = matches!(candidate, Candidate::GoAsShipped | Candidate::GoUnlimited);
                     if is_go && count > MANY {
                         let why = format!("not run with {} pods, because of its time", thousands(count));
-                        report.leave_out(contestant, count, why);
+                        report.leave_out(candidate, count, why);
                         continue;
                     }
                     if round > 0 && (is_go || count > MANY) {
                         continue;
                     }
-                    say(&format!("{} pods, {contestant}, round {}", thousands(count), round + 1));
-                    let figures = Box::pin(one(contestant, &field, count, &mut report.machine)).await;
-                    report.outcome(contestant, count, figures)?;
+                    print_progress(&format!("{} pods, {candidate}, round {}", thousands(count), round + 1));
+                    let figures = Box::pin(one(candidate, &field, count, &mut report.host)).await;
+                    report.outcome(candidate, count, figures)?;
                     report.save(&self.out, "pods")?;
                 }
             }
@@ -69,37 +69,37 @@ impl Pods {
 }
 
 async fn one(
-    who: Contestant,
-    field: &Prepared,
+    who: Candidate,
+    field: &Candidates,
     count: usize,
-    machine: &mut Machine,
+    host: &mut HostInfo,
 ) -> anyhow::Result<Vec<Figure>> {
     let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-    machine.saw(&cluster).await?;
+    host.record_version(&cluster).await?;
     let namespace = cluster.namespace("bench").await?;
     let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
-    if who == Contestant::Bare {
-        let mut burst = Burst::bare(pods, count);
-        let up = burst.up().await?;
+    if who == Candidate::Bare {
+        let mut load = PodLoad::bare(pods, count);
+        let up = load.start().await?;
         tokio::time::sleep(SETTLE).await;
-        let down = burst.down().await?;
+        let down = load.delete().await?;
         return Ok(times(count, &up, down));
     }
 
     let nodes: Api<Node> = Api::all(cluster.admin()?);
     let mut process = field.start(who, &format!("pods-{count}"), field.one_node(who, &cluster)?)?;
     if takes_nodes(who) {
-        make_node(&nodes, crate::contestant::NODE).await?;
+        create_node(&nodes, crate::candidate::NODE).await?;
     }
     ready(&nodes, &mut process).await?;
     tokio::time::sleep(SETTLE).await;
     let idle = Usage::of(process.id())?;
-    let mut burst = Burst::new(pods, count);
-    let up = burst.up().await?;
+    let mut load = PodLoad::new(pods, count);
+    let up = load.start().await?;
     let ran = Usage::of(process.id())?;
     tokio::time::sleep(SETTLE).await;
     let full = Usage::of(process.id()).context("it ended")?;
-    let down = burst.down().await?;
+    let down = load.delete().await?;
     let ended = Usage::of(process.id())?;
     tokio::time::sleep(SETTLE).await;
     let after = Usage::of(process.id())?;
@@ -115,7 +115,7 @@ async fn one(
     Ok(figures)
 }
 
-fn times(count: usize, up: &Up, down: Duration) -> Vec<Figure> {
+fn times(count: usize, up: &StartTimes, down: Duration) -> Vec<Figure> {
     // Exact: these are counts of pods.
     #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
     let rate = count as f64 / up.all.as_secs_f64();

@@ -1,4 +1,4 @@
-//! vk-spdy over a connection on this machine, beside that connection without it: what the protocol takes.
+//! Throughput of vk-spdy over a local connection, compared with the connection without it.
 
 use bytes::Bytes;
 use tokio::{
@@ -9,7 +9,7 @@ use tokio::{
 };
 use vk_spdy::{Config, Connection, Headers};
 
-use super::{bare::PIECE, measure::rate};
+use super::{bare_kubelet::CHUNK, measurement::rate};
 
 /// Two ends of a connection.
 async fn pair() -> anyhow::Result<(TcpStream, TcpStream)> {
@@ -21,22 +21,22 @@ async fn pair() -> anyhow::Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-/// Megabytes a second without anything.
+/// Megabytes per second without a protocol.
 pub(super) async fn plain(megabytes: u32) -> anyhow::Result<f64> {
     let (mut client, mut server) = pair().await?;
     let mut sender = JoinSet::new();
     let begun = Instant::now();
     sender.spawn(async move {
-        let piece = vec![0; PIECE];
+        let piece = vec![0; CHUNK];
         let mut left = megabytes as usize * 1_000_000;
         while left > 0 {
-            let length = left.min(PIECE);
+            let length = left.min(CHUNK);
             server.write_all(&piece[..length]).await?;
             left -= length;
         }
         anyhow::Ok(())
     });
-    let (mut piece, mut all) = (vec![0; PIECE], 0);
+    let (mut piece, mut all) = (vec![0; CHUNK], 0);
     loop {
         match client.read(&mut piece).await? {
             0 => break,
@@ -50,7 +50,7 @@ pub(super) async fn plain(megabytes: u32) -> anyhow::Result<f64> {
     rate(megabytes, all, took)
 }
 
-/// Megabytes a second through one stream.
+/// Megabytes per second through one stream.
 pub(super) async fn spdy(megabytes: u32) -> anyhow::Result<f64> {
     let (client, server) = pair().await?;
     let (client, client_driver) = Connection::client(client, Config::default());
@@ -62,10 +62,10 @@ pub(super) async fn spdy(megabytes: u32) -> anyhow::Result<f64> {
     tasks.spawn(async move {
         let Some(incoming) = server.accept().await? else { anyhow::bail!("no stream was opened") };
         let mut stream = incoming.accept();
-        let piece = Bytes::from(vec![0; PIECE]);
+        let piece = Bytes::from(vec![0; CHUNK]);
         let mut left = megabytes as usize * 1_000_000;
         while left > 0 {
-            let length = left.min(PIECE);
+            let length = left.min(CHUNK);
             stream.send(piece.slice(..length)).await?;
             left -= length;
         }

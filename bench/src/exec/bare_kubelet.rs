@@ -1,5 +1,5 @@
-//! A node that knows no protocol: it says yes to every upgrade and then moves bare bytes over the connection. What the API server
-//! makes of that is what it can make at all: it copies bytes between two connections with TLS, as it does for a real node.
+//! A kubelet without protocols: it accepts every upgrade and then copies raw bytes over the connection. The throughput that the API
+//! server reaches with it is the maximum: it copies bytes between two TLS connections, as it does for a real node.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,9 +17,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// What is moved at a time, as a pipe on Linux holds.
-pub(super) const PIECE: usize = 64 * 1024;
-const YES: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+/// The size of a chunk: the capacity of a pipe on Linux.
+pub(super) const CHUNK: usize = 64 * 1024;
+const SWITCHING_PROTOCOLS: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n";
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct BareKubelet {
 }
 
 impl BareKubelet {
-    /// Serves for ever.
+    /// Serves connections until the process is killed.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let chain = CertificateDer::pem_file_iter(&self.certificate)?.collect::<Result<_, _>>()?;
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -46,7 +46,7 @@ impl BareKubelet {
         loop {
             let (stream, _) = listener.accept().await?;
             let acceptor = acceptor.clone();
-            // Whoever goes away has what he wanted.
+            // Errors are clients that disconnected.
             connections.spawn(async move { drop(serve(acceptor, stream).await) });
             while connections.try_join_next().is_some() {}
         }
@@ -60,18 +60,18 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> anyhow::Result<()> {
     let path = head.split(' ').nth(1).context("no path")?;
     let query = path.split_once('?').map_or("", |(_, query)| query);
     let command: Vec<&str> = query.split('&').filter_map(|pair| pair.strip_prefix("command=")).collect();
-    stream.write_all(YES.as_bytes()).await?;
+    stream.write_all(SWITCHING_PROTOCOLS.as_bytes()).await?;
     match command.as_slice() {
-        ["head", "-c", count, ..] => give(&mut stream, count.parse()?).await?,
+        ["head", "-c", count, ..] => send_zeros(&mut stream, count.parse()?).await?,
         ["echo", ..] => stream.write_all(b"x\n").await?,
         _ => {
-            let mut piece = vec![0; PIECE];
+            let mut chunk = vec![0; CHUNK];
             loop {
-                let length = stream.read(&mut piece).await?;
+                let length = stream.read(&mut chunk).await?;
                 if length == 0 {
                     break;
                 }
-                stream.write_all(&piece[..length]).await?;
+                stream.write_all(&chunk[..length]).await?;
                 stream.flush().await?;
             }
         }
@@ -83,16 +83,16 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> anyhow::Result<()> {
 async fn read_head(stream: &mut TlsStream<TcpStream>) -> anyhow::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        anyhow::ensure!(stream.read_buf(&mut head).await? > 0, "it ended in the head");
+        anyhow::ensure!(stream.read_buf(&mut head).await? > 0, "the connection ended in the request head");
     }
     Ok(String::from_utf8(head)?)
 }
 
-async fn give(stream: &mut TlsStream<TcpStream>, mut left: usize) -> anyhow::Result<()> {
-    let piece = vec![0; PIECE];
+async fn send_zeros(stream: &mut TlsStream<TcpStream>, mut left: usize) -> anyhow::Result<()> {
+    let chunk = vec![0; CHUNK];
     while left > 0 {
-        let length = left.min(PIECE);
-        stream.write_all(&piece[..length]).await?;
+        let length = left.min(CHUNK);
+        stream.write_all(&chunk[..length]).await?;
         left -= length;
     }
     stream.flush().await?;

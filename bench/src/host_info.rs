@@ -1,4 +1,4 @@
-//! On what it was measured: numbers mean little without.
+//! The host of a benchmark, and memory usage of processes.
 
 use std::fs;
 
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use vk_supervisor::Clock;
 use vk_testing::ControlPlane;
 
-/// The machine, and what ran on it.
+/// Hardware and software of the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Machine {
+pub(crate) struct HostInfo {
     pub(crate) date: String,
     pub(crate) cores: usize,
     pub(crate) processor: String,
     pub(crate) memory_gb: f64,
-    /// Processes that wanted to run when the measuring began, over one minute. Above one or so, somebody else worked.
+    /// Load average over one minute before the benchmark. Above one or so, other processes disturbed it.
     pub(crate) load_before: f64,
     pub(crate) kubernetes: String,
 }
 
-impl Machine {
-    /// Looks at this machine. The version of Kubernetes is known once a control plane runs.
-    pub(crate) fn look() -> anyhow::Result<Self> {
+impl HostInfo {
+    /// Detects this host. The version of Kubernetes is added when a control plane runs.
+    pub(crate) fn detect() -> anyhow::Result<Self> {
         let field = |text: &str, key: &str| {
             let line = text.lines().find(|line| line.starts_with(key))?;
             Some(line.split_once(':')?.1.trim().to_owned())
@@ -41,8 +41,8 @@ impl Machine {
         })
     }
 
-    /// Notes the version of a control plane.
-    pub(crate) async fn saw(&mut self, cluster: &ControlPlane) -> anyhow::Result<()> {
+    /// Records the version of a control plane.
+    pub(crate) async fn record_version(&mut self, cluster: &ControlPlane) -> anyhow::Result<()> {
         if self.kubernetes.is_empty() {
             self.kubernetes = cluster.admin()?.apiserver_version().await?.git_version;
         }
@@ -50,17 +50,17 @@ impl Machine {
     }
 }
 
-/// The most memory that a process ever held, in megabytes.
+/// The peak resident memory of a process, in megabytes.
 pub(crate) fn peak_megabytes(pid: u32) -> anyhow::Result<f64> {
     megabytes(&fs::read_to_string(format!("/proc/{pid}/status"))?, "VmHWM")
 }
 
-/// The memory of a process in megabytes, with of each page that it shares with others only its part.
+/// The proportional set size of a process, in megabytes.
 pub(crate) fn proportional_megabytes(pid: u32) -> anyhow::Result<f64> {
     megabytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "Pss")
 }
 
-/// The same of processes and all that they and their children started, but for those that `leave_out` names by their command lines.
+/// The sum over processes and their descendants, except those with the command lines in `leave_out`.
 pub(crate) fn proportional_megabytes_below(roots: &[u32], leave_out: &[&str]) -> anyhow::Result<f64> {
     let all: Vec<u32> = fs::read_dir("/proc")?
         .flatten()
@@ -84,11 +84,11 @@ pub(crate) fn proportional_megabytes_below(roots: &[u32], leave_out: &[&str]) ->
         String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ")
     };
     let counted = all.iter().filter(is_below).filter(|pid| !leave_out.contains(&command(pid).as_str()));
-    // Who has ended meanwhile holds nothing.
+    // Processes that have ended meanwhile are skipped.
     Ok(counted.filter_map(|pid| proportional_megabytes(*pid).ok()).sum())
 }
 
-/// The amount behind a name, of which the kernel tells in units of 1,024 bytes.
+/// The value of a field, which the kernel reports in units of 1,024 bytes.
 fn megabytes(text: &str, name: &str) -> anyhow::Result<f64> {
     let behind = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
     let line = text.lines().find(behind).with_context(|| format!("no {name}"))?;

@@ -1,4 +1,4 @@
-//! One API server with two nodes: ours, and one that knows no protocol. A pod on each, and connections to both.
+//! One API server with two nodes, ours and a bare kubelet, and a pod on each.
 
 use std::{fs, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
@@ -19,50 +19,50 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use vk_testing::{ControlPlane, Process, control_plane};
 
 use crate::{
-    contestant::{Contestant, NODE, Prepared, ready},
-    machine::Machine,
+    candidate::{Candidate, Candidates, NODE, ready},
+    host_info::HostInfo,
 };
 
 const BARE_NODE: &str = "bare";
-/// Beside that of ours, and below those of the control plane.
+/// Next to the port of our node, and below those of the control plane.
 const BARE_PORT: u16 = 11_998;
 
-/// A node and what runs there.
-pub(super) struct Side {
+/// A node and its process.
+pub(super) struct TestNode {
     pub(super) is_bare: bool,
     pub(super) process: Process,
-    /// The path of a command's resource, up to its query.
+    /// The path of the exec subresource, without the query.
     pub(super) path: String,
 }
 
-pub(super) struct Site {
-    pub(super) ours: Side,
-    pub(super) bare: Side,
+pub(super) struct Testbed {
+    pub(super) ours: TestNode,
+    pub(super) bare: TestNode,
     /// The host and port of the API server.
     pub(super) host: String,
     connector: TlsConnector,
     _cluster: ControlPlane,
 }
 
-impl Site {
-    pub(super) async fn start(field: &Prepared, machine: &mut Machine) -> anyhow::Result<Self> {
+impl Testbed {
+    pub(super) async fn start(field: &Candidates, host: &mut HostInfo) -> anyhow::Result<Self> {
         let cluster = ControlPlane::start(control_plane::Options::default()).await?;
-        machine.saw(&cluster).await?;
+        host.record_version(&cluster).await?;
         let namespace = cluster.namespace("bench").await?;
         let nodes: Api<Node> = Api::all(cluster.admin()?);
         let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
 
         let (certificate, key) = serving(&cluster, NODE)?;
-        let mut command = field.one_node(Contestant::Ours, &cluster)?;
+        let mut command = field.one_node(Candidate::Ours, &cluster)?;
         command.args(["--internal-ip", "127.0.0.1", "--state-dir"]).arg(cluster.data_dir().join("state"));
         command.arg("--tls-cert-file").arg(certificate).arg("--tls-private-key-file").arg(key);
-        let mut ours = field.start(Contestant::Ours, "execs", command)?;
+        let mut ours = field.start(Candidate::Ours, "execs", command)?;
 
         let (certificate, key) = serving(&cluster, BARE_NODE)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bare-kubelet", "--port", &BARE_PORT.to_string(), "--certificate"]).arg(certificate);
         command.arg("--key").arg(key);
-        let bare = field.start(Contestant::Bare, "execs", command)?;
+        let bare = field.start(Candidate::Bare, "execs", command)?;
         register_bare(&nodes).await?;
         ready(&nodes, &mut ours).await?;
         for node in [NODE, BARE_NODE] {
@@ -77,15 +77,15 @@ impl Site {
         let path = |pod: &str| format!("/api/v1/namespaces/{}/pods/{pod}/exec", namespace.name());
         let host = cluster.url().strip_prefix("https://").context("the API server speaks TLS")?.to_owned();
         Ok(Self {
-            ours: Side { is_bare: false, process: ours, path: path(NODE) },
-            bare: Side { is_bare: true, process: bare, path: path(BARE_NODE) },
+            ours: TestNode { is_bare: false, process: ours, path: path(NODE) },
+            bare: TestNode { is_bare: true, process: bare, path: path(BARE_NODE) },
             host,
             connector: connector(&cluster)?,
             _cluster: cluster,
         })
     }
 
-    /// A new connection to the API server, as its administrator.
+    /// Opens a connection to the API server as administrator.
     pub(super) async fn connect(&self) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(&self.host).await.context("cannot connect to the API server")?;
         stream.set_nodelay(true)?;
@@ -109,7 +109,7 @@ fn connector(cluster: &ControlPlane) -> anyhow::Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// A serving certificate of the cluster, and its key, as files.
+/// Writes a serving certificate of the cluster and its key to files.
 fn serving(cluster: &ControlPlane, node: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
     let pair = cluster.serving_certificate(node, &["127.0.0.1"])?;
     let file = |end: &str| cluster.data_dir().join(format!("bench-{node}.{end}"));
@@ -118,7 +118,7 @@ fn serving(cluster: &ControlPlane, node: &str) -> anyhow::Result<(PathBuf, PathB
     Ok((file("crt"), file("key")))
 }
 
-/// Makes the node that knows no protocol, so that the API server finds it.
+/// Creates the Node of the bare kubelet.
 async fn register_bare(nodes: &Api<Node>) -> anyhow::Result<()> {
     let node = json!({"metadata": {"name": BARE_NODE},
         "spec": {"taints": [{"key": "bench", "effect": "NoSchedule"}]}});

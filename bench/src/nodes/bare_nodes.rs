@@ -1,4 +1,4 @@
-//! The writes that nodes take, by a client that does nothing else.
+//! A client that makes the writes of nodes and nothing else.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use vk_kube::{Client, Metrics, Objects, Patch};
 use vk_supervisor::Clock;
 
-/// A quarter of the lease's 40 s, as everybody does it.
+/// A quarter of the lease duration of 40 s, as in a kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct BareNodes {
 }
 
 impl BareNodes {
-    /// Writes all nodes, then renews their leases for ever.
+    /// Writes all nodes, then renews their leases until the process is killed.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig)?;
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -34,7 +34,7 @@ impl BareNodes {
             .try_collect()
             .await?;
         let leases: Objects<Lease> = Objects::namespaced(client, "kube-node-lease");
-        // Each keeps its own beat, from its first write on.
+        // Each lease is renewed at its own interval from its first write on.
         stream::iter(written)
             .map(|(name, start)| renew(&leases, name, start))
             .buffer_unordered(self.count)

@@ -1,4 +1,4 @@
-//! Watches nodes and leases from outside of all that is measured.
+//! Watches nodes and leases, independently of the candidates.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,50 +14,50 @@ use k8s_openapi::{
 use kube::{Api, Client, runtime::watcher};
 use tokio::{task::JoinHandle, time::Instant};
 
-use crate::contestant::is_ready;
+use crate::candidate::is_ready;
 
-/// A lease of 40 s is renewed every 10 to 10.4 s, as a kubelet does. Two seconds more is late; 40 s is too late.
+/// A lease of 40 s is renewed every 10 to 10.4 s, as in a kubelet. More than 12 s is late.
 const IN_TIME: Duration = Duration::from_secs(12);
 
-pub(super) struct Observer {
-    seen: Arc<Mutex<Seen>>,
+pub(super) struct LeaseObserver {
+    seen: Arc<Mutex<ObservedNodes>>,
     tasks: [JoinHandle<()>; 2],
     begun: Instant,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedNodes {
     ready: HashSet<String>,
-    /// Nodes that were once not Ready since [`Observer::begin`].
+    /// Nodes that were once not Ready since [`LeaseObserver::begin`].
     lost: HashSet<String>,
-    leases: HashMap<String, Renewed>,
+    leases: HashMap<String, LeaseRenewals>,
 }
 
-/// What one lease says, and when it was seen to change.
+/// The renewals of one lease.
 #[derive(Default)]
-struct Renewed {
+struct LeaseRenewals {
     time: Option<MicroTime>,
     at: Vec<Instant>,
 }
 
-/// What the leases did in the window.
-pub(super) struct Leases {
-    /// The share of the renewals that came in time. A lease that ought to have been renewed by the end counts.
+/// The renewals of all leases in the measured interval.
+pub(super) struct LeaseSummary {
+    /// The share of renewals in time, including overdue ones at the end.
     pub(super) in_time: f64,
     pub(super) longest: Duration,
     /// The share of the nodes that were Ready throughout.
     pub(super) steady: f64,
 }
 
-impl Observer {
+impl LeaseObserver {
     pub(super) fn start(client: Client) -> Self {
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let nodes = follow(Api::all(client.clone()), Arc::clone(&seen), saw_node);
-        let leases = follow(Api::namespaced(client, "kube-node-lease"), Arc::clone(&seen), saw_lease);
+        let seen = Arc::new(Mutex::new(ObservedNodes::default()));
+        let nodes = follow(Api::all(client.clone()), Arc::clone(&seen), observe_node);
+        let leases = follow(Api::namespaced(client, "kube-node-lease"), Arc::clone(&seen), observe_lease);
         Self { seen, tasks: [nodes, leases], begun: Instant::now() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ObservedNodes> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,36 +66,36 @@ impl Observer {
         self.seen().ready.len()
     }
 
-    /// From now on it counts.
+    /// Starts the measured interval.
     pub(super) fn begin(&mut self) {
         self.begun = Instant::now();
         self.seen().lost.clear();
     }
 
-    /// What was seen since [`Self::begin`], of so many nodes.
-    pub(super) fn end(&self, count: usize) -> Leases {
+    /// The summary since [`Self::begin`] for this number of nodes.
+    pub(super) fn end(&self, count: usize) -> LeaseSummary {
         self.seen().between(self.begun, Instant::now(), count)
     }
 }
 
-impl Seen {
-    fn between(&self, begun: Instant, now: Instant, count: usize) -> Leases {
+impl ObservedNodes {
+    fn between(&self, begun: Instant, now: Instant, count: usize) -> LeaseSummary {
         let (mut all, mut good, mut longest) = (0_u32, 0_u32, Duration::ZERO);
         for lease in self.leases.values() {
             let last = lease.at.last().copied().unwrap_or(begun);
             let closed =
                 lease.at.windows(2).filter(|pair| pair[1] > begun).map(|pair| (pair[1] - pair[0], true));
-            // The gap that is still open is only a fault when it is too long already.
+            // The interval that is still open counts only if it is already too long.
             for (gap, closed) in closed.chain([(now - last, false)]) {
                 longest = longest.max(gap);
                 all += u32::from(closed || gap > IN_TIME);
                 good += u32::from(closed && gap <= IN_TIME);
             }
         }
-        // A node without a lease is all fault.
+        // A node without a lease counts as a missed renewal.
         let missing = u32::try_from(count.saturating_sub(self.leases.len())).unwrap_or(u32::MAX);
         let steady = self.ready.difference(&self.lost).count().min(count);
-        Leases {
+        LeaseSummary {
             in_time: f64::from(good) / f64::from((all + missing).max(1)),
             longest,
             #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
@@ -104,7 +104,7 @@ impl Seen {
     }
 }
 
-impl Drop for Observer {
+impl Drop for LeaseObserver {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -112,7 +112,7 @@ impl Drop for Observer {
     }
 }
 
-fn saw_node(seen: &mut Seen, node: &Node) {
+fn observe_node(seen: &mut ObservedNodes, node: &Node) {
     let name = node.metadata.name.clone().unwrap_or_default();
     if is_ready(node) {
         seen.ready.insert(name);
@@ -122,17 +122,17 @@ fn saw_node(seen: &mut Seen, node: &Node) {
     }
 }
 
-fn saw_lease(seen: &mut Seen, lease: &Lease) {
+fn observe_lease(seen: &mut ObservedNodes, lease: &Lease) {
     let renewed = seen.leases.entry(lease.metadata.name.clone().unwrap_or_default()).or_default();
     let time = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-    // An owner that is added later, say, is no renewal.
+    // Other changes, such as a new owner reference, are not renewals.
     if time.is_some() && time != renewed.time {
         renewed.time = time;
         renewed.at.push(Instant::now());
     }
 }
 
-fn follow<K>(api: Api<K>, seen: Arc<Mutex<Seen>>, saw: fn(&mut Seen, &K)) -> JoinHandle<()>
+fn follow<K>(api: Api<K>, seen: Arc<Mutex<ObservedNodes>>, saw: fn(&mut ObservedNodes, &K)) -> JoinHandle<()>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
@@ -155,11 +155,12 @@ mod tests {
     fn late_renewals_and_missing_ones_count_against_the_share() {
         let begun = Instant::now();
         let second = |second: u64| begun + Duration::from_secs(second);
-        let at = |seconds: &[u64]| Renewed { time: None, at: seconds.iter().copied().map(second).collect() };
+        let at =
+            |seconds: &[u64]| LeaseRenewals { time: None, at: seconds.iter().copied().map(second).collect() };
         let leases = [at(&[1, 11, 21, 31, 41, 51]), at(&[1, 11, 36, 46, 56]), at(&[1, 11])];
         let names = ["good", "late", "stopped"].map(str::to_owned);
         let leases = names.clone().into_iter().zip(leases).collect();
-        let seen = Seen { ready: names.into(), lost: HashSet::new(), leases };
+        let seen = ObservedNodes { ready: names.into(), lost: HashSet::new(), leases };
         let leases = seen.between(begun, second(60), 4);
         // Closed gaps: 5 + 4 + 1, of which one is late; one that is open too long; one lease that is not there.
         assert!((leases.in_time - 9.0 / 12.0).abs() < 1e-9, "{}", leases.in_time);

@@ -1,4 +1,4 @@
-//! The load and the observer, the same for all who are measured: pods are created, seen Running, deleted, seen gone.
+//! The load, the same for all candidates: pods are created, observed Running, deleted, and observed gone.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,90 +21,91 @@ use tokio::{
     time::Instant,
 };
 
-use crate::contestant::NODE;
+use crate::candidate::NODE;
 
 /// Requests that the clients keep under way.
 const CONCURRENCY: usize = 64;
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// A burst of pods on one node.
-pub(crate) struct Burst {
+/// Many pods on one node.
+pub(crate) struct PodLoad {
     count: usize,
-    /// What all pods are like.
+    /// The spec of all pods.
     spec: Value,
     pods: Api<Pod>,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<ObservedPods>,
     watching: JoinHandle<()>,
-    /// Bare: whom to tell which pods are there to be patched.
-    line: Option<(mpsc::UnboundedSender<String>, JoinHandle<()>)>,
+    /// With the bare client: the pods whose status is to be patched.
+    queue: Option<(mpsc::UnboundedSender<String>, JoinHandle<()>)>,
 }
 
-/// What it took to bring the pods up.
-pub(crate) struct Up {
+/// How long it took until the pods ran.
+pub(crate) struct StartTimes {
     /// From the first create to the last Running.
     pub(crate) all: Duration,
-    /// From create to Running, of each pod, the shortest first.
+    /// From create to Running of each pod, in ascending order.
     latencies: Vec<Duration>,
 }
 
-impl Up {
-    /// The time within which this share of the pods ran, each counted from its own create.
+impl StartTimes {
+    /// The percentile of the time from create to Running.
     pub(crate) fn within(&self, percent: usize) -> Duration {
         let index = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
         self.latencies.get(index).copied().unwrap_or_default()
     }
 }
 
-/// What the watch has seen.
+/// The state of the pods, from a watch.
 #[derive(Clone, Default)]
-struct Seen {
+struct ObservedPods {
     running: HashMap<String, Instant>,
     there: HashSet<String>,
-    /// A list is under way: what is there is not known.
+    /// A list is in progress, so that the set of pods is incomplete.
     listing: bool,
 }
 
-impl Burst {
-    /// A burst on a node that somebody runs without containers.
+impl PodLoad {
+    /// Creates a load of pods that need no containers.
     pub(crate) fn new(pods: Api<Pod>, count: usize) -> Self {
         Self::of(pods, count, json!({"containers": [{"name": "main", "image": "bench"}]}))
     }
 
-    /// A burst of pods like this.
+    /// Creates a load of pods with this spec.
     pub(crate) fn of(pods: Api<Pod>, count: usize, mut spec: Value) -> Self {
         spec["nodeName"] = json!(NODE);
         spec["automountServiceAccountToken"] = json!(false);
         spec["enableServiceLinks"] = json!(false);
         let (seen, watching) = observe(pods.clone());
-        Self { count, spec, pods, seen, watching, line: None }
+        Self { count, spec, pods, seen, watching, queue: None }
     }
 
-    /// A burst with nobody there: the status is written, and the pod removed, by the bare client.
+    /// Creates a load without a node: the bare client writes the statuses and removes the pods.
     pub(crate) fn bare(pods: Api<Pod>, count: usize) -> Self {
-        // As a kubelet does it: whoever creates pods does not wait for their status, and the other way round.
-        let (sender, line) = mpsc::unbounded_channel::<String>();
-        let patching = patch_all(pods.clone(), line);
-        let mut burst = Self::new(pods, count);
-        burst.line = Some((sender, patching));
-        burst
+        // As with a kubelet, creating pods and writing their statuses do not wait for each other.
+        let (sender, queue) = mpsc::unbounded_channel::<String>();
+        let patching = patch_all(pods.clone(), queue);
+        let mut load = Self::new(pods, count);
+        load.queue = Some((sender, patching));
+        load
     }
 
     fn names(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.count).map(|index| format!("pod-{index}"))
     }
 
-    /// Creates all pods, and waits until all run.
-    pub(crate) async fn up(&mut self) -> anyhow::Result<Up> {
+    /// Creates all pods and waits until all run.
+    pub(crate) async fn start(&mut self) -> anyhow::Result<StartTimes> {
         let begun = Instant::now();
         let created: Vec<(String, Instant)> = stream::iter(self.names())
             .map(|name| {
-                let (pods, line) = (self.pods.clone(), self.line.as_ref().map(|(sender, _)| sender.clone()));
+                let (pods, queue) =
+                    (self.pods.clone(), self.queue.as_ref().map(|(sender, _)| sender.clone()));
                 let pod = json!({"metadata": {"name": name}, "spec": self.spec});
                 async move {
                     let start = Instant::now();
                     pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
-                    if let Some(line) = line {
-                        line.send(name.clone()).context("the patching ended")?;
+                    if let Some(queue) = queue {
+                        queue.send(name.clone()).context("the patching task has ended")?;
                     }
                     anyhow::Ok((name, start))
                 }
@@ -120,12 +121,12 @@ impl Burst {
             |(name, start): &(String, Instant)| running.get(name).map(|at| at.duration_since(*start));
         let mut latencies: Vec<Duration> = created.iter().filter_map(latency).collect();
         latencies.sort();
-        Ok(Up { all: last - begun, latencies })
+        Ok(StartTimes { all: last - begun, latencies })
     }
 
-    /// Deletes all pods with the grace of their spec, 30 seconds where it has none, and waits until all are gone.
-    pub(crate) async fn down(&mut self) -> anyhow::Result<Duration> {
-        let (begun, bare) = (Instant::now(), self.line.is_some());
+    /// Deletes all pods with their grace period (30 seconds by default) and waits until all are gone.
+    pub(crate) async fn delete(&mut self) -> anyhow::Result<Duration> {
+        let (begun, bare) = (Instant::now(), self.queue.is_some());
         stream::iter(self.names())
             .map(|name| {
                 let pods = self.pods.clone();
@@ -146,17 +147,17 @@ impl Burst {
     }
 }
 
-impl Drop for Burst {
+impl Drop for PodLoad {
     fn drop(&mut self) {
         self.watching.abort();
-        if let Some((_, patching)) = &self.line {
+        if let Some((_, patching)) = &self.queue {
             patching.abort();
         }
     }
 }
 
-/// Patches the status of each pod that stands in line to Running.
-fn patch_all(pods: Api<Pod>, line: mpsc::UnboundedReceiver<String>) -> JoinHandle<()> {
+/// Patches the status of each queued pod to Running.
+fn patch_all(pods: Api<Pod>, queue: mpsc::UnboundedReceiver<String>) -> JoinHandle<()> {
     let running = json!({"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "name": "main", "ready": true,
         "started": true, "restartCount": 0, "image": "bench", "imageID": "", "containerID": "bench://1"});
     let kinds = ["Initialized", "ContainersReady", "Ready", "PodReadyToStartContainers"];
@@ -166,7 +167,7 @@ fn patch_all(pods: Api<Pod>, line: mpsc::UnboundedReceiver<String>) -> JoinHandl
     let body = Arc::new(json!({"status": status}));
     #[expect(clippy::disallowed_methods, reason = "ended by its owner")]
     tokio::spawn(async move {
-        let names = stream::unfold(line, async |mut line| line.recv().await.map(|name| (name, line)));
+        let names = stream::unfold(queue, async |mut queue| queue.recv().await.map(|name| (name, queue)));
         let patched = names.map(|name| {
             let (pods, body) = (pods.clone(), Arc::clone(&body));
             async move { pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&*body)).await }
@@ -176,9 +177,9 @@ fn patch_all(pods: Api<Pod>, line: mpsc::UnboundedReceiver<String>) -> JoinHandl
     })
 }
 
-/// Watches the pods, from outside of all that is measured.
-fn observe(pods: Api<Pod>) -> (watch::Receiver<Seen>, JoinHandle<()>) {
-    let (sender, seen) = watch::channel(Seen::default());
+/// Watches the pods, independently of the candidates.
+fn observe(pods: Api<Pod>) -> (watch::Receiver<ObservedPods>, JoinHandle<()>) {
+    let (sender, seen) = watch::channel(ObservedPods::default());
     #[expect(clippy::disallowed_methods, reason = "ended by its owner")]
     let task = tokio::spawn(async move {
         let mut events = watcher(pods, watcher::Config::default()).boxed();

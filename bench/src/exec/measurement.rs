@@ -1,4 +1,4 @@
-//! What is measured, the same for our node and for the one that knows no protocol.
+//! The measurements, the same for our node and for the bare kubelet.
 
 use std::time::Duration;
 
@@ -16,45 +16,45 @@ use vk_streaming::{
 use vk_testing::Usage;
 
 use super::{
-    bare::PIECE,
-    site::{Side, Site},
+    bare_kubelet::CHUNK,
+    testbed::{TestNode, Testbed},
 };
 use crate::report::Figure;
 
-/// Memory is read this long after what it is read for.
+/// Time before memory is measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// No measure takes longer.
+/// The timeout of a measurement.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// How a command is spoken to.
+/// The protocol of an exec session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By nothing: bytes as they are.
+pub(super) enum Transport {
+    /// None: raw bytes.
     Raw,
-    /// As kubectl does it: WebSocket, version 5, which the API server passes on to the node as it is.
+    /// WebSocket, version 5, as used by kubectl; the API server forwards it to the node.
     WebSocket,
-    /// As clients before 1.29 do it: SPDY, version 4, which the API server passes on too.
+    /// SPDY, version 4, as used by clients before 1.29; the API server forwards it too.
     Spdy,
 }
 
-/// A command that runs.
-struct Running {
+/// A running command.
+struct ExecSession {
     input: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     output: Box<dyn AsyncRead + Send + Unpin>,
-    /// Dropped with the command: before that it must not end.
+    /// Keeps the session open.
     _session: Option<Session>,
 }
 
-/// Starts a command over a connection of its own.
+/// Starts a command on a new connection.
 async fn start(
-    site: &Site,
-    side: &Side,
-    way: Way,
+    testbed: &Testbed,
+    node: &TestNode,
+    transport: Transport,
     command: &[&str],
     has_input: bool,
-) -> anyhow::Result<Running> {
-    let io = site.connect().await?;
-    let mut target = format!("{}?container=main&stdout=true", side.path);
+) -> anyhow::Result<ExecSession> {
+    let io = testbed.connect().await?;
+    let mut target = format!("{}?container=main&stdout=true", node.path);
     if has_input {
         target.push_str("&stdin=true");
     }
@@ -62,25 +62,25 @@ async fn start(
         target.push_str("&command=");
         target.push_str(word);
     }
-    let protocol = match way {
-        Way::Raw => return bare(io, &site.host, &target).await,
-        Way::WebSocket => Protocol::WebSocket(Version::V5),
-        Way::Spdy => Protocol::Spdy(Version::V4),
+    let protocol = match transport {
+        Transport::Raw => return bare(io, &testbed.host, &target).await,
+        Transport::WebSocket => Protocol::WebSocket(Version::V5),
+        Transport::Spdy => Protocol::Spdy(Version::V4),
     };
-    let method = if way == Way::Spdy { Method::POST } else { Method::GET };
-    let request = Request::builder().method(method).uri(&target).header("host", &site.host).body(())?;
+    let method = if transport == Transport::Spdy { Method::POST } else { Method::GET };
+    let request = Request::builder().method(method).uri(&target).header("host", &testbed.host).body(())?;
     let options = ExecOptions { stdin: has_input, stdout: true, ..ExecOptions::default() };
     let mut session = client::exec_over(io, request, &[protocol], &options, &Limits::default()).await?;
     let input = session.stdin.take();
     let output = session.stdout.take().context("no output")?;
-    Ok(Running {
+    Ok(ExecSession {
         input: input.map(|input| Box::new(input) as _),
         output: Box::new(output),
         _session: Some(session),
     })
 }
 
-async fn bare<IO>(mut io: IO, host: &str, target: &str) -> anyhow::Result<Running>
+async fn bare<IO>(mut io: IO, host: &str, target: &str) -> anyhow::Result<ExecSession>
 where
     IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -102,12 +102,12 @@ where
     anyhow::ensure!(said.starts_with("HTTP/1.1 101"), "no upgrade: {said}");
     let rest = std::io::Cursor::new(answer.split_off(end));
     let (read, write) = tokio::io::split(io);
-    Ok(Running { input: Some(Box::new(write)), output: Box::new(rest.chain(read)), _session: None })
+    Ok(ExecSession { input: Some(Box::new(write)), output: Box::new(rest.chain(read)), _session: None })
 }
 
-/// Megabytes a second, when all of them have come.
+/// Megabytes per second, if all bytes have arrived.
 pub(super) fn rate(megabytes: u32, bytes: usize, took: Duration) -> anyhow::Result<f64> {
-    anyhow::ensure!(bytes == megabytes as usize * 1_000_000, "{bytes} bytes came of {megabytes} MB");
+    anyhow::ensure!(bytes == megabytes as usize * 1_000_000, "{bytes} bytes of {megabytes} MB arrived");
     Ok(f64::from(megabytes) / took.as_secs_f64())
 }
 
@@ -116,35 +116,42 @@ async fn in_time<T>(what: &str, work: impl Future<Output = anyhow::Result<T>>) -
     done.with_context(|| format!("{what} took more than {LIMIT:?}"))?.with_context(|| what.to_owned())
 }
 
-/// A command that writes so much: from the connection to the last byte.
-pub(super) async fn output(site: &Site, side: &Side, way: Way, megabytes: u32) -> anyhow::Result<f64> {
+/// Throughput of the output of a command, from the connect to the last byte.
+pub(super) async fn output(
+    testbed: &Testbed,
+    node: &TestNode,
+    transport: Transport,
+    megabytes: u32,
+) -> anyhow::Result<f64> {
     let count = (megabytes as usize * 1_000_000).to_string();
     in_time("output of a command", async {
         let begun = Instant::now();
-        let mut running = start(site, side, way, &["head", "-c", &count, "%2Fdev%2Fzero"], false).await?;
+        let mut running =
+            start(testbed, node, transport, &["head", "-c", &count, "%2Fdev%2Fzero"], false).await?;
         let all = drain(&mut running.output, megabytes).await?;
         rate(megabytes, all, begun.elapsed())
     })
     .await
 }
 
-/// A command that gives back what it gets: from the connection to the last byte. Each byte is counted once.
-pub(super) async fn there_and_back(
-    site: &Site,
-    side: &Side,
-    way: Way,
+/// Throughput of a command that echoes its input, from the connect to the last byte. Each byte is counted once.
+pub(super) async fn echo(
+    testbed: &Testbed,
+    node: &TestNode,
+    transport: Transport,
     megabytes: u32,
 ) -> anyhow::Result<f64> {
     in_time("to a command and back", async {
         let begun = Instant::now();
-        let Running { input, mut output, _session } = start(site, side, way, &["cat"], true).await?;
+        let ExecSession { input, mut output, _session } =
+            start(testbed, node, transport, &["cat"], true).await?;
         let mut input = input.context("no input")?;
         let feed = async {
-            let piece = vec![0; PIECE];
+            let chunk = vec![0; CHUNK];
             let mut left = megabytes as usize * 1_000_000;
             while left > 0 {
-                let length = left.min(PIECE);
-                input.write_all(&piece[..length]).await?;
+                let length = left.min(CHUNK);
+                input.write_all(&chunk[..length]).await?;
                 left -= length;
             }
             input.flush().await?;
@@ -156,11 +163,11 @@ pub(super) async fn there_and_back(
     .await
 }
 
-/// Reads until there is nothing more, or all is there.
+/// Reads until the end, or until all bytes have arrived.
 async fn drain(output: &mut (impl AsyncRead + Unpin), megabytes: u32) -> anyhow::Result<usize> {
-    let (mut piece, mut all) = (vec![0; PIECE], 0);
+    let (mut chunk, mut all) = (vec![0; CHUNK], 0);
     while all < megabytes as usize * 1_000_000 {
-        match output.read(&mut piece).await? {
+        match output.read(&mut chunk).await? {
             0 => break,
             length => all += length,
         }
@@ -168,14 +175,18 @@ async fn drain(output: &mut (impl AsyncRead + Unpin), megabytes: u32) -> anyhow:
     Ok(all)
 }
 
-/// Milliseconds from the connection to the first byte of a short command, one after the other: half of them, and almost all.
-pub(super) async fn first_byte(site: &Site, side: &Side, count: usize) -> anyhow::Result<(f64, f64)> {
-    let way = if side.is_bare { Way::Raw } else { Way::WebSocket };
+/// Milliseconds from the connect to the first byte of a short command: p50 and p99 of sequential commands.
+pub(super) async fn first_byte(
+    testbed: &Testbed,
+    node: &TestNode,
+    count: usize,
+) -> anyhow::Result<(f64, f64)> {
+    let transport = if node.is_bare { Transport::Raw } else { Transport::WebSocket };
     let mut times = Vec::with_capacity(count);
     for _ in 0..count.max(1) {
         let took = in_time("first byte of a command", async {
             let begun = Instant::now();
-            let mut running = start(site, side, way, &["echo", "x"], false).await?;
+            let mut running = start(testbed, node, transport, &["echo", "x"], false).await?;
             running.output.read_u8().await?;
             Ok(begun.elapsed())
         });
@@ -189,16 +200,21 @@ pub(super) async fn first_byte(site: &Site, side: &Side, count: usize) -> anyhow
     Ok((within(50), within(99)))
 }
 
-/// So many commands at once, each of which has answered once; then all of them idle.
-pub(super) async fn crowd(site: &Site, side: &Side, count: usize) -> anyhow::Result<Vec<Figure>> {
-    let way = if side.is_bare { Way::Raw } else { Way::WebSocket };
-    // What the first one brings about for good is nobody else's.
-    drop(in_time("a first command", answered(site, side, way)).await?);
+/// Many commands at once, each of which has responded once; then all are idle.
+pub(super) async fn concurrent_sessions(
+    testbed: &Testbed,
+    node: &TestNode,
+    count: usize,
+) -> anyhow::Result<Vec<Figure>> {
+    let transport = if node.is_bare { Transport::Raw } else { Transport::WebSocket };
+    // One-time allocations of the first command are not counted.
+    drop(in_time("a first command", responding_command(testbed, node, transport)).await?);
     tokio::time::sleep(SETTLE).await;
-    let pid = side.process.id();
+    let pid = node.process.id();
     let before = Usage::of(pid)?;
     let begun = Instant::now();
-    let begin = (0..count).map(|_| in_time("one of many commands", answered(site, side, way)));
+    let begin =
+        (0..count).map(|_| in_time("one of many commands", responding_command(testbed, node, transport)));
     let open = futures::future::try_join_all(begin).await?;
     let took = begun.elapsed();
     tokio::time::sleep(SETTLE).await;
@@ -227,14 +243,18 @@ pub(super) async fn crowd(site: &Site, side: &Side, count: usize) -> anyhow::Res
     ])
 }
 
-/// A command that has answered, and waits for more.
-async fn answered(site: &Site, side: &Side, way: Way) -> anyhow::Result<Running> {
-    let mut running = start(site, side, way, &["cat"], true).await?;
+/// Starts a command that has responded once and waits for more input.
+async fn responding_command(
+    testbed: &Testbed,
+    node: &TestNode,
+    transport: Transport,
+) -> anyhow::Result<ExecSession> {
+    let mut running = start(testbed, node, transport, &["cat"], true).await?;
     let input = running.input.as_mut().context("no input")?;
     input.write_all(b"x\n").await?;
     input.flush().await?;
     let mut answer = [0; 2];
     running.output.read_exact(&mut answer).await?;
-    anyhow::ensure!(&answer == b"x\n", "it answered {answer:?}");
+    anyhow::ensure!(&answer == b"x\n", "unexpected response {answer:?}");
     Ok(running)
 }

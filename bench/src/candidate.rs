@@ -1,4 +1,4 @@
-//! Who is measured, and how each is started.
+//! The programs that are measured, and how they are started.
 
 use std::{
     collections::BTreeMap,
@@ -18,11 +18,11 @@ use serde_json::json;
 use tokio::time::Instant;
 use vk_testing::{ControlPlane, Process};
 
-/// The node that the pods are bound to.
+/// The node of the pods.
 pub(crate) const NODE: &str = "bench";
-/// kwok does what its stages say.
+/// The stages that kwok simulates.
 const STAGES: &str = include_str!("../../dev/rivals/kwok/kwok.yaml");
-/// What kwok says for defaults, with the numbers at a time lifted.
+/// kwok's defaults with higher parallelism.
 const LIFTED: &str = "apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
@@ -34,13 +34,13 @@ options:
   enablePodsOnNodeSyncListPager: true
 ---
 ";
-/// Workers where the Go original's number of them is lifted: as many as the bare client has requests under way.
+/// Workers of the Go original without limits: as many as the bare client has requests under way.
 const WORKERS: &str = "64";
 
-/// One that is measured.
+/// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Contestant {
+pub(crate) enum Candidate {
     /// A client that makes the same writes and nothing else: the API server's own limit
     Bare,
     /// This project, with the mock provider where nothing else is said
@@ -59,8 +59,8 @@ pub(crate) enum Contestant {
     Kubelet,
 }
 
-impl Contestant {
-    /// What stands over its column.
+impl Candidate {
+    /// The title of its column.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Bare => "bare client",
@@ -74,7 +74,7 @@ impl Contestant {
         }
     }
 
-    /// The rival behind it, as `dev/rivals/build` calls it.
+    /// Its name in `dev/rivals/build`, if it is a rival.
     fn rival(self) -> Option<&'static str> {
         match self {
             Self::Bare | Self::Ours | Self::Local | Self::Kubelet => None,
@@ -84,18 +84,18 @@ impl Contestant {
     }
 }
 
-impl fmt::Display for Contestant {
+impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.title())
     }
 }
 
-/// Who takes part.
+/// Options that select the candidates.
 #[derive(Debug, Args)]
-pub(crate) struct Field {
+pub(crate) struct CandidateArgs {
     /// Only these
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Contestant::value_variants().to_vec())]
-    only: Vec<Contestant>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Candidate::value_variants().to_vec())]
+    only: Vec<Candidate>,
     /// The command of ours to measure
     #[arg(long)]
     virtual_kubelet: PathBuf,
@@ -104,22 +104,22 @@ pub(crate) struct Field {
     rivals: PathBuf,
 }
 
-impl Field {
-    /// Leaves out all but these, where a question is not for the others.
-    pub(crate) fn keep(&mut self, these: &[Contestant]) {
-        self.only.retain(|contestant| these.contains(contestant));
+impl CandidateArgs {
+    /// Keeps only these candidates.
+    pub(crate) fn keep(&mut self, these: &[Candidate]) {
+        self.only.retain(|candidate| these.contains(candidate));
     }
 
-    /// Leaves those out who run real containers, where a question is not for them.
+    /// Removes the candidates that need a container runtime.
     pub(crate) fn without_containers(&mut self) {
-        self.only.retain(|other| !matches!(other, Contestant::Local | Contestant::Kubelet));
+        self.only.retain(|other| !matches!(other, Candidate::Local | Candidate::Kubelet));
     }
 
-    /// Makes everything ready that those who take part need, before the first is measured.
-    pub(crate) fn prepare(&self, logs: &Path) -> anyhow::Result<Prepared> {
+    /// Builds all rivals before the first candidate is measured.
+    pub(crate) fn prepare(&self, logs: &Path) -> anyhow::Result<Candidates> {
         fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
         let mut programs = BTreeMap::new();
-        for name in self.only.iter().filter_map(|contestant| contestant.rival()) {
+        for name in self.only.iter().filter_map(|candidate| candidate.rival()) {
             if programs.contains_key(name) {
                 continue;
             }
@@ -128,32 +128,32 @@ impl Field {
                 .stderr(Stdio::inherit())
                 .output()
                 .with_context(|| format!("cannot run {}", self.rivals.display()))?;
-            anyhow::ensure!(output.status.success(), "the rival {name} is not there");
+            anyhow::ensure!(output.status.success(), "the rival {name} could not be built");
             programs.insert(name, PathBuf::from(String::from_utf8(output.stdout)?.trim()));
         }
-        let mut contestants = self.only.clone();
-        contestants.sort();
-        contestants.dedup();
-        Ok(Prepared { contestants, ours: self.virtual_kubelet.clone(), programs, logs: logs.to_owned() })
+        let mut candidates = self.only.clone();
+        candidates.sort();
+        candidates.dedup();
+        Ok(Candidates { candidates, ours: self.virtual_kubelet.clone(), programs, logs: logs.to_owned() })
     }
 }
 
-/// Those who take part, ready to start.
-pub(crate) struct Prepared {
-    /// In the order of the table's columns.
-    pub(crate) contestants: Vec<Contestant>,
+/// The selected candidates, ready to start.
+pub(crate) struct Candidates {
+    /// In the order of the columns.
+    pub(crate) candidates: Vec<Candidate>,
     ours: PathBuf,
     programs: BTreeMap<&'static str, PathBuf>,
     logs: PathBuf,
 }
 
-impl Prepared {
-    /// Its version. A rival's program has it in its name.
-    pub(crate) fn version(&self, contestant: Contestant) -> Option<String> {
-        match contestant {
+impl Candidates {
+    /// The version of a candidate. A rival's program has it in its name.
+    pub(crate) fn version(&self, candidate: Candidate) -> Option<String> {
+        match candidate {
             // The kubelet's is that of the whole control plane.
-            Contestant::Bare | Contestant::Kubelet => None,
-            Contestant::Ours | Contestant::Local => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
+            Candidate::Bare | Candidate::Kubelet => None,
+            Candidate::Ours | Candidate::Local => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
             rival => {
                 let name = self.programs.get(rival.rival()?)?.file_name()?.to_str()?;
                 Some(format!("v{}", name.rsplit_once("-v")?.1))
@@ -161,9 +161,9 @@ impl Prepared {
         }
     }
 
-    /// The command that runs one node called [`NODE`] with room for all pods.
-    pub(crate) fn one_node(&self, who: Contestant, cluster: &ControlPlane) -> anyhow::Result<Command> {
-        if who != Contestant::Ours {
+    /// The command that runs one node called [`NODE`] with capacity for all pods.
+    pub(crate) fn one_node(&self, who: Candidate, cluster: &ControlPlane) -> anyhow::Result<Command> {
+        if who != Candidate::Ours {
             return self.rival(who, cluster);
         }
         let config = cluster.data_dir().join("mock.yaml");
@@ -177,21 +177,21 @@ impl Prepared {
         Ok(command)
     }
 
-    /// The command that runs `count` nodes. kwok makes none: it takes those that it finds.
+    /// The command that runs `count` nodes. kwok creates none: it manages existing ones.
     pub(crate) fn many_nodes(
         &self,
-        who: Contestant,
+        who: Candidate,
         cluster: &ControlPlane,
         count: usize,
     ) -> anyhow::Result<Command> {
         match who {
-            Contestant::Bare => {
+            Candidate::Bare => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["bare-nodes", "--count", &count.to_string()]);
                 command.arg("--kubeconfig").arg(cluster.admin_kubeconfig());
                 Ok(command)
             }
-            Contestant::Ours => {
+            Candidate::Ours => {
                 let config = cluster.data_dir().join("vk.yaml");
                 let nodes = format!(
                     "{{count: {count}, namePattern: 'vk-{{}}', portBase: 11000, address: 127.0.0.1}}"
@@ -207,19 +207,19 @@ impl Prepared {
         }
     }
 
-    fn rival(&self, who: Contestant, cluster: &ControlPlane) -> anyhow::Result<Command> {
+    fn rival(&self, who: Candidate, cluster: &ControlPlane) -> anyhow::Result<Command> {
         let name = who.rival().context("not a rival")?;
         let mut command = Command::new(self.programs.get(name).context("the rival is not ready")?);
         match who {
-            Contestant::GoUnlimited => {
+            Candidate::GoUnlimited => {
                 command.args(["--node", NODE, "--unlimited", "--workers", WORKERS]);
             }
-            Contestant::GoAsShipped => {
+            Candidate::GoAsShipped => {
                 command.args(["--node", NODE]);
             }
             _ => {
                 // A configuration of its own in the file would keep kwok from filling in its defaults: flags where they do.
-                let head = if who == Contestant::KwokUnlimited { LIFTED } else { "" };
+                let head = if who == Candidate::KwokUnlimited { LIFTED } else { "" };
                 let config = cluster.data_dir().join("kwok.yaml");
                 fs::write(&config, format!("{head}{STAGES}"))?;
                 command.args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40", "-v", "WARN"]);
@@ -230,18 +230,18 @@ impl Prepared {
         Ok(command)
     }
 
-    /// The command of ours.
+    /// The path of our program.
     pub(crate) fn ours(&self) -> &Path {
         &self.ours
     }
 
-    /// Where somebody's words go.
-    pub(crate) fn log(&self, who: Contestant, what: &str) -> PathBuf {
+    /// The path of a log file.
+    pub(crate) fn log(&self, who: Candidate, what: &str) -> PathBuf {
         self.logs.join(format!("{what}-{who:?}.log").to_lowercase())
     }
 
-    /// Starts a command, with what it says in a file of its own.
-    pub(crate) fn start(&self, who: Contestant, what: &str, mut command: Command) -> anyhow::Result<Process> {
+    /// Starts a command with its output in a log file.
+    pub(crate) fn start(&self, who: Candidate, what: &str, mut command: Command) -> anyhow::Result<Process> {
         let path = self.log(who, what);
         let log = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -249,17 +249,17 @@ impl Prepared {
     }
 }
 
-/// Makes a node for one that makes none itself.
-pub(crate) async fn make_node(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
+/// Creates a node for a candidate that creates none.
+pub(crate) async fn create_node(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
     let node = json!({"metadata": {"name": name, "labels": {"type": "kwok"}},
         "spec": {"taints": [{"key": "bench", "effect": "NoSchedule"}]}});
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
     Ok(())
 }
 
-/// Whether this one needs [`make_node`].
-pub(crate) fn takes_nodes(who: Contestant) -> bool {
-    matches!(who, Contestant::Kwok | Contestant::KwokUnlimited)
+/// Whether this one needs [`create_node`].
+pub(crate) fn takes_nodes(who: Candidate) -> bool {
+    matches!(who, Candidate::Kwok | Candidate::KwokUnlimited)
 }
 
 /// Waits until the node is Ready.
