@@ -1,5 +1,5 @@
-//! A burst of pods that really run: ours with the provider `cri`, ours with the provider `local`, and the real kubelet, one after the other,
-//! each with a control plane of its own; and on a containerd of its own of the same build, where it needs one.
+//! Many pods with real containers: our process with the provider `cri`, with the provider `local`, and the real kubelet, one after the other,
+//! each with its own control plane, and its own containerd of the same build if it needs one.
 
 use std::{
     fs::{self, File},
@@ -27,11 +27,11 @@ use crate::{
     report::{Figure, Report, print_progress, thousands},
 };
 
-/// Memory is read this long after what it is read for: collectors have run, buffers have gone.
+/// Time before memory is measured, so that garbage collectors have run and buffers are released.
 const SETTLE: Duration = Duration::from_secs(5);
-/// What runs in the pods.
+/// The command of the pods.
 const PROGRAM: [&str; 2] = ["sleep", "3600"];
-/// Bytes of each file of a large image, and how many files it has.
+/// Size of each file of the large image, and the number of files.
 const MEGABYTE: u32 = 1 << 20;
 const LARGE: u32 = 256;
 /// How long until the node is Ready. A kubelet inspects the host first.
@@ -55,19 +55,19 @@ pub(crate) struct Containers {
     out: PathBuf,
 }
 
-/// Whoever runs the pods.
+/// The process that runs the pods.
 enum Agent {
     Ours(Resident),
     Kubelet(Kubelet),
 }
 
-/// What it runs them on.
+/// Where it runs them.
 enum RuntimeHost {
     Containerd(Containerd),
     Bare(Bare),
 }
 
-/// What an agent holds, and what all that is there to run pods does.
+/// Resource usage of an agent, and of everything that runs pods.
 struct Usages {
     usage: Usage,
     proportional: f64,
@@ -77,7 +77,7 @@ struct Usages {
 
 impl Containers {
     pub(crate) async fn measure(mut self) -> anyhow::Result<()> {
-        // Nobody else runs containers.
+        // The other candidates do not run containers.
         self.field.keep(&[Candidate::Ours, Candidate::Local, Candidate::Kubelet]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::beside(HostInfo::detect()?, Candidate::Kubelet);
@@ -125,7 +125,7 @@ impl Containers {
         let agent = Agent::start(who, field, &host, &cluster, &format!("containers-{count}")).await?;
         let figures = run_load(&agent, &host, &cluster, pods, count).await;
         if let Agent::Kubelet(kubelet) = &agent {
-            // Its folder goes with the machine.
+            // Its directory is removed with the host.
             let said = kubelet.folder().join("kubelet.log");
             fs::copy(said, field.log(who, &format!("containers-{count}")))?;
         }
@@ -162,7 +162,7 @@ impl Agent {
 
     fn usages(&self, host: &RuntimeHost) -> anyhow::Result<Usages> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
-        // What lost its parent is below the first process of the namespaces.
+        // Orphaned processes are children of the first process of the namespaces.
         let mut roots = vec![host.inside(), self.id()];
         let mut runtime = Duration::ZERO;
         if let RuntimeHost::Containerd(containerd) = host {
@@ -170,7 +170,7 @@ impl Agent {
             roots.push(id);
             runtime = Usage::of(id).context("containerd ended")?.cpu;
         }
-        // What the pods themselves hold is their own affair.
+        // The memory of the pods themselves is not counted.
         let all = proportional_megabytes_below(&roots, &[&PROGRAM.join(" ")])?;
         Ok(Usages { usage, proportional: proportional_megabytes(self.id())?, all, runtime })
     }
@@ -187,7 +187,7 @@ impl Agent {
     }
 }
 
-/// Starts ours where the kubelet would be, and with the same settings.
+/// Starts our process in place of the kubelet, with the same settings.
 async fn ours(
     program: &Path,
     host: &RuntimeHost,
@@ -235,7 +235,7 @@ async fn ours(
         "--log-level",
         "warn",
     ]);
-    // On all addresses of the machine, where a kubelet may have the usual one already.
+    // Another port, because a kubelet may use the default one.
     command.args(["--internal-ip", &address, "--port", "11999"]);
     command.arg("--state-dir").arg(state(host));
     command.arg("--provider-config").arg(file("provider.yaml", &provider.to_string())?);
@@ -247,12 +247,12 @@ async fn ours(
     Ok(Resident::start(&mut command).await)
 }
 
-/// Where ours keeps what survives it.
+/// The state directory of our process.
 fn state(host: &impl Host) -> PathBuf {
     host.machine().folder().join("state")
 }
 
-/// Gives images to ours.
+/// Imports images into our store.
 fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()> {
     let mut command = host.beside(program);
     let output = command.args(["image", "import", "--state-dir"]).args([&state(host), archive]).output()?;
@@ -263,7 +263,7 @@ fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()
 // === impl RuntimeHost ===
 
 impl RuntimeHost {
-    /// How many megabytes of an image's files it takes from an archive in a second.
+    /// Megabytes of image files per second that are imported from an archive.
     fn unpacks(&self, program: &Path) -> anyhow::Result<f64> {
         let line = "an image is mostly files of programs and libraries, and those are larger than this one\n";
         let text = line.repeat(MEGABYTE as usize / line.len());

@@ -36,7 +36,7 @@ pub(crate) struct Plot {
     out: PathBuf,
 }
 
-/// What one panel shows.
+/// One panel of the plot.
 struct Panel {
     title: String,
     unit: String,
@@ -57,7 +57,7 @@ impl Plot {
                 nodes.counts().into_iter().filter_map(|count| Panel::of(&nodes, what, count, "nodes")),
             );
         }
-        // Only root has these.
+        // Only measured as root.
         let path = self.from.join("containers.json");
         if path.exists() {
             let containers = Report::read(&path)?;
@@ -95,7 +95,7 @@ impl Panel {
         self.bars.iter().map(|_| STEP).sum::<f64>() + PANEL
     }
 
-    /// The ticks of the scale, from its foot to its head, and whether it is logarithmic.
+    /// The ticks of the scale in ascending order, and whether it is logarithmic.
     fn ticks(&self) -> (Vec<f64>, bool) {
         let values = || self.bars.iter().map(|(_, value)| value.max(LEAST));
         let most = values().fold(LEAST, f64::max);
@@ -129,7 +129,7 @@ impl Panel {
                 svg,
                 r#"<text x="{x:.1}" y="{:.1}" class="tick" text-anchor="middle">{}</text>"#,
                 bottom + 12.0,
-                // No more digits than were meant: a sum of floats has some to spare.
+                // Rounded, because a sum of floats has spurious digits.
                 (tick * 1e4).round() / 1e4
             );
         }
@@ -146,7 +146,7 @@ impl Panel {
                 r#"<text x="{:.1}" y="{middle:.1}" text-anchor="end">{candidate}</text>"#,
                 LEFT - 8.0
             );
-            // A value at the foot of the scale still has a bar to be seen.
+            // The smallest value still has a visible bar.
             let length = (end - LEFT).max(2.0);
             let _ = writeln!(
                 svg,
@@ -166,7 +166,7 @@ impl Panel {
 
 fn svg(panels: &[Panel], machine: &HostInfo) -> String {
     let height = HEAD + panels.iter().map(Panel::height).sum::<f64>();
-    // With a background of its own, so that it can be read on a dark page too.
+    // With a background, so that it is readable on a dark page.
     let mut svg = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="Benchmark was measured">
 <style>text {{ font: 12px system-ui, sans-serif; fill: #24292f }} .title {{ font-weight: 600; font-size: 13px }} .tick {{ fill: #57606a; font-size: 10px }} .grid {{ stroke: #d0d7de }}</style>

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::candidate::NODE;
 
-/// How many objects a list brings at a time, as every informer asks for them.
+/// The page size of lists, as in client-go informers.
 const PAGE: u32 = 500;
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct BareCluster {
 }
 
 impl BareCluster {
-    /// Looks at everything, says so by a node that is Ready, and passes on statuses for ever.
+    /// Lists everything, then creates a Ready node, and copies statuses until the process is killed.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let (upper, lower) = (client(&self.upper).await?, client(&self.lower).await?);
         let mut page = ListParams::default().limit(PAGE);
@@ -60,7 +60,7 @@ impl BareCluster {
                 };
                 let name = pod.metadata.name.unwrap_or_default();
                 let body = json!({"status": pod.status});
-                // A failure shows as a status that never comes.
+                // A failure shows as a missing status.
                 let _ = above.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await;
             }
         });

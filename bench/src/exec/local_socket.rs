@@ -1,4 +1,4 @@
-//! vk-spdy over a connection on this machine, beside that connection without it: what the protocol takes.
+//! Throughput of vk-spdy over a local connection, compared with the connection without it.
 
 use bytes::Bytes;
 use tokio::{
@@ -21,7 +21,7 @@ async fn pair() -> anyhow::Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-/// Megabytes a second without anything.
+/// Megabytes per second without a protocol.
 pub(super) async fn plain(megabytes: u32) -> anyhow::Result<f64> {
     let (mut client, mut server) = pair().await?;
     let mut sender = JoinSet::new();
@@ -50,7 +50,7 @@ pub(super) async fn plain(megabytes: u32) -> anyhow::Result<f64> {
     rate(megabytes, all, took)
 }
 
-/// Megabytes a second through one stream.
+/// Megabytes per second through one stream.
 pub(super) async fn spdy(megabytes: u32) -> anyhow::Result<f64> {
     let (client, server) = pair().await?;
     let (client, client_driver) = Connection::client(client, Config::default());

@@ -1,4 +1,4 @@
-//! One API server with two nodes: ours, and one that knows no protocol. A pod on each, and connections to both.
+//! One API server with two nodes, ours and a bare kubelet, and a pod on each.
 
 use std::{fs, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
@@ -24,14 +24,14 @@ use crate::{
 };
 
 const BARE_NODE: &str = "bare";
-/// Beside that of ours, and below those of the control plane.
+/// Next to the port of our node, and below those of the control plane.
 const BARE_PORT: u16 = 11_998;
 
-/// A node and what runs there.
+/// A node and its process.
 pub(super) struct TestNode {
     pub(super) is_bare: bool,
     pub(super) process: Process,
-    /// The path of a command's resource, up to its query.
+    /// The path of the exec subresource, without the query.
     pub(super) path: String,
 }
 
@@ -85,7 +85,7 @@ impl Testbed {
         })
     }
 
-    /// A new connection to the API server, as its administrator.
+    /// Opens a connection to the API server as administrator.
     pub(super) async fn connect(&self) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(&self.host).await.context("cannot connect to the API server")?;
         stream.set_nodelay(true)?;
@@ -109,7 +109,7 @@ fn connector(cluster: &ControlPlane) -> anyhow::Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// A serving certificate of the cluster, and its key, as files.
+/// Writes a serving certificate of the cluster and its key to files.
 fn serving(cluster: &ControlPlane, node: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
     let pair = cluster.serving_certificate(node, &["127.0.0.1"])?;
     let file = |end: &str| cluster.data_dir().join(format!("bench-{node}.{end}"));
@@ -118,7 +118,7 @@ fn serving(cluster: &ControlPlane, node: &str) -> anyhow::Result<(PathBuf, PathB
     Ok((file("crt"), file("key")))
 }
 
-/// Makes the node that knows no protocol, so that the API server finds it.
+/// Creates the Node of the bare kubelet.
 async fn register_bare(nodes: &Api<Node>) -> anyhow::Result<()> {
     let node = json!({"metadata": {"name": BARE_NODE},
         "spec": {"taints": [{"key": "bench", "effect": "NoSchedule"}]}});

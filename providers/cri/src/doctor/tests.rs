@@ -12,7 +12,7 @@ fn level_of(findings: &[Finding], what: &str) -> (Level, String) {
     (found.level, found.to_string())
 }
 
-/// A machine with cgroup v2 and all rights.
+/// A host with cgroup v2 and all capabilities.
 fn good(folder: &Path) -> Machine {
     let machine = machine(folder);
     put(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");

@@ -1,5 +1,5 @@
-//! The real kubelet, as a node of a control plane, on a containerd of its own: what it does with pods, and what its runtime says of
-//! them. `make e2e-cri` records it or compares it with what was recorded.
+//! Runs pods on the real kubelet with its own containerd, and records or compares their statuses and the state of the runtime
+//! (`make e2e-cri`).
 //!
 //! The corpus and the recordings are beside the tests of the pod engine (`crates/pod-engine/tests/it/kubelet`), which replay them without
 //! a runtime. That the whole command does the same with pods is shown by its own tests.
@@ -19,9 +19,9 @@ use vk_testing::{
     peer::{Containerd, Kubelet, Machine, kubelet},
 };
 
-/// Set to record, in place of comparing with what was recorded.
+/// Set to record instead of comparing with the recordings.
 const RECORD: &str = "VK_RECORD";
-/// Chooses among the cases: parts of their names.
+/// Selects cases by parts of their names.
 const ONLY: &str = "VK_ONLY";
 /// Pods that run at once.
 const AT_ONCE: usize = 12;
@@ -74,12 +74,12 @@ async fn the_real_kubelet_does_what_was_recorded() {
     drop(kubelet);
 }
 
-/// Where the corpus and the recordings are.
+/// The directory of the corpus and the recordings.
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/pod-engine/tests/it/kubelet")
 }
 
-/// Who asks the runtime what it has of a pod.
+/// Reads the objects of a pod from the runtime.
 async fn look(scene: &Scene<Containerd>) -> Look {
     let cri = Cri::connect(scene.host.socket()).await.unwrap();
     Arc::new(move |uid| {
@@ -88,7 +88,7 @@ async fn look(scene: &Scene<Containerd>) -> Look {
     })
 }
 
-/// Everything that the runtime has of a pod, whosever it is. What goes while we look is left out.
+/// All objects of a pod in the runtime, whoever created them. Objects that disappear meanwhile are skipped.
 async fn snapshot(cri: &Cri, uid: &str) -> Snapshot {
     let labels = BTreeMap::from([(label::POD_UID.to_owned(), uid.to_owned())]);
     let list = cri.list(&labels).await.unwrap();

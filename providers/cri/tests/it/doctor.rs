@@ -1,4 +1,4 @@
-//! What the doctor says about a runtime that answers.
+//! The checks of `virtual-kubelet doctor` with a fake runtime.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -98,7 +98,7 @@ async fn an_old_runtime_and_a_disabled_interface_are_distinguished() {
 #[tokio::test]
 async fn a_runtime_that_restricts_oom_scores_needs_no_capability() {
     let fake = FakeRuntime::start();
-    // Our own process listens, whose rights are read from the machine's files.
+    // Our own process listens; its capabilities are read from the files of the host.
     let pid = std::process::id();
     let root = fake.folder().join("root");
     put(&root, &format!("proc/{pid}/status"), "CapEff:\t0000000000000000\n");

@@ -1,4 +1,4 @@
-//! Events: hints that may come, late or never.
+//! The event stream, which may start late or not at all.
 
 use std::{collections::BTreeMap, time::Duration};
 

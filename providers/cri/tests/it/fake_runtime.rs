@@ -323,7 +323,7 @@ impl RuntimeService for FakeService {
         }
     }
 
-    /// Nothing is answered before the first event, as by containerd.
+    /// Responds only with the first event, as containerd does.
     async fn get_container_events(
         &self,
         _: Request<proto::GetEventsRequest>,

@@ -1,4 +1,4 @@
-//! A runtime that is away, comes back, hangs, or talks nonsense.
+//! Runtimes that are down, restart, hang, or return invalid responses.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! On a real containerd, each test on one of its own.
+//! Tests with a real containerd, one per test.
 
 mod conformance;
 mod runtime;
@@ -11,13 +11,13 @@ use vk_provider::{Config, Context, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cri::CriFactory;
 use vk_testing::peer::{Containerd, Host as _, Image, Machine, containerd};
 
-/// Names another containerd than that of `PATH`.
+/// Selects another containerd than the one in `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";
 
-/// A containerd with the usual images, on any machine that is free.
+/// Starts a containerd with the standard images.
 async fn containerd() -> Containerd {
     let mut options = containerd::Options::default();
-    // What the pods of the conformance suite ask for. Each is another image, or the runtime takes one for the other.
+    // The images of the conformance suite. Each has other content, because the runtime would treat equal ones as the same image.
     let busybox = |tag: u8| {
         let name = format!("docker.io/library/busybox:1.{tag}");
         Image::standard().remove(0).named(&name).file("/version", &name)
@@ -29,11 +29,11 @@ async fn containerd() -> Containerd {
     Containerd::start(Machine::any(), options).await
 }
 
-/// Where the runtime is, and where its files may be.
+/// Socket and directories of a runtime.
 #[derive(Clone, Debug)]
 struct RuntimePaths {
     socket: PathBuf,
-    /// Mounts in it are seen by the runtime too.
+    /// A directory whose mounts are visible to the runtime.
     shared: PathBuf,
     logs: PathBuf,
     cgroup: String,
@@ -50,7 +50,7 @@ impl RuntimePaths {
         }
     }
 
-    /// Opens the provider as the command does.
+    /// Opens the provider as the binary does.
     async fn open(&self, folder: &str, context: Context) -> Result<Arc<dyn Provider>> {
         let config = json!({
             "socket": self.socket,

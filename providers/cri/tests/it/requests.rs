@@ -1,4 +1,4 @@
-//! What goes over the wire, and what is made of the answers.
+//! Requests to the runtime, and the conversion of its responses.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -87,7 +87,7 @@ async fn a_container_is_created_with_both_names_of_its_image() {
     assert_eq!(config.metadata.unwrap().attempt, 2);
     assert_eq!(request.pod_sandbox_id, "s1");
     assert_eq!(request.sandbox_config.unwrap().metadata.unwrap().uid, "uid-1");
-    // What is known of the new container is known without a list.
+    // The sandbox of the new container is known without a list.
     fake.script().container_status = Some(proto::ContainerStatus {
         id: "new".into(),
         metadata: Some(proto::ContainerMetadata { name: "main".into(), attempt: 2 }),
@@ -160,7 +160,7 @@ async fn used_images_include_those_of_other_clients_under_all_names() {
     let spec = |image: &str| Some(proto::ImageSpec { image: image.into(), ..Default::default() });
     {
         let mut script = fake.script();
-        // No labels, no metadata: nobody knows whose it is, and it uses its image all the same.
+        // Without labels and metadata: its owner is unknown, but its image is in use.
         script.containers = vec![proto::Container {
             id: "c".into(),
             image: spec("sha256:config"),
@@ -259,7 +259,7 @@ async fn a_command_that_times_out_has_the_text_of_a_kubelet() {
     let ran = cri.run("c", &command, Duration::from_secs(1)).await.unwrap();
     let message = "command timed out: \"sh -c sleep 9\" timed out after 1s".to_owned();
     assert_eq!(ran, Ran::TimedOut { message });
-    // CRI-O's way.
+    // As CRI-O does.
     fake.script().errors.clear();
     fake.script().ran = proto::ExecSyncResponse {
         stdout: b"a".to_vec(),

@@ -4,7 +4,7 @@ async fn outcomes(faults: &Faults, calls: usize) -> String {
     let mut shown = String::new();
     for _ in 0..calls {
         let failed = match faults.enter(Call::Create).await {
-            Ok(pass) => guard.finish(Ok(())).is_err(),
+            Ok(guard) => guard.finish(Ok(())).is_err(),
             Err(_) => true,
         };
         shown.push(if failed { 'x' } else { '.' });
@@ -47,10 +47,10 @@ async fn a_fault_affects_only_its_call_and_can_be_cleared() {
 async fn after_success_returns_the_error_after_the_call_has_succeeded() {
     let faults = Faults::default();
     faults.set(Call::Delete, unavailable().after_success());
-    let pass = faults.enter(Call::Delete).await.unwrap();
+    let guard = faults.enter(Call::Delete).await.unwrap();
     assert_eq!(*guard.finish(Ok(1)).unwrap_err().kind(), Kind::Unavailable);
-    // An error of the work itself is the one that counts.
-    let pass = faults.enter(Call::Delete).await.unwrap();
+    // An error of the call itself has priority.
+    let guard = faults.enter(Call::Delete).await.unwrap();
     let answer: Result<()> = guard.finish(Err(Error::not_found("gone")));
     assert_eq!(*answer.unwrap_err().kind(), Kind::NotFound);
 }

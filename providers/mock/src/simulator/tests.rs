@@ -68,7 +68,7 @@ fn condition(status: &PodStatus, kind: &str) -> String {
     all.find(|condition| condition.type_ == kind).unwrap().status.clone()
 }
 
-/// One word for each container's state.
+/// The state of each container as one word.
 fn states(statuses: Option<Vec<ContainerStatus>>) -> Vec<String> {
     let word = |status: ContainerStatus| {
         let state = status.state.unwrap();
@@ -227,7 +227,7 @@ fn a_sidecar_runs_beside_the_others_and_ends_with_them() {
     simulator.advance(at(5000));
     assert_eq!(phase(&simulator, "u1"), "Succeeded");
     assert_eq!(states(status(&simulator, "u1").init_container_statuses), ["Ended(0)"]);
-    // Whatever comes, it stays over.
+    // The phase is final.
     simulator.advance(at(100_000));
     assert_eq!(states(status(&simulator, "u1").init_container_statuses), ["Ended(0)"]);
 }
@@ -254,14 +254,14 @@ fn a_pod_that_does_not_stop_in_time_is_killed_and_a_shorter_grace_counts() {
     let mut simulator = created(pod("u1", "Always", &["a"]), life);
     delete(&mut simulator, 0, "u1", 30).unwrap();
     delete(&mut simulator, 5000, "u1", 3).unwrap();
-    // A longer one does not.
+    // A longer grace period has no effect.
     delete(&mut simulator, 6000, "u1", 60).unwrap();
     simulator.advance(at(7999));
     assert_eq!(states(status(&simulator, "u1").container_statuses), ["Running"]);
     simulator.advance(at(8000));
     assert_eq!(states(status(&simulator, "u1").container_statuses), ["Ended(137)"]);
     assert_eq!(phase(&simulator, "u1"), "Failed");
-    // Nothing runs any more: deleted again it is gone at once.
+    // Nothing runs: a second delete removes it immediately.
     assert_eq!(*delete(&mut simulator, 8001, "u1", 0).unwrap_err().kind(), Kind::NotFound);
     assert!(simulator.status(&reference("u1")).is_none());
 }
@@ -286,7 +286,7 @@ fn a_vanishing_pod_is_gone_without_a_trace_but_in_the_journal() {
     simulator.take_changes();
     simulator.advance(at(5000));
     assert!(simulator.status(&reference("u1")).is_none());
-    assert_eq!(simulator.take_changes(), [Change { node: "node".into(), pod: reference("u1") }]);
+    assert_eq!(simulator.take_changes(), [ChangedPod { node: "node".into(), pod: reference("u1") }]);
     let Reply::Journal(journal) = simulator.apply(at(5000), Request::Journal).unwrap() else { panic!() };
     assert_eq!(journal["u1"], 1);
     assert_eq!(simulator.next_deadline(), None);

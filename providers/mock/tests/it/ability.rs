@@ -35,7 +35,7 @@ async fn start(mock: &Mock, command: &str, options: ExecOptions) -> Session {
     }
 }
 
-/// Gives a command its input, and returns its code, output and error output.
+/// Runs a command with this input and returns exit code, stdout and stderr.
 async fn run(mock: &Mock, command: &str, input: &str) -> (i32, String, String) {
     let session = start(mock, command, ALL).await;
     let (mut stdin, mut stdout, mut stderr) =
@@ -104,7 +104,7 @@ async fn a_command_ends_with_its_session_and_with_its_container() {
     let session = start(&mock, "cat", ALL).await;
     let (mut stdout, exit) = (session.stdout.unwrap(), session.exit);
     drop(exit);
-    // The process is gone, so its output ends though its input does not.
+    // The process has ended, so its output ends although its input does not.
     assert_eq!(stdout.read_to_end(&mut Vec::new()).await.unwrap(), 0);
 
     let session = start(&mock, "sleep 1000", ALL).await;
@@ -213,7 +213,7 @@ async fn cpu_time_grows_and_usage_is_constant_per_container() {
     );
 }
 
-/// Thousandths of a core, seconds of processor time (as thousandths), and MiB of the container, the pod and the node.
+/// CPU usage in millicores, CPU time in milliseconds and memory in MiB of the container, the pod and the node.
 async fn figures(mock: &Mock) -> [(u64, u64, u64); 3] {
     let summary = mock.summary().await.unwrap();
     let [pod] = &summary.pods[..] else { panic!("{summary:?}") };

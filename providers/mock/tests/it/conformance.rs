@@ -1,4 +1,4 @@
-//! The mock keeps the contract: with its pods in this process, and with them behind a socket.
+//! The conformance suite, with pods in this process and in another.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use vk_testing::conformance::{Life, Subject};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Pods in this process. The host outlives the mocks that are opened on it.
+/// Pods in this process. The host outlives the mocks.
 struct InProcess(PodHost);
 
 /// Pods behind a socket.

@@ -1,4 +1,4 @@
-//! The mock as the core sees it: through the contract, in this process and with its pods in another.
+//! Integration tests of the mock.
 
 #![expect(clippy::unwrap_used, reason = "a failed assumption of a test is a failed test")]
 

@@ -1,4 +1,4 @@
-//! The contract's rules, with the pods in this process.
+//! Tests of the contract with pods in this process.
 
 use std::time::Duration;
 

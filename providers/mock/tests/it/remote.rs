@@ -1,4 +1,4 @@
-//! Pods in another process, which is killed, and from which we go away.
+//! Pods in another process, with restarts of both processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -118,7 +118,7 @@ async fn a_killed_backend_is_unavailable_and_all_pods_are_refreshed_after_the_re
     let _backend = Backend::start(&socket);
     mock.connected(LIMIT).await.unwrap();
     until(&mut changes, |change| *change == PodChange::Refresh(reference("u1"))).await;
-    // Its pods died with the process, and now that is certain.
+    // Its pods ended with the process, which is known only now.
     assert_eq!(*mock.pod_status(&reference("u1")).await.unwrap_err().kind(), Kind::NotFound);
     mock.ping().await.unwrap();
 }

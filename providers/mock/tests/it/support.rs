@@ -1,4 +1,4 @@
-//! Pods, bundles and waiting.
+//! Pods, bundles and helpers to wait for changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use vk_provider::{
     },
 };
 
-/// Knows nothing: containers start with an empty environment.
+/// A resolver without objects: containers start with an empty environment.
 struct Nothing;
 
 fn nothing<T>() -> Result<T> {
@@ -115,13 +115,13 @@ pub(crate) fn changes(provider: &impl Provider) -> BoxStream<'static, PodChange>
     }
 }
 
-/// The next item, within a time that no healthy machine needs.
+/// The next item, with a generous timeout.
 pub(crate) async fn next<T>(stream: &mut BoxStream<'static, T>) -> T {
     let item = tokio::time::timeout(Duration::from_mins(1), stream.next());
     item.await.expect("an item in time").expect("the stream goes on")
 }
 
-/// Reads changes until one of this kind comes.
+/// Reads changes until one matches.
 pub(crate) async fn until(
     stream: &mut BoxStream<'static, PodChange>,
     mut wanted: impl FnMut(&PodChange) -> bool,

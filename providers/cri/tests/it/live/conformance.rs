@@ -1,4 +1,4 @@
-//! The provider keeps the contract with real containers.
+//! The conformance suite with real containers.
 
 use std::{
     collections::VecDeque,
@@ -17,9 +17,9 @@ use vk_testing::conformance::{Case, Subject, Verdict, cases};
 
 use super::{RuntimePaths, containerd};
 
-/// How many cases run at a time, each on a runtime of its own: all of them are about the same node.
+/// The number of concurrent cases, each on its own runtime, because all use the same node name.
 const LANES: usize = 3;
-/// Chooses among the cases: a part of their names.
+/// Selects cases by a part of their names.
 const ONLY: &str = "VK_ONLY";
 
 /// A backend for one case.
@@ -57,7 +57,7 @@ async fn the_provider_keeps_the_contract_with_real_containers() {
     assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
 }
 
-/// Runs cases as long as there are any, and answers what they found.
+/// Runs cases until none are left, and returns their verdicts.
 async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     let containerd = containerd().await;
     let mut broken = Vec::new();

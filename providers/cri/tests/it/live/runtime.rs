@@ -1,4 +1,4 @@
-//! The client on a real containerd: what a fake cannot prove.
+//! The client against a real containerd.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Whatever is done in whatever order, no status is ever malformed.
+//! Property test: no sequence of requests leads to an invalid status.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ fn life() -> impl Strategy<Value = Lifecycle> {
     )
 }
 
-/// The pods of a run: each with another policy, one with init containers and one with a sidecar.
+/// The pods of a run: one per restart policy, one with init containers and one with a sidecar.
 fn model(index: usize, tag: u8, debug: bool) -> Pod {
     let policy = ["Always", "OnFailure", "Never", "Never"][index];
     let mut pod = pod(&format!("u{index}"), policy, &["a", "b"]);
@@ -73,7 +73,7 @@ fn rank(phase: &str) -> u8 {
     }
 }
 
-/// What must hold of every status.
+/// Invariants of every status.
 fn check(status: &PodStatus, before: Option<&PodStatus>) {
     let groups = [
         (&status.init_container_statuses, &["i", "s"][..]),
@@ -139,7 +139,7 @@ proptest! {
                     Request::Ping
                 }
             };
-            // A refusal is fine; a malformed status is not.
+            // Requests may fail, but statuses must be valid.
             let _ = simulator.apply(at(now), request);
             for index in 0..4 {
                 let uid = format!("u{index}");
