@@ -71,7 +71,7 @@ impl<H: Host> ContainerNode<H> {
             Self { cluster, host, node: node.to_owned(), provider, config, flags, process: None };
         container_node.launch();
         container_node.becomes("True", "").await;
-        place
+        container_node
     }
 
     pub(super) fn folder(&self) -> &Path {

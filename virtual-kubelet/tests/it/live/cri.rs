@@ -26,7 +26,7 @@ use super::{
 /// Names another containerd than that of `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";
 
-async fn place(node: &str, flags: &[&str]) -> ContainerNode<Containerd> {
+async fn start_node(node: &str, flags: &[&str]) -> ContainerNode<Containerd> {
     let mut options = containerd::Options::default();
     if let Some(program) = std::env::var_os(CONTAINERD).filter(|program| !program.is_empty()) {
         options.program = program.into();
@@ -71,7 +71,7 @@ async fn foreign(cri: &Cri, name: &str, labelled: bool, folder: &Path) -> String
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn kubectl_reaches_into_real_containers() {
     for (way, flags) in [("websocket", &[][..]), ("spdy", &["--stream-websockets=false"])] {
-        place(&format!("cri-kubectl-{way}"), flags).await.kubectl_reaches_in().await;
+        start_node(&format!("cri-kubectl-{way}"), flags).await.kubectl_reaches_in().await;
     }
 }
 
@@ -79,7 +79,7 @@ async fn kubectl_reaches_into_real_containers() {
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() {
     let count = number("VK_CRI_PODS", 10);
-    let mut container_node = place("cri-killed", &[]).await;
+    let mut container_node = start_node("cri-killed", &[]).await;
     let cri = Cri::connect(container_node.host.socket()).await.unwrap();
     let strangers = [
         foreign(&cri, "by-hand", false, container_node.folder()).await,
@@ -125,7 +125,7 @@ async fn a_killed_process_finds_its_pods_as_they_were_and_leaves_others_alone() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
-    let mut container_node = place("cri-runtime", &[]).await;
+    let mut container_node = start_node("cri-runtime", &[]).await;
     let namespace = container_node.namespace("cri-runtime").await;
     let before = container_node.crowd(&namespace, 3).await;
     let healthy = container_node.doctor();
@@ -158,7 +158,7 @@ async fn a_runtime_that_dies_or_hangs_is_told_and_everything_recovers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane, root and containerd: make test"]
 async fn a_container_that_writes_lines_as_fast_as_it_can_loses_none_and_harms_nobody() {
-    let rate = place("cri-torrent", &[]).await.takes_a_torrent().await;
+    let rate = start_node("cri-torrent", &[]).await.takes_a_torrent().await;
     println!("{rate:.0} lines a second");
 }
 

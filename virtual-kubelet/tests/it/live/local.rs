@@ -26,7 +26,7 @@ const COUNTS: &str = "i=0; while :; do echo $i; i=$((i + 1)); usleep 20000; done
 
 /// A node, and what is to be put back of it outside of its namespaces.
 struct Node {
-    place: ContainerNode<Bare>,
+    container_node: ContainerNode<Bare>,
 }
 
 /// A host of its own with these images, and how the provider is told to use it.
@@ -48,7 +48,7 @@ pub(super) async fn host(images: &[Image]) -> (Bare, Value) {
 impl Node {
     async fn start(name: &str, flags: &[&str]) -> Self {
         let (host, config) = host(&Image::standard()).await;
-        Self { place: ContainerNode::start(host, "local", config, name, flags).await }
+        Self { container_node: ContainerNode::start(host, "local", config, name, flags).await }
     }
 
     /// The processes in the cgroups of its containers, as they are numbered out here.
@@ -226,7 +226,7 @@ async fn a_container_whose_shim_is_killed_is_told_to_have_been_killed_and_starte
     assert_eq!(shims.len(), 1, "{shims:?}");
     kill_process(shims[0], Signal::KILL).unwrap();
     let status = node
-        .place
+        .container_node
         .container(&namespace, "pod-0", "runs again", |status| {
             status["restartCount"] == 1 && status["ready"] == true
         })
@@ -250,7 +250,7 @@ async fn after_a_reboot_containers_are_started_again_and_their_restarts_counted(
     node.container_node.launch();
     for number in 0..3 {
         let status = node
-            .place
+            .container_node
             .container(&namespace, &format!("pod-{number}"), "runs again", |status| {
                 status["restartCount"] == 1 && status["ready"] == true
             })
@@ -414,7 +414,7 @@ async fn a_disk_that_is_full_fails_the_pull_and_nothing_else() {
     let registry = Registry::start(host.machine(), &[large, small]).await;
     let cgroup = format!("/{}", host.machine().cgroup());
     let config = json!({"cgroupRoot": cgroup, "imageDir": images, "minFreeDisk": "1Mi"});
-    let node = Node { place: ContainerNode::start(host, "local", config, "local-full", &[]).await };
+    let node = Node { container_node: ContainerNode::start(host, "local", config, "local-full", &[]).await };
     let namespace = node.container_node.namespace("local-full").await;
     let kind = "kubernetes.io/dockerconfigjson";
     node.container_node

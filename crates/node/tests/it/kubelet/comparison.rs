@@ -24,7 +24,7 @@ use super::{
     case::{ENTRY_POINT, IMAGE, NODE},
     control_plane::{Placed, volume_name},
     recording::{Container, Node, Placeholders, Recording, Started},
-    written,
+    volume_files,
 };
 
 /// Generous, because these tests run in parallel with others.

@@ -12,7 +12,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::json;
 use vk_provider::{Resolver as _, error::Kind, resolve::PullCredentials};
 
-use super::test::ResolverTest;
+use super::resolver_test::ResolverTest;
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]

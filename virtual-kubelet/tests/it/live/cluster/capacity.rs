@@ -24,7 +24,7 @@ fn still_node(name: &str, test: &str, allocatable: &Value) -> Value {
 
 /// Has such a node join, without the taint that every new node has for a moment. Returns its name.
 async fn join(below: &ClusterNamespace<'_>, test: &str, allocatable: &Value) -> String {
-    let name = format!("{site}-still");
+    let name = format!("{test}-still");
     below.create("nodes", &still_node(&name, test, allocatable)).await;
     let tainted = |node: &Value| node["spec"]["taints"].to_string().contains("not-ready");
     eventually("the new node has no taint", PATIENCE, || async {
