@@ -116,7 +116,8 @@ impl Controller {
             open_resolvers: HashMap::new(),
             granted: None,
         };
-        driver.node_object.mark_changed();
+        let node = driver.node_object.borrow_and_update().clone();
+        driver.handle([Input::Node(node)]);
         loop {
             let wake = driver.wake();
             tokio::select! {
