@@ -1,9 +1,9 @@
-//! Whether the node takes a pod, as a kubelet decides it: whoever binds pods may not have looked, or may have looked at an
-//! older node.
+//! Whether the node admits a pod, as a kubelet decides it: pods may be bound without a check, or after a check of an older
+//! version of the Node.
 //!
-//! Checked are operating system, node affinity and selector, `NoExecute` taints, and what one machine has only once: cpu,
-//! memory, the number of pods and host ports. Reasons and messages are the kubelet's, because people and controllers know
-//! them.
+//! Checked are the operating system, node affinity and selector, `NoExecute` taints, and the limited resources of the node:
+//! cpu, memory, the number of pods and host ports. Reasons and messages are the kubelet's, because people and controllers
+//! know them.
 
 mod node_admission;
 mod placement;
@@ -28,7 +28,7 @@ pub use vk_provider::requests::requests;
 pub enum Checks {
     /// Everything that a kubelet checks.
     Full,
-    /// Only where the pod wants to be: for backends that add capacity as pods come.
+    /// Only operating system, affinity and taints: for backends that add capacity as pods come.
     Placement,
     /// Nothing.
     #[default]
@@ -45,14 +45,14 @@ pub enum RejectionPolicy {
     Hold,
 }
 
-/// What the node says about a pod.
+/// The node's decision about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionVerdict {
     /// It may run.
     Admitted,
     /// It may not.
     Rejected {
-        /// For programs, in the kubelet's words.
+        /// The kubelet's reason.
         reason: String,
         /// For people.
         message: String,
@@ -61,10 +61,10 @@ pub enum AdmissionVerdict {
     },
 }
 
-/// Why a pod cannot have another size now.
+/// Why a pod cannot be resized now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizeDelay {
-    /// The node could never have it.
+    /// The node can never have room for it.
     pub infeasible: bool,
     /// For people.
     pub message: String,
@@ -86,7 +86,7 @@ struct ResourceClaim {
     ports: Vec<Port>,
 }
 
-/// A resource of which there is not enough.
+/// A resource that is not sufficient.
 struct Shortage {
     resource: String,
     requested: i64,
@@ -101,7 +101,7 @@ impl AdmissionVerdict {
         Self::Rejected { reason: reason.into(), message: message.into(), refused: RejectionPolicy::Fail }
     }
 
-    /// Whether a newer look at the node's labels could change it.
+    /// Whether newer labels of the Node could change it.
     pub fn may_be_outdated(&self) -> bool {
         matches!(self, Self::Rejected { reason, .. } if reason == placement::AFFINITY)
     }
@@ -110,15 +110,14 @@ impl AdmissionVerdict {
 // === impl ResourceLedger ===
 
 impl ResourceLedger {
-    /// Nothing is claimed yet. `daemon_sets` tells what becomes of DaemonSets' pods where they do not run.
+    /// Nothing is claimed yet. `daemon_sets`: what becomes of DaemonSets' pods where they do not run.
     pub fn new(checks: Checks, daemon_sets: Option<RejectionPolicy>) -> Self {
         Self { checks, daemon_sets, ..Self::default() }
     }
 
-    /// Decides about a pod that shall run here, and books what it claims if it may. One that was admitted `before` is not
-    /// asked again what it was asked then.
+    /// Decides about a pod, and books its resources if it is admitted. One that was admitted `before` is not checked again.
     pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, before: bool, node: &Node) -> AdmissionVerdict {
-        if let Some(refused) = self.daemon_sets.filter(|_| of_daemon_set(pod)) {
+        if let Some(refused) = self.daemon_sets.filter(|_| is_of_daemon_set(pod)) {
             let message = "this node does not run pods of DaemonSets";
             return AdmissionVerdict::Rejected {
                 reason: "DaemonSetNotSupported".to_owned(),
@@ -160,7 +159,7 @@ impl ResourceLedger {
         placement::taints(pod, node).unwrap_or(AdmissionVerdict::Admitted)
     }
 
-    /// Decides about a pod that runs here and shall have another size, and books that if it may.
+    /// Decides about the resize of a pod, and books the new resources if it is admitted.
     pub fn resize(&mut self, uid: &Arc<str>, pod: &Pod, node: &Node) -> Result<(), ResizeDelay> {
         if self.checks == Checks::Full
             && let Some(shortage) = self.shortages(uid, pod, node).into_iter().next()
@@ -172,7 +171,7 @@ impl ResourceLedger {
         Ok(())
     }
 
-    /// Books what a pod claims, whether there is room or not: it is there.
+    /// Books the resources of a pod, whether there is room or not: the provider has it.
     pub fn claim(&mut self, uid: &Arc<str>, pod: &Pod) {
         if self.checks != Checks::Full {
             return;
@@ -187,7 +186,7 @@ impl ResourceLedger {
         self.claims.insert(Arc::clone(uid), claim);
     }
 
-    /// The pod needs nothing any more. Tells whether it had something.
+    /// The pod needs nothing any more. Returns whether it had claimed something.
     pub fn release(&mut self, uid: &str) -> bool {
         let Some(claim) = self.claims.remove(uid) else { return false };
         for (name, amount) in &claim.requests {
@@ -196,7 +195,7 @@ impl ResourceLedger {
             }
         }
         for port in &claim.ports {
-            // Two pods have one port only where somebody let them, and then it is taken until both are gone.
+            // Pods that were admitted without a check may share a port: it is taken until both are gone.
             if !self.claims.values().any(|other| other.ports.contains(port)) {
                 self.ports.remove(port);
             }
@@ -204,7 +203,7 @@ impl ResourceLedger {
         true
     }
 
-    /// What there is not enough of.
+    /// The resources that are not sufficient.
     fn shortages(&self, uid: &str, pod: &Pod, node: &Node) -> Vec<Shortage> {
         let status = node.status.as_ref();
         let room = status.and_then(|status| status.allocatable.as_ref());
@@ -219,14 +218,14 @@ impl ResourceLedger {
             shortages.push(Shortage { resource, requested: 1, used: others, capacity: most });
         }
         let mut wanted: Vec<(String, Quantity)> = requests(pod).into_iter().collect();
-        // Only the first shortage is told: in the order in which a kubelet looks.
+        // Only the first shortage is reported: in the order in which a kubelet checks.
         wanted.sort_by_key(|(name, _)| {
             let order = ["cpu", "memory", "ephemeral-storage"];
             order.iter().position(|known| known == name).unwrap_or(order.len())
         });
         for (resource, requested) in wanted {
             let capacity = room(&resource);
-            // Resources of the cluster as a whole, of which nodes know nothing, are not the node's business.
+            // Cluster-wide resources are not in the Node, and are not checked here.
             if capacity.is_none() && resource.contains('/') {
                 continue;
             }
@@ -258,7 +257,7 @@ impl Shortage {
     }
 }
 
-fn of_daemon_set(pod: &Pod) -> bool {
+fn is_of_daemon_set(pod: &Pod) -> bool {
     pod.metadata
         .owner_references
         .iter()

@@ -1,5 +1,5 @@
-//! Values, for comparing only. There is one for many parts of each pod, and the values themselves would be the larger half of what
-//! a pod costs; and they are made often, so a value is read as it is and never written out.
+//! Digests of values, for comparison only. There are several per pod, and the values themselves would be the larger half of a
+//! pod's memory. They are taken often, so a value is serialized into the hasher and never written out.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
@@ -12,17 +12,17 @@ use serde::{
 };
 use serde_json::Error;
 
-/// What a value says. What says nothing, null or an object without members, is as good as not there: the API server writes out
-/// some of it (`lastState: {}`) and not the rest.
+/// The digest of a value. Null and objects without members count as absent: the API server writes out some of them
+/// (`lastState: {}`) and not the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueDigest(Option<u64>);
 
-/// The digest of a value in the making; `None` says nothing.
+/// The digest of a part of a value; `None` counts as absent.
 type Said = Result<Option<u64>, Error>;
 
 struct Reading;
 
-/// A list: what says nothing keeps its place in it.
+/// A list: absent items keep their position.
 struct Items(DefaultHasher);
 
 /// An object.
@@ -35,9 +35,9 @@ struct Members {
 // === impl ValueDigest ===
 
 impl ValueDigest {
-    /// Of this value.
+    /// The digest of this value.
     pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> Self {
-        // The types of Kubernetes can always be written.
+        // Kubernetes types can always be serialized.
         Self(value.serialize(Reading).unwrap_or_default())
     }
 }
@@ -86,7 +86,7 @@ impl Members {
     }
 }
 
-// === what a serializer has to have ===
+// === the required methods of a serializer ===
 
 macro_rules! scalars {
     ($($name:ident: $type:ty => $kind:literal),* $(,)?) => {
@@ -295,7 +295,7 @@ mod tests {
         })
     }
 
-    /// Takes out what says nothing.
+    /// Removes what counts as absent.
     fn prune(value: Value) -> Value {
         match value {
             Value::Object(members) => {

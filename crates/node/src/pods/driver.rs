@@ -94,7 +94,7 @@ impl Controller {
             }
         };
         let mut pod_watch = self.pod_watch.ready_chunks(CHUNK);
-        let mut resolver_events = self.resolvers.notes();
+        let mut resolver_events = self.resolvers.take_events();
         let mut node_object = self.node_object.clone();
         let events = start_event_writer(&self.client, &self.node, &policy, &supervisor);
         let mut driver = PodDriver {
@@ -116,7 +116,8 @@ impl Controller {
             open_resolvers: HashMap::new(),
             granted: None,
         };
-        driver.node_object.mark_changed();
+        let node = driver.node_object.borrow_and_update().clone();
+        driver.handle([Input::Node(node)]);
         loop {
             let wake = driver.wake();
             tokio::select! {

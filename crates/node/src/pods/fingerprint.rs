@@ -1,4 +1,4 @@
-//! What of a pod the provider acts on, so that it hears of a change once and of everything else never.
+//! The parts of a pod that a provider acts on, so that it gets each change of them once, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use super::digest::ValueDigest;
 /// The parts of a pod that Kubernetes lets change while it runs and that concern the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
-    /// How large it is: see [`size`].
+    /// The resources: see [`size`].
     pub(crate) size: ValueDigest,
-    /// All the rest.
+    /// The rest.
     pub(crate) rest: ValueDigest,
 }
 
 impl Fingerprint {
-    /// Of this pod. Annotations and labels that the provider has `published` itself are no news for it.
+    /// The fingerprint of a pod. Annotations and labels that the provider has `published` itself are left out.
     pub(crate) fn of(pod: &Pod, published: &BTreeSet<String>) -> Self {
         let spec = pod.spec.as_ref();
         let news = |all: &BTreeMap<String, String>| -> Vec<(String, String)> {
@@ -37,14 +37,14 @@ impl Fingerprint {
     }
 }
 
-/// How large the pod shall be: the resources of its containers and of the whole.
+/// The resources of the pod's containers and of the pod as a whole.
 pub(crate) fn size(pod: &Pod) -> ValueDigest {
     let sizes = containers(pod).map(|(_, one)| (&one.name, &one.resources, &one.resize_policy));
     let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     ValueDigest::of(&(sizes.collect::<Vec<_>>(), whole))
 }
 
-/// The containers of a pod, init containers first, each with the name of the list in which it stands.
+/// The containers of a pod, init containers first, each with the name of its list.
 pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (&'static str, &Container)> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();

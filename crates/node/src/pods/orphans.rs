@@ -49,7 +49,7 @@ impl Orphans {
             }
             let count = before.get(&pod.uid).copied().unwrap_or(0);
             self.confirmations.insert(Arc::clone(&pod.uid), count);
-            let id = ids.next();
+            let id = ids.allocate();
             self.checks.insert(id, pod.clone());
             checks.push((id, pod));
         }

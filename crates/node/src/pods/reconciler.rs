@@ -1,9 +1,9 @@
 //! The reconciler of one node's pods: inputs in, effects out.
 //!
 //! It owns a [`Worker`] per UID and what belongs to the node as a whole: timers, admission, the queue of writes, orphans, the
-//! audit of the watch, the list of the provider's pods. It does no I/O and reads no clock: whoever drives it executes the
-//! effects and hands in their answers. Every effect that is answered has an id of its own; who asked remembers the id, and an
-//! answer with another one is ignored.
+//! audit of the watch, the list of the provider's pods. It does no I/O and reads no clock: its driver executes the
+//! effects and hands in their answers. Every effect that is answered has an id of its own; the one who asked remembers the id,
+//! and an answer with another id is ignored.
 
 pub(super) mod effect;
 mod provider_list;
@@ -38,7 +38,7 @@ use super::{
 };
 use crate::now::Now;
 
-/// How often a provider is asked whose stream of changes has ended.
+/// The polling period of a provider whose stream of changes has ended.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Something that happened.

@@ -1,9 +1,9 @@
-//! The status that a pod shall have in the API server: what the provider reports, made whole and kept honest.
+//! The status of a pod for the API server: the provider's report, completed and checked.
 //!
 //! A provider reports container states, addresses and a phase. The rest is the same for every backend and is done here:
 //! standard conditions with their times, Ready from the readiness gates, the generation that was acted on, the start time.
-//! And what the API server would not refuse but no kubelet would say is refused here: a phase that goes back, containers
-//! that the pod does not have, a state that is two things at once.
+//! Invalid reports that the API server would accept are refused here: a phase that goes back, containers that the pod does
+//! not have, a container in two states at once.
 
 mod conditions;
 mod containers;
@@ -30,26 +30,26 @@ pub use self::{
 /// What else is needed to compose a status.
 #[derive(Clone, Debug)]
 pub struct StatusContext {
-    /// Addresses of the node, for providers that do not tell their own.
+    /// Addresses of the node, for providers that do not report their own.
     pub host_ips: Vec<String>,
-    /// The time now.
+    /// The current time.
     pub now: Timestamp,
     /// The generation of the pod's spec that the provider has acted on.
     pub generation: Option<i64>,
-    /// What the core has to say beside the standard conditions.
-    pub verdicts: Vec<PodCondition>,
+    /// Conditions of the controller beside the standard ones.
+    pub own_conditions: Vec<PodCondition>,
 }
 
-/// A status, and what of the provider's report was not taken over.
+/// A status, and the parts of the provider's report that were left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComposedStatus {
-    /// The status that the pod shall have.
+    /// The status for the API server.
     pub status: PodStatus,
-    /// What the provider said and nobody could mean, for an event.
+    /// The parts of the report that were invalid, for an event.
     pub refused: Vec<String>,
 }
 
-/// The phases, from the first to the last.
+/// The order of the phases.
 fn rank(phase: &str) -> u8 {
     match phase {
         "Running" => 1,
@@ -58,29 +58,29 @@ fn rank(phase: &str) -> u8 {
     }
 }
 
-/// Whether a phase comes after the other.
+/// Whether a phase comes after another.
 pub fn is_later(phase: &str, other: Option<&str>) -> bool {
     rank(phase) > rank(other.unwrap_or("Pending"))
 }
 
-/// Whether a report is whole: one that tells even the class of service is a kubelet's, or made as one makes it, and nothing is filled
+/// Whether a report is complete. One that has a QoS class comes from a kubelet, or is made like a kubelet's, and nothing is filled
 /// in.
-fn is_whole(reported: &PodStatus) -> bool {
+fn is_complete(reported: &PodStatus) -> bool {
     reported.qos_class.as_deref().is_some_and(|class| !class.is_empty())
 }
 
 pub use vk_provider::pod::{is_terminal as has_ended, is_terminal_phase as is_terminal};
 
-/// The status that the pod shall have, from what the provider reports and what the API server has.
-pub fn compose(pod: &Pod, reported: &PodStatus, around: &StatusContext) -> ComposedStatus {
+/// Composes the status from the provider's report and the status in the API server.
+pub fn compose(pod: &Pod, reported: &PodStatus, context: &StatusContext) -> ComposedStatus {
     let says_nothing_else = reported.conditions.is_none() && reported.container_statuses.is_none();
-    if is_whole(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
-        return rejected(pod, reported, around);
+    if is_complete(reported) && is_terminal(reported.phase.as_deref()) && says_nothing_else {
+        return rejected(pod, reported, context);
     }
     let none = PodStatus::default();
     let there = pod.status.as_ref().unwrap_or(&none);
     let mut refused = Vec::new();
-    // A verdict of an earlier process stays, unless the provider knows better.
+    // The reason that an earlier process wrote stays, unless the provider has another.
     let over = is_terminal(there.phase.as_deref()) && reported.reason.is_none();
     let (reason, message) = if over {
         (&there.reason, if reported.message.is_some() { &reported.message } else { &there.message })
@@ -89,35 +89,35 @@ pub fn compose(pod: &Pod, reported: &PodStatus, around: &StatusContext) -> Compo
     };
     let mut status =
         PodStatus { reason: reason.clone(), message: message.clone(), resize: None, ..PodStatus::default() };
-    // Why a pod has ended stays known, also when nobody who knew it is left.
+    // The reason of a pod that has ended stays, also when nobody reports it any more.
     if is_terminal(there.phase.as_deref()) && status.reason.is_none() && status.message.is_none() {
         status.reason.clone_from(&there.reason);
         status.message.clone_from(&there.message);
     }
     containers::compose(pod, there, reported, &mut status, &mut refused);
     status.phase = Some(phase(pod, there, reported, &status, &mut refused));
-    addresses(there, reported, around, &mut status, &mut refused);
+    addresses(there, reported, context, &mut status, &mut refused);
     let reported_start = || reported.start_time.as_ref().map(|time| Time(whole_seconds(time.0)));
     let start = there.start_time.clone().or_else(reported_start);
-    status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(around.now))));
-    status.observed_generation = around.generation.or(there.observed_generation);
-    // Of the pod as a whole, where the provider knows it.
+    status.start_time = Some(start.unwrap_or_else(|| Time(whole_seconds(context.now))));
+    status.observed_generation = context.generation.or(there.observed_generation);
+    // Of the pod as a whole, where the provider reports it.
     status.resources = reported.resources.clone().or_else(|| there.resources.clone());
     status.allocated_resources =
         reported.allocated_resources.clone().or_else(|| there.allocated_resources.clone());
-    conditions::compose(pod, there, reported, around, &mut status, &mut refused);
+    conditions::compose(pod, there, reported, context, &mut status, &mut refused);
     ComposedStatus { status, refused }
 }
 
-/// The status of a pod that the node refused on sight: why, and nothing else, as by a kubelet, because there never was anything else.
-pub fn rejected(pod: &Pod, reported: &PodStatus, around: &StatusContext) -> ComposedStatus {
+/// The status of a pod that the node rejected: the reason and nothing else, as a kubelet writes it.
+pub fn rejected(pod: &Pod, reported: &PodStatus, context: &StatusContext) -> ComposedStatus {
     let start = pod.status.as_ref().and_then(|there| there.start_time.clone());
     let status = PodStatus {
         phase: reported.phase.clone(),
         reason: reported.reason.clone(),
         message: reported.message.clone(),
-        start_time: Some(start.unwrap_or_else(|| Time(whole_seconds(around.now)))),
-        observed_generation: around.generation,
+        start_time: Some(start.unwrap_or_else(|| Time(whole_seconds(context.now)))),
+        observed_generation: context.generation,
         ..PodStatus::default()
     };
     ComposedStatus { status, refused: Vec::new() }
@@ -139,7 +139,7 @@ fn phase(
     }
     let back = rank(&wanted) < rank(before) || (is_terminal(Some(before)) && wanted != before);
     if (before, wanted.as_str()) == ("Running", "Pending")
-        && is_whole(reported)
+        && is_complete(reported)
         && containers::is_initializing(pod, now)
     {
         return wanted;
@@ -154,7 +154,7 @@ fn phase(
 fn addresses(
     there: &PodStatus,
     reported: &PodStatus,
-    around: &StatusContext,
+    context: &StatusContext,
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {
@@ -172,7 +172,7 @@ fn addresses(
     hosts.extend(reported.host_ips.iter().flatten().map(|host| host.ip.as_str()));
     check(&mut hosts);
     if hosts.is_empty() {
-        hosts.extend(around.host_ips.iter().map(String::as_str));
+        hosts.extend(context.host_ips.iter().map(String::as_str));
     }
     dedup(&mut hosts);
     let mut pods: Vec<&str> = reported.pod_ip.iter().map(String::as_str).collect();
@@ -205,7 +205,7 @@ pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Our part of a pod's status, for comparing.
+/// The digest of our part of a pod's status.
 pub(crate) fn digest(status: &PodStatus) -> ValueDigest {
     let ours = |condition: &&PodCondition| conditions::is_ours(&condition.type_);
     let conditions: BTreeMap<&str, &PodCondition> =
@@ -222,10 +222,10 @@ pub(crate) fn digest(status: &PodStatus) -> ValueDigest {
     ))
 }
 
-/// Whether this status is there already but for what older API servers do not keep: the generation (before Kubernetes 1.34), and what the
-/// pod has as a whole (before 1.36). By itself that is no reason to write about every pod at every start.
-pub(crate) fn is_there_as_kept(status: &PodStatus, there: Option<&PodStatus>) -> bool {
-    // Most that differ do so in this, and it costs nothing to see.
+/// Whether the API server has this status but for what older ones do not store: the generation (before Kubernetes 1.34), and the
+/// resources of the pod as a whole (before 1.36). That alone is no reason to write every pod at every start.
+pub(crate) fn is_stored_except_unsupported(status: &PodStatus, there: Option<&PodStatus>) -> bool {
+    // Most differ in this, and it is cheap to check.
     let Some(there) = there.filter(|there| there.phase == status.phase) else { return false };
     let mut status = status.clone();
     if there.observed_generation.is_none() {

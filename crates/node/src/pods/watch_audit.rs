@@ -112,7 +112,7 @@ impl WatchAudit {
         while self.reads.len() < READS {
             let pod = self.queue.pop_front()?;
             if self.open.contains(&pod.uid) {
-                let id = ids.next();
+                let id = ids.allocate();
                 self.reads.insert(id, pod.clone());
                 return Some((id, pod));
             }

@@ -298,7 +298,7 @@ impl Worker {
     }
 
     fn status_pushed(&mut self, cx: &mut WorkerContext<'_>, status: Box<PodStatus>) {
-        self.backend.heard(cx.now.elapsed);
+        self.backend.touch(cx.now.elapsed);
         self.refresh.supersede();
         let stopped = self.termination.is_accepted() && status::all_ended(&status);
         self.report(cx, status);
@@ -366,7 +366,7 @@ impl Worker {
                 self.refresh.failed(now, next, failure.kind.retry_after(), cx.rng);
             }
             answer => {
-                self.backend.heard(now);
+                self.backend.touch(now);
                 self.refresh.answered(next);
                 match answer {
                     Ok(status) => {

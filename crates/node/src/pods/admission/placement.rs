@@ -1,4 +1,4 @@
-//! Where a pod wants to be: operating system, node affinity and selector, taints.
+//! The placement of a pod: operating system, node affinity and selector, taints.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use vk_provider::taint::tolerates;
 
 use super::AdmissionVerdict;
 
-/// The kubelet's reason for a pod that wants to be elsewhere.
+/// The kubelet's reason for a pod whose affinity does not match.
 pub(super) const AFFINITY: &str = "NodeAffinity";
 
 type Labels = BTreeMap<String, String>;
@@ -75,7 +75,7 @@ fn meets(requirement: &NodeSelectorRequirement, there: Option<&str>) -> bool {
     }
 }
 
-/// Only taints that drive pods away: the rest is the scheduler's business.
+/// Only taints that evict pods: the rest is for the scheduler.
 pub(super) fn taints(pod: &Pod, node: &Node) -> Option<AdmissionVerdict> {
     let taints = node.spec.as_ref()?.taints.as_deref().unwrap_or_default();
     let spec = pod.spec.as_ref()?;

@@ -1,9 +1,9 @@
-//! The ports of the machine that a pod takes.
+//! The host ports of a pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use vk_provider::requests::is_sidecar;
 
-/// A port of the machine.
+/// A host port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Port {
     protocol: String,
@@ -14,7 +14,7 @@ pub(super) struct Port {
 // === impl Port ===
 
 impl Port {
-    /// A port on all addresses is the same port on each.
+    /// A port on all addresses is the same port on each of them.
     pub(super) fn clashes(&self, other: &Self) -> bool {
         let everywhere = |port: &Self| port.address == "0.0.0.0";
         self.number == other.number
@@ -23,7 +23,7 @@ impl Port {
     }
 }
 
-/// The ports of the machine that a pod takes.
+/// The host ports of a pod.
 pub(super) fn ports(pod: &Pod) -> Vec<Port> {
     let spec = pod.spec.as_ref();
     let sidecars = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();

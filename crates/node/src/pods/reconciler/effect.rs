@@ -159,9 +159,8 @@ pub(crate) enum EffectResult {
 // === impl EffectIds ===
 
 impl EffectIds {
-    /// The next id.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub(crate) fn next(&mut self) -> EffectId {
+    /// A new id.
+    pub(crate) fn allocate(&mut self) -> EffectId {
         self.0 += 1;
         EffectId(self.0)
     }

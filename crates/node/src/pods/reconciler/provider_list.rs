@@ -40,7 +40,7 @@ impl ProviderList {
         if self.in_flight.is_some() || now < self.due {
             return None;
         }
-        let id = ids.next();
+        let id = ids.allocate();
         self.in_flight = Some((id, now));
         Some(id)
     }

@@ -11,10 +11,20 @@ use std::{collections::VecDeque, sync::Arc};
 pub(in crate::pods) struct WriteQueue {
     available: usize,
     waiting: VecDeque<Arc<str>>,
-    /// A permit was granted and is not used yet; the pod that may use it.
-    granted: Option<Option<Arc<str>>>,
+    granted: GrantedPermit,
     /// A permit was requested and has not come yet.
     requested: bool,
+}
+
+/// A permit that was granted and is not used yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum GrantedPermit {
+    #[default]
+    None,
+    /// No pod was offered it yet.
+    Unassigned,
+    /// This pod may use it.
+    For(Arc<str>),
 }
 
 // === impl WriteQueue ===
@@ -27,7 +37,8 @@ impl WriteQueue {
 
     /// Takes a permit for a write. `false`: the pod is queued, and is told when it has a permit.
     pub(in crate::pods) fn acquire(&mut self, uid: &Arc<str>) -> bool {
-        if self.granted.take_if(|holder| holder.as_ref() == Some(uid)).is_some() {
+        if matches!(&self.granted, GrantedPermit::For(holder) if holder == uid) {
+            self.granted = GrantedPermit::None;
             return true;
         }
         if self.waiting.is_empty() && self.available > 0 {
@@ -46,14 +57,16 @@ impl WriteQueue {
     /// The requested permit came.
     pub(in crate::pods) fn grant(&mut self) {
         self.requested = false;
-        self.granted = Some(None);
+        self.granted = GrantedPermit::Unassigned;
     }
 
     /// The pod that may use the granted permit. Those before it had nothing to write any more.
     pub(in crate::pods) fn next_granted(&mut self) -> Option<Arc<str>> {
-        self.granted.take()?;
+        if std::mem::take(&mut self.granted) == GrantedPermit::None {
+            return None;
+        }
         let next = self.waiting.pop_front()?;
-        self.granted = Some(Some(Arc::clone(&next)));
+        self.granted = GrantedPermit::For(Arc::clone(&next));
         Some(next)
     }
 }

@@ -72,7 +72,7 @@ fn a_node_that_joins_in_the_middle_of_a_listing_gets_one_of_its_own() {
     router.watch_event(WatchEvent::Applied(pod("late", "3", 7)));
     router.watch_event(WatchEvent::Deleted(pod("late", "2", 8)));
     router.watch_event(WatchEvent::Applied(pod("late", "1", 9)));
-    assert_eq!(read(&late), [""; 0], "half of the pods would look like all");
+    assert_eq!(read(&late), [""; 0], "an incomplete list is not shown");
     router.listed_separately("late", id, listing(6, vec![pod("late", "1", 1), pod("late", "2", 2)]));
     let all = read(&late);
     assert_eq!(
@@ -137,8 +137,8 @@ fn a_slow_reader_finds_no_more_than_its_pods() {
     }
     // What was deleted does not come back, whatever is said later.
     let events: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|event| describe(&event)).collect();
-    assert_eq!(events.iter().filter(|word| word.starts_with("-uid-3")).count(), 1);
-    assert!(!events.iter().any(|word| word.starts_with("+uid-3")), "{events:?}");
+    assert_eq!(events.iter().filter(|event| event.starts_with("-uid-3")).count(), 1);
+    assert!(!events.iter().any(|event| event.starts_with("+uid-3")), "{events:?}");
 }
 
 #[test]
@@ -148,32 +148,32 @@ fn what_the_watch_never_showed_is_read_and_handed_to_its_node() {
     router.watch_event(WatchEvent::Restarted);
     router.watch_event(WatchEvent::Applied(pod("a", "1", 1)));
     router.watch_event(WatchEvent::Applied(pod("other", "2", 2)));
-    let heads = ["1", "2", "3", "4", "5"].map(|uid| {
+    let versions = ["1", "2", "3", "4", "5"].map(|uid| {
         let pod = PodRef::new("default", "web", uid);
         (Arc::clone(&pod.uid), (pod, 9))
     });
-    let survey = Arc::new(PodVersions { version: 9, pods: heads.into(), all_nodes: true });
-    assert!(router.versions_listed(&survey).is_empty(), "not in the middle of a listing");
+    let list = Arc::new(PodVersions { version: 9, pods: versions.into(), all_nodes: true });
+    assert!(router.versions_listed(&list).is_empty(), "not in the middle of a list");
     router.watch_event(WatchEvent::Listed);
-    let mut unheard = router.versions_listed(&survey);
-    unheard.sort();
-    let uids: Vec<&str> = unheard.iter().map(|pod| &*pod.uid).collect();
+    let mut missed = router.versions_listed(&list);
+    missed.sort();
+    let uids: Vec<&str> = missed.iter().map(|pod| &*pod.uid).collect();
     assert_eq!(uids, ["3", "4", "5"]);
-    assert!(router.found(&unheard[0], Some(pod("a", "3", 9))));
-    // The watch was only late, and has told more since.
+    assert!(router.found(&missed[0], Some(pod("a", "3", 9))));
+    // The watch was only late, and has shown more since.
     router.watch_event(WatchEvent::Applied(pod("a", "4", 9)));
     router.watch_event(WatchEvent::Deleted(pod("a", "4", 10)));
-    assert!(!router.found(&unheard[1], Some(pod("a", "4", 9))));
-    assert!(!router.found(&unheard[2], Some(pod("other", "5", 9))), "nobody here has missed it");
+    assert!(!router.found(&missed[1], Some(pod("a", "4", 9))));
+    assert!(!router.found(&missed[2], Some(pod("other", "5", 9))), "it is no pod of our nodes");
     assert_eq!(read(&a), ["restarted", "+1@1", "listed", "+3@9", "-4@10", "versions"]);
-    assert!(router.versions_listed(&survey).iter().all(|pod| &*pod.uid == "4"), "all others are known now");
+    assert!(router.versions_listed(&list).iter().all(|pod| &*pod.uid == "4"), "all others are known now");
 }
 
 // === Whatever the order ===
 
 const NODES: [&str; 4] = ["a", "b", "c", "foreign"];
 
-/// What a controller makes of its sights.
+/// What a controller makes of its events.
 #[derive(Default)]
 struct Reader {
     known: BTreeMap<String, u64>,
@@ -181,7 +181,7 @@ struct Reader {
     complete: bool,
 }
 
-/// Pods, what a watch has yet to tell, and a router with readers of all speeds.
+/// Pods, the events that a watch has yet to show, and a router with readers of all speeds.
 struct World {
     pods: BTreeMap<String, (&'static str, u64)>,
     version: u64,
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// The watch breaks and begins anew: what it had yet to tell is in the listing.
+    /// The watch breaks and begins anew: what it had yet to show is in the list.
     fn restart(&mut self) {
         self.log.clear();
         self.log.push_back(WatchEvent::Restarted);

@@ -1,5 +1,4 @@
-//! The conditions of a pod: the standard ones, and those that a provider has of its own. Those of other controllers are never sent, and so
-//! survive.
+//! The conditions of a pod: the standard ones, and the provider's own. Those of other controllers are never sent, and so survive.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -7,37 +6,37 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{StatusContext, is_terminal, is_whole, whole_seconds};
+use super::{StatusContext, is_complete, is_terminal, whole_seconds};
 
 /// All init containers have ended well.
 pub const INITIALIZED: &str = "Initialized";
 /// All containers are ready.
 pub const CONTAINERS_READY: &str = "ContainersReady";
-/// The pod serves: its containers and its readiness gates are ready.
+/// The pod is ready: its containers and its readiness gates are.
 pub const READY: &str = "Ready";
-/// The sandbox and its network are there.
+/// The sandbox and its network exist.
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 
-/// The pod has a node. Written where a provider says it, as a kubelet does, and never the reason for a write: it does not change.
+/// The pod has a node. Written where a provider reports it, as a kubelet does, and never the reason for a write: it does not change.
 const SCHEDULED: &str = "PodScheduled";
 
-/// All containers are being restarted together. Written where a provider says it.
+/// All containers are being restarted together. Written where a provider reports it.
 const RESTARTING: &str = "AllContainersRestarting";
 
-/// Another size is wanted and cannot be had, or not now.
+/// A resize is wanted and is impossible, now or ever.
 pub const RESIZE_PENDING: &str = "PodResizePending";
-/// Another size is being brought about.
+/// A resize is in progress.
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-/// Whether the provider has taken the last change of the pod. Only there when it has not.
+/// Whether the provider has accepted the last change of the pod. Present only when it has not.
 pub const UPDATED: &str = "virtual-kubelet.io/Updated";
 
-/// Somebody is about to end the pod. The eviction API and controllers say it too, and Jobs go by it: what was said once stays.
+/// The pod is about to be terminated. The eviction API and controllers set it, too, and Jobs rely on it: once set, it stays.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// Conditions of this domain, and of those below it, are a provider's own.
+/// Conditions of this domain and its subdomains are a provider's own.
 const DOMAIN: &str = "virtual-kubelet.io";
 
-/// Standard conditions that we write. Beside these a provider may report its own, and no others: the rest belongs to other controllers.
+/// Standard conditions that we write. A provider may also report its own, and no others: the rest belongs to other controllers.
 const OURS: [&str; 8] = [
     INITIALIZED,
     CONTAINERS_READY,
@@ -49,10 +48,10 @@ const OURS: [&str; 8] = [
     UPDATED,
 ];
 
-/// Those among them that are only there while they hold.
+/// Those that are present only while they are true.
 const PASSING: [&str; 3] = [RESIZE_PENDING, RESIZE_IN_PROGRESS, UPDATED];
 
-/// The conditions of ours that are there and shall not be.
+/// Our conditions that are stored and are to be removed.
 pub(super) fn outdated(status: &PodStatus, there: Option<&PodStatus>) -> Vec<String> {
     let passes = |kind: &str| PASSING.contains(&kind) || is_own(kind);
     let there = there.and_then(|there| there.conditions.as_deref()).unwrap_or_default();
@@ -60,8 +59,8 @@ pub(super) fn outdated(status: &PodStatus, there: Option<&PodStatus>) -> Vec<Str
     kinds.filter(|kind| find(status, kind).is_none()).map(str::to_owned).collect()
 }
 
-/// Takes out what somebody else may have said, and is there already as it is: it is not sent.
-pub(super) fn leave(status: &mut PodStatus, there: Option<&PodStatus>) {
+/// Removes conditions that others may set, too, and that are stored as they are: they are not sent.
+pub(super) fn remove_unchanged(status: &mut PodStatus, there: Option<&PodStatus>) {
     if let (Some(conditions), Some(there)) = (&mut status.conditions, there) {
         let known = find(there, DISRUPTION_TARGET);
         conditions.retain(|one| one.type_ != DISRUPTION_TARGET || known != Some(one));
@@ -73,7 +72,7 @@ pub(super) fn is_ours(kind: &str) -> bool {
     OURS.contains(&kind) || kind == DISRUPTION_TARGET || is_own(kind)
 }
 
-/// Whether a condition of this type is one that a provider has of its own.
+/// Whether a condition of this type is a provider's own.
 fn is_own(kind: &str) -> bool {
     let domain = kind.split_once('/').and_then(|(domain, _)| domain.strip_suffix(DOMAIN));
     domain.is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
@@ -83,7 +82,7 @@ fn find<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
 }
 
-/// What a provider says on its own account. What the API server would refuse, and the whole status with it, is named and left out.
+/// The provider's own conditions. Those that the API server would refuse, and the whole status with them, are reported and left out.
 fn own(reported: &PodStatus, refused: &mut Vec<String>) -> Vec<PodCondition> {
     let mut all: Vec<PodCondition> = Vec::new();
     let said = reported.conditions.iter().flatten().filter(|one| is_own(&one.type_));
@@ -100,7 +99,7 @@ fn own(reported: &PodStatus, refused: &mut Vec<String>) -> Vec<PodCondition> {
     all
 }
 
-/// Whether the API server takes this for the type of a condition: a domain and a name.
+/// Whether the API server accepts this as the type of a condition: a domain and a name.
 fn is_qualified(kind: &str) -> bool {
     let Some((domain, name)) = kind.split_once('/') else { return false };
     let between = |text: &str, inside: fn(u8) -> bool, end: fn(&u8) -> bool| {
@@ -124,7 +123,7 @@ pub(super) fn compose(
     pod: &Pod,
     there: &PodStatus,
     reported: &PodStatus,
-    around: &StatusContext,
+    context: &StatusContext,
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {
@@ -136,9 +135,9 @@ pub(super) fn compose(
     let terminal = is_terminal(Some(&phase));
     let initialized = said(INITIALIZED).unwrap_or_else(|| initialized(status));
     let containers = if terminal {
-        // Nothing that has ended is ready; why it was not ready before is for the provider to say.
+        // A pod that has ended is not ready; the provider may give the reason.
         let unready = said(CONTAINERS_READY).filter(|condition| condition.status != "True");
-        unready.filter(|_| is_whole(reported)).unwrap_or_else(|| ended(CONTAINERS_READY, status))
+        unready.filter(|_| is_complete(reported)).unwrap_or_else(|| ended(CONTAINERS_READY, status))
     } else {
         said(CONTAINERS_READY).unwrap_or_else(|| containers_ready(pod, status))
     };
@@ -146,11 +145,12 @@ pub(super) fn compose(
         let has_address = status.pod_ip.is_some() && !terminal;
         condition(READY_TO_START, has_address, None, None)
     });
-    // In the kubelet's order, which is the order in which they are shown.
+    // In the kubelet's order, in which they are shown.
     let mut all = vec![to_start, initialized, ready(pod, there, &containers), containers];
     all.extend([SCHEDULED, RESTARTING].into_iter().filter_map(said));
-    // The core knows better what it decided itself, and a pod that has ended does not change any more.
-    let verdict = |kind| around.verdicts.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
+    // The controller's own decisions override the provider's, and a pod that has ended does not change any more.
+    let verdict =
+        |kind| context.own_conditions.iter().find(|one| one.type_ == kind).cloned().or_else(|| said(kind));
     all.extend(PASSING.into_iter().filter(|_| !terminal).filter_map(verdict));
     all.extend(own(reported, refused));
     let holds = |one: &&PodCondition| one.status == "True";
@@ -159,9 +159,9 @@ pub(super) fn compose(
         find(reported, DISRUPTION_TARGET).filter(holds).filter(|_| !target.as_ref().is_some_and(holds));
     all.extend(news.cloned());
     for condition in &mut all {
-        stamp(condition, there, around.now, around.generation);
+        stamp(condition, there, context.now, context.generation);
     }
-    // Whoever said it first.
+    // Whoever set it first.
     all.extend(target.filter(|_| news.is_none()).cloned());
     status.conditions = Some(all);
 }
@@ -216,7 +216,7 @@ fn containers_ready(pod: &Pod, status: &PodStatus) -> PodCondition {
     condition(CONTAINERS_READY, holds, (!holds).then_some("ContainersNotReady"), (!holds).then(message))
 }
 
-/// Whether a provider's condition can be meant of this phase: the end that it tells of may be another than the one that was decided.
+/// Whether a provider's condition fits this phase: the end that it reports may differ from the one that was decided.
 fn fits(condition: &PodCondition, phase: &str) -> bool {
     match condition.reason.as_deref() {
         Some("PodCompleted") => phase != "Failed",

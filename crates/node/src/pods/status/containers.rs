@@ -9,11 +9,11 @@ use k8s_openapi::{
 };
 use vk_provider::pod::STILL_RUNNING;
 
-/// A container of a pod's spec, as far as its status is concerned.
+/// A container of a pod's spec, for its status.
 struct Member<'a> {
     name: &'a str,
     image: &'a str,
-    /// Whether an ended one may be started again: always, after a failure, or never.
+    /// Whether it is restarted: always, after a failure, or never.
     restarts: &'a str,
     resources: Option<&'a ResourceRequirements>,
 }
@@ -31,7 +31,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Takes over the reported container statuses.
+/// Composes the container statuses from the report.
 pub(super) fn compose(
     pod: &Pod,
     there: &PodStatus,
@@ -47,8 +47,8 @@ pub(super) fn compose(
     let terminal = super::is_terminal(reported.phase.as_deref());
     let why = |why| (!terminal).then_some(why);
     let waiting = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-    // What a provider that tells everything does not tell is not there.
-    let known = !super::is_whole(reported);
+    // What a complete report lacks does not exist.
+    let known = !super::is_complete(reported);
     let member = |one| {
         let member = Member::of(one, policy);
         Member { resources: member.resources.filter(|_| known), ..member }
@@ -102,7 +102,7 @@ fn list<'a>(
             let before = had.iter().find(|status| status.name == member.name);
             match said.iter().find(|status| status.name == member.name) {
                 Some(status) => Some(one(&member, status.clone(), before, refused)),
-                // A pod that has failed before it started has nothing to say about its containers.
+                // A pod that failed before it started has no container statuses.
                 None => before.cloned().or_else(|| why.map(|why| fill(member.name, member.image, why))),
             }
         })
@@ -125,7 +125,7 @@ fn one(
         member.image.clone_into(&mut status.image);
     }
     let runs = status.state.as_ref().is_some_and(|state| state.running.is_some());
-    // What it was given is known here, also for the next process; and a provider that does not tell has just that.
+    // The allocated resources are known here, also to the next process; a provider that does not report others has just these.
     if let Some(given) = member.resources.filter(|given| **given != ResourceRequirements::default()) {
         status.allocated_resources.clone_from(&given.requests);
         status.resources = status.resources.or_else(|| runs.then(|| given.clone()));
@@ -142,7 +142,7 @@ fn one(
     status
 }
 
-/// Exactly one of the three. What has ended has ended.
+/// Exactly one of the three states. A container that has ended stays ended.
 fn single(state: ContainerState, name: &str, refused: &mut Vec<String>) -> ContainerState {
     let count = usize::from(state.running.is_some())
         + usize::from(state.terminated.is_some())
@@ -164,7 +164,7 @@ fn single(state: ContainerState, name: &str, refused: &mut Vec<String>) -> Conta
     }
 }
 
-/// As the API server keeps times: a report that differed from it would be written again after every restart.
+/// Times as the API server stores them: a report with other times would be written again after every restart.
 fn whole(time: &Time) -> Time {
     Time(super::whole_seconds(time.0))
 }
@@ -177,7 +177,7 @@ fn is_terminated(status: &ContainerStatus) -> bool {
     exit_code(status).is_some()
 }
 
-/// The status of a container of which nothing is known yet.
+/// The status of a container that was not reported yet.
 pub fn fill(name: &str, image: &str, reason: &str) -> ContainerStatus {
     ContainerStatus {
         name: name.to_owned(),
@@ -192,7 +192,7 @@ pub fn fill(name: &str, image: &str, reason: &str) -> ContainerStatus {
     }
 }
 
-/// Whether the pod is initialised again, in a new sandbox: the one way back that a kubelet knows.
+/// Whether the pod is initialized again, in a new sandbox: the only way back that a kubelet knows.
 pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
     let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
     let goes_on = |name: &str| {
@@ -205,7 +205,7 @@ pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
     })
 }
 
-/// The phase that follows from the containers, for providers that name none.
+/// The phase that follows from the containers, for providers that report none.
 pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
     let all: Vec<&ContainerStatus> = status.container_statuses.iter().flatten().collect();
     let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
@@ -224,7 +224,7 @@ pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
 }
 
 /// Whether nothing of the pod runs any more, by what the provider reports: each of its containers has ended, or never
-/// started and never will because the phase is final; and nothing runs that the provider cannot show.
+/// started and never will because the phase is final; and nothing runs that the provider cannot show as a container.
 pub fn all_ended(reported: &PodStatus) -> bool {
     let conditions = reported.conditions.iter().flatten();
     if conditions.filter(|one| one.type_ == STILL_RUNNING).any(|one| one.status == "True") {
@@ -247,7 +247,7 @@ pub fn all_ended(reported: &PodStatus) -> bool {
     })
 }
 
-/// The status of a pod that the backend lost: whatever ran has ended in a way that nobody saw, as the kubelet says it.
+/// The status of a pod that the backend lost: whatever ran has ended in a way that nobody saw, as the kubelet reports it.
 pub fn lost(pod: &Pod, message: &str) -> PodStatus {
     let mut status = pod.status.clone().unwrap_or_default();
     status.phase = Some("Failed".to_owned());

@@ -1,4 +1,4 @@
-//! The strategic patch that brings a status about.
+//! The strategic patch of a status.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,18 +10,18 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 
 use super::conditions;
 
-/// What a provider publishes on its pod, annotations or labels; `None` takes back.
+/// Annotations or labels that a provider publishes on its pod; `None` removes one.
 pub type MetadataChanges = BTreeMap<String, Option<String>>;
 
-/// A change of a pod's status, and of what its provider publishes on it. It is written out when it is sent and not before: many are
-/// decided on that are not sent after all.
+/// A change of a pod's status, and of the metadata that its provider publishes. It is serialized when it is sent: many are composed
+/// that are not sent after all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusPatch {
     uid: Arc<str>,
     status: PodStatus,
-    /// Conditions of ours that do not hold any more.
+    /// Our conditions that are to be removed.
     outdated: Vec<String>,
-    /// Whether amounts are there, of which those that are not given must go.
+    /// Resource amounts are stored, and those that are not given must go.
     amounts: bool,
     annotations: MetadataChanges,
     labels: MetadataChanges,
@@ -30,7 +30,7 @@ pub struct StatusPatch {
 // === impl StatusPatch ===
 
 impl StatusPatch {
-    /// Turns what is `there` into this status, on the pod with this UID and no other.
+    /// Turns the status that is `there` into this one, on the pod with this UID and no other.
     pub fn new(
         uid: Arc<str>,
         mut status: PodStatus,
@@ -40,7 +40,7 @@ impl StatusPatch {
     ) -> Self {
         let has_amounts =
             |there: &PodStatus| there.resources.is_some() || there.allocated_resources.is_some();
-        conditions::leave(&mut status, there);
+        conditions::remove_unchanged(&mut status, there);
         Self {
             uid,
             outdated: conditions::outdated(&status, there),
@@ -51,25 +51,25 @@ impl StatusPatch {
         }
     }
 
-    /// The status that the pod is to have.
+    /// The new status.
     pub fn status(&self) -> &PodStatus {
         &self.status
     }
 
-    /// The annotations that it publishes.
+    /// The annotations that are published.
     pub fn annotations(&self) -> &MetadataChanges {
         &self.annotations
     }
 
-    /// The labels that it publishes.
+    /// The labels that are published.
     pub fn labels(&self) -> &MetadataChanges {
         &self.labels
     }
 }
 
-/// Lists that merge by address are replaced whole, because a changed address is refused otherwise; fields that are empty are sent as null,
-/// because an omitted one stays; conditions that do not hold any more are taken out by name. What is not here is owned by others, or derived by
-/// the API server.
+/// Lists that merge by address are replaced as a whole, because a changed address is refused otherwise; empty fields are sent as null,
+/// because an omitted one stays; conditions that do not hold any more are removed by type. What is not here is owned by others, or derived
+/// by the API server.
 impl Serialize for StatusPatch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let status = &self.status;
@@ -153,7 +153,7 @@ struct Status<'a> {
     allocated_resources: Option<Amounts<'a, BTreeMap<String, Quantity>>>,
 }
 
-/// A list that takes the place of what is there.
+/// A list that replaces the stored one.
 struct Replaced<'a, T>(&'a [T]);
 
 impl<T: Serialize> Serialize for Replaced<'_, T> {
@@ -201,7 +201,7 @@ impl Serialize for Conditions<'_> {
     }
 }
 
-/// Conditions merge by type, so inside of each an omitted field stays, too.
+/// Conditions merge by type, so an omitted field of each stays, too.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Condition<'a> {

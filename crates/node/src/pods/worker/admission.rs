@@ -22,7 +22,7 @@ enum State {
 #[derive(Debug, Default)]
 pub(super) struct Admission(State);
 
-/// Why a pod that shall run does not start.
+/// Why a pod that is to run does not start.
 #[derive(Clone, Debug)]
 pub(super) struct StartFailure {
     /// The reason at the containers.
@@ -69,7 +69,7 @@ impl Admission {
     }
 
     pub(super) fn read_node(&mut self, ids: &mut EffectIds) -> EffectId {
-        let id = ids.next();
+        let id = ids.allocate();
         self.0 = State::ReadingNode(id);
         id
     }

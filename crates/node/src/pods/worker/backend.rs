@@ -29,7 +29,7 @@ pub(super) struct BackendState {
     /// final, or the provider must have been told to stop the pod before the status was read.
     ended: bool,
     /// When the provider last said or did something about the pod.
-    heard_at: Option<Duration>,
+    last_answer: Option<Duration>,
 }
 
 // === impl BackendState ===
@@ -37,7 +37,7 @@ pub(super) struct BackendState {
 impl BackendState {
     pub(super) fn new(known_absent: bool) -> Self {
         let presence = if known_absent { Presence::Absent } else { Presence::Unknown };
-        Self { presence, reported: None, ended: false, heard_at: None }
+        Self { presence, reported: None, ended: false, last_answer: None }
     }
 
     pub(super) fn is_unknown(&self) -> bool {
@@ -107,14 +107,14 @@ impl BackendState {
     }
 
     /// The provider said or did something about the pod.
-    pub(super) fn heard(&mut self, now: Duration) {
-        self.heard_at = Some(now);
+    pub(super) fn touch(&mut self, now: Duration) {
+        self.last_answer = Some(now);
     }
 
     /// Whether a list of the provider's pods still says something about this pod. What the provider said after the list was
     /// requested counts more; and a list that was made during a call may lack the pod that the call creates.
     pub(super) fn accepts_list(&self, requested_at: Duration, calling: bool, listed: bool) -> bool {
-        self.heard_at.is_none_or(|heard| heard < requested_at) && (listed || !calling)
+        self.last_answer.is_none_or(|last| last < requested_at) && (listed || !calling)
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         let at = Duration::from_secs;
         let mut backend = BackendState::new(false);
         assert!(backend.accepts_list(at(1), false, false));
-        backend.heard(at(5));
+        backend.touch(at(5));
         assert!(!backend.accepts_list(at(5), false, true) && backend.accepts_list(at(6), false, true));
         assert!(!backend.accepts_list(at(6), true, false) && backend.accepts_list(at(6), true, true));
     }

@@ -53,7 +53,7 @@ impl Lifecycle {
     }
 
     pub(super) fn start(&mut self, kind: CallKind, ids: &mut EffectIds) -> EffectId {
-        let id = ids.next();
+        let id = ids.allocate();
         self.call = Some((id, kind));
         id
     }
@@ -95,7 +95,7 @@ impl Lifecycle {
 
     /// Starts the wait for a missing object. Also returns the earlier wait, which is over.
     pub(super) fn await_reference(&mut self, ids: &mut EffectIds) -> (EffectId, Option<EffectId>) {
-        let id = ids.next();
+        let id = ids.allocate();
         (id, self.reference_wait.replace(id))
     }
 

@@ -9,7 +9,7 @@ use crate::pods::status::MetadataChanges;
 pub(super) struct PublishedMetadata {
     annotations: MetadataChanges,
     labels: MetadataChanges,
-    /// Keys that the provider has published: it need not be told of their values.
+    /// Keys that the provider has published: their values are no change for it.
     keys: BTreeSet<String>,
 }
 

@@ -208,7 +208,7 @@ impl Worker {
             self.spec.cancelled();
             self.refresh.mark_stale();
             self.backend.set_present();
-            self.backend.heard(now);
+            self.backend.touch(now);
         }
     }
 
@@ -220,7 +220,7 @@ impl Worker {
         result: Result<(), ProviderFailure>,
     ) {
         // Whatever the answer, and also after a cancellation, the call may have changed something.
-        self.backend.heard(cx.now.elapsed);
+        self.backend.touch(cx.now.elapsed);
         let Some(kind) = self.lifecycle.complete(id) else { return };
         self.refresh.mark_stale();
         let failure = match result {

@@ -75,7 +75,7 @@ impl StatusRefresh {
             return None;
         }
         self.due = None;
-        let id = ids.next();
+        let id = ids.allocate();
         self.in_flight = Some(StatusRead { id, stale: false, superseded: false });
         Some(id)
     }

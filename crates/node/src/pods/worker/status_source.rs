@@ -1,4 +1,4 @@
-//! The status that a pod shall have in the API server, and the write that brings it there.
+//! The status of the pod for the API server, and the write of it.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -61,7 +61,7 @@ impl Worker {
             host_ips: cx.policy.host_ips.clone(),
             now: cx.now.wall,
             generation: if over || rejected { pod.metadata.generation } else { self.spec.generation() },
-            verdicts: self.resize.condition().into_iter().chain(self.spec.condition()).collect(),
+            own_conditions: self.resize.condition().into_iter().chain(self.spec.condition()).collect(),
         };
         let ComposedStatus { status, refused } = if rejected && !has_started(pod) {
             status::rejected(pod, &source, &context)
@@ -155,7 +155,7 @@ fn pending_status(pod: &Pod, failure: &StartFailure) -> PodStatus {
     }
 }
 
-/// Whether the pod is deleted and stays for somebody's finalizer.
+/// Whether the pod is deleted and stays because of a finalizer.
 fn is_kept_by_finalizer(pod: &Pod) -> bool {
     let finalizers = pod.metadata.finalizers.as_ref();
     pod.metadata.deletion_timestamp.is_some() && finalizers.is_some_and(|all| !all.is_empty())

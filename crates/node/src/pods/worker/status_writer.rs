@@ -112,7 +112,7 @@ impl StatusWriter {
         let stored = *self.stored.get_or_insert_with(|| digest_of(pod));
         match &self.written {
             Some(written) => written.sent == digest && written.stored == stored,
-            None => digest == stored || status::is_there_as_kept(status, pod.status.as_ref()),
+            None => digest == stored || status::is_stored_except_unsupported(status, pod.status.as_ref()),
         }
     }
 
@@ -137,7 +137,7 @@ impl StatusWriter {
         if let PendingWrite::Status { .. } = &write {
             self.sent_phase = phase.map(str::to_owned);
         }
-        let id = ids.next();
+        let id = ids.allocate();
         self.state = State::InFlight(id, write);
         id
     }

@@ -94,7 +94,7 @@ async fn a_backend_without_room_keeps_the_pod_pending_and_is_asked_seldom() {
 #[ignore = "needs the control plane: make test"]
 async fn a_provider_that_panics_is_asked_again() {
     let fixture = PodFixture::admin("panics").await;
-    let provider = super::nonsense::Panics::new(fixture.mock());
+    let provider = super::invalid_provider::Panics::new(fixture.mock());
     let run = fixture.start(provider);
     let pod = fixture.create_running("web", json!({})).await;
     assert_eq!(run.recorder.creates(uid(&pod)), 2);

@@ -68,7 +68,7 @@ impl Way {
         Either { mock: mock.clone(), way: self }
     }
 
-    fn provider(self, node: &str) -> ScriptedProvider {
+    fn scripted_provider(self, node: &str) -> ScriptedProvider {
         if self == Self::Told { ScriptedProvider::new(node) } else { ScriptedProvider::polled(node, PERIOD) }
     }
 }
@@ -218,7 +218,7 @@ async fn a_change_of_a_running_pod_is_an_update(way: Way) {
 /// A backend that knows of the pod and has nothing to say yet.
 async fn an_empty_status_does_no_harm(way: Way) {
     let fixture = PodFixture::admin("empty").await;
-    let provider = way.provider(&fixture.node);
+    let provider = way.scripted_provider(&fixture.node);
     let run = fixture.start(provider.clone());
     let pod = fixture.create_running("web", json!({})).await;
     provider.set(&reference(&pod), PodStatus::default());

@@ -130,7 +130,7 @@ async fn orphans_are_removed_after_two_lists_and_only_with_the_mark_of_this_node
     fixture.see_gone(&ours).await;
 
     let mock = fixture.mock();
-    let strange = super::bare::Listing::new(mock.clone());
+    let strange = super::broken_watch::Listing::new(mock.clone());
     // The same, as if another node had made it, and as if nobody had.
     strange.also("foreign", Some("another-node"));
     strange.also("unmarked", None);

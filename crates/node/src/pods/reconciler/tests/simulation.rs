@@ -159,7 +159,7 @@ impl World {
         self.now < STORM
     }
 
-    /// A short time, and in the storm now and then a long one.
+    /// A short delay, and in the storm now and then a long one.
     fn delay(&mut self) -> Duration {
         let limit = if self.in_storm() && self.rng.random_bool(0.15) { 15_000 } else { 60 };
         Duration::from_millis(self.rng.random_range(1..limit))
@@ -271,7 +271,7 @@ impl World {
                     self.instance_changed(&crashed.uid);
                 }
             }
-            // What a pod has that was never written about nobody knows after a restart: it gets what is wanted then.
+            // The resources of a pod without a status are unknown after a restart: it gets what is wanted then.
             15 if self.server.named(name).is_some_and(|pod| server::is_sized(pod)) => {
                 let sizes = [1, 2, 3, UNWELCOME, server::ROOM + 1];
                 self.server.resize(name, sizes[self.rng.random_range(0..sizes.len())]);
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// The storm is over: what hangs is answered, unless nobody wants to know any more, and what people hold is let go.
+    /// The storm is over: calls that hang are answered, unless nobody waits for them, and finalizers are removed.
     fn calm(&mut self) {
         for name in NAMES {
             self.server.edit(name, |pod| pod.metadata.finalizers = None);
@@ -333,7 +333,7 @@ impl World {
     fn check_pod(&self, pod: &Pod) {
         let uid = server::uid(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        assert!(pod.metadata.deletion_timestamp.is_none(), "{name} ({uid}) is still there");
+        assert!(pod.metadata.deletion_timestamp.is_none(), "{name} ({uid}) still exists");
         let status = pod.status.clone().unwrap_or_default();
         let state = self.backend.state(uid, self.now);
         let seen = (server::phase(pod), status.reason.as_deref(), state);
@@ -348,7 +348,7 @@ impl World {
                 assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.1"), "{name} ({uid})");
                 let own = status.conditions.iter().flatten().filter(|one| one.type_.starts_with("sim."));
                 let own: Vec<(&str, &str)> = own.map(|one| (&*one.type_, &*one.status)).collect();
-                assert_eq!(own, [(server::AT_WORK, "True")], "{name} ({uid}) has what the provider says");
+                assert_eq!(own, [(server::AT_WORK, "True")], "{name} ({uid}) has the provider's conditions");
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 assert_eq!(self.backend.labels(uid), Some(&labels), "the labels of {name} ({uid})");
                 self.check_size(pod);
@@ -370,7 +370,7 @@ impl World {
 }
 
 impl World {
-    /// A pod has the size that is wanted, or says why not.
+    /// A pod has the requested resources, or its status says why not.
     fn check_size(&self, pod: &Pod) {
         let uid = server::uid(pod);
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
@@ -391,7 +391,7 @@ impl World {
         assert!(deferred || said == [("PodResizePending", reason)], "{uid}: {wanted}, has {there}, {said:?}");
     }
 
-    /// All that runs fits on the node.
+    /// Everything that runs fits on the node.
     fn check_room(&self) {
         let uids = self.backend.uids(self.now);
         let running = uids.iter().filter(|uid| self.backend.runs(uid, self.now));
@@ -400,7 +400,7 @@ impl World {
     }
 }
 
-/// Runs one schedule; the error is its trace, if one was asked for.
+/// Runs one schedule. The error is its trace, if one was requested.
 fn simulate(seed: u64, traced: bool) -> Result<(), String> {
     let mut world = World::new(seed, traced);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -423,7 +423,7 @@ fn simulate(seed: u64, traced: bool) -> Result<(), String> {
 }
 
 #[test]
-fn after_any_storm_of_faults_api_server_and_backend_agree_and_nothing_was_lost() {
+fn after_any_storm_of_faults_the_api_server_and_the_backend_agree_and_nothing_was_lost() {
     let variable = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds =
         variable("VK_SEED").map_or_else(|| 0..variable("VK_SEEDS").unwrap_or(200), |seed| seed..seed + 1);

@@ -1,4 +1,4 @@
-//! A backend of a few lines: instances by UID, whose state follows from the time.
+//! A model of a backend: instances by UID, whose state is a function of time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +14,10 @@ use vk_provider::{ObservedPod, PodRef, error::Kind, pod::STILL_RUNNING};
 use super::server::{self, Fate};
 use crate::pods::worker::ProviderFailure;
 
-/// The UID of a pod that somebody else runs there.
+/// The UID of a pod of another owner.
 pub(super) const STRANGER: &str = "stranger";
 
-/// A size that no pod of it can be brought to.
+/// A size that the backend refuses.
 pub(super) const UNWELCOME: u32 = 5;
 
 /// How long an instance stays visible after it was stopped.
@@ -26,7 +26,7 @@ const KEPT: Duration = Duration::from_secs(4);
 #[derive(Default)]
 pub(super) struct Backend {
     instances: BTreeMap<Arc<str>, Instance>,
-    /// UIDs that were stopped because we asked: they may never come back.
+    /// UIDs that were stopped at our request: they may never come back.
     stopped: BTreeSet<Arc<str>>,
     /// UIDs that were lost: they may.
     pub(super) lost: u32,
@@ -42,9 +42,9 @@ struct Instance {
     size: u32,
     never: bool,
     starts: Duration,
-    /// When it ends by itself.
+    /// When it completes.
     completes: Option<Duration>,
-    /// From when to when its container is down between two lives.
+    /// From when to when its container is down between two runs.
     down: Option<(Duration, Duration)>,
     stop: Option<(Duration, Duration)>,
     /// How long it takes to stop; longer than any grace when it ignores the signal.
@@ -85,7 +85,7 @@ impl Instance {
     fn status(&self, now: Duration) -> PodStatus {
         let since = server::wall(self.starts).to_string();
         let ended = |code: i32| json!({"terminated": {"exitCode": code, "startedAt": since}});
-        // Every other pod has a helper that cannot be shown, and stops last.
+        // Every other pod has a helper that is not reported, and stops last.
         let helped = self.state(now) == State::Running && self.stop.is_some() && self.size.is_multiple_of(2);
         let (phase, state) = match self.state(now) {
             State::Running if helped => ("Running", ended(143)),
@@ -116,7 +116,7 @@ fn refusal(kind: Kind) -> ProviderFailure {
 }
 
 impl Backend {
-    /// A backend that has a pod of somebody else's.
+    /// A backend that has a pod of another owner.
     pub(super) fn with_stranger(node: Option<String>) -> Self {
         let mut backend = Self::default();
         let pod = PodRef::new("default", "stranger", STRANGER);
@@ -145,7 +145,7 @@ impl Backend {
         self.instances.get(uid).map_or(State::Gone, |one| one.state(now))
     }
 
-    /// Whether anything of the pod runs, or will without anybody's doing.
+    /// Whether anything of the pod runs, or will without a call.
     pub(super) fn runs(&self, uid: &str, now: Duration) -> bool {
         matches!(self.state(uid, now), State::Waiting | State::Running | State::Down)
     }
@@ -163,7 +163,7 @@ impl Backend {
         self.instances.get(uid).map(|one| &one.labels)
     }
 
-    /// When the instance changes by itself, after now.
+    /// When the instance changes without a call, after now.
     pub(super) fn changes(&self, uid: &str, now: Duration) -> Vec<Duration> {
         let Some(one) = self.instances.get(uid) else { return Vec::new() };
         let end = one.stop_end();
@@ -190,7 +190,7 @@ impl Backend {
             there.size = server::size(pod);
             return Ok(());
         }
-        // A clock that jumps back gives a pod its time again, unless its end was written down.
+        // A clock that jumps back gives a pod its time again, unless its end was written.
         let again = self.stopped.contains(&reference.uid) && server::fate(pod) != Fate::Expires;
         assert!(!again, "{reference} was stopped for good and is created again");
         let starts = now + Duration::from_millis(rng.random_range(0..5000));
@@ -231,7 +231,7 @@ impl Backend {
         now: Duration,
     ) -> Result<(), ProviderFailure> {
         self.tidy(now);
-        assert_ne!(&*pod.uid, STRANGER, "a pod of somebody else's is stopped");
+        assert_ne!(&*pod.uid, STRANGER, "a pod of another owner is stopped");
         let there = self.instances.get_mut(&pod.uid).ok_or_else(|| refusal(Kind::NotFound))?;
         self.stopped.insert(Arc::clone(&pod.uid));
         // A container that is down stays down.

@@ -1,4 +1,4 @@
-//! An API server of a few lines: pods by name, with the rules of writing that were tried on the real one.
+//! A model of an API server: pods by name, with the rules for writes that were verified against the real one.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,22 +15,22 @@ use crate::pods::{admission::requests, status, watch::PodWatchEvent, watch_audit
 
 /// The wall clock's time when a simulation begins.
 const START: &str = "2026-01-01T00:00:00Z";
-/// How much cpu the node has.
+/// The cpu of the node.
 pub(super) const ROOM: u32 = 6;
-/// Name of the label and of the condition that somebody else sets.
+/// The name of the label and of the condition that another controller sets.
 pub(super) const FOREIGN: &str = "example.com/foreign";
-/// Conditions of the provider's own: while something of the pod runs, and while nothing does.
+/// The provider's own conditions: while something of the pod runs, and while nothing does.
 pub(super) const AT_WORK: &str = "sim.virtual-kubelet.io/AtWork";
 pub(super) const AT_REST: &str = "sim.virtual-kubelet.io/AtRest";
 
-/// What becomes of a pod that is left alone.
+/// What becomes of a pod that nobody touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It runs for ever.
+    /// It runs forever.
     Runs,
-    /// It ends well.
+    /// It succeeds.
     Completes,
-    /// It has a time limit.
+    /// It has an active deadline.
     Expires,
     /// The provider refuses it.
     Refused,
@@ -41,13 +41,13 @@ pub(super) struct Server {
     pods: BTreeMap<String, Arc<Pod>>,
     version: u64,
     uids: u64,
-    /// What a watch tells, since it was last read.
+    /// The events since the watch was last read.
     pub(super) log: Vec<PodWatchEvent>,
     /// Writes by the controller.
     pub(super) writes: u64,
 }
 
-/// The wall clock at this time of the simulation, when it is right.
+/// The correct wall clock at this time of the simulation.
 pub(super) fn wall(now: Duration) -> Timestamp {
     START.parse::<Timestamp>().expect("a time") + jiff::SignedDuration::try_from(now).expect("short")
 }
@@ -65,19 +65,19 @@ pub(super) fn fate(pod: &Pod) -> Fate {
     }
 }
 
-/// The node: what it has is not enough for all pods at once.
+/// The node. It has not enough cpu for all pods at once.
 pub(super) fn node() -> Node {
     let node = json!({"metadata": {"name": "vk"}, "status": {"allocatable": {"cpu": ROOM.to_string(), "pods": "10"}}});
     serde_json::from_value(node).expect("a node")
 }
 
-/// Whether it is written down how large the pod is.
+/// Whether the status has the allocated resources of the pod.
 pub(super) fn is_sized(pod: &Pod) -> bool {
     let status = pod.status.clone().unwrap_or_default();
     status.container_statuses.iter().flatten().any(|one| one.allocated_resources.is_some())
 }
 
-/// How large the pod shall be.
+/// The requested cpu of the pod.
 pub(super) fn size(pod: &Pod) -> u32 {
     let requests = requests(pod);
     requests.get("cpu").and_then(|cpu| u32::try_from(cpu.to_units()).ok()).unwrap_or_default()
@@ -113,7 +113,7 @@ impl Server {
         self.pods.values().find(|pod| uid(pod) == wanted)
     }
 
-    /// Whether the pod shall run: it is there, is not being deleted and has not ended.
+    /// Whether the pod is to run: it exists, is not being deleted and has not ended.
     pub(super) fn wants(&self, wanted: &str) -> bool {
         self.by_uid(wanted)
             .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !status::has_ended(pod))
@@ -135,7 +135,7 @@ impl Server {
         self.edit(name, |_| {});
     }
 
-    /// Somebody wants another size.
+    /// A user resizes a pod.
     pub(super) fn resize(&mut self, name: &str, size: u32) {
         self.edit(name, |pod| {
             let container = &mut pod.spec.get_or_insert_default().containers[0];
@@ -163,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Somebody deletes a pod. A pod that has ended goes at once; a grace can only get shorter.
+    /// A user deletes a pod. A pod that has ended goes at once; a grace period can only get shorter.
     pub(super) fn delete(&mut self, name: &str, now: Duration, grace: i64) {
         self.edit(name, |pod| {
             let ended = status::has_ended(pod);
@@ -212,7 +212,7 @@ impl Server {
             }
         });
         let pod = &self.pods[name];
-        assert_eq!(has_foreign_condition(pod), had_foreign, "a condition of somebody else was lost");
+        assert_eq!(has_foreign_condition(pod), had_foreign, "a condition of another controller was lost");
         Ok(Arc::clone(pod))
     }
 }
@@ -231,7 +231,7 @@ pub(super) fn add_foreign_things(pod: &mut Pod) {
     }
 }
 
-/// What strategic merge makes of a status: conditions merge by type, `null` removes, what is omitted stays.
+/// A strategic merge of a status: conditions merge by type, `null` removes, what is omitted stays.
 fn merged(there: PodStatus, given: &Value) -> PodStatus {
     let mut there = serde_json::to_value(there).expect("a status");
     let status = there.as_object_mut().expect("a map");
@@ -259,7 +259,7 @@ fn merged(there: PodStatus, given: &Value) -> PodStatus {
     serde_json::from_value(there).expect("a status")
 }
 
-/// What no kubelet would write, and what the real one refuses.
+/// Checks what no kubelet would write, and what the real API server refuses.
 fn check_transition(before: &PodStatus, after: &PodStatus, never: bool) {
     let rank = |status: &PodStatus| match status.phase.as_deref() {
         Some("Running") => 1,
@@ -275,7 +275,7 @@ fn check_transition(before: &PodStatus, after: &PodStatus, never: bool) {
             .flatten()
             .any(|one| one.state.as_ref().is_some_and(|state| state.terminated.is_some()))
     };
-    assert!(!never || !ended(before) || ended(after), "a container that may not run again does");
+    assert!(!never || !ended(before) || ended(after), "a container that may not be restarted runs again");
     let hosts = after.host_ips.as_ref().and_then(|ips| ips.first()).map(|host| &host.ip);
     assert_eq!(hosts, after.host_ip.as_ref(), "the API server refuses this");
 }
