@@ -180,11 +180,6 @@ impl HostCgroups {
         self.existing(path).is_ok_and(|directories| !directories.is_empty())
     }
 
-    /// The PIDs in a cgroup and below it.
-    pub fn processes(&self, path: &str) -> io::Result<Vec<i32>> {
-        self.existing(path)?.first().map_or(Ok(Vec::new()), |first| processes(first))
-    }
-
     /// Usage of a cgroup; `None` if it does not exist.
     pub fn usage(&self, path: &str) -> Option<CgroupUsage> {
         let path = relative_path(path).ok()?;
@@ -221,7 +216,7 @@ impl HostCgroups {
             match &self.hierarchy {
                 Hierarchy::V1(hierarchies) => {
                     let known = hierarchies.iter().find(|one| root == self.root.join(&one.directory));
-                    v1::create(root, path, known.unwrap_or(&v1::V1Hierarchy::default()))?;
+                    v1::create(root, path, &known.cloned().unwrap_or_default())?;
                 }
                 // Without controllers for its children, which would keep processes out of it.
                 Hierarchy::V2(_) => fs::create_dir_all(root.join(path))?,

@@ -33,7 +33,7 @@ use vk_pod_engine::backend::Image;
 pub use self::{
     digest::Digest,
     error::{Error, Kind, Result},
-    name::{ImageName, normalise},
+    name::ImageName,
     store::{RemovedImage, Store},
     unpack::{DiskUsage, ImageLimits, LayerFormat},
 };

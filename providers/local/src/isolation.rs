@@ -20,7 +20,7 @@ pub enum Isolation {
     Oci,
 }
 
-/// A requirement of [`Oci`](Level::Oci).
+/// A requirement of [`Oci`](Isolation::Oci).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     /// Its name, in a word or two.
@@ -31,7 +31,7 @@ pub struct Requirement {
     pub remedy: Option<String>,
 }
 
-/// How a host meets the requirements of [`Oci`](Level::Oci).
+/// How a host meets the requirements of [`Oci`](Isolation::Oci).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IsolationSupport {
     /// All requirements that were checked.

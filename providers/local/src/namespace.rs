@@ -145,7 +145,7 @@ pub async fn set_sysctls(dir: &Path, sysctls: &BTreeMap<String, String>) -> io::
 
 /// Whether a namespace of this kind is mounted in the directory. After a reboot only the file is left.
 pub fn is_pinned(dir: &Path, kind: Kind) -> bool {
-    statfs(&kind.path(dir)).is_ok_and(|found| is_nsfs(&found))
+    statfs(kind.path(dir)).is_ok_and(|found| is_nsfs(&found))
 }
 
 /// Unmounts the namespaces. The kernel removes a namespace, with its interfaces, when its last process is gone.

@@ -1,7 +1,7 @@
 //! The OCI runtime spec of a container, equivalent to what containerd generates.
 //!
 //! [`build`] is a pure function. Its inputs are read before: users by [`user::ProcessIdentity::find`] from the container's
-//! files, the host's features by [`HostFeatures::detect`], a seccomp profile by [`seccomp::read`].
+//! files, the host's features by [`HostFeatures::detect`], a seccomp profile by [`seccomp::read_profile`].
 //!
 //! Two settings are not in the spec, because the runtime would apply them to its own caller: the OOM score adjustment,
 //! which the shim writes, and rlimits, which are inherited.

@@ -1,4 +1,4 @@
-//! Implements [`ContainerBackend`] for [`Local`].
+//! Implements [`ContainerBackend`] for [`LocalBackend`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -8,8 +8,8 @@ use vk_provider::{Error, error::Kind, go_text};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {desc}")]
 pub(crate) struct GrpcStatus {
-    code: &'static str,
-    desc: String,
+    pub(crate) code: &'static str,
+    pub(crate) desc: String,
 }
 
 /// An error of this kind, whose cause has the text of a CRI runtime's error.

@@ -115,9 +115,9 @@ pub(super) fn kill_pause_process(sandbox: &Path) {
 
 /// Unmounts everything below a directory of the backend and removes it.
 pub(super) fn remove_directory(path: &Path) -> Result<()> {
-    let told = |error: String| Error::internal(format!("remove {}: {error}", path.display()));
-    rootfs::unmount_below(path).map_err(|error| told(error.to_string()))?;
-    vk_files::tree::remove(path).map_err(|error| told(error.to_string()))
+    let failed = |error: String| Error::internal(format!("remove {}: {error}", path.display()));
+    rootfs::unmount_below(path).map_err(|error| failed(error.to_string()))?;
+    vk_files::tree::remove(path).map_err(|error| failed(error.to_string()))
 }
 
 fn find(directory: &Path) -> io::Result<RecordsOnDisk> {

@@ -125,7 +125,7 @@ fn a_process_in_a_systemd_service_is_told_how_pods_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
     let service = "/system.slice/virtual-kubelet.service";
-    for (cgroups, told) in [
+    for (cgroups, is_reported) in [
         (format!("0::{service}\n"), true),
         (format!("0::{service}/inner\n"), true),
         (format!("12:memory:/x.slice\n1:name=systemd:{service}\n"), true),
@@ -137,7 +137,7 @@ fn a_process_in_a_systemd_service_is_told_how_pods_survive_a_restart() {
         put(folder.path(), "proc/self/cgroup", &cgroups);
         let findings = examine_host(&Settings::default(), folder.path(), true);
         let found = findings.iter().find(|finding| finding.what == "systemd");
-        assert_eq!(found.is_some(), told, "{cgroups}");
+        assert_eq!(found.is_some(), is_reported, "{cgroups}");
         if let Some(found) = found {
             let line = found.to_string();
             assert!(line.contains("virtual-kubelet.service") && line.contains("KillMode=process"), "{line}");

@@ -4,6 +4,8 @@ use std::{io, path::Path};
 
 use vk_provider::error::Kind as ProviderKind;
 
+use crate::backend::{error::GrpcStatus, go_error_text};
+
 /// The result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -34,14 +36,6 @@ pub enum Kind {
     Corrupt,
     /// Anything else.
     Internal,
-}
-
-/// The text of the gRPC error that a kubelet shows for containerd.
-#[derive(Debug, thiserror::Error)]
-#[error("rpc error: code = {code} desc = {desc}")]
-struct GrpcStatus {
-    code: &'static str,
-    desc: String,
 }
 
 // === impl Error ===
@@ -77,10 +71,10 @@ impl Error {
             }
             _ => Kind::Internal,
         };
-        let said = vk_provider::go_text::io_error(&error);
+        let text = vk_provider::go_text::io_error(&error);
         match error.downcast::<Self>() {
             Ok(ours) => ours,
-            Err(_) => Self::new(kind, format!("{operation}: {said}")),
+            Err(_) => Self::new(kind, format!("{operation}: {text}")),
         }
     }
 

@@ -64,11 +64,6 @@ impl std::fmt::Display for ImageName {
     }
 }
 
-/// The full name of an image: `docker.io/library/x:latest` for `x`.
-pub fn normalise(name: &str) -> Result<String> {
-    ImageName::parse(name).map(|name| name.to_string())
-}
-
 impl ImageQuery {
     pub(crate) fn parse(asked: &str) -> Result<Self> {
         if let Some(id) = asked.parse().ok().or_else(|| Digest::from_hex(asked)) {
@@ -83,6 +78,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn normalise(name: &str) -> Result<String> {
+        ImageName::parse(name).map(|name| name.to_string())
+    }
 
     fn full(name: &str) -> String {
         normalise(name).unwrap()

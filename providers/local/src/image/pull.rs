@@ -120,10 +120,10 @@ impl Store {
         })?;
         let mut raw = bytes.to_vec();
         let digest = Digest::of(&raw);
-        if let Some(said) = name.digest().filter(|said| *said != digest) {
-            return Err(
-                operation.wrap(Error::corrupt(format!("the manifest has digest {digest} instead of {said}")))
-            );
+        if let Some(expected_digest) = name.digest().filter(|expected_digest| *expected_digest != digest) {
+            return Err(operation.wrap(Error::corrupt(format!(
+                "the manifest has digest {digest} instead of {expected_digest}"
+            ))));
         }
         let host = HostPlatform::detect();
         for _ in 0..MAX_INDEXES {
@@ -139,9 +139,10 @@ impl Store {
                         login.client.pull_manifest_raw(&reference, &login.auth, &ACCEPTED_MEDIA_TYPES).await;
                     raw = answer.map_err(|error| operation.registry_error(&error))?.0.to_vec();
                     if Digest::of(&raw) != chosen.digest {
-                        let said = chosen.digest;
-                        return Err(operation
-                            .wrap(Error::corrupt(format!("the manifest {said} does not match its digest"))));
+                        let expected_digest = chosen.digest;
+                        return Err(operation.wrap(Error::corrupt(format!(
+                            "the manifest {expected_digest} does not match its digest"
+                        ))));
                     }
                 }
             }

@@ -128,8 +128,10 @@ pub fn unpack_layer<R: Read>(
     }
     let diff = tar.into_inner().into_inner().finish().map_err(|error| Error::io("read", error))?;
     let digest = source.finish().map_err(|error| Error::io("read", error))?;
-    let same = |what: &str, said: Option<Digest>, is: Digest| match said {
-        Some(said) if said != is => Err(Error::corrupt(format!("{what} is {is}, but should be {said}"))),
+    let same = |what: &str, expected: Option<Digest>, is: Digest| match expected {
+        Some(expected) if expected != is => {
+            Err(Error::corrupt(format!("{what} is {is}, but should be {expected}")))
+        }
         _ => Ok(()),
     };
     if expected.size.is_some_and(|size| size != compressed.get()) {

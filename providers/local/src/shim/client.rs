@@ -223,9 +223,9 @@ impl Shim {
         };
         let gone = || Error::unavailable("container is not running");
         let socket = self.connect(request).await.map_err(unavailable)?.ok_or_else(gone)?;
-        let begun = timeout(ANSWER_LIMIT, session::read_reply(&socket));
+        let answer = timeout(ANSWER_LIMIT, session::read_reply(&socket));
         let (reply, fds, rest) =
-            begun.await.map_err(|over| unavailable(over.into()))?.map_err(unavailable)?;
+            answer.await.map_err(|over| unavailable(over.into()))?.map_err(unavailable)?;
         match reply {
             Some(ShimReply::Begun(given)) => {
                 session::open(socket, given, fds, rest, streams, stdin_close).map_err(unavailable)

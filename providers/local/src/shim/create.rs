@@ -60,15 +60,15 @@ pub(super) fn run_helper(
     sys::process::reset_signals();
     // Without its supervisor nothing would look after the new container.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let begun = || -> io::Result<(HelperRequest, ShimLaunch, Arc<OwnedFd>)> {
+    let prepared = || -> io::Result<(HelperRequest, ShimLaunch, Arc<OwnedFd>)> {
         let order: HelperRequest = protocol::from_input()?;
         let report = Arc::new(sys::fd::take_inherited(order.report)?);
         let launch =
             files::read_json(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;
         Ok((order, launch, report))
     };
-    let (order, launch, report) = match begun() {
-        Ok(begun) => begun,
+    let (order, launch, report) = match prepared() {
+        Ok(prepared) => prepared,
         Err(error) => {
             print_error(format_args!("shim: read the request: {error}"));
             return ExitCode::FAILURE;
@@ -76,8 +76,8 @@ pub(super) fn run_helper(
     };
     match work(&order, &launch, &report) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(words) => {
-            let _ = protocol::report_to(&*report, &HelperReport::Error(words));
+        Err(message) => {
+            let _ = protocol::report_to(&*report, &HelperReport::Error(message));
             ExitCode::FAILURE
         }
     }

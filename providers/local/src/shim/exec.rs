@@ -86,8 +86,8 @@ fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(
             return;
         }
         drop(ready_read);
-        let Err(words) = enter(console, process, filter, &args);
-        send_report(report, &HelperReport::Error(words));
+        let Err(message) = enter(console, process, filter, &args);
+        send_report(report, &HelperReport::Error(message));
     });
     send_report(report, &HelperReport::Pid(child.map_err(failed("start a process in the container"))?));
     if let Some(ready_write) = ready_write {

@@ -42,9 +42,9 @@ pub(super) struct ContainerExecutor {
 impl Executor for ContainerExecutor {
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
         let (args, path) = program_and_path(spec);
-        lookup(&args, &path).map(drop).map_err(|words| {
-            let _ = protocol::report_to(&*self.report, &HelperReport::Error(words.clone()));
-            ExecutorValidationError::ArgValidationError(words)
+        lookup(&args, &path).map(drop).map_err(|message| {
+            let _ = protocol::report_to(&*self.report, &HelperReport::Error(message.clone()));
+            ExecutorValidationError::ArgValidationError(message)
         })
     }
 

@@ -120,7 +120,7 @@ async fn wait_for_exit(
     };
     match reply {
         Ok(Some(ShimReply::Ended(code))) => Ok(Exit { code }),
-        Ok(Some(ShimReply::Failed(words))) => Err(Error::unavailable(words)),
+        Ok(Some(ShimReply::Failed(message))) => Err(Error::unavailable(message)),
         Ok(_) => Err(Error::unavailable("the container's shim has exited")),
         Err(error) => Err(Error::unavailable("read from the container's shim").caused_by(error)),
     }

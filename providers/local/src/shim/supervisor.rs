@@ -52,7 +52,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Entry point of `supervise`.
 pub(super) fn run(dir: &Path, program: Program) -> ExitCode {
-    let started = initialize(dir).and_then(|begun| match begun {
+    let started = initialize(dir).and_then(|initialized| match initialized {
         Some((lock, launch)) => ContainerSupervisor::new(program, launch, lock).map(Some),
         None => Ok(None),
     });
@@ -191,9 +191,9 @@ impl ContainerSupervisor {
                 print_outcome(&StartOutcome::Started);
                 self.serve()
             }
-            Err(words) => {
+            Err(message) => {
                 self.clean_up();
-                let error = StartError::new(words);
+                let error = StartError::new(message);
                 let exit = ContainerExit::not_started(&error, self.clock.now());
                 self.save_exit(&exit);
                 print_outcome(&StartOutcome::Failed(error));
@@ -206,10 +206,11 @@ impl ContainerSupervisor {
 
     /// Creates and starts the container. Errors have the texts of other runtimes.
     fn create(&mut self) -> Result<(), String> {
-        let failed =
-            |words: &str| format!("failed to create container: unable to start container process: {words}");
+        let failed = |message: &str| {
+            format!("failed to create container: unable to start container process: {message}")
+        };
         let (mut helper, ends) = self.spawn_create().map_err(|error| failed(&error.to_string()))?;
-        self.wait_for_helper(&mut helper).map_err(|words| failed(&words))?;
+        self.wait_for_helper(&mut helper).map_err(|message| failed(&message))?;
         let pid = helper.pid().ok_or_else(|| failed("no process was started"))?;
         if let Some(console) = helper.console() {
             let terminal =

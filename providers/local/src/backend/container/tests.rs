@@ -115,8 +115,8 @@ async fn a_malformed_state_file_only_affects_its_own_container() {
     let states: Vec<ContainerState> = ids.iter().map(state).collect();
     let lost = ContainerState::Exited;
     assert_eq!(states, [ContainerState::Created, lost, lost, lost, ContainerState::Unknown]);
-    let told = local.container(&ids[1]).await.unwrap();
-    assert_eq!((told.state, told.exit_code, told.reason.as_str()), (lost, 137, "Error"));
+    let container = local.container(&ids[1]).await.unwrap();
+    assert_eq!((container.state, container.exit_code, container.reason.as_str()), (lost, 137, "Error"));
     assert_eq!(local.container(&ids[4]).await.unwrap().state, ContainerState::Unknown);
     for id in &ids {
         local.stop_container(id, std::time::Duration::from_secs(30)).await.unwrap();

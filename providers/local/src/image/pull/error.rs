@@ -42,8 +42,8 @@ impl PullOperation {
             OciDistributionError::ServerError { code, url, .. } => unexpected(url, &status(*code)),
             OciDistributionError::RegistryError { envelope, url } => {
                 let busy = envelope.errors.iter().any(|error| error.code == OciErrorCode::Toomanyrequests);
-                let said = if busy { status(429) } else { envelope.to_string() };
-                unexpected(url, &said)
+                let part = if busy { status(429) } else { envelope.to_string() };
+                unexpected(url, &part)
             }
             OciDistributionError::RequestError(error) => {
                 Error::new(Kind::Unavailable, format!("failed to do request: {}", error_chain(error)))
@@ -108,7 +108,7 @@ fn is_absent(fault: &OciDistributionError) -> bool {
 
 /// An HTTP status as Go prints it.
 fn status(code: u16) -> String {
-    let words = match code {
+    let text = match code {
         429 => "Too Many Requests",
         500 => "Internal Server Error",
         502 => "Bad Gateway",
@@ -116,7 +116,7 @@ fn status(code: u16) -> String {
         504 => "Gateway Timeout",
         _ => "",
     };
-    format!("{code} {words}").trim_end().to_owned()
+    format!("{code} {text}").trim_end().to_owned()
 }
 
 /// The text of an error with its causes.
@@ -124,9 +124,9 @@ fn error_chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            text = format!("{text}: {part}");
         }
         cause = error.source();
     }
@@ -146,7 +146,7 @@ mod tests {
         let name = ImageName::parse("127.0.0.1:5000/x:1").unwrap();
         let operation = PullOperation::resolve(&name, false);
         let head = "failed to pull and unpack image \"127.0.0.1:5000/x:1\": failed to resolve image: ";
-        for (code, kind, words) in [
+        for (code, kind, text) in [
             (404, Kind::NotFound, "127.0.0.1:5000/x:1: not found"),
             (
                 503,
@@ -162,7 +162,7 @@ mod tests {
         ] {
             let error = operation.registry_error(&fault(code));
             assert_eq!(error.kind(), kind);
-            assert_eq!(error.message(), format!("{head}{words}"));
+            assert_eq!(error.message(), format!("{head}{text}"));
         }
     }
 }

@@ -108,7 +108,7 @@ fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
     let foreign = ImageParts::for_architecture("s390x", &[(base().bytes(), base().gzip())]);
     let whole = layout(&[("demo", &parts)]);
     let nested = serde_json::json!({"schemaVersion": 2, "manifests": [descriptor("x", b"{}")]}).to_string();
-    for (what, archive, names, words) in [
+    for (what, archive, names, text) in [
         ("text", b"hello".repeat(200), vec![], "invalid tar header"),
         ("nothing", vec![], vec![], "neither index.json"),
         (
@@ -157,7 +157,7 @@ fn invalid_archives_are_rejected_with_the_reason_and_nothing_is_kept() {
         ),
     ] {
         let error = store.import(&*archive, &names).expect_err(what);
-        assert!(error.message().contains(words), "{what}: {error}");
+        assert!(error.message().contains(text), "{what}: {error}");
         for place in ["plain", "tmp", "blobs/sha256"] {
             assert_eq!(count(&store, place), 0, "{what}: {place}");
         }
@@ -283,11 +283,11 @@ fn an_incomplete_image_counts_as_missing_and_can_be_imported_again() {
 fn an_unreadable_index_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let settings = || Settings { layer_format: Some(LayerFormat::Plain), ..Settings::default() };
-    for (json, words) in [("{", "remove the file"), (r#"{"version":9,"images":{}}"#, "use the newer program")]
+    for (json, text) in [("{", "remove the file"), (r#"{"version":9,"images":{}}"#, "use the newer program")]
     {
         fs::write(directory.path().join("index.json"), json).unwrap();
         let error = Store::open(directory.path(), settings()).unwrap_err();
-        assert!(error.message().contains("index.json") && error.message().contains(words), "{error}");
+        assert!(error.message().contains("index.json") && error.message().contains(text), "{error}");
     }
 }
 

@@ -179,8 +179,8 @@ fn verify_checksum(header: Header) -> Result<Header> {
     let bytes = header.as_bytes();
     // The checksum field itself counts as blanks.
     let sum: u32 = bytes[..148].iter().chain(&bytes[156..]).map(|&byte| u32::from(byte)).sum();
-    let said = header.cksum().map_err(malformed)?;
-    if said == sum + 8 * u32::from(b' ') { Ok(header) } else { Err(malformed("checksum")) }
+    let stated = header.cksum().map_err(malformed)?;
+    if stated == sum + 8 * u32::from(b' ') { Ok(header) } else { Err(malformed("checksum")) }
 }
 
 fn entry(header: &Header, flag: u8, extension: PaxExtension) -> Result<TarEntry> {
@@ -210,8 +210,8 @@ fn entry(header: &Header, flag: u8, extension: PaxExtension) -> Result<TarEntry>
         // Other types have no content, whatever the header says.
         _ => 0,
     };
-    let owner = |said: Option<u64>, written: io::Result<u64>| {
-        let id = said.map_or_else(|| written.map_err(malformed), Ok)?;
+    let owner = |stated: Option<u64>, written: io::Result<u64>| {
+        let id = stated.map_or_else(|| written.map_err(malformed), Ok)?;
         // The kernel reserves the highest number.
         u32::try_from(id).ok().filter(|&id| id != u32::MAX).ok_or_else(|| at(&format!("invalid owner {id}")))
     };

@@ -179,11 +179,11 @@ fn paths_that_leave_the_layer_are_rejected() {
         ),
         ("the root as a link", |_, _| TarBuilder::new().symlink("./", "../outside"), "must be a directory"),
     ];
-    for (what, attack, words) in attacks {
+    for (what, attack, text) in attacks {
         let test_layer = TestLayer::new();
         let error = test_layer.unpack(&attack(&test_layer, &outside).gzip()).expect_err(what);
         assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
-        assert!(error.message().contains(words), "{what}: {error}");
+        assert!(error.message().contains(text), "{what}: {error}");
         assert!(test_layer.is_sound(), "{what}");
     }
 }
@@ -218,7 +218,7 @@ fn a_link_is_replaced_and_never_written_through() {
 
 #[test]
 fn device_nodes_and_unknown_entry_types_are_rejected() {
-    for (flag, words) in [
+    for (flag, text) in [
         (b'3', "a device node"),
         (b'4', "a device node"),
         (b'S', "sparse files are not supported"),
@@ -230,7 +230,7 @@ fn device_nodes_and_unknown_entry_types_are_rejected() {
             header.set_device_minor(0).unwrap();
         });
         let error = test_layer.unpack(&layer.bytes()).unwrap_err();
-        assert!(error.message().starts_with("dev/sda: ") && error.message().contains(words), "{error}");
+        assert!(error.message().starts_with("dev/sda: ") && error.message().contains(text), "{error}");
         assert!(!test_layer.layer().join("dev/sda").exists());
     }
 }
@@ -238,7 +238,7 @@ fn device_nodes_and_unknown_entry_types_are_rejected() {
 #[test]
 fn headers_beyond_the_limits_are_rejected() {
     let deep = "d/".repeat(300);
-    for (layer, words) in [
+    for (layer, text) in [
         (
             TarBuilder::new().pax_header(&[("path", "x".repeat(5000).as_bytes())]).file("x", ""),
             "a path of 5000 bytes",
@@ -267,7 +267,7 @@ fn headers_beyond_the_limits_are_rejected() {
         let test_layer = TestLayer::new();
         let error = test_layer.unpack(&layer.bytes()).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
-        assert!(error.message().contains(words), "{error}");
+        assert!(error.message().contains(text), "{error}");
     }
 }
 
@@ -279,7 +279,7 @@ fn decompression_bombs_are_stopped_early() {
     let bytes = ImageLimits { layer_bytes: 1 << 18, ..ImageLimits::default() };
     let entries = ImageLimits { layer_entries: 2, ..ImageLimits::default() };
     let zstd = zstd::encode_all(&*zeros.bytes(), 19).unwrap();
-    for (layer, limits, words) in [
+    for (layer, limits, text) in [
         (zeros.gzip(), &ratio, "the ratio exceeds the maximum"),
         (zstd, &ratio, "the ratio exceeds the maximum"),
         (zeros.gzip(), &bytes, "larger than the maximum of 262144 bytes"),
@@ -289,7 +289,7 @@ fn decompression_bombs_are_stopped_early() {
         let error =
             test_layer.unpack_as(&layer, LayerFormat::Plain, &ExpectedLayer::default(), limits).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
-        assert!(error.message().contains(words), "{error}");
+        assert!(error.message().contains(text), "{error}");
         let written = fs::metadata(test_layer.layer().join("zeros")).map_or(0, |file| file.len());
         assert!(written < 2 << 20, "{written} bytes were written");
     }
@@ -309,7 +309,7 @@ fn content_that_does_not_match_its_digest_or_size_is_rejected() {
         TestLayer::new().unpack_as(bytes, LayerFormat::Plain, expected, &ImageLimits::default())
     };
     try_it(&kept, &right).unwrap();
-    for (what, bytes, expected, words) in [
+    for (what, bytes, expected, text) in [
         ("digest", kept.clone(), ExpectedLayer { digest: other, ..right }, "the digest of the layer is"),
         (
             "diff id",
@@ -340,7 +340,7 @@ fn content_that_does_not_match_its_digest_or_size_is_rejected() {
     ] {
         let error = try_it(&bytes, &expected).expect_err(what);
         assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
-        assert!(error.message().contains(words), "{what}: {error}");
+        assert!(error.message().contains(text), "{what}: {error}");
     }
 }
 

@@ -85,7 +85,7 @@ impl LayerTree {
             EntryKind::Directory => return self.directory(parent, name, child, entry),
             EntryKind::File => self.file(parent, name, entry, tar)?,
             EntryKind::Symlink => {
-                self.create_replacing(parent, name, |name| fs::symlinkat(link(entry), parent, name))?
+                self.create_replacing(parent, name, |name| fs::symlinkat(link(entry), parent, name))?;
             }
             EntryKind::HardLink => return self.hard_link(parent, name, entry),
             EntryKind::Fifo => self.create_replacing(parent, name, |name| {

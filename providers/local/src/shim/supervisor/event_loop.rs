@@ -69,10 +69,10 @@ impl ContainerSupervisor {
             match client.state {
                 ConnectionState::Attached { .. } => client.send(&ShimReply::Ended(code)),
                 ConnectionState::Running { .. } => {
-                    client.send(&ShimReply::Ended(128 + rustix::process::Signal::KILL.as_raw()))
+                    client.send(&ShimReply::Ended(128 + rustix::process::Signal::KILL.as_raw()));
                 }
                 ConnectionState::Starting { .. } => {
-                    client.send(&ShimReply::Failed("the container has ended".to_owned()))
+                    client.send(&ShimReply::Failed("the container has exited".to_owned()));
                 }
                 ConnectionState::New | ConnectionState::Waiting | ConnectionState::Done => {}
             }
@@ -213,7 +213,7 @@ impl ContainerSupervisor {
     fn reply(&self, index: usize, done: Result<(), String>) -> ConnectionState {
         let reply = match done {
             Ok(()) => ShimReply::Done,
-            Err(words) => ShimReply::Failed(words),
+            Err(message) => ShimReply::Failed(message),
         };
         self.clients[index].send(&reply);
         ConnectionState::Done
@@ -302,7 +302,7 @@ impl ContainerSupervisor {
                 return self.reply(index, Err(exec_failed(&error.unwrap_or_default())));
             }
         };
-        let begun = match helper.console() {
+        let received = match helper.console() {
             Some(Ok(terminal)) => {
                 ends.push(terminal);
                 Ok(())
@@ -311,7 +311,7 @@ impl ContainerSupervisor {
             None => Ok(()),
         };
         let ends: Vec<BorrowedFd<'_>> = ends.iter().map(OwnedFd::as_fd).collect();
-        if gone || begun.and_then(|()| self.clients[index].send_fds(given, &ends)).is_err() {
+        if gone || received.and_then(|()| self.clients[index].send_fds(given, &ends)).is_err() {
             children::kill_session(pid);
             self.children.unwatch(pid);
             return ConnectionState::Done;
@@ -321,13 +321,13 @@ impl ContainerSupervisor {
 }
 
 /// The text of containerd, with a random exec id as it has one.
-fn exec_failed(words: &str) -> String {
+fn exec_failed(message: &str) -> String {
     let mut id = String::new();
     for byte in rand::rng().random::<[u8; 32]>() {
         let _ = write!(id, "{byte:02x}");
     }
     format!(
         "failed to exec in container: failed to start exec \"{id}\": OCI runtime exec failed: exec failed: \
-         unable to start container process: {words}: unknown"
+         unable to start container process: {message}: unknown"
     )
 }

@@ -146,10 +146,10 @@ impl Helper {
         while let Some(report) = protocol::take_line::<HelperReport>(&mut self.text) {
             match report {
                 Ok(HelperReport::Pid(pid)) => self.pid = Some(pid),
-                Ok(HelperReport::Error(words)) => {
-                    self.error.get_or_insert(words);
+                Ok(HelperReport::Error(message)) => {
+                    self.error.get_or_insert(message);
                 }
-                Ok(HelperReport::Detail(words)) => self.details.push(words),
+                Ok(HelperReport::Detail(message)) => self.details.push(message),
                 Err(error) => self.details.push(error.to_string()),
             }
         }
