@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane, Usage, control_plane,
-    peer::{
-        Bare, Containerd, Host, House, Image, Kubelet, Machine as Place, Resident, containerd, image, kubelet,
+    host::{
+        BareHost, Containerd, Host, HostResources as Place, Image, Kubelet, NamespacedProcess, Namespaces,
+        containerd, image, kubelet,
     },
 };
 
@@ -57,14 +58,14 @@ pub(crate) struct Containers {
 
 /// Whoever runs the pods.
 enum Agent {
-    Ours(Resident),
+    Ours(NamespacedProcess),
     Kubelet(Kubelet),
 }
 
 /// What it runs them on.
 enum Ground {
     Containerd(Containerd),
-    Bare(Bare),
+    Bare(BareHost),
 }
 
 /// What an agent holds, and what all that is there to run pods does.
@@ -109,7 +110,7 @@ impl Containers {
         let namespace = cluster.namespace("bench").await?;
         let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
         let ground = if who == Contestant::Local {
-            Ground::Bare(Bare::start(Place::any()).await)
+            Ground::Bare(BareHost::start(Place::any()).await)
         } else {
             let mut options = containerd::Options::default();
             options.program = self.containerd.clone().unwrap_or(options.program);
@@ -159,7 +160,7 @@ impl Agent {
     fn look(&self, ground: &Ground) -> anyhow::Result<Held> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
         // What lost its parent is below the first process of the namespaces.
-        let mut roots = vec![ground.inside(), self.id()];
+        let mut roots = vec![ground.init_pid(), self.id()];
         let mut runtime = Duration::ZERO;
         if let Ground::Containerd(containerd) = ground {
             let id = containerd.id().context("containerd runs")?;
@@ -189,8 +190,8 @@ async fn ours(
     ground: &Ground,
     cluster: &ControlPlane,
     log: File,
-) -> anyhow::Result<Resident> {
-    let machine = ground.machine();
+) -> anyhow::Result<NamespacedProcess> {
+    let machine = ground.resources();
     let folder = machine.folder();
     let address = machine.addresses()[0].to_string();
     let user = format!("system:node:{NODE}");
@@ -219,7 +220,7 @@ async fn ours(
             "local"
         }
     };
-    let mut command = ground.beside(program);
+    let mut command = ground.command(program);
     command.args([
         "run",
         "--provider",
@@ -240,17 +241,17 @@ async fn ours(
     command.arg("--tls-private-key-file").arg(file("serving.key", &serving.key_pem)?);
     command.arg("--client-verify-ca").arg(file("clients.crt", cluster.ca_pem())?);
     command.stdout(log.try_clone()?).stderr(log);
-    Ok(Resident::start(&mut command).await)
+    Ok(NamespacedProcess::start(&mut command).await)
 }
 
 /// Where ours keeps what survives it.
 fn state(host: &impl Host) -> PathBuf {
-    host.machine().folder().join("state")
+    host.resources().folder().join("state")
 }
 
 /// Gives images to ours.
 fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()> {
-    let mut command = host.beside(program);
+    let mut command = host.command(program);
     let output = command.args(["image", "import", "--state-dir"]).args([&state(host), archive]).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
@@ -280,15 +281,15 @@ impl Ground {
 impl Host for Ground {
     fn machine(&self) -> &Place {
         match self {
-            Self::Containerd(containerd) => containerd.machine(),
-            Self::Bare(bare) => bare.machine(),
+            Self::Containerd(containerd) => containerd.resources(),
+            Self::Bare(bare) => bare.resources(),
         }
     }
 
-    fn house(&self) -> &House {
+    fn namespaces(&self) -> &Namespaces {
         match self {
-            Self::Containerd(containerd) => containerd.house(),
-            Self::Bare(bare) => bare.house(),
+            Self::Containerd(containerd) => containerd.namespaces(),
+            Self::Bare(bare) => bare.namespaces(),
         }
     }
 }

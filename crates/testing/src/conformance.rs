@@ -28,25 +28,25 @@
 
 mod caller;
 mod case;
-mod draft;
-mod form;
-mod list;
+mod context;
+mod pod_builder;
+mod pod_status;
 mod resolver;
+mod result;
 mod subject;
-mod trial;
-mod verdict;
+mod table;
 
 use std::{any::Any, fmt, io::Write as _, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
 pub use self::{
-    draft::SETTINGS,
-    subject::{Feature, Life, Run, Subject},
-    verdict::{Breach, Verdict},
+    pod_builder::SETTINGS,
+    result::{CaseResult, Violation},
+    subject::{ContainerBehavior, Feature, PodBehavior, Subject},
 };
 
-use self::{trial::Trial, verdict::Outcome};
+use self::{context::CaseContext, result::Outcome};
 
 /// A case waits for a few things one after the other, each within the subject's limit. One that has not ended after so
 /// many limits never will: something blocks its thread.
@@ -63,7 +63,7 @@ pub struct Case {
     pub name: &'static str,
     /// The sentence of the contract that it enforces.
     pub rule: &'static str,
-    check: for<'a> fn(&'a Trial) -> BoxFuture<'a, Outcome>,
+    check: for<'a> fn(&'a CaseContext) -> BoxFuture<'a, Outcome>,
 }
 
 /// Every case, in the order in which one would make a provider pass them.
@@ -91,7 +91,7 @@ macro_rules! __conformance_table {
                 area: stringify!($area),
                 name: stringify!($name),
                 rule: $rule,
-                check: |trial| Box::pin(case::$area::$name(trial)),
+                check: |context| Box::pin(case::$area::$name(context)),
             },
         )*]
     };
@@ -119,17 +119,17 @@ impl Case {
     }
 
     /// Runs it, and removes the pods that it made. Needs a tokio runtime with time.
-    pub async fn run(&self, subject: Arc<dyn Subject>) -> Verdict {
-        let trial = Trial::new(subject);
-        let outcome = (self.check)(&trial).await;
-        trial.clean_up().await;
+    pub async fn run(&self, subject: Arc<dyn Subject>) -> CaseResult {
+        let context = CaseContext::new(subject);
+        let outcome = (self.check)(&context).await;
+        context.clean_up().await;
         outcome.into()
     }
 
     /// A failure in full: the rule, what was seen, what to do.
-    pub fn report(&self, breach: &Breach) -> String {
+    pub fn report(&self, violation: &Violation) -> String {
         let Self { area, name, rule, .. } = self;
-        format!("the provider breaks a rule of the contract: {name} ({area})\n  rule: {rule}\n{breach}")
+        format!("the provider breaks a rule of the contract: {name} ({area})\n  rule: {rule}\n{violation}")
     }
 }
 
@@ -169,17 +169,17 @@ pub fn check<S: Subject>(name: &str, subject: impl FnOnce() -> S) {
     });
     runtime.shutdown_timeout(SHUTDOWN);
     match verdict {
-        Verdict::Passed => {}
+        CaseResult::Passed => {}
         // Straight to the file: the test harness would swallow what a passing test prints.
-        Verdict::DoesNotApply(why) => {
+        CaseResult::DoesNotApply(why) => {
             let _ = writeln!(std::io::stderr(), "{name} does not apply: {why}");
         }
-        Verdict::Broken(breach) => panic!("{}", case.report(&breach)),
+        CaseResult::Violated(violation) => panic!("{}", case.report(&violation)),
     }
 }
 
-fn broken(seen: String) -> Verdict {
-    Verdict::Broken(Breach {
+fn broken(seen: String) -> CaseResult {
+    CaseResult::Violated(Violation {
         seen,
         advice: "let every call return an error instead, and await instead of block",
     })

@@ -7,7 +7,7 @@ mod bridge;
 mod config;
 mod differential;
 mod flags;
-mod house;
+mod layout;
 mod live;
 mod mistakes;
 mod setup;

@@ -13,12 +13,12 @@ use vk_provider::{
 };
 
 use super::{
-    draft::reference,
-    form,
+    context::lacking,
+    pod_builder::reference,
+    pod_status,
     resolver::bundle,
+    result::{Outcome, Stop},
     subject::{Feature, Subject},
-    trial::lacking,
-    verdict::{Outcome, Stop},
 };
 use crate::eventually::within;
 
@@ -139,7 +139,7 @@ impl Caller {
     /// Waits until all regular containers of a pod run.
     pub(crate) async fn running(&self, pod: &PodRef) -> Outcome<PodStatus> {
         let advice = "report the phase Running and every container of the pod as running once they do";
-        self.shows(pod, "the pod is Running and so are its containers", advice, form::is_running).await
+        self.shows(pod, "the pod is Running and so are its containers", advice, pod_status::is_running).await
     }
 
     /// Waits until the status is as wanted.
@@ -153,7 +153,7 @@ impl Caller {
         self.until(what, advice, || async {
             match seen(self.status(pod).await)? {
                 Ok(status) if wanted(&status) => Ok(status),
-                Ok(status) => Err(form::summary(&status)),
+                Ok(status) => Err(pod_status::summary(&status)),
                 Err(error) => Err(told_error("pod_status", &error)),
             }
         })
@@ -178,8 +178,8 @@ impl Caller {
                       of the pod runs";
         self.until("nothing of the pod runs any more", advice, || async {
             match seen(self.status(pod).await)? {
-                Ok(status) if form::is_over(&status) => Ok(Some(status)),
-                Ok(status) => Err(form::summary(&status)),
+                Ok(status) if pod_status::is_over(&status) => Ok(Some(status)),
+                Ok(status) => Err(pod_status::summary(&status)),
                 Err(error) if *error.kind() == Kind::NotFound => Ok(None),
                 Err(error) => Err(told_error("pod_status", &error)),
             }
@@ -206,10 +206,13 @@ impl Caller {
     ) -> Outcome {
         let now = self.status(pod).await?;
         let now = now.map_err(|error| Stop::broken(told_error("pod_status", &error), advice))?;
-        if !form::is_running(&now) {
-            return Err(Stop::broken(format!("the pod no longer runs: {}", form::summary(&now)), advice));
+        if !pod_status::is_running(&now) {
+            return Err(Stop::broken(
+                format!("the pod no longer runs: {}", pod_status::summary(&now)),
+                advice,
+            ));
         }
-        match form::disturbed(before, &now) {
+        match pod_status::disturbed(before, &now) {
             Some(difference) => Err(Stop::broken(difference, advice)),
             None => Ok(()),
         }
@@ -270,7 +273,7 @@ impl Caller {
 /// An answer for a loop that waits: a broken rule is no reason to wait longer, but what was seen is kept.
 fn seen<T>(answer: Outcome<T>) -> Result<T, String> {
     answer.map_err(|stop| match stop {
-        Stop::Broken(breach) => breach.seen,
+        Stop::Violated(violation) => violation.seen,
         Stop::DoesNotApply(why) => why,
     })
 }

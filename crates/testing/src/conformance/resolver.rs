@@ -21,8 +21,8 @@ use vk_provider::{
 };
 
 use super::{
-    draft::SETTINGS,
-    trial::{NODE, NODE_IP},
+    context::{NODE, NODE_IP},
+    pod_builder::SETTINGS,
 };
 
 /// A resolver with fixed answers.

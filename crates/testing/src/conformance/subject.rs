@@ -26,7 +26,7 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Makes a pod do on this backend what the case wants of it. The pods come with the image `busybox:1.37` and shell
     /// commands that do it on a container runtime; other backends set what they go by, such as annotations.
-    fn dress(&self, _pod: &mut Pod, _life: &Life) {}
+    fn configure_pod(&self, _pod: &mut Pod, _life: &PodBehavior) {}
 
     /// How long anything may take: an answer, a start, an end. Generous, because it is waited for in full only when a
     /// rule is broken.
@@ -42,14 +42,14 @@ pub trait Subject: Send + Sync + 'static {
 
 /// What a pod of a case shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct PodBehavior {
     /// Each of its regular containers.
-    pub containers: Run,
+    pub containers: ContainerBehavior,
     /// Each of its init containers, if it has any.
-    pub init: Run,
+    pub init: ContainerBehavior,
 }
 
-impl Life {
+impl PodBehavior {
     /// Tells a mock, which goes by annotations that begin so.
     pub fn script(&self, prefix: &str, pod: &mut Pod) {
         let mut set = |name: &str, value: String| {
@@ -58,14 +58,14 @@ impl Life {
         };
         set("restart-backoff", "100ms".to_owned());
         match self.containers {
-            Run::UntilStopped => {}
-            Run::UntilKilled => set("stop-delay", "24h".to_owned()),
-            Run::Ends(code) => {
+            ContainerBehavior::UntilStopped => {}
+            ContainerBehavior::UntilKilled => set("stop-delay", "24h".to_owned()),
+            ContainerBehavior::Ends(code) => {
                 set("run-for", "200ms".to_owned());
                 set("exit-code", code.to_string());
             }
         }
-        if let Run::Ends(code) = self.init {
+        if let ContainerBehavior::Ends(code) = self.init {
             set("init-run-for", "200ms".to_owned());
             set("init-exit-code", code.to_string());
         }
@@ -74,7 +74,7 @@ impl Life {
 
 /// What a container does once it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum ContainerBehavior {
     /// Runs until it is asked to stop, and then ends soon.
     UntilStopped,
     /// Runs until it is killed: a request to stop does not impress it.

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 use vk_pod_engine::backend::told;
 use vk_provider::resolve::PullCredentials;
 use vk_provider_local::image::{Error, Form, Kind, Settings, Store};
-use vk_testing::peer::{Image, Machine, Registry};
+use vk_testing::host::{HostResources, Image, Registry};
 
 fn credentials(password: &str) -> PullCredentials {
     PullCredentials::Basic { username: Registry::USER.to_owned(), password: password.into() }
@@ -24,7 +24,7 @@ fn shown(error: Error) -> String {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_private_image_is_pulled_by_those_who_have_the_password_and_by_nobody_else() {
-    let machine = Machine::any();
+    let machine = HostResources::any();
     let image = Image::new("x/private:3").file("/hello", "#!/bin/sh\necho hello\n").user("7");
     let registry = Registry::start(&machine, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -60,7 +60,7 @@ async fn a_private_image_is_pulled_by_those_who_have_the_password_and_by_nobody_
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn what_a_registry_does_not_have_is_said_as_with_containerd() {
-    let machine = Machine::any();
+    let machine = HostResources::any();
     let image = Image::new("x/foreign:1").architecture("s390x");
     let registry = Registry::start(&machine, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -86,7 +86,7 @@ async fn what_a_registry_does_not_have_is_said_as_with_containerd() {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn images_that_share_a_layer_are_pulled_at_once_by_two_stores() {
-    let machine = Machine::any();
+    let machine = HostResources::any();
     let names: Vec<String> = (0..4).map(|number| format!("x/demo:{number}")).collect();
     let images: Vec<Image> = names
         .iter()

@@ -9,20 +9,20 @@ use vk_provider::{
 
 use crate::conformance::{
     caller::{Caller, told_error},
-    draft::{APP, SETTINGS, VARIABLE, reference},
-    form,
-    subject::{Feature, Run},
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    context::CaseContext,
+    pod_builder::{APP, SETTINGS, VARIABLE, reference},
+    pod_status,
+    result::{Outcome, Stop, ensure},
+    subject::{ContainerBehavior, Feature},
 };
 
 const ALL: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
 /// A command's output and exit code come back, for several commands at a time.
-pub(crate) async fn a_command_has_output_and_a_code(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn a_command_has_output_and_a_code(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let app = made.container(APP);
     let (hello, seven) = tokio::join!(
         run(&caller, &app, &["echo", "hello"], ""),
@@ -35,10 +35,10 @@ pub(crate) async fn a_command_has_output_and_a_code(trial: &Trial) -> Outcome {
 }
 
 /// A command reads its input to the end of it.
-pub(crate) async fn a_command_reads_its_input(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn a_command_reads_its_input(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let input = "one\ntwo\n";
     let (code, output) = run(&caller, &made.container(APP), &["cat"], input).await?;
     ensure(
@@ -49,11 +49,11 @@ pub(crate) async fn a_command_reads_its_input(trial: &Trial) -> Outcome {
 }
 
 /// There is no running anything in a container or a pod that is not there.
-pub(crate) async fn a_command_for_nobody_is_not_found(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn a_command_for_nobody_is_not_found(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let exec = caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
-    let stranger = reference(&trial.pod().build());
+    let (made, _) = caller.start(&context.pod().build()).await?;
+    let stranger = reference(&context.pod().build());
     let words = ["true".to_owned()];
     for container in [made.container("nobody"), stranger.container(APP)] {
         let answer = caller.call("exec.start", exec.start(&container, &words, &ALL)).await?;
@@ -68,14 +68,14 @@ pub(crate) async fn a_command_for_nobody_is_not_found(trial: &Trial) -> Outcome 
 }
 
 /// A container that has ended is there, and runs nothing.
-pub(crate) async fn a_command_in_an_ended_container_is_unavailable(trial: &Trial) -> Outcome {
-    trial.needs(Feature::Endings)?;
-    let caller = trial.open().await?;
+pub(crate) async fn a_command_in_an_ended_container_is_unavailable(context: &CaseContext) -> Outcome {
+    context.needs(Feature::Endings)?;
+    let caller = context.open().await?;
     let exec = caller.exec()?;
-    let pod = trial.pod().restart("Never").run(Run::Ends(0)).build();
+    let pod = context.pod().restart("Never").run(ContainerBehavior::Ends(0)).build();
     let made = caller.create(&pod).await?;
     let advice = "answer Unavailable for a container that does not run";
-    caller.shows(&made, "the pod has ended", advice, form::is_final).await?;
+    caller.shows(&made, "the pod has ended", advice, pod_status::is_final).await?;
     let words = ["true".to_owned()];
     let answer = caller.call("exec.start", exec.start(&made.container(APP), &words, &ALL)).await?;
     let unavailable = answer.as_ref().err().is_some_and(|error| *error.kind() == Kind::Unavailable);
@@ -83,11 +83,11 @@ pub(crate) async fn a_command_in_an_ended_container_is_unavailable(trial: &Trial
 }
 
 /// Dropping a session leaves the container as it was, and the next command runs.
-pub(crate) async fn a_dropped_session_leaves_the_container_alone(trial: &Trial) -> Outcome {
+pub(crate) async fn a_dropped_session_leaves_the_container_alone(context: &CaseContext) -> Outcome {
     let advice = "end the command and its streams when the session is dropped, and nothing else";
-    let caller = trial.open().await?;
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, before) = caller.start(&trial.pod().build()).await?;
+    let (made, before) = caller.start(&context.pod().build()).await?;
     let app = made.container(APP);
     drop(begin(&caller, &app, &["sleep", "1000"]).await?);
     let (code, _) = run(&caller, &app, &["echo", "next"], "").await?;
@@ -96,10 +96,10 @@ pub(crate) async fn a_dropped_session_leaves_the_container_alone(trial: &Trial) 
 }
 
 /// A container is started with the environment that the resolver gives.
-pub(crate) async fn a_container_gets_its_environment(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn a_container_gets_its_environment(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let pod = trial.pod().with_settings().build();
+    let pod = context.pod().with_settings().build();
     if let Err(error) = caller.try_create(&pod).await?
         && *error.kind() == Kind::Unsupported
     {

@@ -5,13 +5,13 @@ use vk_provider::{NodeTemplate, Quantity};
 
 use crate::conformance::{
     caller::{Caller, told_error},
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    context::CaseContext,
+    result::{Outcome, Stop, ensure},
 };
 
 /// A backend that works answers a ping, and in time.
-pub(crate) async fn a_ping_is_answered(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn a_ping_is_answered(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     for _ in 0..3 {
         let answer = caller.call("ping", caller.provider().ping()).await?;
         answer.map_err(|error| {
@@ -22,8 +22,8 @@ pub(crate) async fn a_ping_is_answered(trial: &Trial) -> Outcome {
 }
 
 /// The same template comes back the same: nothing is added twice, and nothing depends on how often it was asked.
-pub(crate) async fn the_node_is_described_the_same_each_time(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+pub(crate) async fn the_node_is_described_the_same_each_time(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let (first, second) = (describe(&caller), describe(&caller));
     ensure(
         first == second,
@@ -33,8 +33,8 @@ pub(crate) async fn the_node_is_described_the_same_each_time(trial: &Trial) -> O
 }
 
 /// The node has room for pods, and says for how many, with how much.
-pub(crate) async fn the_node_has_capacity(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+pub(crate) async fn the_node_has_capacity(context: &CaseContext) -> Outcome {
+    let node = describe(&context.open().await?);
     for resource in ["cpu", "memory", "pods"] {
         let amount = node.capacity.get(resource);
         ensure(
@@ -47,8 +47,8 @@ pub(crate) async fn the_node_has_capacity(trial: &Trial) -> Outcome {
 }
 
 /// Pods may not use more than there is.
-pub(crate) async fn no_more_is_allocatable_than_there_is(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+pub(crate) async fn no_more_is_allocatable_than_there_is(context: &CaseContext) -> Outcome {
+    let node = describe(&context.open().await?);
     for (resource, amount) in &node.allocatable {
         let capacity = node.capacity.get(resource);
         ensure(
@@ -61,8 +61,8 @@ pub(crate) async fn no_more_is_allocatable_than_there_is(trial: &Trial) -> Outco
 }
 
 /// Readiness is what `ping` says, and a condition stands there once.
-pub(crate) async fn readiness_is_left_to_ping(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+pub(crate) async fn readiness_is_left_to_ping(context: &CaseContext) -> Outcome {
+    let node = describe(&context.open().await?);
     let mut kinds: Vec<&str> = node.conditions.iter().map(|condition| condition.kind.as_str()).collect();
     ensure(
         !kinds.contains(&"Ready"),

@@ -15,7 +15,7 @@ use vk_provider_local::{
     shim::Program,
 };
 use vk_testing::{
-    conformance::{Case, Subject, Verdict, cases},
+    conformance::{Case, CaseResult, Subject, cases},
     peer,
 };
 
@@ -83,9 +83,9 @@ async fn the_provider_keeps_the_contract_with_real_containers() {
     // What the pods of the suite ask for. Each is another image, or one would be taken for the other.
     let busybox = |tag: u8| {
         let name = format!("docker.io/library/busybox:1.{tag}");
-        peer::Image::standard().remove(0).named(&name).file("/version", &name)
+        host::Image::standard().remove(0).named(&name).file("/version", &name)
     };
-    let archive = peer::Image::save(&folder.path().join("made"), &[35, 36, 37].map(busybox));
+    let archive = host::Image::save(&folder.path().join("made"), &[35, 36, 37].map(busybox));
     store.import(fs::File::open(archive).expect("an archive"), &[]).expect("images");
 
     let only = std::env::var(ONLY).unwrap_or_default();
@@ -103,8 +103,8 @@ async fn lane(images: &std::path::Path, queue: Arc<Mutex<VecDeque<&'static Case>
         let Some(case) = queue.lock().pop_front() else { return broken };
         let live = Arc::new(Live::new(images));
         let verdict = case.run(Arc::clone(&live) as Arc<dyn Subject>).await;
-        if let Verdict::Broken(breach) = verdict {
-            broken.push(case.report(&breach));
+        if let CaseResult::Violated(violation) = verdict {
+            broken.push(case.report(&violation));
         }
         let left = live.end().await;
         if !left.is_empty() {

@@ -6,7 +6,7 @@ use std::{fs, path::Path, time::Duration};
 use serde_json::{Value, json};
 use vk_testing::{
     ControlPlane, eventually,
-    peer::{Bare, Image},
+    host::{BareHost, Image},
 };
 
 use super::{
@@ -129,7 +129,7 @@ spec:
 }
 
 /// A lower node with real containers.
-async fn lower_node(cluster: &'static ControlPlane) -> Place<Bare> {
+async fn lower_node(cluster: &'static ControlPlane) -> Place<BareHost> {
     let (host, config) = local::host(&[Image::standard().remove(0).named(IMAGE)]).await;
     Place::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
 }

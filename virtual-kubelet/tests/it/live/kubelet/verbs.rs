@@ -1,6 +1,6 @@
 //! One quick look at each verb, once by WebSocket all the way and once by SPDY; `make e2e-kubectl` has the whole matrix.
 
-use vk_testing::{ControlPlane, matrix};
+use vk_testing::{ControlPlane, kubectl_matrix as matrix};
 
 use super::{super::node, Served};
 
