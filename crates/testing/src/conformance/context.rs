@@ -1,4 +1,4 @@
-//! One case under way: its backend, its pods, its folder.
+//! The context of a running case: its backend, its pods, its folder.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use super::{
     subject::{Feature, Subject},
 };
 
-/// The address of the node, from a range that is for documentation.
+/// The address of the node, from a range for documentation.
 pub(super) const NODE_IP: [u8; 4] = [192, 0, 2, 10];
 /// The name of the node.
 pub(crate) const NODE: &str = "conformance";
 
-/// What a case works with.
+/// The context of a running case.
 pub(crate) struct CaseContext {
     subject: Arc<dyn Subject>,
-    /// Survives the restarts of a case, and goes with it.
+    /// The state directory, which survives the restarts of a case.
     state: Option<TempDir>,
-    /// Every pod that the case made, to be removed at its end.
+    /// All pods of the case, which are removed at its end.
     made: Mutex<Vec<PodRef>>,
 }
 
@@ -43,12 +43,12 @@ impl CaseContext {
         self.subject.limit()
     }
 
-    /// Starts a process: opens the provider, and listens to it as the core would. Drop what an earlier call answered
-    /// before, as one process for a node ends before the next begins.
+    /// Starts a process: opens the provider and listens to its changes, as the core does. Drop the result of an earlier call first, because one
+    /// process of a node ends before the next begins.
     pub(crate) async fn open(&self) -> Outcome<Caller> {
         let Some(state) = &self.state else {
-            return Err(Stop::broken(
-                "there is no temporary folder",
+            return Err(Stop::violated(
+                "no temporary folder",
                 "make the folder for temporary files writable",
             ));
         };
@@ -62,16 +62,15 @@ impl CaseContext {
             shared_dir: state.path().to_owned(),
             extensions: vk_provider::Extensions::default(),
         };
-        let advice =
-            "make Subject::open answer within the limit, with a provider on a backend that can be used";
+        let advice = "make Subject::open return a provider with a usable backend within the limit";
         match tokio::time::timeout(self.limit(), self.subject.open(context)).await {
             Ok(Ok(provider)) => Ok(Caller::new(provider, Arc::clone(&self.subject))),
-            Ok(Err(error)) => Err(Stop::broken(format!("opening answered: {}", error.report()), advice)),
-            Err(_) => Err(Stop::broken(format!("opening took longer than {:?}", self.limit()), advice)),
+            Ok(Err(error)) => Err(Stop::violated(format!("open failed: {}", error.report()), advice)),
+            Err(_) => Err(Stop::violated(format!("open took longer than {:?}", self.limit()), advice)),
         }
     }
 
-    /// A pod for the case.
+    /// Builds a pod for the case.
     pub(crate) fn pod(&self) -> PodBuilder<'_> {
         PodBuilder::new(self)
     }
@@ -80,7 +79,7 @@ impl CaseContext {
         self.subject.lacks().contains(&feature)
     }
 
-    /// Ends the case here where the backend is said to be without this.
+    /// Ends the case if the backend lacks this feature.
     pub(crate) fn needs(&self, feature: Feature) -> Outcome {
         if self.lacks(feature) { Err(lacking(feature)) } else { Ok(()) }
     }
@@ -89,7 +88,7 @@ impl CaseContext {
         self.made.lock().push(pod);
     }
 
-    /// Leaves a shared backend as it was found. What cannot be removed is left: the case has its verdict already.
+    /// Removes the pods of the case from a shared backend. Errors are ignored: the case already has its result.
     pub(super) async fn clean_up(&self) {
         let made = std::mem::take(&mut *self.made.lock());
         if made.is_empty() {
@@ -101,7 +100,7 @@ impl CaseContext {
     }
 }
 
-/// The verdict for a provider that is rightly said to be without this.
+/// The result for a provider that lacks this feature.
 pub(crate) fn lacking(feature: Feature) -> Stop {
     Stop::DoesNotApply(format!("the provider has no {feature}"))
 }

@@ -1,4 +1,4 @@
-//! The pods of the cases, as the API server would hand them over.
+//! Builds the pods of the cases, as the API server would return them.
 
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ use super::{
 pub(crate) const APP: &str = "app";
 /// The name of the init container.
 pub(crate) const INIT: &str = "prepare";
-/// What the pods refer to: a ConfigMap, a key in it, and what it holds.
+/// The ConfigMap that the pods refer to: its name, a key, and the value.
 pub const SETTINGS: (&str, &str, &str) = ("conformance", "colour", "blue");
-/// The variable that [`PodBuilder::with_settings`] sets from it.
+/// The environment variable that [`PodBuilder::with_settings`] sets from it.
 pub(crate) const VARIABLE: &str = "CONFORMANCE_COLOUR";
 
 const IMAGE: &str = "busybox:1.37";
-/// When the pods say that they were created: some time in the past.
+/// The creation time of the pods, in the past.
 const CREATED: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// A pod in the making.
+/// Builds a pod.
 pub(crate) struct PodBuilder<'a> {
     context: &'a CaseContext,
     name: Option<Arc<str>>,
-    life: PodBehavior,
+    behavior: PodBehavior,
     restart: &'static str,
     init: bool,
     second: bool,
@@ -44,20 +44,20 @@ pub(crate) struct PodBuilder<'a> {
 // === impl PodBuilder ===
 
 impl<'a> PodBuilder<'a> {
-    /// One container that runs until it is stopped.
+    /// A pod with one container that runs until it is stopped.
     pub(super) fn new(context: &'a CaseContext) -> Self {
-        let life =
+        let behavior =
             PodBehavior { containers: ContainerBehavior::UntilStopped, init: ContainerBehavior::Ends(0) };
-        Self { context, name: None, life, restart: "Always", init: false, second: false, settings: false }
+        Self { context, name: None, behavior, restart: "Always", init: false, second: false, settings: false }
     }
 
-    /// Of this name instead of one of its own.
+    /// Sets the name, which is unique by default.
     pub(crate) fn named(self, name: &Arc<str>) -> Self {
         Self { name: Some(Arc::clone(name)), ..self }
     }
 
-    pub(crate) fn run(mut self, run: ContainerBehavior) -> Self {
-        self.life.containers = run;
+    pub(crate) fn behaves(mut self, behavior: ContainerBehavior) -> Self {
+        self.behavior.containers = behavior;
         self
     }
 
@@ -66,16 +66,16 @@ impl<'a> PodBuilder<'a> {
     }
 
     pub(crate) fn with_init(mut self, run: ContainerBehavior) -> Self {
-        self.life.init = run;
+        self.behavior.init = run;
         Self { init: true, ..self }
     }
 
-    /// With a second regular container.
+    /// Adds a second regular container.
     pub(crate) fn with_second(self) -> Self {
         Self { second: true, ..self }
     }
 
-    /// With a variable and a volume from a ConfigMap.
+    /// Adds a variable and a volume from a ConfigMap.
     pub(crate) fn with_settings(self) -> Self {
         Self { settings: true, ..self }
     }
@@ -83,7 +83,7 @@ impl<'a> PodBuilder<'a> {
     pub(crate) fn build(self) -> Arc<Pod> {
         let uid = new_uid();
         let name = self.name.unwrap_or_else(|| format!("conformance-{}", &uid[..8]).into());
-        let mut app = container(APP, self.life.containers);
+        let mut app = container(APP, self.behavior.containers);
         let mut volumes = None;
         if self.settings {
             let (map, key, _) = SETTINGS;
@@ -101,7 +101,7 @@ impl<'a> PodBuilder<'a> {
         }
         let mut containers = vec![app];
         if self.second {
-            containers.push(container("beside", self.life.containers));
+            containers.push(container("beside", self.behavior.containers));
         }
         let mut pod = Pod {
             metadata: ObjectMeta {
@@ -113,7 +113,7 @@ impl<'a> PodBuilder<'a> {
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {
-                init_containers: self.init.then(|| vec![container(INIT, self.life.init)]),
+                init_containers: self.init.then(|| vec![container(INIT, self.behavior.init)]),
                 containers,
                 volumes,
                 restart_policy: Some(self.restart.to_owned()),
@@ -124,13 +124,13 @@ impl<'a> PodBuilder<'a> {
             }),
             status: Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() }),
         };
-        self.context.subject().configure_pod(&mut pod, &self.life);
+        self.context.subject().configure_pod(&mut pod, &self.behavior);
         self.context.made(reference(&pod));
         Arc::new(pod)
     }
 }
 
-/// A container that does this on a container runtime.
+/// A container with a command for this behaviour.
 pub(crate) fn container(name: &str, run: ContainerBehavior) -> Container {
     let script = match run {
         ContainerBehavior::UntilStopped => {
@@ -148,18 +148,18 @@ pub(crate) fn container(name: &str, run: ContainerBehavior) -> Container {
     }
 }
 
-/// A UID that no other pod has, also not on a backend that other runs of the suite share.
+/// A unique UID, also on a backend that other runs of the suite share.
 fn new_uid() -> String {
     let bits = format!("{:032x}", rand::random::<u128>());
     format!("{}-{}-{}-{}-{}", &bits[..8], &bits[8..12], &bits[12..16], &bits[16..20], &bits[20..])
 }
 
-/// The identity of a pod of ours.
+/// The identity of a pod.
 pub(crate) fn reference(pod: &Pod) -> PodRef {
     PodRef::of(pod).expect("invariant: the pods of the suite have a namespace, a name and a UID")
 }
 
-/// The pod after somebody changed it.
+/// A changed copy of the pod.
 pub(crate) fn changed(pod: &Pod, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
     let mut pod = pod.clone();
     change(&mut pod);

@@ -1,11 +1,11 @@
-//! What a status says, for cases and for messages.
+//! Queries on a pod's status.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
-/// One start of a container: what stays the same until it starts again.
+/// Identifies one start of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub(crate) id: Option<String>,
@@ -17,7 +17,7 @@ pub(crate) fn phase(status: &PodStatus) -> &str {
     status.phase.as_deref().unwrap_or_default()
 }
 
-/// Whether this is a phase that a pod never leaves.
+/// Whether the phase is terminal.
 pub(crate) fn is_final(status: &PodStatus) -> bool {
     matches!(phase(status), "Succeeded" | "Failed")
 }
@@ -37,7 +37,7 @@ pub(crate) fn state(container: &ContainerStatus) -> ContainerState {
     container.state.clone().unwrap_or_default()
 }
 
-/// Whether the pod is Running, and so are all its regular containers.
+/// Whether the pod and all its regular containers are running.
 pub(crate) fn is_running(status: &PodStatus) -> bool {
     let mut regular = status.container_statuses.iter().flatten().peekable();
     phase(status) == "Running"
@@ -45,8 +45,8 @@ pub(crate) fn is_running(status: &PodStatus) -> bool {
         && regular.all(|container| state(container).running.is_some())
 }
 
-/// Whether nothing of the pod runs any more, by the measure of the core: every container has ended, or has not started
-/// and never will because the phase is final.
+/// Whether nothing of the pod runs any more, by the core's rule: every container has ended, or has not started and never will because the phase
+/// is terminal.
 pub(crate) fn is_over(status: &PodStatus) -> bool {
     let mut all = containers(status).peekable();
     if all.peek().is_none() {
@@ -64,7 +64,7 @@ pub(crate) fn instance(status: &PodStatus, name: &str) -> Option<Instance> {
     Some(Instance { id: container.container_id.clone(), started, restarts: container.restart_count })
 }
 
-/// What differs between the containers of two looks at a pod that should have gone on undisturbed.
+/// The first difference between the containers of two statuses of a pod that should not have changed.
 pub(crate) fn disturbed(before: &PodStatus, after: &PodStatus) -> Option<String> {
     containers(before).find_map(|container| {
         let (old, new) = (instance(before, &container.name), instance(after, &container.name));
@@ -72,7 +72,7 @@ pub(crate) fn disturbed(before: &PodStatus, after: &PodStatus) -> Option<String>
     })
 }
 
-/// A status on one line.
+/// A one-line summary of a status.
 pub(crate) fn summary(status: &PodStatus) -> String {
     let mut text = format!("phase {:?}", phase(status));
     for container in containers(status) {

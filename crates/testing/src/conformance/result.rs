@@ -1,31 +1,31 @@
-//! How a case ends.
+//! Results of cases.
 
 use std::fmt;
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CaseResult {
-    /// The provider keeps the rule.
+    /// The provider follows the rule.
     Passed,
-    /// The rule is about something that the provider does not have, and says so. The text says what.
+    /// The rule is about a feature that the provider lacks, which the text names.
     DoesNotApply(String),
-    /// The provider breaks the rule.
+    /// The provider violates the rule.
     Violated(Violation),
 }
 
-/// What a provider did that the contract forbids.
+/// A violation of the contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What was seen.
+    /// What was observed.
     pub seen: String,
-    /// What the author of the provider can do about it.
+    /// What the author of the provider can do.
     pub advice: &'static str,
 }
 
-/// What a case answers; both ways to end early travel as errors, so that `?` ends it.
+/// The result of a case's function; both ways to end early are errors, for `?`.
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 
-/// Why a case ended before its last line.
+/// Why a case ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
     DoesNotApply(String),
@@ -35,14 +35,14 @@ pub(crate) enum Stop {
 // === impl Stop ===
 
 impl Stop {
-    pub(crate) fn broken(seen: impl Into<String>, advice: &'static str) -> Self {
+    pub(crate) fn violated(seen: impl Into<String>, advice: &'static str) -> Self {
         Self::Violated(Violation { seen: seen.into(), advice })
     }
 }
 
-/// The rest of a case goes on only where this holds.
+/// Ends the case with a violation unless `holds`.
 pub(crate) fn ensure(holds: bool, seen: impl FnOnce() -> String, advice: &'static str) -> Outcome {
-    if holds { Ok(()) } else { Err(Stop::broken(seen(), advice)) }
+    if holds { Ok(()) } else { Err(Stop::violated(seen(), advice)) }
 }
 
 // === impl CaseResult ===

@@ -1,6 +1,6 @@
-//! All cases, each with the sentence that it enforces. A test sees to it that the sentences are the contract's own.
+//! All cases, each with its sentence of the contract. A test checks that the contract contains these sentences.
 
-/// Hands the list to another macro of this crate.
+/// Passes the list to another macro of this crate.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_cases {

@@ -1,4 +1,4 @@
-//! What two runs have in common.
+//! Compares observations of two runs.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,22 @@ use serde_json::{Value, json};
 
 use super::Observation;
 
-/// Fields that hold a time.
+/// Fields with a time.
 const TIMES: [&str; 6] =
     ["startedAt", "finishedAt", "startTime", "lastTransitionTime", "lastProbeTime", "creationTimestamp"];
-/// What a kubelet reads from the control group of a pod without a limit, as soon as it reads it.
+/// The memory limit that a kubelet reads from the cgroup of a pod without a limit.
 const UNLIMITED: &str = "9007199254740988Ki";
-/// Pauses of a crash loop, in seconds.
+/// Delays of a crash loop, in seconds.
 const PAUSES: [u32; 6] = [10, 20, 40, 80, 160, 300];
-/// Fields that hold an address.
+/// Fields with an address.
 const ADDRESSES: [&str; 3] = ["podIP", "hostIP", "ip"];
 
-/// In what a moment is not as the one that was recorded; empty when they are the same but for ids, times, addresses, names of
-/// namespaces and sums.
+/// The differences of an observation from the recorded one, apart from ids, times, addresses, namespace names and digests.
 ///
-/// People are told things sooner or later: everything must have been told that was told by then, and nothing that was not told
-/// before the end, except for those reasons that `may` be told or not.
+/// Events arrive sooner or later: all recorded reasons must exist, and no reason may exist that is not recorded by the `end`, except for the reasons
+/// in `may`.
 ///
-/// Of a pod's addresses no more than `addresses` are compared.
+/// At most `addresses` addresses of a pod are compared.
 pub fn differences(
     recorded: &Observation,
     end: &Observation,
@@ -51,21 +50,21 @@ pub fn differences(
     found
 }
 
-fn logs(moment: &Observation) -> Value {
-    let words = words(moment);
-    moment.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &words)))).collect()
+fn logs(observation: &Observation) -> Value {
+    let replacements = replacements(observation);
+    observation.logs.iter().map(|(name, text)| (name.clone(), json!(replace(text, &replacements)))).collect()
 }
 
-fn status(moment: &Observation, addresses: usize) -> Value {
-    let words = words(moment);
-    let mut status = moment.pod["status"].clone();
-    strip("status", &mut status, &words);
-    // Read from control groups, which go at some time when the pod is over.
+fn status(observation: &Observation, addresses: usize) -> Value {
+    let replacements = replacements(observation);
+    let mut status = observation.pod["status"].clone();
+    strip("status", &mut status, &replacements);
+    // Read from cgroups, which are removed at some time after the pod has ended.
     if let Some(fields) = status.as_object_mut().filter(|status| is_over(status)) {
         fields.remove("resources");
     }
-    // How many addresses a node has is not the pod's doing.
-    let of_the_pod = if moment.pod["spec"]["hostNetwork"] == true { 1 } else { addresses };
+    // The number of node addresses does not depend on the pod.
+    let of_the_pod = if observation.pod["spec"]["hostNetwork"] == true { 1 } else { addresses };
     for (list, compared) in [("hostIPs", 1), ("podIPs", of_the_pod)] {
         if let Some(addresses) = status.get_mut(list).and_then(Value::as_array_mut) {
             addresses.truncate(compared);
@@ -74,15 +73,15 @@ fn status(moment: &Observation, addresses: usize) -> Value {
     for list in ["initContainerStatuses", "containerStatuses"] {
         status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(without_turns);
     }
-    // Whoever wrote a condition last does not matter.
+    // The last writer of a condition does not matter.
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         conditions.sort_by_key(|condition| condition["type"].to_string());
     }
     status
 }
 
-/// Whoever looks later finds a container that crashes again and again some turns further; and a kubelet on a busy resources starts one that
-/// it killed itself sometimes without a pause. That the pause is one of a kubelet's is all that two runs have in common.
+/// A later observation finds a crash-looping container some restarts further, and a kubelet on a busy host sometimes restarts a container that it
+/// killed without a delay. So only the set of possible delays is compared.
 fn without_turns(container: &mut Value) {
     let waiting = &container["state"]["waiting"];
     if waiting["reason"] != "CrashLoopBackOff" {
@@ -108,29 +107,30 @@ fn is_over(status: &serde_json::Map<String, Value>) -> bool {
     ["Succeeded", "Failed"].iter().any(|phase| status.get("phase").is_some_and(|there| there == phase))
 }
 
-/// What stands for what in a pod's texts.
-fn words(moment: &Observation) -> Vec<(String, &'static str)> {
+/// Replacements for the texts of a pod.
+fn replacements(observation: &Observation) -> Vec<(String, &'static str)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (metadata, status) = (&moment.pod["metadata"], &moment.pod["status"]);
-    let mut words = vec![(text(&metadata["uid"]), "{uid}"), (text(&metadata["namespace"]), "{namespace}")];
+    let (metadata, status) = (&observation.pod["metadata"], &observation.pod["status"]);
+    let mut replacements =
+        vec![(text(&metadata["uid"]), "{uid}"), (text(&metadata["namespace"]), "{namespace}")];
     for (list, word) in [("podIPs", "{pod IP}"), ("hostIPs", "{host IP}")] {
         for address in status[list].as_array().into_iter().flatten() {
-            words.push((text(&address["ip"]), word));
+            replacements.push((text(&address["ip"]), word));
         }
     }
-    words.retain(|(text, _)| !text.is_empty());
-    // Of two addresses that begin alike the longer one first.
-    words.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-    words
+    replacements.retain(|(text, _)| !text.is_empty());
+    // Longer addresses first, because one may be a prefix of another.
+    replacements.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+    replacements
 }
 
-fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
+fn strip(key: &str, value: &mut Value, replacements: &[(String, &'static str)]) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields.iter_mut() {
-                strip(name, value, words);
+                strip(name, value, replacements);
             }
-            // Nothing is shown in several ways, one of them a limit that is none.
+            // An absent limit has several forms, one of them a very large number.
             let nothing = |value: &Value| {
                 value.is_null()
                     || value == UNLIMITED
@@ -138,26 +138,26 @@ fn strip(key: &str, value: &mut Value, words: &[(String, &'static str)]) {
             };
             fields.retain(|_, value| !nothing(value));
         }
-        Value::Array(elements) => elements.iter_mut().for_each(|element| strip(key, element, words)),
+        Value::Array(elements) => elements.iter_mut().for_each(|element| strip(key, element, replacements)),
         Value::String(text) => {
             if TIMES.contains(&key) {
                 "{time}".clone_into(text);
             } else if ADDRESSES.contains(&key) {
                 "{address}".clone_into(text);
             } else {
-                *text = replace(text, words);
+                *text = replace(text, replacements);
             }
         }
         _ => {}
     }
 }
 
-fn replace(text: &str, words: &[(String, &'static str)]) -> String {
-    let text = words.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+fn replace(text: &str, replacements: &[(String, &'static str)]) -> String {
+    let text = replacements.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     without_sums(&without_others(&text))
 }
 
-/// How much of the node other pods have taken: `used: 450, capacity: ...`.
+/// The resources that other pods use: `used: 450, capacity: ...`.
 fn without_others(text: &str) -> String {
     let Some((before, after)) = text.split_once(", used: ") else { return text.to_owned() };
     let rest = after.trim_start_matches(|letter: char| letter.is_ascii_digit());
@@ -181,7 +181,7 @@ fn without_sums(text: &str) -> String {
     out
 }
 
-/// In what one value is not as another, each with the path to it.
+/// The differences between two values, each with its path.
 pub fn compare(path: &str, recorded: &Value, seen: &Value) -> Vec<String> {
     let mut found = Vec::new();
     descend(path, recorded, seen, &mut found);
@@ -214,7 +214,7 @@ fn descend(path: &str, recorded: &Value, seen: &Value, found: &mut Vec<String>) 
 mod tests {
     use super::*;
 
-    fn moment(uid: &str, ip: &str, message: &str) -> Observation {
+    fn observation(uid: &str, ip: &str, message: &str) -> Observation {
         let pod = json!({
             "metadata": {"uid": uid, "namespace": "case-1"},
             "status": {"podIPs": [{"ip": ip}], "startTime": uid, "message": message},
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn what_differs_from_run_to_run_is_no_difference() {
         let sum = "0123456789abcdef".repeat(4);
-        let one = moment("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
-        let other = moment("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
+        let one = observation("u1", "10.1.0.1", &format!("u1 at 10.1.0.1: {sum}"));
+        let other = observation("u2", "10.2.0.12", &format!("u2 at 10.2.0.12: {}", sum.replace('0', "9")));
         assert_eq!(differences(&one, &one, &other, &[], 2), Vec::<String>::new());
     }
 
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn everything_else_is() {
-        let (one, mut other) = (moment("u", "10.1.0.1", "a"), moment("u", "10.1.0.1", "b"));
+        let (one, mut other) = (observation("u", "10.1.0.1", "a"), observation("u", "10.1.0.1", "b"));
         other.events.insert("Killing".to_owned(), BTreeSet::new());
         let found = differences(&one, &one, &other, &[], 2);
         assert_eq!(found, [r#"status.message: "b" and not "a""#, r#"events: missing [], more ["Killing"]"#]);

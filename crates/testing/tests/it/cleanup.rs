@@ -1,6 +1,6 @@
-//! A control plane ends with its parent, whatever the parent's end.
+//! A control plane ends with the process that started it, no matter how that process ends.
 //!
-//! The parent is this test binary once more, told by the environment to run `a_parent` and how to end.
+//! The parent process is this test binary, which runs `a_parent`; an environment variable selects how it ends.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,12 +12,12 @@ use tokio::process::{Child, ChildStdout, Command};
 use vk_testing::control_plane::{Options, SHARED_CONTROL_PLANES};
 use vk_testing::{ControlPlane, eventually};
 
-/// Says how the parent ends; unset in an ordinary run of the tests.
+/// Selects how the parent ends; unset in ordinary test runs.
 const ENDING: &str = "VK_TESTING_ENDING";
 const MARK: &str = "control planes: ";
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a parent has started.
+/// A parent process and what it started.
 struct Started {
     parent: Child,
     /// Kept open: the parent's test harness writes to it at the end.
@@ -26,12 +26,12 @@ struct Started {
     folders: Vec<PathBuf>,
 }
 
-/// Not a test by itself: the parent of the tests below.
+/// Not a test: the parent process of the tests below.
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
 async fn a_parent() {
     let Ok(ending) = std::env::var(ENDING) else { return };
-    // One that unwinding drops, and one that nothing ever drops.
+    // Unwinding drops one of them; nothing drops the other.
     let own = ControlPlane::start(Options::default()).await.unwrap();
     let shared = ControlPlane::shared().await;
     let mut started = Vec::new();
@@ -73,7 +73,7 @@ async fn start_parent(ending: &str) -> Started {
     Started { parent, _stdout: lines, pids, folders }
 }
 
-/// A process that nobody has waited for has no command line any more.
+/// Whether the process runs: a zombie has no command line.
 fn runs(pid: u32) -> bool {
     std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).is_ok_and(|line| !line.is_empty())
 }
@@ -124,7 +124,7 @@ async fn a_dropped_control_plane_is_gone_when_the_drop_returns() {
     let pids = cluster.pids().await;
     let folder = cluster.data_dir().parent().unwrap().to_owned();
     assert!(folder.is_dir());
-    // Also a component that takes no signal but the last one.
+    // A paused component handles no signal but SIGKILL.
     cluster.pause_api_server().await.unwrap();
     drop(cluster);
     assert!(pids.iter().all(|&(_, pid)| !runs(pid)));

@@ -315,7 +315,7 @@ async fn a_failure_names_the_rule_what_was_seen_and_what_to_do() {
     let CaseResult::Violated(violation) = verdict else { panic!("{verdict:?}") };
     assert_eq!(
         case.report(&violation),
-        "the provider breaks a rule of the contract: a_listed_pod_carries_the_mark_of_its_node (identity)\n  \
+        "the provider violates a rule of the contract: a_listed_pod_carries_the_mark_of_its_node (identity)\n  \
          rule: Name of the virtual node for which it was created, as recorded in the backend: the ownership mark.\n  \
          seen: the pod was created for node \"conformance\" and is listed with None\n  \
          do:   record the node's name (Context::node_name) with the pod in the backend, and list it"

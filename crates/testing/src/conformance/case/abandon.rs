@@ -1,4 +1,4 @@
-//! Calls that are dropped before they have returned.
+//! Calls that are dropped before they return.
 
 use std::{
     pin::Pin,
@@ -17,10 +17,10 @@ use crate::conformance::{
     subject::ContainerBehavior,
 };
 
-/// How far a call gets before it is dropped: so many times it is polled.
+/// How often a call is polled before it is dropped.
 const CUTS: [usize; 4] = [1, 2, 3, 5];
 
-/// A create that was dropped on its way leaves nothing that a delete does not end.
+/// A delete removes everything that a dropped create left.
 pub(crate) async fn an_abandoned_create_can_be_deleted(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     for cut in CUTS {
@@ -32,7 +32,7 @@ pub(crate) async fn an_abandoned_create_can_be_deleted(context: &CaseContext) ->
     Ok(())
 }
 
-/// A create that was dropped on its way and is made again ends with one instance.
+/// A dropped create that is repeated results in one instance.
 pub(crate) async fn an_abandoned_create_can_be_repeated(context: &CaseContext) -> Outcome {
     let advice = "look the UID up in the backend before anything is started, and hold nothing across an await \
                   that a dropped call would leave behind";
@@ -46,11 +46,11 @@ pub(crate) async fn an_abandoned_create_can_be_repeated(context: &CaseContext) -
     Ok(())
 }
 
-/// A delete that was dropped on its way and is made again ends the pod.
+/// A dropped delete that is repeated ends the pod.
 pub(crate) async fn an_abandoned_delete_can_be_repeated(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     for cut in CUTS {
-        let pod = context.pod().run(ContainerBehavior::UntilKilled).build();
+        let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
         let (made, _) = caller.start(&pod).await?;
         let delete = caller.provider().delete_pod(&made, Some(Arc::clone(&pod)), Duration::from_hours(1));
         caller.call("delete_pod", Abandoned { call: delete, polls: cut }).await?;
@@ -65,7 +65,7 @@ async fn abandon_create(caller: &Caller, pod: &Arc<Pod>, cut: usize) -> Outcome 
     caller.call("create_pod", Abandoned { call: create, polls: cut }).await
 }
 
-/// A call that is dropped after so many polls, if it has not returned by then.
+/// Polls a call this often and drops it if it has not returned.
 struct Abandoned<'a> {
     call: BoxFuture<'a, Result<()>>,
     polls: usize,

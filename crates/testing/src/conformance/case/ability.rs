@@ -1,4 +1,4 @@
-//! What the provider offers beside running pods.
+//! Optional abilities of a provider.
 
 use vk_provider::Abilities;
 
@@ -8,7 +8,7 @@ use crate::conformance::{
     subject::Feature,
 };
 
-/// What the subject says of the provider's abilities is so, in both directions and in the next process too.
+/// The provider has exactly the abilities that the subject declares, also in the next process.
 pub(crate) async fn abilities_are_as_declared(context: &CaseContext) -> Outcome {
     for _ in 0..2 {
         let caller = context.open().await?;

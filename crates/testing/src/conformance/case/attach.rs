@@ -1,4 +1,4 @@
-//! Attaching to a container's own process.
+//! Attaching to the main process of a container.
 
 use vk_provider::{ability::AttachOptions, error::Kind};
 
@@ -11,7 +11,7 @@ use crate::conformance::{
 
 const ALL: AttachOptions = AttachOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
-/// The process goes on when the session ends.
+/// The process keeps running when the session ends.
 pub(crate) async fn a_detached_container_goes_on(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let attach = caller.attach()?;
@@ -23,7 +23,7 @@ pub(crate) async fn a_detached_container_goes_on(context: &CaseContext) -> Outco
     caller.undisturbed(&made, &before, "end the session when it is dropped, and not the container").await
 }
 
-/// There is no attaching to a container or a pod that is not there.
+/// Attaching to an unknown container or pod fails.
 pub(crate) async fn attaching_to_nobody_is_not_found(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let attach = caller.attach()?;

@@ -1,11 +1,11 @@
-//! The UID identifies a pod, and the list knows every pod by it.
+//! Pods are identified by UID, also in the list.
 
 use std::time::Duration;
 
 use vk_provider::{PodRef, error::Kind};
 
 use crate::conformance::{
-    caller::told_error,
+    caller::describe_error,
     context::{CaseContext, NODE, lacking},
     pod_builder::reference,
     pod_status,
@@ -15,12 +15,11 @@ use crate::conformance::{
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// While an older pod of the same name still stops, a newer one starts; each has its own status and its own place in the
-/// list.
+/// A newer pod starts while an older pod of the same name still stops; each has its own status and list entry.
 pub(crate) async fn pods_of_one_name_are_kept_apart(context: &CaseContext) -> Outcome {
     let advice = "key everything in the backend by UID and never by namespace and name";
     let caller = context.open().await?;
-    let older = context.pod().run(ContainerBehavior::UntilKilled).build();
+    let older = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (old, _) = caller.start(&older).await?;
     caller.delete(&older, HOUR).await?;
     let newer = context.pod().named(&old.name).build();
@@ -46,7 +45,7 @@ pub(crate) async fn pods_of_one_name_are_kept_apart(context: &CaseContext) -> Ou
     Ok(())
 }
 
-/// The end of an older pod does not touch a newer one of the same name.
+/// The end of an older pod does not affect a newer one of the same name.
 pub(crate) async fn a_delete_leaves_the_namesake_alone(context: &CaseContext) -> Outcome {
     context.needs(Feature::Namesakes)?;
     let advice = "delete by UID: the newer pod of the same name is a different pod";
@@ -62,7 +61,7 @@ pub(crate) async fn a_delete_leaves_the_namesake_alone(context: &CaseContext) ->
     ensure(listed == 1, || format!("pods lists the newer pod {listed} times"), advice)
 }
 
-/// The status of a pod that never was is `NotFound`, also when another of its name is there.
+/// The status of an unknown pod is `NotFound`, also when another pod has its name.
 pub(crate) async fn an_unknown_pod_is_not_found(context: &CaseContext) -> Outcome {
     let advice = "answer NotFound for a UID that the backend does not have";
     let caller = context.open().await?;
@@ -81,29 +80,29 @@ pub(crate) async fn an_unknown_pod_is_not_found(context: &CaseContext) -> Outcom
     Ok(())
 }
 
-/// A delete of a pod that never was has nothing to do, and that is success.
+/// A delete of an unknown pod succeeds.
 pub(crate) async fn a_delete_of_an_unknown_pod_succeeds(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let stranger = reference(&context.pod().build());
     match caller.try_delete(&stranger, None, Duration::ZERO).await? {
         Ok(()) => Ok(()),
         Err(error) if *error.kind() == Kind::NotFound => Ok(()),
-        Err(error) => Err(Stop::broken(
-            told_error("delete_pod of an unknown pod", &error),
+        Err(error) => Err(Stop::violated(
+            describe_error("delete_pod of an unknown pod", &error),
             "answer NotFound for a UID that the backend does not have, or Ok",
         )),
     }
 }
 
-/// An update of a pod that the backend does not have is not lost: `NotFound` lets the core create it. A provider that
-/// creates it itself then has it.
+/// An update of a pod that the backend does not have is not lost: `NotFound` makes the core create it. A provider that creates it itself then
+/// has it.
 pub(crate) async fn an_update_of_an_unknown_pod_is_not_lost(context: &CaseContext) -> Outcome {
     let advice = "answer NotFound for a UID that the backend does not have";
     let caller = context.open().await?;
     let pod = context.pod().build();
     match caller.try_update(&pod).await? {
         Err(error) if *error.kind() == Kind::NotFound => Ok(()),
-        Err(error) => Err(Stop::broken(told_error("update_pod of an unknown pod", &error), advice)),
+        Err(error) => Err(Stop::violated(describe_error("update_pod of an unknown pod", &error), advice)),
         Ok(()) => {
             let there = !caller.listed(&reference(&pod)).await?.is_empty();
             ensure(there, || "update_pod of an unknown pod answered Ok and did nothing".to_owned(), advice)
@@ -111,7 +110,7 @@ pub(crate) async fn an_update_of_an_unknown_pod_is_not_lost(context: &CaseContex
     }
 }
 
-/// The list names every pod with all three parts of its identity, once each.
+/// The list contains every pod once, with its full identity.
 pub(crate) async fn the_list_is_complete(context: &CaseContext) -> Outcome {
     let advice = "record namespace, name and UID with what is created in the backend, and list all of it";
     let caller = context.open().await?;
@@ -128,7 +127,7 @@ pub(crate) async fn the_list_is_complete(context: &CaseContext) -> Outcome {
     Ok(())
 }
 
-/// Every listed pod carries the name of the node that it was created for.
+/// Every listed pod carries the name of its node.
 pub(crate) async fn a_listed_pod_carries_the_mark_of_its_node(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let (made, _) = caller.start(&context.pod().build()).await?;
@@ -142,7 +141,7 @@ pub(crate) async fn a_listed_pod_carries_the_mark_of_its_node(context: &CaseCont
     Ok(())
 }
 
-/// The list and the status say the same about a pod.
+/// List and status agree about a pod.
 pub(crate) async fn the_list_agrees_with_the_status(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let (made, _) = caller.start(&context.pod().build()).await?;

@@ -3,17 +3,17 @@
 use vk_provider::{ability::Forward, error::Kind};
 
 use crate::conformance::{
-    caller::told_error,
+    caller::describe_error,
     context::CaseContext,
     pod_builder::reference,
     result::{Outcome, Stop, ensure},
     subject::Feature,
 };
 
-/// On this port nothing listens.
+/// A port on which nothing listens.
 const CLOSED: u16 = 1;
 
-/// A port on which the pod listens can be reached, more than once.
+/// A port on which the pod listens accepts several connections.
 pub(crate) async fn a_port_that_listens_is_reached(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let forward = caller.port_forward()?;
@@ -24,12 +24,12 @@ pub(crate) async fn a_port_that_listens_is_reached(context: &CaseContext) -> Out
     let advice = "connect to the port inside of the pod, once for each call";
     for _ in 0..2 {
         let dialled = caller.call("port_forward.dial", forward.dial(&made, port)).await?;
-        dialled.map_err(|error| Stop::broken(told_error("port_forward.dial", &error), advice))?;
+        dialled.map_err(|error| Stop::violated(describe_error("port_forward.dial", &error), advice))?;
     }
     Ok(())
 }
 
-/// A port on which nothing listens is not there now, and may be later.
+/// A closed port is a temporary error.
 pub(crate) async fn a_closed_port_is_unavailable(context: &CaseContext) -> Outcome {
     context.needs(Feature::ClosedPorts)?;
     let caller = context.open().await?;
@@ -49,7 +49,7 @@ pub(crate) async fn a_closed_port_is_unavailable(context: &CaseContext) -> Outco
     )
 }
 
-/// A pod that is not there has no ports.
+/// Connecting to an unknown pod fails.
 pub(crate) async fn a_port_of_nobody_is_not_found(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let forward = caller.port_forward()?;

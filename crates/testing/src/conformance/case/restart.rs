@@ -1,4 +1,4 @@
-//! The process ends and another begins.
+//! Restarts of the process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::conformance::{
     subject::{ContainerBehavior, Feature},
 };
 
-/// The next process finds every pod: with its identity, its mark, and the containers that ran before.
+/// The next process finds every pod with its identity, its mark, and unchanged containers.
 pub(crate) async fn pods_are_found_again(context: &CaseContext) -> Outcome {
     let advice = "list from the backend and not from the memory of the process";
     let (caller, _, made, before) = reopened(context, ContainerBehavior::UntilStopped).await?;
     let listed = caller.listed(&made).await?;
     let [observed] = listed.as_slice() else {
-        return Err(Stop::broken(format!("the next process lists the pod {} times", listed.len()), advice));
+        return Err(Stop::violated(format!("the next process lists the pod {} times", listed.len()), advice));
     };
     ensure(observed.pod == made, || format!("{made} is now listed as {}", observed.pod), advice)?;
     let mark = observed.node.as_deref();
@@ -29,7 +29,7 @@ pub(crate) async fn pods_are_found_again(context: &CaseContext) -> Outcome {
     ensure(difference.is_none(), || difference.clone().unwrap_or_default(), advice)
 }
 
-/// A create for a pod that an earlier process started adopts it.
+/// A create for a pod of an earlier process adopts it.
 pub(crate) async fn a_create_in_the_next_process_adopts(context: &CaseContext) -> Outcome {
     let advice = "look the UID up in the backend before anything is started";
     let (caller, pod, made, before) = reopened(context, ContainerBehavior::UntilStopped).await?;
@@ -39,7 +39,7 @@ pub(crate) async fn a_create_in_the_next_process_adopts(context: &CaseContext) -
     listed_once(&caller, &made, advice).await
 }
 
-/// A pod of which the next process was told nothing goes on: whether it goes is for the core to decide.
+/// A pod that the next process is not asked to create keeps running: only the core decides about its removal.
 pub(crate) async fn an_unknown_pod_is_left_alone(context: &CaseContext) -> Outcome {
     let advice = "stop a pod only when delete_pod is called for its UID";
     let (caller, _, made, before) = reopened(context, ContainerBehavior::UntilStopped).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn an_unknown_pod_is_left_alone(context: &CaseContext) -> Outco
     caller.undisturbed(&made, &before, advice).await
 }
 
-/// A delete that an earlier process began is repeated by the next, and ends the pod.
+/// A delete that an earlier process began is repeated by the next and ends the pod.
 pub(crate) async fn a_delete_goes_on_in_the_next_process(context: &CaseContext) -> Outcome {
     let (caller, pod, made, _) = reopened(context, ContainerBehavior::UntilKilled).await?;
     caller.delete(&pod, Duration::from_secs(1)).await?;
@@ -58,13 +58,13 @@ pub(crate) async fn a_delete_goes_on_in_the_next_process(context: &CaseContext) 
     Ok(())
 }
 
-/// A pod that one process started, and the next process. A pod that would not stop was asked to before the change.
+/// A pod that one process started, and the next process. A pod that ignores SIGTERM was deleted before the restart.
 async fn reopened(
     context: &CaseContext,
     run: ContainerBehavior,
 ) -> Outcome<(Caller, Arc<Pod>, PodRef, PodStatus)> {
     let caller = context.open().await?;
-    let pod = context.pod().run(run).build();
+    let pod = context.pod().behaves(run).build();
     let (made, before) = caller.start(&pod).await?;
     if run == ContainerBehavior::UntilKilled {
         caller.delete(&pod, Duration::from_hours(1)).await?;

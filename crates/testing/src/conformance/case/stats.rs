@@ -6,7 +6,7 @@ use crate::conformance::{
     result::{Outcome, ensure},
 };
 
-/// The figures are of this node and its pods, under their own names.
+/// The figures belong to this node and its pods.
 pub(crate) async fn figures_name_their_pods(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let stats = caller.stats()?;

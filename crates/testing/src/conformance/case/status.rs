@@ -1,4 +1,4 @@
-//! What a status says.
+//! Contents of a pod's status.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::conformance::{
     result::{Outcome, ensure},
 };
 
-/// Every container of the pod is in the status once, and no other is.
+/// The status contains every container of the pod exactly once.
 pub(crate) async fn every_container_is_in_the_status_once(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let pod = context.pod().with_second().build();
@@ -26,7 +26,7 @@ pub(crate) async fn every_container_is_in_the_status_once(context: &CaseContext)
     ensure(named == wanted, || format!("the pod has {wanted:?} and the status {named:?}"), advice)
 }
 
-/// A container waits, runs or has ended: one of the three, through all of its life.
+/// A container is always in exactly one state: waiting, running or terminated.
 pub(crate) async fn a_container_is_in_one_state(context: &CaseContext) -> Outcome {
     through_a_life(context, |status| {
         for container in pod_status::containers(status) {
@@ -44,7 +44,7 @@ pub(crate) async fn a_container_is_in_one_state(context: &CaseContext) -> Outcom
     .await
 }
 
-/// A phase is one that there is, and none comes after a later one.
+/// Phases are valid and never go backwards.
 pub(crate) async fn a_phase_never_goes_back(context: &CaseContext) -> Outcome {
     let advice = "go from Pending to Running to Succeeded or Failed, and stay there";
     let mut before: Option<String> = None;
@@ -68,7 +68,7 @@ pub(crate) async fn a_phase_never_goes_back(context: &CaseContext) -> Outcome {
     .await
 }
 
-/// A container that runs has an ID and says since when; two have different IDs.
+/// A running container has a unique ID and a start time.
 pub(crate) async fn a_running_container_has_an_id_and_a_start(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let (_, status) = caller.start(&context.pod().with_second().build()).await?;
@@ -90,7 +90,7 @@ pub(crate) async fn a_running_container_has_an_id_and_a_start(context: &CaseCont
     Ok(())
 }
 
-/// Every address is one.
+/// Addresses are valid IP addresses.
 pub(crate) async fn addresses_can_be_read(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let (_, status) = caller.start(&context.pod().build()).await?;
@@ -133,7 +133,7 @@ pub(crate) async fn containers_ready_follows_the_containers(context: &CaseContex
     .await
 }
 
-/// What has ended says when, and not before it began.
+/// Terminated containers have an end time, which is not before the start.
 pub(crate) async fn an_ended_container_says_when(context: &CaseContext) -> Outcome {
     through_a_life(context, |status| {
         for container in pod_status::containers(status) {
@@ -153,7 +153,7 @@ pub(crate) async fn an_ended_container_says_when(context: &CaseContext) -> Outco
     .await
 }
 
-/// Looks at a pod from its creation to its end, and shows each status to the check.
+/// Observes a pod from its creation to its end, and passes each status to the check.
 async fn through_a_life(context: &CaseContext, mut check: impl FnMut(&PodStatus) -> Outcome) -> Outcome {
     let caller = context.open().await?;
     let pod = context.pod().with_second().build();

@@ -1,4 +1,4 @@
-//! Containers that end by themselves: exit codes, restarts, init containers.
+//! Containers that exit: exit codes, restarts, init containers.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use crate::conformance::{
     subject::{ContainerBehavior, Feature},
 };
 
-/// A code that nothing but the container itself chooses.
+/// An exit code that only the container itself chooses.
 const CODE: i32 = 3;
 
-/// A pod whose containers all end with 0, and are not to start again, has succeeded.
+/// A pod whose containers all exit with 0 and are not restarted has succeeded.
 pub(crate) async fn a_pod_that_ends_well_has_succeeded(context: &CaseContext) -> Outcome {
     let advice = "report the phase Succeeded when every container has ended with 0 and none starts again";
     ends_with(context, "Never", 0, "Succeeded", advice).await
 }
 
-/// A pod with a container that ended badly has failed, and the container shows its own code.
+/// A pod with a failed container has failed, and the container shows its exit code.
 pub(crate) async fn a_pod_that_ends_badly_has_failed(context: &CaseContext) -> Outcome {
     let advice = "report the phase Failed, and in the container's state the exit code that it ended with";
     ends_with(context, "Never", CODE, "Failed", advice).await
 }
 
-/// `OnFailure` does not start again what has succeeded.
+/// `OnFailure` does not restart a successful container.
 pub(crate) async fn success_is_not_restarted_on_failure(context: &CaseContext) -> Outcome {
     let advice = "with restartPolicy OnFailure start a container again only after a code other than 0";
     ends_with(context, "OnFailure", 0, "Succeeded", advice).await
@@ -44,7 +44,7 @@ async fn ends_with(
 ) -> Outcome {
     context.needs(Feature::Endings)?;
     let caller = context.open().await?;
-    let pod = context.pod().restart(restart).run(ContainerBehavior::Ends(code)).build();
+    let pod = context.pod().restart(restart).behaves(ContainerBehavior::Ends(code)).build();
     let made = caller.create(&pod).await?;
     let what = format!("the pod has ended with the phase {phase} and container {APP} with code {code}");
     let wanted =
@@ -53,12 +53,12 @@ async fn ends_with(
     Ok(())
 }
 
-/// `Always` starts again whatever has ended, under a new ID, and counts.
+/// `Always` restarts any container, with a new ID and a higher restart count.
 pub(crate) async fn always_restarts_and_counts(context: &CaseContext) -> Outcome {
     restarts(context, "Always", 0).await
 }
 
-/// `OnFailure` starts again what has failed.
+/// `OnFailure` restarts a failed container.
 pub(crate) async fn a_failure_is_restarted_on_failure(context: &CaseContext) -> Outcome {
     restarts(context, "OnFailure", 1).await
 }
@@ -68,7 +68,7 @@ async fn restarts(context: &CaseContext, policy: &'static str, code: i32) -> Out
     context.needs(Feature::Restarts)?;
     let caller = context.open().await?;
     let made =
-        caller.create(&context.pod().restart(policy).run(ContainerBehavior::Ends(code)).build()).await?;
+        caller.create(&context.pod().restart(policy).behaves(ContainerBehavior::Ends(code)).build()).await?;
     let advice = "start an ended container again as restartPolicy says, and add one to its restartCount";
     let id = |status: &PodStatus| pod_status::container(status, APP).and_then(|it| it.container_id.clone());
     let has_id = |status: &PodStatus| id(status).is_some();
@@ -91,12 +91,12 @@ async fn restarts(context: &CaseContext, policy: &'static str, code: i32) -> Out
     )
 }
 
-/// Restarts are counted upwards only.
+/// Restart counts never decrease.
 pub(crate) async fn a_restart_count_never_falls(context: &CaseContext) -> Outcome {
     context.needs(Feature::Endings)?;
     context.needs(Feature::Restarts)?;
     let caller = context.open().await?;
-    let made = caller.create(&context.pod().run(ContainerBehavior::Ends(0)).build()).await?;
+    let made = caller.create(&context.pod().behaves(ContainerBehavior::Ends(0)).build()).await?;
     let advice = "keep the count in the backend, beside the container";
     let mut highest = 0;
     for wanted in 1..=2 {
@@ -105,7 +105,7 @@ pub(crate) async fn a_restart_count_never_falls(context: &CaseContext) -> Outcom
         });
         let count = pod_status::container(&reached.await?, APP).map_or(0, |app| app.restart_count);
         highest = highest.max(count);
-        let now = look(&caller, &made).await.map_err(|seen| Stop::broken(seen, advice))?;
+        let now = look(&caller, &made).await.map_err(|seen| Stop::violated(seen, advice))?;
         let now = pod_status::container(&now, APP).map_or(0, |app| app.restart_count);
         ensure(now >= highest, || format!("restarts went from {highest} to {now}"), advice)?;
         highest = now;
@@ -113,7 +113,7 @@ pub(crate) async fn a_restart_count_never_falls(context: &CaseContext) -> Outcom
     Ok(())
 }
 
-/// No regular container starts before every init container has ended well.
+/// No regular container starts before all init containers have succeeded.
 pub(crate) async fn init_containers_come_first(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let pod = context.pod().with_init(ContainerBehavior::Ends(0)).build();
@@ -135,7 +135,7 @@ pub(crate) async fn init_containers_come_first(context: &CaseContext) -> Outcome
         })
         .await?;
     let status =
-        status.map_err(|seen| Stop::broken(format!("a container runs too early: {seen}"), advice))?;
+        status.map_err(|seen| Stop::violated(format!("a container runs too early: {seen}"), advice))?;
     let listed = status.init_container_statuses.iter().flatten().any(|it| it.name == INIT);
     ensure(
         listed,
@@ -144,7 +144,7 @@ pub(crate) async fn init_containers_come_first(context: &CaseContext) -> Outcome
     )
 }
 
-/// An init container that fails for good fails the pod, and the others never start.
+/// An init container that fails permanently fails the pod, and the other containers never start.
 pub(crate) async fn a_failed_init_container_fails_the_pod(context: &CaseContext) -> Outcome {
     context.needs(Feature::InitContainers)?;
     let caller = context.open().await?;
@@ -163,7 +163,7 @@ pub(crate) async fn a_failed_init_container_fails_the_pod(context: &CaseContext)
     ensure(!started, || format!("a container started all the same: {}", pod_status::summary(&status)), advice)
 }
 
-/// Whether a pod is refused that the backend is said to be unable to run.
+/// Whether a pod that the backend cannot run is rejected.
 async fn refused(context: &CaseContext, caller: &Caller, pod: &Arc<Pod>) -> Outcome<bool> {
     if !context.lacks(Feature::InitContainers) {
         caller.create(pod).await?;
@@ -171,7 +171,7 @@ async fn refused(context: &CaseContext, caller: &Caller, pod: &Arc<Pod>) -> Outc
     }
     match caller.try_create(pod).await? {
         Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Unsupported) => Ok(true),
-        answer => Err(Stop::broken(
+        answer => Err(Stop::violated(
             format!("the subject declares no init containers, and create_pod of one answered {answer:?}"),
             "answer Unsupported for a pod that the backend cannot run whole, or take the feature out of \
              Subject::lacks",

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use vk_provider::{PodRef, error::Kind};
 
 use crate::conformance::{
-    caller::{Caller, told_error},
+    caller::{Caller, describe_error},
     context::{CaseContext, lacking},
     pod_builder::{APP, changed, container},
     pod_status,
@@ -17,10 +17,10 @@ use crate::conformance::{
     subject::{ContainerBehavior, Feature},
 };
 
-/// The name of the container that joins.
+/// The name of the ephemeral container.
 const DEBUGGER: &str = "debugger";
 
-/// A change of labels and annotations does not touch the containers.
+/// A change of labels and annotations does not affect the containers.
 pub(crate) async fn new_labels_leave_the_containers_alone(context: &CaseContext) -> Outcome {
     let advice = "change only what differs: labels and annotations need no restart";
     let caller = context.open().await?;
@@ -35,7 +35,7 @@ pub(crate) async fn new_labels_leave_the_containers_alone(context: &CaseContext)
     caller.undisturbed(&made, &before, advice).await
 }
 
-/// An update that says what is so already does nothing.
+/// An update without a change does nothing.
 pub(crate) async fn a_repeated_update_changes_nothing(context: &CaseContext) -> Outcome {
     let advice = "compare the bundle with what is there, and do nothing where they agree";
     let caller = context.open().await?;
@@ -47,7 +47,7 @@ pub(crate) async fn a_repeated_update_changes_nothing(context: &CaseContext) -> 
     caller.undisturbed(&made, &before, advice).await
 }
 
-/// A new image comes to run; where the backend refuses it, the pod goes on as it was.
+/// A new image is started; if the backend rejects it, the pod is unchanged.
 pub(crate) async fn a_new_image_runs_or_is_refused(context: &CaseContext) -> Outcome {
     let image = "busybox:1.36";
     let advice = "start the container again with the new image, or answer Unsupported and leave it alone";
@@ -70,7 +70,7 @@ pub(crate) async fn a_new_image_runs_or_is_refused(context: &CaseContext) -> Out
     Ok(())
 }
 
-/// More memory is given, or refused; the pod goes on in both cases.
+/// A memory resize is applied or rejected; the pod keeps running in both cases.
 pub(crate) async fn new_resources_are_taken_or_refused(context: &CaseContext) -> Outcome {
     let advice = "resize the container, or answer Unsupported or Invalid and leave it alone";
     let caller = context.open().await?;
@@ -92,7 +92,7 @@ pub(crate) async fn new_resources_are_taken_or_refused(context: &CaseContext) ->
     Ok(())
 }
 
-/// A debug container joins the pod beside the others; where the backend cannot, it is refused and not dropped in silence.
+/// An ephemeral container joins the pod; a backend that cannot do this rejects it instead of ignoring it.
 pub(crate) async fn an_ephemeral_container_joins_or_is_refused(context: &CaseContext) -> Outcome {
     let advice =
         "start the ephemeral container and report it in ephemeralContainerStatuses, or answer Unsupported";
@@ -119,7 +119,7 @@ pub(crate) async fn an_ephemeral_container_joins_or_is_refused(context: &CaseCon
             let seen = if taken { "accepted one all the same" } else { "refused one, which is not declared" };
             let what = Feature::EphemeralContainers;
             let seen = format!("Subject::lacks and update_pod disagree about {what}: update_pod {seen}");
-            return Err(Stop::broken(seen, advice));
+            return Err(Stop::violated(seen, advice));
         }
     }
     caller.undisturbed(&made, &before, "leave the other containers alone when one joins").await
@@ -133,19 +133,19 @@ async fn joined(caller: &Caller, pod: &PodRef, advice: &'static str) -> Outcome 
     caller.shows(pod, "the ephemeral container has started", advice, wanted).await.map(drop)
 }
 
-/// Whether an update was taken or refused; no other answer is one.
+/// Whether an update was accepted or rejected; any other result is a violation.
 async fn taken(caller: &Caller, pod: &Arc<Pod>) -> Outcome<bool> {
     match caller.try_update(pod).await? {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Unsupported) => Ok(false),
-        Err(error) => Err(Stop::broken(
-            told_error("update_pod", &error),
+        Err(error) => Err(Stop::violated(
+            describe_error("update_pod", &error),
             "take the update, or answer Unsupported or Invalid where the backend cannot",
         )),
     }
 }
 
-/// Of several updates the last one holds.
+/// The last of several updates takes effect.
 pub(crate) async fn the_newest_update_wins(context: &CaseContext) -> Outcome {
     let caller = context.open().await?;
     let pod = context.pod().build();

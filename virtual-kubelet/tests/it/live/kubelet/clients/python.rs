@@ -24,7 +24,7 @@ async fn interpreter(folder: &Path) -> String {
 async fn calls(stage: &KubectlSession) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/python-client");
     let mut command = Command::new(interpreter(&folder).await);
-    command.arg(folder.join("calls.py")).arg(&stage.subject.kubeconfig).args([&stage.namespace, "web"]);
+    command.arg(folder.join("calls.py")).arg(&stage.target.kubeconfig).args([&stage.namespace, "web"]);
     command.env("NO_PROXY", "*").env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(LIMIT, command.output()).await.expect("an end in time").unwrap();
