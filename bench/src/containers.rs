@@ -279,7 +279,7 @@ impl Ground {
 }
 
 impl Host for Ground {
-    fn machine(&self) -> &Place {
+    fn resources(&self) -> &Place {
         match self {
             Self::Containerd(containerd) => containerd.resources(),
             Self::Bare(bare) => bare.resources(),

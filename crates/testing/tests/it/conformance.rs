@@ -63,18 +63,18 @@ impl Subject for Faulty {
     }
 }
 
-/// The verdict of every case on subjects like this.
-async fn verdicts<S: Subject>(subject: impl Fn() -> S) -> Vec<(&'static Case, CaseResult)> {
-    let mut verdicts = Vec::new();
+/// The result of every case on subjects like this.
+async fn results<S: Subject>(subject: impl Fn() -> S) -> Vec<(&'static Case, CaseResult)> {
+    let mut results = Vec::new();
     for case in cases() {
-        verdicts.push((case, case.run(Arc::new(subject())).await));
+        results.push((case, case.run(Arc::new(subject())).await));
     }
-    verdicts
+    results
 }
 
 /// The cases that fail, by name.
-fn failed(verdicts: &[(&'static Case, CaseResult)]) -> BTreeSet<&'static str> {
-    let failed = verdicts.iter().filter(|(_, verdict)| matches!(verdict, CaseResult::Violated(_)));
+fn failed(results: &[(&'static Case, CaseResult)]) -> BTreeSet<&'static str> {
+    let failed = results.iter().filter(|(_, result)| matches!(result, CaseResult::Violated(_)));
     failed.map(|(case, _)| case.name).collect()
 }
 
@@ -88,10 +88,10 @@ macro_rules! found_by {
         $(
             #[tokio::test(start_paused = true)]
             async fn $test() {
-                let verdicts = verdicts(faulty(Fault::$fault)).await;
+                let results = results(faulty(Fault::$fault)).await;
                 let expected = BTreeSet::from([$(stringify!($case)),*]);
-                let told: Vec<_> = verdicts.iter().filter(|(_, verdict)| matches!(verdict, CaseResult::Violated(_))).collect();
-                assert_eq!(failed(&verdicts), expected, "{told:#?}");
+                let told: Vec<_> = results.iter().filter(|(_, result)| matches!(result, CaseResult::Violated(_))).collect();
+                assert_eq!(failed(&results), expected, "{told:#?}");
             }
         )*
 
@@ -311,8 +311,8 @@ fn every_case_finds_something() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_names_the_rule_what_was_seen_and_what_to_do() {
     let case = Case::named("a_listed_pod_carries_the_mark_of_its_node").unwrap();
-    let verdict = case.run(Arc::new(faulty(Fault::ForgetsTheMark)())).await;
-    let CaseResult::Violated(violation) = verdict else { panic!("{verdict:?}") };
+    let result = case.run(Arc::new(faulty(Fault::ForgetsTheMark)())).await;
+    let CaseResult::Violated(violation) = result else { panic!("{result:?}") };
     assert_eq!(
         case.report(&violation),
         "the provider violates a rule of the contract: a_listed_pod_carries_the_mark_of_its_node (identity)\n  \
@@ -325,13 +325,13 @@ async fn a_failure_names_the_rule_what_was_seen_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn an_ability_that_is_there_and_said_to_be_missing_is_found() {
     let subject = || Faulty { lacks: vec![Feature::Stats], ..faulty(Fault::None)() };
-    let verdicts = verdicts(subject).await;
+    let results = results(subject).await;
     let expected = BTreeSet::from(["abilities_are_as_declared", "figures_name_their_pods"]);
-    assert_eq!(failed(&verdicts), expected, "{verdicts:#?}");
+    assert_eq!(failed(&results), expected, "{results:#?}");
     let Some((_, CaseResult::Violated(violation))) =
-        verdicts.iter().find(|(case, _)| case.name == "figures_name_their_pods")
+        results.iter().find(|(case, _)| case.name == "figures_name_their_pods")
     else {
-        panic!("{verdicts:#?}")
+        panic!("{results:#?}")
     };
     assert_eq!(violation.seen, "the subject declares no stats but the provider has them");
 }
@@ -344,25 +344,25 @@ async fn other_features_that_are_there_and_said_to_be_missing_are_found() {
         (Feature::Survival, "pods_are_found_again"),
     ] {
         let subject = Faulty { lacks: vec![feature], ..faulty(Fault::None)() };
-        let verdict = Case::named(case).unwrap().run(Arc::new(subject)).await;
-        assert!(matches!(verdict, CaseResult::Violated(_)), "{feature}: {verdict:?}");
+        let result = Case::named(case).unwrap().run(Arc::new(subject)).await;
+        assert!(matches!(result, CaseResult::Violated(_)), "{feature}: {result:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
-    let verdicts = verdicts(Plain::subject).await;
-    assert_eq!(failed(&verdicts), BTreeSet::new(), "{verdicts:#?}");
-    let reasons: BTreeSet<&str> = verdicts
+    let results = results(Plain::subject).await;
+    assert_eq!(failed(&results), BTreeSet::new(), "{results:#?}");
+    let reasons: BTreeSet<&str> = results
         .iter()
-        .filter_map(|(_, verdict)| match verdict {
+        .filter_map(|(_, result)| match result {
             CaseResult::DoesNotApply(why) => Some(why.as_str()),
             _ => None,
         })
         .collect();
     let expected = [
         "the provider has no attach",
-        "the provider has no containers that end by themselves",
+        "the provider has no containers that exit",
         "the provider has no ephemeral containers",
         "the provider has no exec",
         "the provider has no init containers",
@@ -370,11 +370,11 @@ async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
         "the provider has no pods that outlive the process",
         "the provider has no port-forward",
         "the provider has no stats",
-        "the provider is asked and does not push",
+        "the provider is polled and does not push",
         "the provider refuses new images",
     ];
     assert_eq!(reasons, BTreeSet::from(expected));
-    let passed = verdicts.iter().filter(|(_, verdict)| *verdict == CaseResult::Passed).count();
+    let passed = results.iter().filter(|(_, result)| *result == CaseResult::Passed).count();
     assert!(passed > 30, "only {passed} cases apply");
 }
 
