@@ -16,7 +16,7 @@ use vk_provider_local::{
 };
 use vk_testing::{
     conformance::{Case, CaseResult, Subject, cases},
-    peer,
+    host,
 };
 
 use super::place::Place;
