@@ -47,7 +47,7 @@ pub use error::{Error, Result};
 pub use kubectl::{Output, kubectl};
 pub use namespace::Namespace;
 pub use options::{AUDIT_METADATA, Options};
-pub use shared::{SHARED_CONTROL_PLANES, SharedControlPlanes};
+pub use shared::SHARED_CONTROL_PLANES;
 
 use certs::Pki;
 use cleanup::CleanupProcess;

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use crate::error::{Error, Result};
 use crate::{ControlPlane, Options};
 
-/// The environment variable that names a file with the [`SharedControlPlanes`] of a test run. Without it, each test process starts its own.
+/// The environment variable that names the file of [`ControlPlane::start_shared`]. Without it, each test process starts its own.
 pub const SHARED_CONTROL_PLANES: &str = "VK_SHARED_CONTROL_PLANES";
 
 // Never dropped; their cleanup processes end them with this process.
@@ -19,7 +19,7 @@ static CONTROLLERS: OnceCell<ControlPlane> = OnceCell::const_new();
 
 /// The control planes of a test run.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct SharedControlPlanes {
+struct SharedControlPlanes {
     api_server: SharedControlPlane,
     signing: SharedControlPlane,
     controllers: SharedControlPlane,
@@ -35,27 +35,6 @@ struct SharedControlPlane {
 // === impl SharedControlPlanes ===
 
 impl SharedControlPlanes {
-    /// Starts them, and writes to `file` how to reach them. They end with the returned handles.
-    pub async fn start(file: &Path) -> Result<Vec<ControlPlane>> {
-        let (api_server, signing, controllers) = tokio::try_join!(
-            ControlPlane::start(Options::default()),
-            ControlPlane::start(Options::with_signing()),
-            ControlPlane::start(Options::with_controllers()),
-        )?;
-        let describe = |cluster: &ControlPlane| SharedControlPlane {
-            url: cluster.url.clone(),
-            data_dir: cluster.data_dir.clone(),
-        };
-        let description = Self {
-            api_server: describe(&api_server),
-            signing: describe(&signing),
-            controllers: describe(&controllers),
-        };
-        let text = serde_json::to_string(&description).expect("strings and paths serialize");
-        std::fs::write(file, text).map_err(Error::file("write", file))?;
-        Ok(vec![api_server, signing, controllers])
-    }
-
     fn from_env() -> Result<Option<Self>> {
         let Some(file) = std::env::var_os(SHARED_CONTROL_PLANES).map(PathBuf::from) else { return Ok(None) };
         let text = std::fs::read_to_string(&file).map_err(Error::file("read", &file))?;
@@ -67,6 +46,30 @@ impl SharedControlPlanes {
 // === impl ControlPlane ===
 
 impl ControlPlane {
+    /// Starts the control planes of a test run, and writes to `file` how to reach them. They end with the returned handles.
+    pub async fn start_shared(file: &Path) -> Result<Vec<Self>> {
+        let (api_server, signing, controllers) = tokio::try_join!(
+            Self::start(Options::default()),
+            Self::start(Options::with_signing()),
+            Self::start(Options::with_controllers()),
+        )?;
+        let describe = |cluster: &Self| SharedControlPlane {
+            url: cluster.url.clone(),
+            data_dir: cluster.data_dir.clone(),
+        };
+        let planes = SharedControlPlanes {
+            api_server: describe(&api_server),
+            signing: describe(&signing),
+            controllers: describe(&controllers),
+        };
+        let text = serde_json::to_string(&planes).expect("strings and paths serialize");
+        // Whole or not at all: the test runner waits for the file.
+        let temporary = file.with_extension("tmp");
+        std::fs::write(&temporary, text).map_err(Error::file("write", &temporary))?;
+        std::fs::rename(&temporary, file).map_err(Error::file("write", file))?;
+        Ok(vec![api_server, signing, controllers])
+    }
+
     /// An API server that all tests share. Use your own namespace and node names, and start your own control plane to stop or pause it.
     ///
     /// # Panics

@@ -4,12 +4,12 @@
 
 use std::{error::Error, path::Path};
 
-use vk_testing::control_plane::SharedControlPlanes;
+use vk_testing::ControlPlane;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args_os().nth(1).ok_or("usage: shared-control-planes FILE")?;
-    let planes = Box::pin(SharedControlPlanes::start(Path::new(&file))).await?;
+    let planes = Box::pin(ControlPlane::start_shared(Path::new(&file))).await?;
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())?;
     drop(planes);
     Ok(())
