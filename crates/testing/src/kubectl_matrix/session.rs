@@ -58,7 +58,7 @@ impl KubectlSession {
     /// Creates the namespace and the pod, and waits until the pod is Ready.
     pub async fn open(target: Target) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
-        let namespace = format!("kubectl_matrix-{:08x}", rand::random::<u32>());
+        let namespace = format!("matrix-{:08x}", rand::random::<u32>());
         let session = Self { target, namespace, folder };
         session.run_ok(&["create", "namespace", &session.namespace]).await;
         // A controller may have created it already.
