@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane, Usage, control_plane,
-    peer::{
-        Bare, Containerd, Host, House, Image, Kubelet, Machine as Place, Resident, containerd, image, kubelet,
+    host::{
+        BareHost, Containerd, Host, HostResources as Place, Image, Kubelet, NamespacedProcess, Namespaces,
+        containerd, image, kubelet,
     },
 };
 
@@ -57,14 +58,14 @@ pub(crate) struct Containers {
 
 /// The process that runs the pods.
 enum Agent {
-    Ours(Resident),
+    Ours(NamespacedProcess),
     Kubelet(Kubelet),
 }
 
 /// Where it runs them.
 enum RuntimeHost {
     Containerd(Containerd),
-    Bare(Bare),
+    Bare(BareHost),
 }
 
 /// Resource usage of an agent, and of everything that runs pods.
@@ -113,7 +114,7 @@ impl Containers {
         let namespace = cluster.namespace("bench").await?;
         let pods: Api<Pod> = Api::namespaced(cluster.admin()?, namespace.name());
         let host = if who == Candidate::Local {
-            RuntimeHost::Bare(Bare::start(Place::any()).await)
+            RuntimeHost::Bare(BareHost::start(Place::any()).await)
         } else {
             let mut options = containerd::Options::default();
             options.program = self.containerd.clone().unwrap_or(options.program);
@@ -163,7 +164,7 @@ impl Agent {
     fn usages(&self, host: &RuntimeHost) -> anyhow::Result<Usages> {
         let usage = Usage::of(self.id()).context("it ended: see its log")?;
         // Orphaned processes are children of the first process of the namespaces.
-        let mut roots = vec![host.inside(), self.id()];
+        let mut roots = vec![host.init_pid(), self.id()];
         let mut runtime = Duration::ZERO;
         if let RuntimeHost::Containerd(containerd) = host {
             let id = containerd.id().context("containerd runs")?;
@@ -193,8 +194,8 @@ async fn ours(
     host: &RuntimeHost,
     cluster: &ControlPlane,
     log: File,
-) -> anyhow::Result<Resident> {
-    let machine = host.machine();
+) -> anyhow::Result<NamespacedProcess> {
+    let machine = host.resources();
     let folder = machine.folder();
     let address = machine.addresses()[0].to_string();
     let user = format!("system:node:{NODE}");
@@ -223,7 +224,7 @@ async fn ours(
             "local"
         }
     };
-    let mut command = host.beside(program);
+    let mut command = host.command(program);
     command.args([
         "run",
         "--provider",
@@ -244,17 +245,17 @@ async fn ours(
     command.arg("--tls-private-key-file").arg(file("serving.key", &serving.key_pem)?);
     command.arg("--client-verify-ca").arg(file("clients.crt", cluster.ca_pem())?);
     command.stdout(log.try_clone()?).stderr(log);
-    Ok(Resident::start(&mut command).await)
+    Ok(NamespacedProcess::start(&mut command).await)
 }
 
 /// The state directory of our process.
 fn state(host: &impl Host) -> PathBuf {
-    host.machine().folder().join("state")
+    host.resources().folder().join("state")
 }
 
 /// Imports images into our store.
 fn import(host: &impl Host, program: &Path, archive: &Path) -> anyhow::Result<()> {
-    let mut command = host.beside(program);
+    let mut command = host.command(program);
     let output = command.args(["image", "import", "--state-dir"]).args([&state(host), archive]).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
@@ -282,17 +283,17 @@ impl RuntimeHost {
 }
 
 impl Host for RuntimeHost {
-    fn machine(&self) -> &Place {
+    fn resources(&self) -> &Place {
         match self {
-            Self::Containerd(containerd) => containerd.machine(),
-            Self::Bare(bare) => bare.machine(),
+            Self::Containerd(containerd) => containerd.resources(),
+            Self::Bare(bare) => bare.resources(),
         }
     }
 
-    fn house(&self) -> &House {
+    fn namespaces(&self) -> &Namespaces {
         match self {
-            Self::Containerd(containerd) => containerd.house(),
-            Self::Bare(bare) => bare.house(),
+            Self::Containerd(containerd) => containerd.namespaces(),
+            Self::Bare(bare) => bare.namespaces(),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context as _;
 use tokio::{task::spawn_blocking, time::Instant};
-use vk_testing::{ControlPlane, control_plane, kubectl};
+use vk_control_plane::{self as control_plane, ControlPlane, kubectl};
 
 use self::cleanup::CleanupProcess;
 use crate::{

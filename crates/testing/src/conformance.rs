@@ -1,4 +1,4 @@
-//! The conformance suite: holds a provider to the contract, without a control plane.
+//! The conformance suite: checks a provider against the contract, without a control plane.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -18,63 +18,60 @@
 //! vk_testing::conformance!(MyBackend);
 //! ```
 //!
-//! The line makes one test of each case, so that `cargo test` names every rule and each can be run alone. The cases call
-//! the provider as the core would: with pods that they make, a resolver with fixed answers, a limit for each call, and the
-//! core's reaction to errors. [`Subject`] says how the provider is opened, what its backend cannot do, and how its pods
-//! are made to end or to resist.
+//! The macro generates one test per case, so that `cargo test` names every rule and each can be run alone. The cases call the provider as the core
+//! does: with their own pods, a resolver with fixed results, a time limit for each call, and the core's reaction to errors. [`Subject`] opens the
+//! provider, declares what its backend cannot do, and configures pods to exit or to ignore SIGTERM.
 //!
-//! A case about something that the backend is said to be without prints that it does not apply. A failed one quotes the
-//! sentence of the contract that was broken, what was seen, and what to do.
+//! A case about a feature that the backend lacks prints that it does not apply. A failed case quotes the violated sentence of the contract, what was
+//! observed, and what to do.
 
 mod caller;
 mod case;
-mod draft;
-mod form;
-mod list;
+mod context;
+mod pod_builder;
+mod pod_status;
 mod resolver;
+mod result;
 mod subject;
-mod trial;
-mod verdict;
+mod table;
 
 use std::{any::Any, fmt, io::Write as _, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 
 pub use self::{
-    draft::SETTINGS,
-    subject::{Feature, Life, Run, Subject},
-    verdict::{Breach, Verdict},
+    pod_builder::SETTINGS,
+    result::{CaseResult, Violation},
+    subject::{ContainerBehavior, Feature, PodBehavior, Subject},
 };
 
-use self::{trial::Trial, verdict::Outcome};
+use self::{context::CaseContext, result::Outcome};
 
-/// A case waits for a few things one after the other, each within the subject's limit. One that has not ended after so
-/// many limits never will: something blocks its thread.
+/// Time limit of a case, as a multiple of the subject's limit: a case waits several times, and one that takes longer than this is blocked.
 const LIMITS: u32 = 20;
-/// How long what is left of a case may take to end with it.
+/// Time limit for the remaining tasks of a case to end.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// One rule of the contract, and how it is checked.
+/// A rule of the contract and its check.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What it is about, such as `create`.
+    /// The area, such as `create`.
     pub area: &'static str,
-    /// Its name, which is that of its test.
+    /// The name of the case and of its test.
     pub name: &'static str,
-    /// The sentence of the contract that it enforces.
+    /// The sentence of the contract.
     pub rule: &'static str,
-    check: for<'a> fn(&'a Trial) -> BoxFuture<'a, Outcome>,
+    check: for<'a> fn(&'a CaseContext) -> BoxFuture<'a, Outcome>,
 }
 
-/// Every case, in the order in which one would make a provider pass them.
+/// All cases, in a good order for implementing a provider.
 pub fn cases() -> &'static [Case] {
     crate::__conformance_cases!(__conformance_table)
 }
 
-/// Makes one test of each case of the suite, for the [`Subject`](crate::conformance::Subject) that the expression gives.
+/// Generates one test per case of the suite, for the [`Subject`](crate::conformance::Subject) that the expression returns.
 ///
-/// The expression is evaluated once for each case, inside of a tokio runtime. Put the line into a module of its own where
-/// a crate tests several subjects.
+/// The expression is evaluated once per case, inside of a tokio runtime. A crate with several subjects uses one module for each.
 #[macro_export]
 macro_rules! conformance {
     ($subject:expr) => {
@@ -91,7 +88,7 @@ macro_rules! __conformance_table {
                 area: stringify!($area),
                 name: stringify!($name),
                 rule: $rule,
-                check: |trial| Box::pin(case::$area::$name(trial)),
+                check: |context| Box::pin(case::$area::$name(context)),
             },
         )*]
     };
@@ -113,23 +110,23 @@ macro_rules! __conformance_tests {
 // === impl Case ===
 
 impl Case {
-    /// The case of this name.
+    /// Finds a case by name.
     pub fn named(name: &str) -> Option<&'static Self> {
         cases().iter().find(|case| case.name == name)
     }
 
-    /// Runs it, and removes the pods that it made. Needs a tokio runtime with time.
-    pub async fn run(&self, subject: Arc<dyn Subject>) -> Verdict {
-        let trial = Trial::new(subject);
-        let outcome = (self.check)(&trial).await;
-        trial.clean_up().await;
+    /// Runs the case and removes its pods. Needs a tokio runtime with time.
+    pub async fn run(&self, subject: Arc<dyn Subject>) -> CaseResult {
+        let context = CaseContext::new(subject);
+        let outcome = (self.check)(&context).await;
+        context.clean_up().await;
         outcome.into()
     }
 
-    /// A failure in full: the rule, what was seen, what to do.
-    pub fn report(&self, breach: &Breach) -> String {
+    /// The full report of a violation: the rule, what was observed, what to do.
+    pub fn report(&self, violation: &Violation) -> String {
         let Self { area, name, rule, .. } = self;
-        format!("the provider breaks a rule of the contract: {name} ({area})\n  rule: {rule}\n{breach}")
+        format!("the provider violates a rule of the contract: {name} ({area})\n  rule: {rule}\n{violation}")
     }
 }
 
@@ -139,49 +136,48 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Runs the case of this name to its end, in a runtime of its own: what a test of [`conformance!`](crate::conformance!)
-/// does.
+/// Runs a case in its own runtime, as the tests of [`conformance!`](crate::conformance!) do.
 ///
 /// # Panics
 ///
-/// When the provider breaks the rule.
+/// When the provider violates the rule.
 #[track_caller]
 pub fn check<S: Subject>(name: &str, subject: impl FnOnce() -> S) {
-    let case = Case::named(name).unwrap_or_else(|| panic!("no case is called {name}"));
+    let case = Case::named(name).unwrap_or_else(|| panic!("unknown case {name}"));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap_or_else(|error| panic!("start a tokio runtime: {error}"));
-    let verdict = runtime.block_on(async {
+    let result = runtime.block_on(async {
         let subject: Arc<dyn Subject> = Arc::new(subject());
         let limit = subject.limit() * LIMITS;
-        // In a task of its own: a provider that blocks the thread shall not block the clock.
+        // In its own task, so that a provider that blocks its thread does not block the timer.
         let mut task = tokio::task::JoinSet::new();
         task.spawn(async move { case.run(subject).await });
         match tokio::time::timeout(limit, task.join_next()).await {
-            Ok(Some(Ok(verdict))) => verdict,
-            Ok(Some(Err(error))) => broken(panicked(error)),
+            Ok(Some(Ok(result))) => result,
+            Ok(Some(Err(error))) => violated(panicked(error)),
             Ok(None) | Err(_) => {
-                broken(format!("the case did not end within {limit:?}: a call blocks its thread"))
+                violated(format!("the case did not end within {limit:?}: a call blocks its thread"))
             }
         }
     });
     runtime.shutdown_timeout(SHUTDOWN);
-    match verdict {
-        Verdict::Passed => {}
-        // Straight to the file: the test harness would swallow what a passing test prints.
-        Verdict::DoesNotApply(why) => {
+    match result {
+        CaseResult::Passed => {}
+        // Directly to standard error: the test harness captures print macros of passing tests.
+        CaseResult::DoesNotApply(why) => {
             let _ = writeln!(std::io::stderr(), "{name} does not apply: {why}");
         }
-        Verdict::Broken(breach) => panic!("{}", case.report(&breach)),
+        CaseResult::Violated(violation) => panic!("{}", case.report(&violation)),
     }
 }
 
-fn broken(seen: String) -> Verdict {
-    Verdict::Broken(Breach {
+fn violated(seen: String) -> CaseResult {
+    CaseResult::Violated(Violation {
         seen,
-        advice: "let every call return an error instead, and await instead of block",
+        advice: "return an error from the call, and await instead of blocking",
     })
 }
 

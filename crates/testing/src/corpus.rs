@@ -1,26 +1,25 @@
-//! Pods that show what a kubelet does, and what one did.
+//! A corpus of pods with recordings of what the real kubelet did with them.
 //!
-//! A [`Case`] is a file with a pod, the objects that it refers to and the [`Step`]s that it goes through: things that are done to it, and
-//! checkpoints, each a predicate on the pod's status with a deadline. At each a [`Moment`] is looked at: the pod, what the runtime said,
-//! what people were told, what the containers wrote. A [`Recording`] holds the moments of one run. A [`Stage`] runs cases on a
-//! control plane, whoever the node is; a [`Scene`] is all that a node needs for that; and [`differences`] says in what two moments differ once everything is taken out
-//! of them that no two runs have in common.
+//! A [`Case`] is a file with a pod, the objects that it refers to, and [`Step`]s: actions, and checkpoints that wait for a predicate on the pod's
+//! status. At each checkpoint an [`Observation`] is taken: the pod, the state of the runtime, events and logs. A [`Recording`] holds the
+//! observations of one run. A [`CaseRunner`] runs cases on a control plane with any node; a [`NodeEnvironment`] is everything that the node needs.
+//! [`differences`] compares two observations and ignores what differs between any two runs.
 
 mod case;
-mod follow;
-mod normal;
+mod comparison;
+mod environment;
+mod pod_watch;
 mod predicate;
 mod recording;
-mod scene;
-mod stage;
+mod runner;
 mod step;
 
 pub use self::{
     case::Case,
-    normal::{compare, differences},
+    comparison::{compare, differences},
+    environment::NodeEnvironment,
     predicate::holds,
-    recording::{Moment, Recording},
-    scene::Scene,
-    stage::{Look, NODE, Stage, Words},
+    recording::{Observation, Recording},
+    runner::{CaseRunner, NODE, Replacements, SnapshotFn},
     step::{Action, Checkpoint, Step},
 };

@@ -1,4 +1,4 @@
-//! Waiting for a condition instead of for a time.
+//! Waits for a condition instead of a fixed time.
 
 use std::fmt::Display;
 use std::panic::Location;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Short enough that a fast condition costs nothing noticeable.
+/// Short enough for conditions that hold soon.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
-/// Long enough that a slow condition does not load the API server.
+/// Long enough not to load the API server.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Repeats `check` until it succeeds, and returns what it found.
+/// Repeats `check` until it succeeds, and returns its result.
 ///
-/// The error of `check` says what was seen instead; the last one is part of the panic message.
+/// The panic message contains the last error of `check`.
 ///
 /// # Panics
 ///
-/// When `deadline` has passed, with `what`, the caller's place and what was last seen.
+/// When `deadline` has passed, with `what`, the caller's location and the last error.
 #[track_caller]
 pub fn eventually<T, E, F, Fut>(what: &str, deadline: Duration, mut check: F) -> impl Future<Output = T>
 where
@@ -25,7 +25,7 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    // An async fn would lose the caller's place, which is the line one wants to see.
+    // An async fn would lose the caller's location.
     let caller = Location::caller();
     async move {
         match within(deadline, &mut check).await {
@@ -35,7 +35,7 @@ where
     }
 }
 
-/// As [`eventually`], for callers that say themselves what is wrong: the error is what was last seen.
+/// As [`eventually`], but returns the last error instead of panicking.
 pub(crate) async fn within<T, E, F, Fut>(deadline: Duration, mut check: F) -> Result<T, String>
 where
     E: Display,
@@ -44,7 +44,7 @@ where
 {
     let end = Instant::now() + deadline;
     let mut interval = FIRST_INTERVAL;
-    let mut seen = String::from("nothing yet: the first look did not end");
+    let mut seen = String::from("nothing: the first check did not return");
     loop {
         match timeout_at(end, check()).await {
             Ok(Ok(found)) => return Ok(found),
@@ -65,11 +65,11 @@ mod tests {
 
     #[tokio::test]
     async fn returns_what_the_check_found() {
-        let mut looks = 0;
-        let found = eventually("the third look succeeds", Duration::from_secs(5), || {
-            looks += 1;
-            let look = looks;
-            async move { if look == 3 { Ok(look) } else { Err(format!("look {look}")) } }
+        let mut checks = 0;
+        let found = eventually("the third check succeeds", Duration::from_secs(5), || {
+            checks += 1;
+            let check = checks;
+            async move { if check == 3 { Ok(check) } else { Err(format!("check {check}")) } }
         })
         .await;
         assert_eq!(found, 3);
@@ -77,7 +77,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "it rains")]
-    async fn panics_with_what_was_seen_last() {
+    async fn panics_with_the_last_error() {
         eventually("the sun shines", Duration::from_millis(20), || async { Err::<(), _>("it rains") }).await;
     }
 

@@ -1,10 +1,7 @@
-//! A real Kubernetes control plane as a value, the conformance suite for providers, and the few words tests need around
-//! them.
+//! Test support: control planes, container runtimes, kubelets, and the conformance suite for providers.
 //!
-//! [`ControlPlane`] starts etcd and kube-apiserver, and on request the controller-manager and the
-//! scheduler, on free loopback ports. Everything it started ends with the process that started it, however
-//! that process ends. Integration tests share one per test binary ([`ControlPlane::shared`]); the `dev`
-//! command of the binary starts its own.
+//! Integration tests share control planes ([`ControlPlane::shared`]) and keep to their own namespace and node names. Under `make test` one
+//! process starts them for all test binaries; otherwise each test binary starts those that it needs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), vk_testing::control_plane::Error> {
@@ -16,22 +13,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`peer`] does the same with a container runtime, a kubelet and a registry, and [`corpus`] compares what kubelets do with pods.
+//! [`host`] runs a container runtime, a kubelet and a registry, [`corpus`] compares what kubelets do with pods, and [`kubectl_matrix`] runs the
+//! kubectl commands that reach into pods.
 //!
-//! [`conformance!`] holds a provider to the contract with one line, without a control plane: see [`mod@conformance`].
+//! [`conformance!`] checks a provider against the contract, without a control plane: see [`mod@conformance`].
 
 pub mod conformance;
-pub mod control_plane;
 pub mod corpus;
 mod eventually;
-mod kubectl;
-pub mod matrix;
-pub mod peer;
+pub mod host;
+pub mod kubectl_matrix;
 mod process;
 mod usage;
 
-pub use control_plane::ControlPlane;
 pub use eventually::eventually;
-pub use kubectl::{Output, kubectl};
 pub use process::Process;
 pub use usage::Usage;
+pub use vk_control_plane::{self as control_plane, ControlPlane, Output, kubectl};

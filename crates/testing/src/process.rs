@@ -1,4 +1,4 @@
-//! A process that a test started, and that ends with it.
+//! A child process that ends with the test.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it.
+    /// Starts the command.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(Self)
     }
@@ -20,7 +20,7 @@ impl Process {
         self.0.id()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.0.try_wait()
     }
@@ -30,7 +30,7 @@ impl Process {
         &mut self.0
     }
 
-    /// Kills it at once, as by `kill -9`, and waits for its end.
+    /// Kills it with SIGKILL and waits for its end.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.0.kill()?;
         self.0.wait()
@@ -39,7 +39,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to kill.
+        // It may have ended already.
         let _ = self.kill();
     }
 }

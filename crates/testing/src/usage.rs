@@ -1,30 +1,30 @@
-//! What a process uses, read from `/proc`.
+//! Resource usage of a process, from `/proc`.
 
 use std::{fs, io, time::Duration};
 
-/// Linux tells times in these parts of a second to all user programs, whatever the kernel uses inside.
+/// The unit of times in `/proc`: always 1/100 second for user programs (USER_HZ).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What a process uses at one moment.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Memory that is really there.
+    /// Resident memory.
     pub resident_bytes: u64,
-    /// Processor time since its start.
+    /// CPU time since its start.
     pub cpu: Duration,
     /// Open files and sockets.
     pub files: usize,
 }
 
 impl Usage {
-    /// Looks at a process of ours.
+    /// Reads the usage of a process.
     pub fn of(pid: u32) -> io::Result<Self> {
-        let malformed = || io::Error::other(format!("/proc/{pid} is not as expected"));
+        let malformed = || io::Error::other(format!("/proc/{pid} has an unexpected format"));
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or_else(malformed)?;
         let kilobytes: u64 = resident.trim().trim_end_matches(" kB").parse().map_err(|_| malformed())?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The name in parentheses may hold anything; user and system time are the 12th and 13th field behind it.
+        // The name in parentheses may contain anything; user and system time are the 12th and 13th field after it.
         let fields = stat.rsplit_once(')').ok_or_else(malformed)?.1;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
         let ticks: u64 = ticks.sum::<Result<_, _>>().map_err(|_| malformed())?;
@@ -35,14 +35,13 @@ impl Usage {
         })
     }
 
-    /// How many processors it kept busy since an earlier look, `elapsed` ago.
+    /// Average number of busy CPUs since an earlier reading, `elapsed` ago.
     pub fn cores_since(&self, earlier: &Self, elapsed: Duration) -> f64 {
         self.cpu.saturating_sub(earlier.cpu).as_secs_f64() / elapsed.as_secs_f64()
     }
 
-    /// Memory in megabytes, for people.
+    /// Resident memory in megabytes.
     pub fn megabytes(&self) -> f64 {
-        // Exact far beyond any memory there is.
         #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
         let bytes = self.resident_bytes as f64;
         bytes / 1e6
@@ -60,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_an_error() {
+    fn an_unknown_process_is_an_error() {
         assert!(Usage::of(u32::MAX).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::{net::TcpListener, path::PathBuf, time::Duration};
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use tokio::{task::spawn_blocking, time::Instant};
+use vk_control_plane::kubectl;
 use vk_provider::Config;
 use vk_provider_local::{
     config::Settings,

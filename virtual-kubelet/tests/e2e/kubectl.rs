@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane, Process, Usage, eventually,
-    matrix::{self, Stage, Subject},
+    kubectl_matrix::{self as matrix, KubectlSession, Target},
 };
 
 use self::slow_clients::SlowClients;
@@ -86,17 +86,17 @@ impl<'a> Served<'a> {
         Self { cluster, node: node.to_owned(), port, process, _folder: folder }
     }
 
-    async fn stage(&self) -> Stage {
+    async fn stage(&self) -> KubectlSession {
         self.stage_with(self.cluster.kubectl().unwrap()).await
     }
 
     /// The same with this kubectl.
-    async fn stage_with(&self, kubectl: PathBuf) -> Stage {
+    async fn stage_with(&self, kubectl: PathBuf) -> KubectlSession {
         let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
         let crashing: BTreeMap<String, String> = crashing
             .map(|(name, value)| (format!("mock.virtual-kubelet.io/{name}"), value.to_owned()))
             .into();
-        Stage::open(Subject {
+        KubectlSession::open(Target {
             kubectl,
             kubeconfig: self.cluster.admin_kubeconfig().to_owned(),
             node: self.node.clone(),
@@ -109,7 +109,7 @@ impl<'a> Served<'a> {
 }
 
 #[expect(clippy::print_stdout, reason = "what was measured")]
-async fn whole_matrix(way: &str, served: &Served<'_>, stage: Stage) {
+async fn whole_matrix(way: &str, served: &Served<'_>, stage: KubectlSession) {
     let timed = async |what: &str, work: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
         let begun = Instant::now();
         work.await;
@@ -168,7 +168,7 @@ async fn ten_thousand_half_open_connections_take_little_memory_and_nobodys_place
     let served = Served::start(ControlPlane::shared().await, "besieged", 11_503, &[]).await;
     let stage = served.stage().await;
     let usage = || Usage::of(served.process.id()).unwrap();
-    stage.good(&["exec", "web", "--", "true"]).await;
+    stage.run_ok(&["exec", "web", "--", "true"]).await;
     let before = usage();
     raise_own_limit();
     let mut clients = SlowClients::new(served.cluster.ca_pem(), served.port);
@@ -178,7 +178,7 @@ async fn ten_thousand_half_open_connections_take_little_memory_and_nobodys_place
         clients.drip();
         most = most.max(usage().resident_bytes);
         // Authenticated callers are still served.
-        stage.good(&["logs", "web", "--tail=1"]).await;
+        stage.run_ok(&["logs", "web", "--tail=1"]).await;
     }
     println!(
         "{HALF_OPEN} half-open connections: {} MiB before, {} MiB at most",

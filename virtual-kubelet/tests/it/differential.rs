@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use vk_supervisor::Clock;
 use vk_testing::{
     Process,
-    corpus::{NODE, Recording, Scene},
-    peer::{Host, Image, Machine},
+    corpus::{NODE, NodeEnvironment, Recording},
+    host::{Host, HostResources, Image},
 };
 
 use crate::network_cleanup::NetworkCleanup;
@@ -101,8 +101,8 @@ fn asked_for() -> impl Fn(&str) -> bool {
 }
 
 async fn on_containerd(chosen: impl Fn(&str) -> bool) {
-    let scene = Scene::set(Machine::any()).await;
-    let (machine, folder) = (scene.host.machine(), scene.host.machine().folder());
+    let scene = NodeEnvironment::start(HostResources::any()).await;
+    let (machine, folder) = (scene.host.resources(), scene.host.resources().folder());
     let provider = json!({
         "socket": scene.host.socket(),
         "root": folder.join("kubelet"),
@@ -117,12 +117,12 @@ async fn on_containerd(chosen: impl Fn(&str) -> bool) {
 }
 
 async fn on_nothing(chosen: impl Fn(&str) -> bool) {
-    let scene = Scene::bare(Machine::any()).await;
-    let (machine, folder) = (scene.host.machine(), scene.host.machine().folder());
+    let scene = NodeEnvironment::start_bare(HostResources::any()).await;
+    let (machine, folder) = (scene.host.resources(), scene.host.resources().folder());
     let archive = scene.host.archive(&Image::standard());
     let import = scene
         .host
-        .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
+        .command(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
         .args(["image", "import", "--state-dir"])
         .args([&folder.join("state"), &archive])
         .output()
@@ -144,7 +144,7 @@ async fn on_nothing(chosen: impl Fn(&str) -> bool) {
 
 /// Lets every pod that is chosen go through its steps, and compares it with the recording of that runtime.
 async fn compare<H: Host>(
-    scene: &Scene<H>,
+    scene: &NodeEnvironment<H>,
     recorded: &str,
     (name, addresses): (&str, usize),
     deliberate: &[(&str, &str)],
@@ -152,10 +152,11 @@ async fn compare<H: Host>(
 ) {
     let info = scene.node().await.status.unwrap().node_info.unwrap();
     println!("virtual-kubelet {} on {}", info.kubelet_version, info.container_runtime_version);
-    let mut stage = scene.stage(Arc::new(|_| Box::pin(future::ready(Value::Null))), || Clock::system().now());
-    stage.own = &OWN;
+    let mut stage =
+        scene.runner(Arc::new(|_| Box::pin(future::ready(Value::Null))), || Clock::system().now());
+    stage.own_events = &OWN;
     stage.addresses = addresses;
-    stage.words.push((format!("{name}://"), "containerd://"));
+    stage.replacements.push((format!("{name}://"), "containerd://"));
     let stage = &stage;
     let folder = &data().join("recorded").join(recorded);
     let mut cases = scene.cases(&data().join("corpus"));
@@ -183,8 +184,8 @@ async fn compare<H: Host>(
 }
 
 /// The command, in the namespaces of the host, with the settings that the kubelet had.
-fn start<H: Host>(scene: &Scene<H>, provider: &str, config: &Value) -> Process {
-    let machine = scene.host.machine();
+fn start<H: Host>(scene: &NodeEnvironment<H>, provider: &str, config: &Value) -> Process {
+    let machine = scene.host.resources();
     let folder = machine.folder();
     let [address, second] = machine.addresses();
     let user = format!("system:node:{NODE}");
@@ -202,10 +203,17 @@ fn start<H: Host>(scene: &Scene<H>, provider: &str, config: &Value) -> Process {
     let key = file("serving.key", &serving.key_pem);
     let clients = file("clients.crt", scene.cluster.ca_pem());
     let log = File::create(folder.join("virtual-kubelet.log")).unwrap();
-    let mut command = scene.host.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
+    let mut command = scene.host.command(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
     command
         .args(["run", "--provider", provider, "--nodename", NODE, "--metrics-addr", "off"])
-        .args(["--internal-ip", &names[0], "--address", &names[0], "--port", "10250"])
+        .args([
+            "--internal-ip",
+            &names[0],
+            "--address",
+            &names[0],
+            "--port",
+            &machine.kubelet_port().to_string(),
+        ])
         .arg("--state-dir")
         .arg(folder.join("state"))
         .arg("--provider-config")

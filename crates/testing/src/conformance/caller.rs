@@ -1,4 +1,4 @@
-//! Makes the calls of the core: each with a time limit, and with the core's reaction to errors.
+//! Calls the provider as the core does: with a time limit, and with the core's reaction to errors.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,22 +13,22 @@ use vk_provider::{
 };
 
 use super::{
-    draft::reference,
-    form,
+    context::lacking,
+    pod_builder::reference,
+    pod_status,
     resolver::bundle,
+    result::{Outcome, Stop},
     subject::{Feature, Subject},
-    trial::lacking,
-    verdict::{Outcome, Stop},
 };
 use crate::eventually::within;
 
-/// One process's use of the provider, from open to drop.
+/// A provider that one process has opened.
 pub(crate) struct Caller {
     provider: Arc<dyn Provider>,
     subject: Arc<dyn Subject>,
     limit: Duration,
-    told: Arc<Mutex<Vec<PodChange>>>,
-    /// How often it wants to be asked, where it does not push.
+    changes: Arc<Mutex<Vec<PodChange>>>,
+    /// The polling period of a provider that does not push.
     period: Option<Duration>,
     _listener: JoinSet<()>,
     /// Owns the provider's tasks.
@@ -44,20 +44,16 @@ impl Drop for Caller {
 // === impl Caller ===
 
 impl Caller {
-    /// Asks for the changes, as the core does before it creates any pod, and keeps all that is told.
-    pub(super) fn new(
-        provider: Arc<dyn Provider>,
-        subject: Arc<dyn Subject>,
-        supervisor: Supervisor,
-    ) -> Self {
-        let told = Arc::<Mutex<Vec<PodChange>>>::default();
+    /// Subscribes to changes, as the core does before it creates any pod, and keeps all of them.
+    pub(super) fn new(provider: Arc<dyn Provider>, subject: Arc<dyn Subject>, supervisor: Supervisor) -> Self {
+        let changes = Arc::<Mutex<Vec<PodChange>>>::default();
         let mut listener = JoinSet::new();
         let period = match provider.changes() {
             Changes::Push(mut stream) => {
-                let told = Arc::clone(&told);
+                let changes = Arc::clone(&changes);
                 listener.spawn(async move {
                     while let Some(change) = stream.next().await {
-                        told.lock().push(change);
+                        changes.lock().push(change);
                     }
                 });
                 None
@@ -65,38 +61,38 @@ impl Caller {
             Changes::Poll(period) => Some(period),
         };
         let limit = subject.limit();
-        Self { provider, subject, limit, told, period, _listener: listener, supervisor }
+        Self { provider, subject, limit, changes, period, _listener: listener, supervisor }
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {
         &*self.provider
     }
 
-    /// How often it wants to be asked; `None` for a provider that pushes.
+    /// The polling period; `None` for a provider that pushes.
     pub(crate) fn period(&self) -> Option<Duration> {
         self.period
     }
 
-    /// Waits for an answer no longer than the limit.
+    /// Makes a call with the time limit.
     pub(crate) async fn call<T>(&self, name: &str, call: impl Future<Output = T>) -> Outcome<T> {
         tokio::time::timeout(self.limit, call).await.map_err(|_| {
             let seen = format!("{name} did not return within {:?}", self.limit);
-            Stop::broken(seen, "start the work and return; what takes long shows in the status later")
+            Stop::violated(seen, "start the work and return; the status shows the result later")
         })
     }
 
-    /// Repeats a look until it finds what is wanted.
+    /// Repeats a check until it succeeds.
     pub(crate) async fn until<T, F>(
         &self,
         what: &str,
         advice: &'static str,
-        look: impl FnMut() -> F,
+        check: impl FnMut() -> F,
     ) -> Outcome<T>
     where
         F: Future<Output = Result<T, String>>,
     {
-        within(self.limit, look).await.map_err(|seen| {
-            Stop::broken(format!("not within {:?}: {what}; last seen: {seen}", self.limit), advice)
+        within(self.limit, check).await.map_err(|seen| {
+            Stop::violated(format!("not within {:?}: {what}; last seen: {seen}", self.limit), advice)
         })
     }
 
@@ -130,13 +126,16 @@ impl Caller {
         let made = self
             .until(
                 "create_pod accepts the pod",
-                "accept the pod, or let Subject::dress make it one that the backend can run",
+                "accept the pod, or let Subject::configure_pod make it one that the backend can run",
                 || async { retry(self.try_create(pod).await, Reaction::Done) },
             )
             .await?;
         made.map_err(|error| {
-            let seen = format!("create_pod answered {}: {}", error.kind(), error.report());
-            Stop::broken(seen, "accept the pod, or let Subject::dress make it one that the backend can run")
+            let seen = format!("create_pod returned {}: {}", error.kind(), error.report());
+            Stop::violated(
+                seen,
+                "accept the pod, or let Subject::configure_pod make it one that the backend can run",
+            )
         })?;
         Ok(reference(pod))
     }
@@ -151,10 +150,10 @@ impl Caller {
     /// Waits until all regular containers of a pod run.
     pub(crate) async fn running(&self, pod: &PodRef) -> Outcome<PodStatus> {
         let advice = "report the phase Running and every container of the pod as running once they do";
-        self.shows(pod, "the pod is Running and so are its containers", advice, form::is_running).await
+        self.shows(pod, "the pod is Running and so are its containers", advice, pod_status::is_running).await
     }
 
-    /// Waits until the status is as wanted.
+    /// Waits until the status satisfies a condition.
     pub(crate) async fn shows(
         &self,
         pod: &PodRef,
@@ -165,51 +164,51 @@ impl Caller {
         self.until(what, advice, || async {
             match seen(self.status(pod).await)? {
                 Ok(status) if wanted(&status) => Ok(status),
-                Ok(status) => Err(form::summary(&status)),
-                Err(error) => Err(told_error("pod_status", &error)),
+                Ok(status) => Err(pod_status::summary(&status)),
+                Err(error) => Err(describe_error("pod_status", &error)),
             }
         })
         .await
     }
 
-    /// Begins to stop a pod, with the retries of the core.
+    /// Deletes a pod, with the retries of the core.
     pub(crate) async fn delete(&self, pod: &Arc<Pod>, grace: Duration) -> Outcome {
-        let advice = "answer Ok once stopping has begun, and NotFound when nothing of the pod runs";
+        let advice = "return Ok once stopping has begun, and NotFound when nothing of the pod runs";
         let id = reference(pod);
         let answer = self
             .until("delete_pod accepts the pod", advice, || async {
                 retry(self.try_delete(&id, Some(pod), grace).await, Reaction::Gone)
             })
             .await?;
-        answer.map_err(|error| Stop::broken(told_error("delete_pod", &error), advice))
+        answer.map_err(|error| Stop::violated(describe_error("delete_pod", &error), advice))
     }
 
-    /// Waits until nothing of a pod runs: the last status, or `None` when it is not found.
+    /// Waits until nothing of a pod runs. Returns its last status, or `None` when it is not found.
     pub(crate) async fn over(&self, pod: &PodRef) -> Outcome<Option<PodStatus>> {
-        let advice = "after a delete, report every container as terminated or answer NotFound as soon as nothing \
+        let advice = "after a delete, report every container as terminated or return NotFound as soon as nothing \
                       of the pod runs";
         self.until("nothing of the pod runs any more", advice, || async {
             match seen(self.status(pod).await)? {
-                Ok(status) if form::is_over(&status) => Ok(Some(status)),
-                Ok(status) => Err(form::summary(&status)),
+                Ok(status) if pod_status::is_over(&status) => Ok(Some(status)),
+                Ok(status) => Err(pod_status::summary(&status)),
                 Err(error) if *error.kind() == Kind::NotFound => Ok(None),
-                Err(error) => Err(told_error("pod_status", &error)),
+                Err(error) => Err(describe_error("pod_status", &error)),
             }
         })
         .await
     }
 
-    /// The pods of this UID in the list.
+    /// The list entries of this UID.
     pub(crate) async fn listed(&self, pod: &PodRef) -> Outcome<Vec<ObservedPod>> {
         let all = self
-            .until("pods answers a list", "answer every pod that the backend runs for the node", || async {
-                seen(self.pods().await)?.map_err(|error| told_error("pods", &error))
+            .until("pods returns a list", "return every pod that the backend runs for the node", || async {
+                seen(self.pods().await)?.map_err(|error| describe_error("pods", &error))
             })
             .await?;
         Ok(all.into_iter().filter(|observed| observed.pod.uid == pod.uid).collect())
     }
 
-    /// Sees that a pod still runs, and that its containers are those that ran before.
+    /// Checks that a pod still runs with the same containers.
     pub(crate) async fn undisturbed(
         &self,
         pod: &PodRef,
@@ -217,25 +216,28 @@ impl Caller {
         advice: &'static str,
     ) -> Outcome {
         let now = self.status(pod).await?;
-        let now = now.map_err(|error| Stop::broken(told_error("pod_status", &error), advice))?;
-        if !form::is_running(&now) {
-            return Err(Stop::broken(format!("the pod no longer runs: {}", form::summary(&now)), advice));
+        let now = now.map_err(|error| Stop::violated(describe_error("pod_status", &error), advice))?;
+        if !pod_status::is_running(&now) {
+            return Err(Stop::violated(
+                format!("the pod no longer runs: {}", pod_status::summary(&now)),
+                advice,
+            ));
         }
-        match form::disturbed(before, &now) {
-            Some(difference) => Err(Stop::broken(difference, advice)),
+        match pod_status::disturbed(before, &now) {
+            Some(difference) => Err(Stop::violated(difference, advice)),
             None => Ok(()),
         }
     }
 
-    /// How much was told until now.
+    /// The number of changes until now.
     pub(crate) fn mark(&self) -> usize {
-        self.told.lock().len()
+        self.changes.lock().len()
     }
 
-    /// What was told about a pod since then: looks as `None`, statuses as they are.
-    pub(crate) fn told_since(&self, mark: usize, pod: &PodRef) -> Vec<Option<PodStatus>> {
-        let told = self.told.lock();
-        let about = told[mark..].iter().filter_map(|change| match change {
+    /// The changes of a pod since then: refreshes as `None`, statuses as they are.
+    pub(crate) fn changes_since(&self, mark: usize, pod: &PodRef) -> Vec<Option<PodStatus>> {
+        let changes = self.changes.lock();
+        let about = changes[mark..].iter().filter_map(|change| match change {
             PodChange::Refresh(of) if of.uid == pod.uid => Some(None),
             PodChange::Status(of, status) if of.uid == pod.uid => Some(Some((**status).clone())),
             _ => None,
@@ -267,28 +269,27 @@ impl Caller {
         match (found, self.subject.lacks().contains(&feature)) {
             (Some(ability), false) => Ok(ability),
             (None, true) => Err(lacking(feature)),
-            (Some(_), true) => Err(Stop::broken(
+            (Some(_), true) => Err(Stop::violated(
                 format!("the subject declares no {feature} but the provider has them"),
-                "take the feature out of Subject::lacks, so that the provider is held to its rules",
+                "remove the feature from Subject::lacks, so that its rules are checked",
             )),
-            (None, false) => Err(Stop::broken(
-                format!("the provider has no {feature}, and the subject does not say so"),
+            (None, false) => Err(Stop::violated(
+                format!("the provider has no {feature}, and the subject does not declare it"),
                 "return Some(self) from the accessor, or name the feature in Subject::lacks",
             )),
         }
     }
 }
 
-/// An answer for a loop that waits: a broken rule is no reason to wait longer, but what was seen is kept.
+/// Converts a result for a loop that waits: only the text of a violation is kept.
 fn seen<T>(answer: Outcome<T>) -> Result<T, String> {
     answer.map_err(|stop| match stop {
-        Stop::Broken(breach) => breach.seen,
+        Stop::Violated(violation) => violation.seen,
         Stop::DoesNotApply(why) => why,
     })
 }
 
-/// Whether a call is to be made again, by the reaction of the core: an error that it retries is no answer yet, and one
-/// reaction stands for success.
+/// Decides by the core's reaction whether a call is repeated: errors that the core retries are, and one reaction counts as success.
 fn retry(answer: Outcome<Result<()>>, success: Reaction) -> Result<Result<()>, String> {
     match seen(answer)? {
         Err(error) if error.kind().reaction() == success => Ok(Ok(())),
@@ -299,7 +300,7 @@ fn retry(answer: Outcome<Result<()>>, success: Reaction) -> Result<Result<()>, S
     }
 }
 
-/// An error in the words of a message.
-pub(crate) fn told_error(call: &str, error: &Error) -> String {
-    format!("{call} answered {}: {}", error.kind(), error.report())
+/// An error as a text for messages.
+pub(crate) fn describe_error(call: &str, error: &Error) -> String {
+    format!("{call} returned {}: {}", error.kind(), error.report())
 }

@@ -1,4 +1,4 @@
-//! Answers what the pods of the cases refer to, without an API server.
+//! A resolver for the pods of the cases, without an API server.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -21,25 +21,25 @@ use vk_provider::{
 };
 
 use super::{
-    draft::SETTINGS,
-    trial::{NODE, NODE_IP},
+    context::{NODE, NODE_IP},
+    pod_builder::SETTINGS,
 };
 
-/// A resolver with fixed answers.
-struct Fixed {
+/// A resolver with fixed results.
+struct FixedResolver {
     pod: Arc<Pod>,
-    /// Whether the ConfigMap that pods refer to is there.
+    /// Whether the ConfigMap that pods refer to exists.
     settings: bool,
 }
 
-/// A pod with its resolver, whose ConfigMap is there or not.
+/// A pod with its resolver. `settings`: whether its ConfigMap exists.
 pub(crate) fn bundle(pod: &Arc<Pod>, settings: bool) -> PodBundle {
-    PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Fixed { pod: Arc::clone(pod), settings }) }
+    PodBundle { pod: Arc::clone(pod), resolver: Arc::new(FixedResolver { pod: Arc::clone(pod), settings }) }
 }
 
-// === impl Fixed ===
+// === impl FixedResolver ===
 
-impl Fixed {
+impl FixedResolver {
     fn settings(&self, map: &str) -> Result<BTreeMap<String, String>> {
         let (name, key, value) = SETTINGS;
         let mut reference = Reference::new(ReferenceKind::ConfigMap, "default", map);
@@ -49,11 +49,11 @@ impl Fixed {
         if map == name {
             reference = reference.key(key);
         }
-        let message = format!("resolve {reference}: it is not there");
+        let message = format!("resolve {reference}: not found");
         Err(Error::new(Kind::Unresolved(reference), message))
     }
 
-    /// A variable with its value; `None` where it is set from something that the suite does not use.
+    /// A variable with its value; `None` for sources that the suite does not use.
     fn variable(&self, variable: &EnvVar) -> Result<Option<(String, String)>> {
         let Some(source) = &variable.value_from else {
             return Ok(Some((variable.name.clone(), variable.value.clone().unwrap_or_default())));
@@ -65,7 +65,7 @@ impl Fixed {
 }
 
 #[async_trait]
-impl Resolver for Fixed {
+impl Resolver for FixedResolver {
     async fn container(&self, name: &str, _facts: &Facts) -> Result<ContainerInputs> {
         let spec = self.pod.spec.as_ref();
         let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -95,7 +95,7 @@ impl Resolver for Fixed {
                 .map(|(path, content)| (path, File { content: content.into(), mode: 0o644, owner: None }))
                 .collect(),
         });
-        // The first set, and no change ever.
+        // One set, and no changes.
         stream::iter([set]).chain(stream::pending()).boxed()
     }
 
@@ -111,7 +111,7 @@ impl Resolver for Fixed {
 
     async fn secret(&self, name: &str) -> Result<Arc<Secret>> {
         let reference = Reference::new(ReferenceKind::Secret, "default", name);
-        let message = format!("resolve {reference}: it is not there");
+        let message = format!("resolve {reference}: not found");
         Err(Error::new(Kind::Unresolved(reference), message))
     }
 
@@ -129,7 +129,7 @@ impl Resolver for Fixed {
 
     async fn claim(&self, name: &str) -> Result<Claim> {
         let reference = Reference::new(ReferenceKind::PersistentVolumeClaim, "default", name);
-        let message = format!("resolve {reference}: it is not there");
+        let message = format!("resolve {reference}: not found");
         Err(Error::new(Kind::Unresolved(reference), message))
     }
 

@@ -1,4 +1,4 @@
-//! The provider under test, as its author introduces it.
+//! The provider under test.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,49 +8,45 @@ use vk_provider::{Context, Provider, Result};
 
 /// A backend for one case, and how a process opens its provider on it.
 ///
-/// Only [`open`](Self::open) must be written. Each case makes a value of its own and opens it once. The cases about a
-/// restart drop what they opened and open it again, as the next process would; so does the end of a case, to remove the
-/// pods that it made.
+/// Only [`open`](Self::open) is required. Each case creates its own value and opens it once. Cases about restarts drop the provider and open it
+/// again, as the next process does; so does the end of a case, to remove its pods.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
-    /// Opens the provider of the node `context.node_name`, as a process does at its start. Called again on the same
-    /// value, it stands for the next process: whatever outlives a process must be found again, by way of `self` or of
-    /// `context.state_dir`, which is the same folder each time.
+    /// Opens the provider of the node `context.node_name`, as a process does at its start. A second call on the same value stands for the next
+    /// process: it must find everything that outlives a process, through `self` or `context.state_dir`, which stays the same.
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>>;
 
-    /// What the backend cannot do. The cases about it then say that they do not apply. Said of something that the
-    /// provider has, or not said of something that it has not, it fails them.
+    /// The features that the backend lacks; cases about them do not apply. A wrong declaration, in either direction, fails these cases.
     fn lacks(&self) -> &[Feature] {
         &[]
     }
 
-    /// Makes a pod do on this backend what the case wants of it. The pods come with the image `busybox:1.37` and shell
-    /// commands that do it on a container runtime; other backends set what they go by, such as annotations.
-    fn dress(&self, _pod: &mut Pod, _life: &Life) {}
+    /// Configures a pod to behave on this backend as the case needs. Pods have the image `busybox:1.37` and shell commands that do this on a
+    /// container runtime; other backends set, for example, annotations.
+    fn configure_pod(&self, _pod: &mut Pod, _behavior: &PodBehavior) {}
 
-    /// How long anything may take: an answer, a start, an end. Generous, because it is waited for in full only when a
-    /// rule is broken.
+    /// Time limit of every call, start and end. Generous, because only a violation takes that long.
     fn limit(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// A port on which the pods listen, for the case that connects to it. On port 1 nothing may listen.
+    /// A port on which the pods listen, for the case that connects to it. Nothing may listen on port 1.
     fn port(&self) -> Option<u16> {
         None
     }
 }
 
-/// What a pod of a case shall do.
+/// How a pod of a case behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Each of its regular containers.
-    pub containers: Run,
-    /// Each of its init containers, if it has any.
-    pub init: Run,
+pub struct PodBehavior {
+    /// The behaviour of each regular container.
+    pub containers: ContainerBehavior,
+    /// The behaviour of each init container.
+    pub init: ContainerBehavior,
 }
 
-impl Life {
-    /// Tells a mock, which goes by annotations that begin so.
+impl PodBehavior {
+    /// Sets the annotations of the mock provider, which have this prefix.
     pub fn script(&self, prefix: &str, pod: &mut Pod) {
         let mut set = |name: &str, value: String| {
             let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -58,32 +54,32 @@ impl Life {
         };
         set("restart-backoff", "100ms".to_owned());
         match self.containers {
-            Run::UntilStopped => {}
-            Run::UntilKilled => set("stop-delay", "24h".to_owned()),
-            Run::Ends(code) => {
+            ContainerBehavior::UntilStopped => {}
+            ContainerBehavior::UntilKilled => set("stop-delay", "24h".to_owned()),
+            ContainerBehavior::Ends(code) => {
                 set("run-for", "200ms".to_owned());
                 set("exit-code", code.to_string());
             }
         }
-        if let Run::Ends(code) = self.init {
+        if let ContainerBehavior::Ends(code) = self.init {
             set("init-run-for", "200ms".to_owned());
             set("init-exit-code", code.to_string());
         }
     }
 }
 
-/// What a container does once it runs.
+/// How a running container behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
-    /// Runs until it is asked to stop, and then ends soon.
+pub enum ContainerBehavior {
+    /// Runs until SIGTERM, and then ends soon.
     UntilStopped,
-    /// Runs until it is killed: a request to stop does not impress it.
+    /// Ignores SIGTERM and runs until it is killed.
     UntilKilled,
-    /// Ends by itself after a moment, with this code.
+    /// Exits after a moment with this code.
     Ends(i32),
 }
 
-/// Something that a backend may be without.
+/// A feature that a backend may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Feature {
@@ -97,19 +93,19 @@ pub enum Feature {
     PortForward,
     /// [`Provider::stats`].
     Stats,
-    /// Containers that end by themselves, with an exit code.
+    /// Containers that exit, with an exit code.
     Endings,
-    /// Containers that start again after they ended.
+    /// Restarts of containers.
     Restarts,
-    /// Containers that run before the others. Without them such a pod must be refused.
+    /// Init containers. A backend without them must reject such pods.
     InitContainers,
-    /// Containers that join a running pod. Without them such an update must be refused.
+    /// Ephemeral containers. A backend without them must reject such updates.
     EphemeralContainers,
-    /// Pods that outlive the process. Without it the next process lists none.
+    /// Pods that outlive the process. Without this the next process lists none.
     Survival,
-    /// Two pods of one name at a time. Without it the newer one must wait, with `Unavailable`, until the older one is gone.
+    /// Two pods of the same name at a time. Without this the newer one must wait, with `Unavailable`, until the older one has ended.
     Namesakes,
-    /// Knowing that nothing listens on a port before anything was sent there. Without it reading tells.
+    /// Detecting a closed port before data is sent. Without this only reading fails.
     ClosedPorts,
 }
 
@@ -121,13 +117,13 @@ impl fmt::Display for Feature {
             Self::Attach => "attach",
             Self::PortForward => "port-forward",
             Self::Stats => "stats",
-            Self::Endings => "containers that end by themselves",
+            Self::Endings => "containers that exit",
             Self::Restarts => "restarts",
             Self::InitContainers => "init containers",
             Self::EphemeralContainers => "ephemeral containers",
             Self::Survival => "pods that outlive the process",
-            Self::Namesakes => "two pods of one name at a time",
-            Self::ClosedPorts => "answer about closed ports before something was sent",
+            Self::Namesakes => "two pods of the same name at a time",
+            Self::ClosedPorts => "detection of closed ports before data is sent",
         })
     }
 }

@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use super::*;
 
-/// The documents that are law for providers.
-const LAW: [&str; 9] = [
+/// The documents of the contract for providers.
+const CONTRACT: [&str; 9] = [
     "crates/provider/src/provider.rs",
     "crates/provider/src/pod.rs",
     "crates/provider/src/node.rs",
@@ -28,12 +28,12 @@ fn text_of(path: &str) -> String {
 
 #[test]
 fn every_case_quotes_the_contract() {
-    let mut law: Vec<String> = LAW.map(text_of).into();
-    law.push(text_of("ARCHITECTURE.md"));
+    let mut contract: Vec<String> = CONTRACT.map(text_of).into();
+    contract.push(text_of("ARCHITECTURE.md"));
     for case in cases() {
         assert!(
-            law.iter().any(|text| text.contains(case.rule)),
-            "{}: nobody says {:?}",
+            contract.iter().any(|text| text.contains(case.rule)),
+            "{}: not in the contract: {:?}",
             case.name,
             case.rule
         );
@@ -41,7 +41,7 @@ fn every_case_quotes_the_contract() {
 }
 
 #[test]
-fn every_case_has_a_name_of_its_own() {
+fn case_names_are_unique() {
     let names: BTreeSet<&str> = cases().iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases().len());
     assert!(names.len() >= 40);

@@ -1,46 +1,46 @@
-//! A pod, the objects that it refers to, and its steps.
+//! A pod of the corpus, the objects that it refers to, and its steps.
 
 use std::path::Path;
 
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
-use super::{Step, stage::NODE};
-use crate::peer::image::BUSYBOX;
+use super::{Step, runner::NODE};
+use crate::host::image::BUSYBOX;
 
-/// A pod and what happens to it.
+/// A pod and its steps.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The file's name, and the pod's.
+    /// The name of the file and of the pod.
     pub name: String,
-    /// Objects, in the order in which they are made.
+    /// Objects in the order of their creation.
     pub objects: Vec<(ApiResource, DynamicObject)>,
     /// The pod.
     pub pod: Value,
-    /// What happens to it.
+    /// Its steps.
     pub steps: Vec<Step>,
 }
 
 // === impl Case ===
 
 impl Case {
-    /// All cases of a folder, by name. Words in braces stand for what differs from run to run, by `words`.
-    pub fn all(folder: &Path, words: &[(&str, String)]) -> Vec<Self> {
+    /// Reads all cases of a folder, sorted by name, and replaces placeholders in braces.
+    pub fn all(folder: &Path, placeholders: &[(&str, String)]) -> Vec<Self> {
         let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let files = files.map(|entry| entry.expect("the folder can be read").path());
-        let mut cases: Vec<Self> = files.map(|file| Self::read(&file, words)).collect();
+        let mut cases: Vec<Self> = files.map(|file| Self::read(&file, placeholders)).collect();
         cases.sort_by(|one, other| one.name.cmp(&other.name));
         cases
     }
 
-    fn read(file: &Path, words: &[(&str, String)]) -> Self {
+    fn read(file: &Path, placeholders: &[(&str, String)]) -> Self {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text =
             std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let text = words.iter().fold(text, |text, (word, meaning)| text.replace(word, meaning));
+        let text = placeholders.iter().fold(text, |text, (name, value)| text.replace(name, value));
         let text = text.replace("{pod}", &name);
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-            .unwrap_or_else(|error| panic!("{} is no YAML: {error}", file.display()));
+            .unwrap_or_else(|error| panic!("{}: invalid YAML: {error}", file.display()));
         let (mut objects, mut pod, mut steps) = (Vec::new(), None, None);
         for mut document in documents {
             match document["kind"].as_str() {
@@ -53,7 +53,7 @@ impl Case {
             }
         }
         let (Some(pod), Some(steps)) = (pod, steps) else {
-            panic!("{}: there must be a Pod and Steps", file.display());
+            panic!("{}: needs a Pod and Steps", file.display());
         };
         let steps: Vec<Step> = steps;
         assert!(steps.iter().any(|step| matches!(step, Step::Reach(_))), "{}: no checkpoint", file.display());
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// Adds what is the same in every pod, so that a case holds nothing but what it shows.
+/// Adds the fields that all pods share, so that a case contains only what matters.
 fn complete(mut pod: Value, name: &str) -> Value {
     pod["apiVersion"] = json!("v1");
     pod["metadata"]["name"] = json!(name);
@@ -88,7 +88,7 @@ pub(super) fn complete_container(container: &mut Value) {
     }
 }
 
-/// An object with its resource.
+/// Parses an object and its resource.
 pub(super) fn object(mut object: Value) -> (ApiResource, DynamicObject) {
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let (group, version) = match kind.as_str() {
@@ -99,7 +99,7 @@ pub(super) fn object(mut object: Value) -> (ApiResource, DynamicObject) {
         | "PersistentVolume"
         | "PersistentVolumeClaim" => ("", "v1"),
         "RuntimeClass" => ("node.k8s.io", "v1"),
-        other => panic!("the corpus knows no kind {other}"),
+        other => panic!("the corpus does not support kind {other}"),
     };
     let resource = ApiResource {
         group: group.to_owned(),

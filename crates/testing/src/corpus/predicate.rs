@@ -1,11 +1,11 @@
-//! What a status must hold.
+//! Predicates on a pod's status.
 
 use serde_json::Value;
 
-/// Whether `actual` has everything that `expected` has; what it has instead otherwise.
+/// Checks that `actual` has everything that `expected` has. The error names the first difference.
 ///
-/// Objects may have more fields; a field that is expected to be null must be absent. Of a list, the elements are found by their `name`
-/// or `type`. `"*"` is anything, and `">= 2"` a number that large.
+/// Objects may have more fields; a field that is expected to be null must be absent. Elements of lists are matched by their `name` or `type`.
+/// `"*"` matches any value, and `">= 2"` any number that is at least 2.
 pub fn holds(expected: &Value, actual: &Value) -> Result<(), String> {
     at("status", expected, Some(actual))
 }

@@ -1,4 +1,4 @@
-//! What was seen of a case.
+//! Recorded observations of a case.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,40 +8,40 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a node did with one pod.
+/// The recording of one case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
-    /// The node's agent.
+    /// The version of the kubelet.
     pub kubelet: String,
-    /// The runtime.
+    /// The version of the container runtime.
     pub runtime: String,
-    /// The checkpoints, in their order.
-    pub moments: Vec<Moment>,
+    /// One observation per checkpoint, in order.
+    pub moments: Vec<Observation>,
 }
 
-/// What there was to see at a checkpoint.
+/// The state at a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Moment {
+pub struct Observation {
     /// The checkpoint's name.
     pub name: String,
-    /// When this was, in RFC 3339.
+    /// The time, in RFC 3339.
     pub now: String,
-    /// Whether the pod was gone. What is below is then of the moment before.
+    /// Whether the pod was deleted; the other fields then have its last state.
     #[serde(default)]
     pub gone: bool,
-    /// Whether the node was about to do something.
+    /// Whether the state is transient.
     #[serde(default)]
     pub passing: bool,
-    /// The pod, as the API server had it.
+    /// The pod in the API server.
     pub pod: Value,
-    /// What the runtime said of it.
+    /// The state in the container runtime.
     #[serde(default)]
     pub snapshot: Value,
-    /// What people were told so far, by reason.
+    /// Messages of events so far, by reason.
     pub events: BTreeMap<String, BTreeSet<String>>,
-    /// What containers wrote so far, by name; of much only its size and sum.
+    /// Logs so far, by container; of long ones only size and digest.
     pub logs: BTreeMap<String, String>,
 }
 
@@ -55,14 +55,14 @@ impl Recording {
         serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
-    /// Writes it.
+    /// Writes the recording of a case.
     pub fn save(&self, folder: &Path, case: &str) {
-        crate::peer::make_folder(folder);
+        crate::host::make_folder(folder);
         let text = serde_json::to_string_pretty(self).expect("strings and numbers");
-        crate::peer::write(&folder.join(format!("{case}.json")), format!("{text}\n"));
+        crate::host::write(&folder.join(format!("{case}.json")), format!("{text}\n"));
     }
 
-    /// The names in a folder, without their ending.
+    /// The names of files in a folder, without their extension.
     pub fn names(folder: &Path, ending: &str) -> Vec<String> {
         let entries =
             std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -74,9 +74,9 @@ impl Recording {
     }
 }
 
-// === impl Moment ===
+// === impl Observation ===
 
-impl Moment {
+impl Observation {
     /// Whether the status is of the containers that the runtime had, each in the state that it had.
     pub(super) fn is_consistent(&self) -> bool {
         let status = &self.pod["status"];

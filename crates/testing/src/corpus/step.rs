@@ -1,48 +1,48 @@
-//! What happens to a pod, one thing after the other.
+//! Steps of a case.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-/// One thing.
+/// One step.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Wait for something.
+    /// Wait for a checkpoint.
     Reach(Checkpoint),
-    /// Do something.
+    /// Perform an action.
     Do(Action),
 }
 
-/// A state to wait for and to look at.
+/// A state to wait for and to observe.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// Its name.
     pub reach: String,
-    /// For how long, in seconds.
+    /// Time limit in seconds.
     #[serde(default = "default_deadline")]
     pub within: u64,
-    /// What the status must hold, see [`holds`](super::holds).
+    /// Predicate on the status, see [`holds`](super::holds).
     #[serde(default)]
     pub status: Value,
-    /// What people must have been told: reasons of events.
+    /// Reasons of events that must exist.
     #[serde(default)]
     pub events: Vec<String>,
-    /// What people may have been told or not, as it depends on the moment: reasons of events.
+    /// Reasons of events that may or may not exist, depending on timing.
     #[serde(default)]
     pub maybe: Vec<String>,
-    /// Whether the pod must be gone.
+    /// Whether the pod must be deleted.
     #[serde(default)]
     pub gone: bool,
-    /// Whether the pod does not stay as it is: what there is to see then depends on the moment, and is not compared.
+    /// Whether the state is transient: the observation depends on timing and is not compared.
     #[serde(default)]
     pub passing: bool,
 }
 
-/// Something to do.
+/// An action.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Action {
-    /// Delete the pod, with this grace in seconds; without one, the pod's own.
+    /// Delete the pod, with this grace period in seconds; by default the pod's own.
     Delete {
         /// Seconds.
         grace: Option<u32>,
@@ -70,7 +70,7 @@ pub enum Action {
 }
 
 fn default_deadline() -> u64 {
-    // Test machines can be busy with many things at once.
+    // Test machines can be busy.
     120
 }
 

@@ -1,4 +1,4 @@
-//! The suite itself: a provider that keeps the contract passes, and each breach of it is found by the case that is for it
+//! The suite itself: a provider that keeps the contract passes, and each violation of it is found by the case that is for it
 //! and by no other.
 //!
 //! The clock is paused, so that a rule which is broken by nothing happening costs no time.
@@ -15,7 +15,9 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use vk_provider::{Context, Provider, Result};
 use vk_provider_mock::{ANNOTATION_PREFIX, PodHost};
-use vk_testing::conformance::{Case, Feature, Life, Run, Subject, Verdict, cases, check};
+use vk_testing::conformance::{
+    Case, CaseResult, ContainerBehavior, Feature, PodBehavior, Subject, cases, check,
+};
 
 use self::{broken::Broken, fault::Fault, plain::Plain};
 
@@ -36,21 +38,21 @@ impl Subject for Faulty {
         &self.lacks
     }
 
-    fn dress(&self, pod: &mut Pod, life: &Life) {
+    fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
         let mut set = |name: &str, value: &str| {
             let annotations = pod.metadata.annotations.get_or_insert_default();
             annotations.insert(format!("{ANNOTATION_PREFIX}{name}"), value.to_owned());
         };
         set("restart-backoff", "500ms");
         match life.containers {
-            Run::UntilStopped => {}
-            Run::UntilKilled => set("stop-delay", "24h"),
-            Run::Ends(code) => {
+            ContainerBehavior::UntilStopped => {}
+            ContainerBehavior::UntilKilled => set("stop-delay", "24h"),
+            ContainerBehavior::Ends(code) => {
                 set("run-for", "1s");
                 set("exit-code", &code.to_string());
             }
         }
-        if let Run::Ends(code) = life.init {
+        if let ContainerBehavior::Ends(code) = life.init {
             set("init-run-for", "1s");
             set("init-exit-code", &code.to_string());
         }
@@ -61,18 +63,18 @@ impl Subject for Faulty {
     }
 }
 
-/// The verdict of every case on subjects like this.
-async fn verdicts<S: Subject>(subject: impl Fn() -> S) -> Vec<(&'static Case, Verdict)> {
-    let mut verdicts = Vec::new();
+/// The result of every case on subjects like this.
+async fn results<S: Subject>(subject: impl Fn() -> S) -> Vec<(&'static Case, CaseResult)> {
+    let mut results = Vec::new();
     for case in cases() {
-        verdicts.push((case, case.run(Arc::new(subject())).await));
+        results.push((case, case.run(Arc::new(subject())).await));
     }
-    verdicts
+    results
 }
 
 /// The cases that fail, by name.
-fn failed(verdicts: &[(&'static Case, Verdict)]) -> BTreeSet<&'static str> {
-    let failed = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Broken(_)));
+fn failed(results: &[(&'static Case, CaseResult)]) -> BTreeSet<&'static str> {
+    let failed = results.iter().filter(|(_, result)| matches!(result, CaseResult::Violated(_)));
     failed.map(|(case, _)| case.name).collect()
 }
 
@@ -86,10 +88,10 @@ macro_rules! found_by {
         $(
             #[tokio::test(start_paused = true)]
             async fn $test() {
-                let verdicts = verdicts(faulty(Fault::$fault)).await;
+                let results = results(faulty(Fault::$fault)).await;
                 let expected = BTreeSet::from([$(stringify!($case)),*]);
-                let told: Vec<_> = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Broken(_))).collect();
-                assert_eq!(failed(&verdicts), expected, "{told:#?}");
+                let told: Vec<_> = results.iter().filter(|(_, result)| matches!(result, CaseResult::Violated(_))).collect();
+                assert_eq!(failed(&results), expected, "{told:#?}");
             }
         )*
 
@@ -289,10 +291,10 @@ async fn a_provider_that_starts_or_stops_nothing_passes_little() {
         [(Fault::NeverStarts, "a_created_pod_comes_to_run"), (Fault::NeverStops, "a_deleted_pod_ends")]
     {
         let subject = Arc::new(faulty(fault)());
-        let Verdict::Broken(breach) = Case::named(case).unwrap().run(subject).await else {
+        let CaseResult::Violated(violation) = Case::named(case).unwrap().run(subject).await else {
             panic!("{case} does not find {fault:?}")
         };
-        assert!(breach.seen.contains("not within 30s"), "{breach}");
+        assert!(violation.seen.contains("not within 30s"), "{violation}");
     }
 }
 
@@ -309,11 +311,11 @@ fn every_case_finds_something() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_names_the_rule_what_was_seen_and_what_to_do() {
     let case = Case::named("a_listed_pod_carries_the_mark_of_its_node").unwrap();
-    let verdict = case.run(Arc::new(faulty(Fault::ForgetsTheMark)())).await;
-    let Verdict::Broken(breach) = verdict else { panic!("{verdict:?}") };
+    let result = case.run(Arc::new(faulty(Fault::ForgetsTheMark)())).await;
+    let CaseResult::Violated(violation) = result else { panic!("{result:?}") };
     assert_eq!(
-        case.report(&breach),
-        "the provider breaks a rule of the contract: a_listed_pod_carries_the_mark_of_its_node (identity)\n  \
+        case.report(&violation),
+        "the provider violates a rule of the contract: a_listed_pod_carries_the_mark_of_its_node (identity)\n  \
          rule: Name of the virtual node for which it was created, as recorded in the backend: the ownership mark.\n  \
          seen: the pod was created for node \"conformance\" and is listed with None\n  \
          do:   record the node's name (Context::node_name) with the pod in the backend, and list it"
@@ -323,15 +325,15 @@ async fn a_failure_names_the_rule_what_was_seen_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn an_ability_that_is_there_and_said_to_be_missing_is_found() {
     let subject = || Faulty { lacks: vec![Feature::Stats], ..faulty(Fault::None)() };
-    let verdicts = verdicts(subject).await;
+    let results = results(subject).await;
     let expected = BTreeSet::from(["abilities_are_as_declared", "figures_name_their_pods"]);
-    assert_eq!(failed(&verdicts), expected, "{verdicts:#?}");
-    let Some((_, Verdict::Broken(breach))) =
-        verdicts.iter().find(|(case, _)| case.name == "figures_name_their_pods")
+    assert_eq!(failed(&results), expected, "{results:#?}");
+    let Some((_, CaseResult::Violated(violation))) =
+        results.iter().find(|(case, _)| case.name == "figures_name_their_pods")
     else {
-        panic!("{verdicts:#?}")
+        panic!("{results:#?}")
     };
-    assert_eq!(breach.seen, "the subject declares no stats but the provider has them");
+    assert_eq!(violation.seen, "the subject declares no stats but the provider has them");
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,25 +344,25 @@ async fn other_features_that_are_there_and_said_to_be_missing_are_found() {
         (Feature::Survival, "pods_are_found_again"),
     ] {
         let subject = Faulty { lacks: vec![feature], ..faulty(Fault::None)() };
-        let verdict = Case::named(case).unwrap().run(Arc::new(subject)).await;
-        assert!(matches!(verdict, Verdict::Broken(_)), "{feature}: {verdict:?}");
+        let result = Case::named(case).unwrap().run(Arc::new(subject)).await;
+        assert!(matches!(result, CaseResult::Violated(_)), "{feature}: {result:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
-    let verdicts = verdicts(Plain::subject).await;
-    assert_eq!(failed(&verdicts), BTreeSet::new(), "{verdicts:#?}");
-    let reasons: BTreeSet<&str> = verdicts
+    let results = results(Plain::subject).await;
+    assert_eq!(failed(&results), BTreeSet::new(), "{results:#?}");
+    let reasons: BTreeSet<&str> = results
         .iter()
-        .filter_map(|(_, verdict)| match verdict {
-            Verdict::DoesNotApply(why) => Some(why.as_str()),
+        .filter_map(|(_, result)| match result {
+            CaseResult::DoesNotApply(why) => Some(why.as_str()),
             _ => None,
         })
         .collect();
     let expected = [
         "the provider has no attach",
-        "the provider has no containers that end by themselves",
+        "the provider has no containers that exit",
         "the provider has no ephemeral containers",
         "the provider has no exec",
         "the provider has no init containers",
@@ -368,11 +370,11 @@ async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
         "the provider has no pods that outlive the process",
         "the provider has no port-forward",
         "the provider has no stats",
-        "the provider is asked and does not push",
+        "the provider is polled and does not push",
         "the provider refuses new images",
     ];
     assert_eq!(reasons, BTreeSet::from(expected));
-    let passed = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Passed).count();
+    let passed = results.iter().filter(|(_, result)| *result == CaseResult::Passed).count();
     assert!(passed > 30, "only {passed} cases apply");
 }
 

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
+mod cleanup;
 mod conformance;
-mod ending;
+mod host;
 mod identity;
-mod peer;
 mod restart;
 mod start;

@@ -1,4 +1,4 @@
-//! Starting, sharing, and failing to start.
+//! Starts control planes, shares them, and reports why a start failed.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn the_shared_api_server_answers_with_its_real_version() {
     assert_eq!((version.major.as_str(), version.minor.as_str()), ("1", "36"));
 }
 
-/// Each of these tests has a runtime of its own, and the one that started the server may be gone.
+/// Each test has its own runtime, and the one that started the server may have ended.
 #[test]
 #[ignore = "needs the control plane: make test"]
 fn the_shared_api_server_outlives_the_runtime_that_started_it() {
@@ -44,6 +44,19 @@ fn the_shared_api_server_outlives_the_runtime_that_started_it() {
         }));
     }
     assert_eq!(urls[0], urls[1]);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn another_handle_can_use_a_control_plane_but_not_stop_it() {
+    let cluster = ControlPlane::start(Options::default()).await.unwrap();
+    let attached = ControlPlane::attach(cluster.url(), cluster.data_dir(), false).unwrap();
+    let namespace = attached.namespace("attached").await.unwrap();
+    let maps = Api::<ConfigMap>::namespaced(cluster.admin().unwrap(), namespace.name());
+    assert!(maps.get_opt("kube-root-ca.crt").await.unwrap().is_some());
+    assert!(matches!(attached.stop_api_server().await, Err(Error::NotRunning("kube-apiserver"))));
+    drop(attached);
+    cluster.admin().unwrap().apiserver_version().await.unwrap();
 }
 
 #[tokio::test]

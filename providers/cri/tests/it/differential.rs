@@ -15,8 +15,8 @@ use vk_pod_engine::{ContainerBackend as _, Snapshot, snapshot::label, volume::me
 use vk_provider_cri::Cri;
 use vk_supervisor::Clock;
 use vk_testing::{
-    corpus::{Look, NODE, Recording, Scene},
-    peer::{Containerd, Kubelet, Machine, kubelet},
+    corpus::{NODE, NodeEnvironment, Recording, SnapshotFn},
+    host::{Containerd, HostResources, Kubelet, kubelet},
 };
 
 /// Set to record instead of comparing with the recordings.
@@ -29,12 +29,12 @@ const AT_ONCE: usize = 12;
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-cri"]
 async fn the_real_kubelet_does_what_was_recorded() {
-    let scene = Scene::set(Machine::numbered(Scene::RECORDER)).await;
+    let scene = NodeEnvironment::start(HostResources::numbered(NodeEnvironment::RECORDER)).await;
     let options = kubelet::Options { node: NODE.to_owned(), features: Vec::new() };
     let kubelet = Kubelet::start(&scene.host, &scene.cluster, &options).await;
     let info = scene.node().await.status.unwrap().node_info.unwrap();
     println!("kubelet {} on {}", info.kubelet_version, info.container_runtime_version);
-    let stage = &scene.stage(look(&scene).await, || Clock::system().now());
+    let stage = &scene.runner(look(&scene).await, || Clock::system().now());
     let mut cases = scene.cases(&data().join("corpus"));
     if let Ok(only) = std::env::var(ONLY) {
         cases.retain(|case| only.split(',').any(|part| case.name.contains(part)));
@@ -80,7 +80,7 @@ fn data() -> PathBuf {
 }
 
 /// Reads the objects of a pod from the runtime.
-async fn look(scene: &Scene<Containerd>) -> Look {
+async fn look(scene: &NodeEnvironment<Containerd>) -> SnapshotFn {
     let cri = Cri::connect(scene.host.socket()).await.unwrap();
     Arc::new(move |uid| {
         let cri = cri.clone();

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use serde_json::json;
 use vk_provider::{Config, Context, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cri::CriFactory;
-use vk_testing::peer::{Containerd, Host as _, Image, Machine, containerd};
+use vk_testing::host::{Containerd, Host as _, HostResources, Image, containerd};
 
 /// Selects another containerd than the one in `PATH`.
 const CONTAINERD: &str = "VK_CONTAINERD";
@@ -26,7 +26,7 @@ async fn containerd() -> Containerd {
     if let Some(program) = std::env::var_os(CONTAINERD).filter(|program| !program.is_empty()) {
         options.program = program.into();
     }
-    Containerd::start(Machine::any(), options).await
+    Containerd::start(HostResources::any(), options).await
 }
 
 /// Socket and directories of a runtime.
@@ -41,7 +41,7 @@ struct RuntimePaths {
 
 impl RuntimePaths {
     fn on(containerd: &Containerd) -> Self {
-        let machine = containerd.machine();
+        let machine = containerd.resources();
         Self {
             socket: containerd.socket(),
             shared: machine.shared(),

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use vk_provider::error::Kind as ProviderKind;
 
-use crate::backend::{error::GrpcStatus, go_error_text};
+use crate::backend::error::GrpcStatus;
 
 /// The result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 use vk_pod_engine::backend::told;
 use vk_provider::resolve::PullCredentials;
 use vk_provider_local::image::{Error, Kind, LayerFormat, Settings, Store};
-use vk_testing::peer::{Image, Machine, Registry};
+use vk_testing::host::{Image, Machine, Registry};
 
 fn credentials(password: &str) -> PullCredentials {
     PullCredentials::Basic { username: Registry::USER.to_owned(), password: password.into() }
@@ -24,7 +24,7 @@ fn shown(error: Error) -> String {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn a_private_image_can_only_be_pulled_with_its_password() {
-    let host = Machine::any();
+    let host = HostResources::any();
     let image = Image::new("x/private:3").file("/hello", "#!/bin/sh\necho hello\n").user("7");
     let registry = Registry::start(&host, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -60,7 +60,7 @@ async fn a_private_image_can_only_be_pulled_with_its_password() {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn missing_images_have_the_errors_of_containerd() {
-    let host = Machine::any();
+    let host = HostResources::any();
     let image = Image::new("x/foreign:1").architecture("s390x");
     let registry = Registry::start(&host, &[image]).await;
     let directory = tempfile::tempdir().expect("a directory");
@@ -86,7 +86,7 @@ async fn missing_images_have_the_errors_of_containerd() {
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn images_with_a_shared_layer_are_pulled_concurrently_by_two_stores() {
-    let host = Machine::any();
+    let host = HostResources::any();
     let names: Vec<String> = (0..4).map(|number| format!("x/demo:{number}")).collect();
     let images: Vec<Image> = names
         .iter()

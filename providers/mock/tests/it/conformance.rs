@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::{net::UnixListener, task::JoinSet};
 use vk_provider::{Context, Provider, Result};
 use vk_provider_mock::{ANNOTATION_PREFIX, Mock, PodHost, serve};
-use vk_testing::conformance::{Life, Subject};
+use vk_testing::conformance::{PodBehavior, Subject};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -46,7 +46,7 @@ impl Subject for InProcess {
         Ok(Arc::new(Mock::builder(context.node_name).host(self.0.clone()).build()))
     }
 
-    fn dress(&self, pod: &mut Pod, life: &Life) {
+    fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
         life.script(ANNOTATION_PREFIX, pod);
     }
 
@@ -63,7 +63,7 @@ impl Subject for OtherProcess {
         Ok(Arc::new(mock))
     }
 
-    fn dress(&self, pod: &mut Pod, life: &Life) {
+    fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
         life.script(ANNOTATION_PREFIX, pod);
     }
 

@@ -173,7 +173,7 @@ async fn a_user_who_may_not_ask_learns_which_role_is_missing() {
     cluster.write_kubeconfig(&home.path("weak.kubeconfig"), "weak", &[]).unwrap();
     let weak = home.path("weak.kubeconfig");
     // Of a flag that is given twice the last one counts.
-    let flags = ["--bootstrap-kubeconfig", weak.to_str().unwrap(), "--startup-timeout", "1s"];
+    let flags = ["--bootstrap-kubeconfig", weak.to_str().unwrap(), "--startup-timeout", "3s"];
     let outcome = home.run(cluster, "unused", &flags).start().end(SOON).await;
     outcome.failed(1, &["bootstrap node uninvited", "\"weak\" cannot create", "system:node-bootstrapper"]);
 }
@@ -184,7 +184,7 @@ async fn without_an_approver_the_node_says_what_to_run_and_waits_for_it_also_ove
     let cluster = ControlPlane::shared_with_signing().await;
     let token = cluster.bootstrap_token(false).await.unwrap();
     let home = Home::new("patient");
-    let mut process = home.run(cluster, &token, &["--startup-timeout", "1s"]).start();
+    let mut process = home.run(cluster, &token, &["--startup-timeout", "3s"]).start();
     says(&process, "kubectl certificate approve patient-client-").await;
     assert!(process.is_running(), "it goes on waiting, whatever the start may take");
     assert_eq!(process.stop(SOON).await.code, 0);

@@ -16,9 +16,10 @@ use kube::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use vk_testing::{
-    ControlPlane, Process, eventually, kubectl,
-    matrix::{self, Stage, Subject},
-    peer::Host,
+    ControlPlane, Process, eventually,
+    host::Host,
+    kubectl,
+    kubectl_matrix::{self as matrix, KubectlSession, Target},
 };
 
 use super::{SOON, ready};
@@ -75,7 +76,7 @@ impl<H: Host> ContainerNode<H> {
     }
 
     pub(super) fn folder(&self) -> &Path {
-        self.host.machine().folder()
+        self.host.resources().folder()
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
@@ -86,14 +87,15 @@ impl<H: Host> ContainerNode<H> {
 
     /// Starts the command in the host's namespaces.
     pub(super) fn launch(&mut self) {
-        let address = self.host.machine().addresses()[0].to_string();
+        let address = self.host.resources().addresses()[0].to_string();
+        let port = self.host.resources().kubelet_port().to_string();
         let serving = self.cluster.serving_certificate(&self.node, &[&address, &self.node]).unwrap();
         let log = File::options().append(true).create(true).open(self.folder().join("virtual-kubelet.log"));
         let log = log.unwrap();
-        let mut command = self.host.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
+        let mut command = self.host.command(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
         command
             .args(["run", "--provider", self.provider, "--nodename", &self.node, "--metrics-addr", "off"])
-            .args(["--port", "10250", "--address", &address, "--ping-interval", "2s", "--ping-timeout", "2s"])
+            .args(["--port", &port, "--address", &address, "--ping-interval", "2s", "--ping-timeout", "2s"])
             .arg("--kubeconfig")
             .arg(self.cluster.admin_kubeconfig())
             .arg("--state-dir")
@@ -113,7 +115,7 @@ impl<H: Host> ContainerNode<H> {
 
     /// Output of `doctor` in the same environment.
     pub(super) fn doctor(&self) -> Outcome {
-        let mut command = self.host.beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
+        let mut command = self.host.command(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")));
         command.args(["doctor", "--provider", self.provider, "--nodename", &self.node, "--provider-config"]);
         let output = command.arg(self.folder().join("provider.json")).output().unwrap();
         Outcome {
@@ -263,7 +265,7 @@ impl<H: Host> ContainerNode<H> {
 
     /// Every kubectl command that accesses pods through the kubelet API.
     pub(super) async fn kubectl_reaches_in(&self) {
-        let stage = Stage::open(Subject {
+        let stage = KubectlSession::open(Target {
             kubectl: self.cluster.kubectl().unwrap(),
             kubeconfig: self.cluster.admin_kubeconfig().to_owned(),
             node: self.node.clone(),

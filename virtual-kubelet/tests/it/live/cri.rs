@@ -14,7 +14,7 @@ use vk_provider::PodRef;
 use vk_provider_cri::Cri;
 use vk_testing::{
     ControlPlane, eventually,
-    peer::{Containerd, Host as _, Machine, containerd},
+    host::{Containerd, Host as _, HostResources, containerd},
 };
 
 use super::{
@@ -31,8 +31,8 @@ async fn start_node(node: &str, flags: &[&str]) -> ContainerNode<Containerd> {
     if let Some(program) = std::env::var_os(CONTAINERD).filter(|program| !program.is_empty()) {
         options.program = program.into();
     }
-    let containerd = Containerd::start(Machine::any(), options).await;
-    let (machine, folder) = (containerd.machine(), containerd.machine().folder());
+    let containerd = Containerd::start(HostResources::any(), options).await;
+    let (machine, folder) = (containerd.resources(), containerd.resources().folder());
     let config = json!({
         "socket": containerd.socket(),
         "root": folder.join("pods"),

@@ -14,7 +14,7 @@ use vk_testing::{
     ControlPlane,
     control_plane::Certificate,
     eventually,
-    matrix::{Stage, Subject},
+    kubectl_matrix::{KubectlSession, Target},
 };
 
 use super::{Process, SOON, becomes_ready, ports, run};
@@ -77,12 +77,12 @@ impl<'a> Served<'a> {
     }
 
     /// A pod on it for kubectl.
-    async fn stage(&self) -> Stage {
+    async fn stage(&self) -> KubectlSession {
         let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
         let crashing: BTreeMap<String, String> = crashing
             .map(|(name, value)| (format!("mock.virtual-kubelet.io/{name}"), value.to_owned()))
             .into();
-        Stage::open(Subject {
+        KubectlSession::open(Target {
             kubectl: self.cluster.kubectl().unwrap(),
             kubeconfig: self.cluster.admin_kubeconfig().to_owned(),
             node: self.node.clone(),

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use vk_testing::{
     eventually,
-    peer::{Bare, Host as _, Image, Machine, Registry},
+    host::{BareHost, Host as _, HostResources, Image, Registry},
 };
 
 use super::container_node::{ContainerNode, IMAGE, LATER, instances, number};
@@ -30,12 +30,12 @@ struct Node {
 }
 
 /// A host of its own with these images, and how the provider is told to use it.
-pub(super) async fn host(images: &[Image]) -> (Bare, Value) {
-    let host = Bare::start(Machine::any()).await;
-    let (folder, cgroup) = (host.machine().folder().to_owned(), host.machine().cgroup());
+pub(super) async fn host(images: &[Image]) -> (BareHost, Value) {
+    let host = BareHost::start(HostResources::any()).await;
+    let (folder, cgroup) = (host.resources().folder().to_owned(), host.resources().cgroup());
     let archive = host.archive(images);
     let import = host
-        .beside(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
+        .command(Path::new(env!("CARGO_BIN_EXE_virtual-kubelet")))
         .args(["image", "import", "--state-dir"])
         .args([&folder.join("state"), &archive])
         .output()
@@ -53,7 +53,7 @@ impl Node {
 
     /// The processes in the cgroups of its containers, as they are numbered out here.
     fn contained(&self) -> BTreeSet<i32> {
-        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.machine().cgroup());
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.resources().cgroup());
         let mut pids = BTreeSet::new();
         let mut folders = vec![group];
         while let Some(folder) = folders.pop() {
@@ -98,7 +98,7 @@ impl Node {
     }
 
     fn inside(&self) -> u32 {
-        self.container_node.host.inside()
+        self.container_node.host.init_pid()
     }
 
     fn directory(&self) -> PathBuf {
@@ -108,7 +108,7 @@ impl Node {
     /// Nothing of any container is left: no process, no cgroup, no mount, no record.
     async fn nothing_is_left(&self) {
         let directory = self.directory();
-        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.machine().cgroup());
+        let group = Path::new("/sys/fs/cgroup/memory").join(self.container_node.host.resources().cgroup());
         let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
         eventually("nothing is left of the containers", LATER, || async {
             let mounts = fs::read_to_string(format!("/proc/{}/mounts", self.inside())).unwrap();
@@ -270,7 +270,7 @@ async fn a_node_on_a_machine_without_room_for_threads_goes_on_when_there_is_room
     let pid = node.container_node.pid().unwrap();
     // As beside a fork bomb.
     let group =
-        Path::new("/sys/fs/cgroup/pids").join(node.container_node.host.machine().cgroup()).join("starved");
+        Path::new("/sys/fs/cgroup/pids").join(node.container_node.host.resources().cgroup()).join("starved");
     fs::create_dir(&group).unwrap();
     fs::write(group.join("pids.max"), "1").unwrap();
     fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
@@ -402,17 +402,17 @@ fn holds(folder: &Path, words: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane and root: make test"]
 async fn a_disk_that_is_full_fails_the_pull_and_nothing_else() {
-    let host = Bare::start(Machine::any()).await;
+    let host = BareHost::start(HostResources::any()).await;
     // NamespacePair for a small image, and not for a large one.
-    let images = host.machine().folder().join("images");
+    let images = host.resources().folder().join("images");
     let mounted = "mkdir -p $0 && mount -t tmpfs -o size=16m tmpfs $0";
-    let mounted = host.beside(Path::new("/bin/sh")).args(["-c", mounted]).arg(&images).status().unwrap();
+    let mounted = host.command(Path::new("/bin/sh")).args(["-c", mounted]).arg(&images).status().unwrap();
     assert!(mounted.success());
     let noise = |seed| StdRng::seed_from_u64(seed).random_iter::<char>().take(6_000_000).collect::<String>();
     let large = Image::new("vk.test/large:1").file("/large", &noise(1));
     let small = Image::standard().remove(0).named("vk.test/small:1");
-    let registry = Registry::start(host.machine(), &[large, small]).await;
-    let cgroup = format!("/{}", host.machine().cgroup());
+    let registry = Registry::start(host.resources(), &[large, small]).await;
+    let cgroup = format!("/{}", host.resources().cgroup());
     let config = json!({"cgroupRoot": cgroup, "imageDir": images, "minFreeDisk": "1Mi"});
     let node = Node { container_node: ContainerNode::start(host, "local", config, "local-full", &[]).await };
     let namespace = node.container_node.namespace("local-full").await;

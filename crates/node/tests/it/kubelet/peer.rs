@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::Api;
 use vk_testing::{
     eventually,
-    peer::{Containerd, Image, Kubelet, Machine, containerd, kubelet},
+    host::{Containerd, HostResources, Image, Kubelet, containerd, kubelet},
 };
 
 use super::{
@@ -36,7 +36,7 @@ const RECORD: &str = "VK_RECORD";
 #[tokio::test]
 #[ignore = "needs root, containerd and the kubelet: make e2e-resolve"]
 async fn the_real_kubelet_matches_the_recordings_and_our_resolver() {
-    let machine = Machine::numbered(MACHINE);
+    let machine = HostResources::numbered(MACHINE);
     let cluster = control_plane::control_plane().await;
     let client = cluster.admin().unwrap();
     let options = containerd::Options { images: vec![image()], ..containerd::Options::default() };

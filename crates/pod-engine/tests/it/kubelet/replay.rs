@@ -13,7 +13,7 @@ use vk_pod_engine::{
     snapshot::{Container, ContainerState, Sandbox, SandboxState},
     status::{self, Trouble, Troubles},
 };
-use vk_testing::corpus::{Moment, Recording, compare};
+use vk_testing::corpus::{Observation, Recording, compare};
 
 /// Reasons for waiting that nobody has given: a container waits so by itself.
 const BY_ITSELF: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -53,7 +53,7 @@ impl Replay {
     }
 
     /// The moment and what was said then; no moment if the runtime had forgotten already what was told of it.
-    fn new(moment: &Moment, mut before: PodStatus) -> (Option<Self>, PodStatus) {
+    fn new(moment: &Observation, mut before: PodStatus) -> (Option<Self>, PodStatus) {
         let mut pod: Pod = serde_json::from_value(moment.pod.clone()).unwrap();
         let expected = pod.status.take().unwrap();
         let mut snapshot: Snapshot = serde_json::from_value(moment.snapshot.clone()).unwrap();

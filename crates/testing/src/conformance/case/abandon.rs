@@ -1,4 +1,4 @@
-//! Calls that are dropped before they have returned.
+//! Calls that are dropped before they return.
 
 use std::{
     pin::Pin,
@@ -13,17 +13,18 @@ use vk_provider::Result;
 
 use super::create::listed_once;
 use crate::conformance::{
-    caller::Caller, draft::reference, resolver::bundle, subject::Run, trial::Trial, verdict::Outcome,
+    caller::Caller, context::CaseContext, pod_builder::reference, resolver::bundle, result::Outcome,
+    subject::ContainerBehavior,
 };
 
-/// How far a call gets before it is dropped: so many times it is polled.
+/// How often a call is polled before it is dropped.
 const CUTS: [usize; 4] = [1, 2, 3, 5];
 
-/// A create that was dropped on its way leaves nothing that a delete does not end.
-pub(crate) async fn an_abandoned_create_can_be_deleted(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A delete removes everything that a dropped create left.
+pub(crate) async fn an_abandoned_create_can_be_deleted(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     for cut in CUTS {
-        let pod = trial.pod().build();
+        let pod = context.pod().build();
         abandon_create(&caller, &pod, cut).await?;
         caller.delete(&pod, Duration::ZERO).await?;
         caller.over(&reference(&pod)).await?;
@@ -31,13 +32,13 @@ pub(crate) async fn an_abandoned_create_can_be_deleted(trial: &Trial) -> Outcome
     Ok(())
 }
 
-/// A create that was dropped on its way and is made again ends with one instance.
-pub(crate) async fn an_abandoned_create_can_be_repeated(trial: &Trial) -> Outcome {
+/// A dropped create that is repeated results in one instance.
+pub(crate) async fn an_abandoned_create_can_be_repeated(context: &CaseContext) -> Outcome {
     let advice = "look the UID up in the backend before anything is started, and hold nothing across an await \
                   that a dropped call would leave behind";
-    let caller = trial.open().await?;
+    let caller = context.open().await?;
     for cut in CUTS {
-        let pod = trial.pod().build();
+        let pod = context.pod().build();
         abandon_create(&caller, &pod, cut).await?;
         let (made, _) = caller.start(&pod).await?;
         listed_once(&caller, &made, advice).await?;
@@ -45,11 +46,11 @@ pub(crate) async fn an_abandoned_create_can_be_repeated(trial: &Trial) -> Outcom
     Ok(())
 }
 
-/// A delete that was dropped on its way and is made again ends the pod.
-pub(crate) async fn an_abandoned_delete_can_be_repeated(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A dropped delete that is repeated ends the pod.
+pub(crate) async fn an_abandoned_delete_can_be_repeated(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     for cut in CUTS {
-        let pod = trial.pod().run(Run::UntilKilled).build();
+        let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
         let (made, _) = caller.start(&pod).await?;
         let delete = caller.provider().delete_pod(&made, Some(Arc::clone(&pod)), Duration::from_hours(1));
         caller.call("delete_pod", Abandoned { call: delete, polls: cut }).await?;
@@ -64,7 +65,7 @@ async fn abandon_create(caller: &Caller, pod: &Arc<Pod>, cut: usize) -> Outcome 
     caller.call("create_pod", Abandoned { call: create, polls: cut }).await
 }
 
-/// A call that is dropped after so many polls, if it has not returned by then.
+/// Polls a call this often and drops it if it has not returned.
 struct Abandoned<'a> {
     call: BoxFuture<'a, Result<()>>,
     polls: usize,

@@ -1,17 +1,17 @@
-//! What the provider offers beside running pods.
+//! Optional abilities of a provider.
 
 use vk_provider::Abilities;
 
 use crate::conformance::{
+    context::CaseContext,
+    result::{Outcome, ensure},
     subject::Feature,
-    trial::Trial,
-    verdict::{Outcome, ensure},
 };
 
-/// What the subject says of the provider's abilities is so, in both directions and in the next process too.
-pub(crate) async fn abilities_are_as_declared(trial: &Trial) -> Outcome {
+/// The provider has exactly the abilities that the subject declares, also in the next process.
+pub(crate) async fn abilities_are_as_declared(context: &CaseContext) -> Outcome {
     for _ in 0..2 {
-        let caller = trial.open().await?;
+        let caller = context.open().await?;
         let has = Abilities::of(caller.provider());
         for (has, feature) in [
             (has.logs, Feature::Logs),
@@ -21,12 +21,12 @@ pub(crate) async fn abilities_are_as_declared(trial: &Trial) -> Outcome {
             (has.stats, Feature::Stats),
         ] {
             ensure(
-                !(has && trial.lacks(feature)),
+                !(has && context.lacks(feature)),
                 || format!("the subject declares no {feature} but the provider has them"),
                 "take the feature out of Subject::lacks, so that the provider is held to its rules",
             )?;
             ensure(
-                has || trial.lacks(feature),
+                has || context.lacks(feature),
                 || format!("the provider has no {feature}, and the subject does not say so"),
                 "return Some(self) from the accessor, or name the feature in Subject::lacks",
             )?;

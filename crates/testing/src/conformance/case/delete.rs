@@ -5,52 +5,52 @@ use std::time::Duration;
 use vk_provider::{PodRef, Result, error::Kind};
 
 use crate::conformance::{
-    caller::{Caller, told_error},
-    draft::reference,
-    form,
-    subject::Run,
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    caller::{Caller, describe_error},
+    context::CaseContext,
+    pod_builder::reference,
+    pod_status,
+    result::{Outcome, Stop, ensure},
+    subject::ContainerBehavior,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A pod that is asked to stop ends, and its end shows.
-pub(crate) async fn a_deleted_pod_ends(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().with_second().build();
+/// A deleted pod ends, and its status shows it.
+pub(crate) async fn a_deleted_pod_ends(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().with_second().build();
     let (made, _) = caller.start(&pod).await?;
     caller.delete(&pod, Duration::from_secs(30)).await?;
     caller.over(&made).await?;
     Ok(())
 }
 
-/// A delete comes back while the pod still stops: the core has other things to do than to wait an hour.
-pub(crate) async fn a_delete_returns_before_the_end(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().run(Run::UntilKilled).build();
+/// A delete returns while the pod still stops: the core does not wait for a long grace period.
+pub(crate) async fn a_delete_returns_before_the_end(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (made, _) = caller.start(&pod).await?;
     let answer = caller.try_delete(&made, Some(&pod), HOUR).await?;
     match answer {
-        Err(error) if *error.kind() != Kind::NotFound => Err(Stop::broken(
-            told_error("delete_pod", &error),
+        Err(error) if *error.kind() != Kind::NotFound => Err(Stop::violated(
+            describe_error("delete_pod", &error),
             "answer Ok once stopping has begun, whatever the pod makes of it",
         )),
         _ => Ok(()),
     }
 }
 
-/// A pod that takes its time is found, and listed, until it has ended.
-pub(crate) async fn a_stopping_pod_is_found_until_it_has_ended(trial: &Trial) -> Outcome {
+/// A slow pod has a status and is listed until it has ended.
+pub(crate) async fn a_stopping_pod_is_found_until_it_has_ended(context: &CaseContext) -> Outcome {
     let advice = "answer NotFound only when nothing of the pod runs; while it stops, report what still runs";
-    let caller = trial.open().await?;
-    let pod = trial.pod().run(Run::UntilKilled).build();
+    let caller = context.open().await?;
+    let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (made, _) = caller.start(&pod).await?;
     caller.delete(&pod, HOUR).await?;
-    // Status before list: a pod that was over then cannot be listed as running now.
+    // Status before list: a pod that had ended then cannot be listed as running now.
     let status = caller.status(&made).await?;
-    let gone = status.as_ref().map_or_else(|error| *error.kind() == Kind::NotFound, form::is_over);
-    let alive = caller.listed(&made).await?.iter().any(|observed| !form::is_over(&observed.status));
+    let gone = status.as_ref().map_or_else(|error| *error.kind() == Kind::NotFound, pod_status::is_over);
+    let alive = caller.listed(&made).await?.iter().any(|observed| !pod_status::is_over(&observed.status));
     let contradiction = gone && alive;
     ensure(!contradiction, || format!("pods lists a running pod whose status is {status:?}"), advice)?;
     let vanished = !gone && !alive && status.is_ok() && !over_now(&caller, &made).await?;
@@ -60,13 +60,13 @@ pub(crate) async fn a_stopping_pod_is_found_until_it_has_ended(trial: &Trial) ->
 /// Whether nothing of a pod runs now.
 async fn over_now(caller: &Caller, pod: &PodRef) -> Outcome<bool> {
     let status = caller.status(pod).await?;
-    Ok(status.map_or_else(|error| *error.kind() == Kind::NotFound, |status| form::is_over(&status)))
+    Ok(status.map_or_else(|error| *error.kind() == Kind::NotFound, |status| pod_status::is_over(&status)))
 }
 
-/// Somebody is in a hurry: the second, shorter grace counts.
-pub(crate) async fn a_shorter_grace_hastens_the_end(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().run(Run::UntilKilled).build();
+/// A second delete with a shorter grace period takes effect.
+pub(crate) async fn a_shorter_grace_hastens_the_end(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (made, _) = caller.start(&pod).await?;
     caller.delete(&pod, HOUR).await?;
     caller.delete(&pod, Duration::from_secs(1)).await?;
@@ -74,10 +74,10 @@ pub(crate) async fn a_shorter_grace_hastens_the_end(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Without grace a pod is killed, though it would not stop.
-pub(crate) async fn no_grace_is_at_once(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().run(Run::UntilKilled).build();
+/// Without a grace period a pod is killed, even if it ignores SIGTERM.
+pub(crate) async fn no_grace_is_at_once(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (made, _) = caller.start(&pod).await?;
     caller.delete(&pod, Duration::ZERO).await?;
     caller.over(&made).await?;
@@ -85,10 +85,10 @@ pub(crate) async fn no_grace_is_at_once(trial: &Trial) -> Outcome {
 }
 
 /// A delete can be repeated, while the pod stops and after it has ended.
-pub(crate) async fn a_delete_can_be_repeated(trial: &Trial) -> Outcome {
+pub(crate) async fn a_delete_can_be_repeated(context: &CaseContext) -> Outcome {
     let advice = "answer Ok for a pod that is stopping, and Ok or NotFound for one that has ended";
-    let caller = trial.open().await?;
-    let pod = trial.pod().build();
+    let caller = context.open().await?;
+    let pod = context.pod().build();
     let (made, _) = caller.start(&pod).await?;
     for _ in 0..3 {
         check_repeat(caller.try_delete(&made, Some(&pod), Duration::from_secs(30)).await?, advice)?;
@@ -104,48 +104,48 @@ pub(crate) async fn a_delete_can_be_repeated(trial: &Trial) -> Outcome {
 fn check_repeat(answer: Result<()>, advice: &'static str) -> Outcome {
     match answer {
         Err(error) if *error.kind() != Kind::NotFound => {
-            Err(Stop::broken(told_error("a repeated delete_pod", &error), advice))
+            Err(Stop::violated(describe_error("a repeated delete_pod", &error), advice))
         }
         _ => Ok(()),
     }
 }
 
-/// A leftover is deleted by its identity alone.
-pub(crate) async fn a_delete_needs_no_last_known_pod(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+/// An orphan is deleted by its identity alone.
+pub(crate) async fn a_delete_needs_no_last_known_pod(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     match caller.try_delete(&made, None, Duration::ZERO).await? {
-        Err(error) if *error.kind() != Kind::NotFound => Err(Stop::broken(
-            told_error("delete_pod without a last known pod", &error),
+        Err(error) if *error.kind() != Kind::NotFound => Err(Stop::violated(
+            describe_error("delete_pod without a last known pod", &error),
             "find what the delete needs in the backend, by the UID",
         )),
         _ => caller.over(&made).await.map(drop),
     }
 }
 
-/// A pod that is deleted in the instant after its creation ends too.
-pub(crate) async fn a_pod_that_has_not_started_can_be_deleted(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().build();
+/// A pod that is deleted right after its creation ends.
+pub(crate) async fn a_pod_that_has_not_started_can_be_deleted(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().build();
     caller.create(&pod).await?;
     caller.delete(&pod, Duration::from_secs(30)).await?;
     caller.over(&reference(&pod)).await?;
     Ok(())
 }
 
-/// What has ended stays so: neither the status nor the list shows it running again.
-pub(crate) async fn a_deleted_pod_does_not_come_back(trial: &Trial) -> Outcome {
+/// An ended pod stays ended: neither status nor list shows it running again.
+pub(crate) async fn a_deleted_pod_does_not_come_back(context: &CaseContext) -> Outcome {
     let advice =
         "a delete is final for its UID: do not restart its containers, and show none of them running";
-    let caller = trial.open().await?;
-    let pod = trial.pod().build();
+    let caller = context.open().await?;
+    let pod = context.pod().build();
     let (made, _) = caller.start(&pod).await?;
     caller.delete(&pod, Duration::from_secs(30)).await?;
     caller.over(&made).await?;
-    // Another pod comes to run meanwhile, so that time passes by what the backend does.
-    caller.start(&trial.pod().build()).await?;
+    // Another pod starts meanwhile, so that time passes in the backend.
+    caller.start(&context.pod().build()).await?;
     ensure(over_now(&caller, &made).await?, || "pod_status shows the pod running again".to_owned(), advice)?;
     let listed = caller.listed(&made).await?;
-    let alive = listed.iter().find(|observed| !form::is_over(&observed.status));
+    let alive = listed.iter().find(|observed| !pod_status::is_over(&observed.status));
     ensure(alive.is_none(), || format!("pods lists the pod again: {alive:?}"), advice)
 }

@@ -8,21 +8,21 @@ use vk_provider::{
 };
 
 use crate::conformance::{
-    caller::{Caller, told_error},
-    draft::{APP, SETTINGS, VARIABLE, reference},
-    form,
-    subject::{Feature, Run},
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    caller::{Caller, describe_error},
+    context::CaseContext,
+    pod_builder::{APP, SETTINGS, VARIABLE, reference},
+    pod_status,
+    result::{Outcome, Stop, ensure},
+    subject::{ContainerBehavior, Feature},
 };
 
 const ALL: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
-/// A command's output and exit code come back, for several commands at a time.
-pub(crate) async fn a_command_has_output_and_a_code(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// Output and exit code of a command are returned, also for concurrent commands.
+pub(crate) async fn a_command_has_output_and_a_code(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let app = made.container(APP);
     let (hello, seven) = tokio::join!(
         run(&caller, &app, &["echo", "hello"], ""),
@@ -34,11 +34,11 @@ pub(crate) async fn a_command_has_output_and_a_code(trial: &Trial) -> Outcome {
     ensure(seven.0 == 7, || format!("`sh -c 'exit 7'` ended with {}", seven.0), advice)
 }
 
-/// A command reads its input to the end of it.
-pub(crate) async fn a_command_reads_its_input(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A command reads its input to the end.
+pub(crate) async fn a_command_reads_its_input(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let input = "one\ntwo\n";
     let (code, output) = run(&caller, &made.container(APP), &["cat"], input).await?;
     ensure(
@@ -48,12 +48,12 @@ pub(crate) async fn a_command_reads_its_input(trial: &Trial) -> Outcome {
     )
 }
 
-/// There is no running anything in a container or a pod that is not there.
-pub(crate) async fn a_command_for_nobody_is_not_found(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// Running a command in an unknown container or pod fails.
+pub(crate) async fn a_command_for_nobody_is_not_found(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let exec = caller.exec()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
-    let stranger = reference(&trial.pod().build());
+    let (made, _) = caller.start(&context.pod().build()).await?;
+    let stranger = reference(&context.pod().build());
     let words = ["true".to_owned()];
     for container in [made.container("nobody"), stranger.container(APP)] {
         let answer = caller.call("exec.start", exec.start(&container, &words, &ALL)).await?;
@@ -67,27 +67,27 @@ pub(crate) async fn a_command_for_nobody_is_not_found(trial: &Trial) -> Outcome 
     Ok(())
 }
 
-/// A container that has ended is there, and runs nothing.
-pub(crate) async fn a_command_in_an_ended_container_is_unavailable(trial: &Trial) -> Outcome {
-    trial.needs(Feature::Endings)?;
-    let caller = trial.open().await?;
+/// A container that has ended exists, but runs no commands.
+pub(crate) async fn a_command_in_an_ended_container_is_unavailable(context: &CaseContext) -> Outcome {
+    context.needs(Feature::Endings)?;
+    let caller = context.open().await?;
     let exec = caller.exec()?;
-    let pod = trial.pod().restart("Never").run(Run::Ends(0)).build();
+    let pod = context.pod().restart("Never").behaves(ContainerBehavior::Ends(0)).build();
     let made = caller.create(&pod).await?;
     let advice = "answer Unavailable for a container that does not run";
-    caller.shows(&made, "the pod has ended", advice, form::is_final).await?;
+    caller.shows(&made, "the pod has ended", advice, pod_status::is_final).await?;
     let words = ["true".to_owned()];
     let answer = caller.call("exec.start", exec.start(&made.container(APP), &words, &ALL)).await?;
     let unavailable = answer.as_ref().err().is_some_and(|error| *error.kind() == Kind::Unavailable);
     ensure(unavailable, || format!("a command in an ended container answered {answer:?}"), advice)
 }
 
-/// Dropping a session leaves the container as it was, and the next command runs.
-pub(crate) async fn a_dropped_session_leaves_the_container_alone(trial: &Trial) -> Outcome {
+/// Dropping a session does not affect the container, and the next command runs.
+pub(crate) async fn a_dropped_session_leaves_the_container_alone(context: &CaseContext) -> Outcome {
     let advice = "end the command and its streams when the session is dropped, and nothing else";
-    let caller = trial.open().await?;
+    let caller = context.open().await?;
     caller.exec()?;
-    let (made, before) = caller.start(&trial.pod().build()).await?;
+    let (made, before) = caller.start(&context.pod().build()).await?;
     let app = made.container(APP);
     drop(begin(&caller, &app, &["sleep", "1000"]).await?);
     let (code, _) = run(&caller, &app, &["echo", "next"], "").await?;
@@ -95,11 +95,11 @@ pub(crate) async fn a_dropped_session_leaves_the_container_alone(trial: &Trial) 
     caller.undisturbed(&made, &before, advice).await
 }
 
-/// A container is started with the environment that the resolver gives.
-pub(crate) async fn a_container_gets_its_environment(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A container gets the environment of the resolver.
+pub(crate) async fn a_container_gets_its_environment(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.exec()?;
-    let pod = trial.pod().with_settings().build();
+    let pod = context.pod().with_settings().build();
     if let Err(error) = caller.try_create(&pod).await?
         && *error.kind() == Kind::Unsupported
     {
@@ -115,7 +115,7 @@ pub(crate) async fn a_container_gets_its_environment(trial: &Trial) -> Outcome {
     )
 }
 
-/// Runs a command to its end: its code and its output.
+/// Runs a command to its end and returns its exit code and output.
 async fn run(
     caller: &Caller,
     container: &ContainerRef,
@@ -127,11 +127,11 @@ async fn run(
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
         (session.stdin, session.stdout, session.stderr)
     else {
-        return Err(Stop::broken("a session lacks one of the streams that were asked for", advice));
+        return Err(Stop::violated("a session lacks one of the streams that were asked for", advice));
     };
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     let feed = async {
-        // A process that has ended reads no more, and that is its right.
+        // A process that has ended does not read its input.
         let _ = stdin.write_all(input.as_bytes()).await;
         let _ = stdin.shutdown().await;
     };
@@ -139,8 +139,8 @@ async fn run(
         tokio::join!(session.exit, feed, stdout.read_to_end(&mut output), stderr.read_to_end(&mut errors))
     };
     let (exit, (), out, _) = caller.call(&format!("the command {words:?}"), all).await?;
-    out.map_err(|error| Stop::broken(format!("reading the output: {error}"), advice))?;
-    let exit = exit.map_err(|error| Stop::broken(told_error("the session's exit", &error), advice))?;
+    out.map_err(|error| Stop::violated(format!("reading the output: {error}"), advice))?;
+    let exit = exit.map_err(|error| Stop::violated(describe_error("the session's exit", &error), advice))?;
     Ok((exit.code, String::from_utf8_lossy(&output).into_owned()))
 }
 
@@ -150,13 +150,13 @@ async fn begin(caller: &Caller, container: &ContainerRef, words: &[&str]) -> Out
     session(started, "exec.start")
 }
 
-/// The session of something that was started; an address is for the server to proxy, and not for us.
+/// The session of a started command; addresses are for the server to proxy.
 pub(crate) fn session(started: Result<Started>, call: &str) -> Outcome<Session> {
     match started {
         Ok(Started::Session(session)) => Ok(session),
         Ok(Started::Url(_)) => Err(Stop::DoesNotApply(
             "the provider answers with an address, which the server proxies".to_owned(),
         )),
-        Err(error) => Err(Stop::broken(told_error(call, &error), "start it in a container that runs")),
+        Err(error) => Err(Stop::violated(describe_error(call, &error), "start it in a container that runs")),
     }
 }

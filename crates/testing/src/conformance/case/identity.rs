@@ -1,30 +1,29 @@
-//! The UID identifies a pod, and the list knows every pod by it.
+//! Pods are identified by UID, also in the list.
 
 use std::time::Duration;
 
 use vk_provider::{PodRef, error::Kind};
 
 use crate::conformance::{
-    caller::told_error,
-    draft::reference,
-    form,
-    subject::{Feature, Run},
-    trial::{NODE, Trial, lacking},
-    verdict::{Outcome, Stop, ensure},
+    caller::describe_error,
+    context::{CaseContext, NODE, lacking},
+    pod_builder::reference,
+    pod_status,
+    result::{Outcome, Stop, ensure},
+    subject::{ContainerBehavior, Feature},
 };
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// While an older pod of the same name still stops, a newer one starts; each has its own status and its own place in the
-/// list.
-pub(crate) async fn pods_of_one_name_are_kept_apart(trial: &Trial) -> Outcome {
+/// A newer pod starts while an older pod of the same name still stops; each has its own status and list entry.
+pub(crate) async fn pods_of_one_name_are_kept_apart(context: &CaseContext) -> Outcome {
     let advice = "key everything in the backend by UID and never by namespace and name";
-    let caller = trial.open().await?;
-    let older = trial.pod().run(Run::UntilKilled).build();
+    let caller = context.open().await?;
+    let older = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (old, _) = caller.start(&older).await?;
     caller.delete(&older, HOUR).await?;
-    let newer = trial.pod().named(&old.name).build();
-    if trial.lacks(Feature::Namesakes) {
+    let newer = context.pod().named(&old.name).build();
+    if context.lacks(Feature::Namesakes) {
         let answer = caller.try_create(&newer).await?;
         let waits = matches!(&answer, Err(error) if *error.kind() == Kind::Unavailable);
         let seen = || format!("create_pod of a pod whose namesake stops answered {answer:?}");
@@ -36,20 +35,24 @@ pub(crate) async fn pods_of_one_name_are_kept_apart(trial: &Trial) -> Outcome {
     let listed = caller.listed(&new).await?;
     ensure(listed.len() == 1, || format!("pods lists the newer pod {} times", listed.len()), advice)?;
     if let Ok(status) = caller.status(&old).await? {
-        let unlisted = caller.listed(&old).await?.is_empty() && !form::is_over(&status);
-        ensure(!unlisted, || format!("the older pod is {} but not listed", form::summary(&status)), advice)?;
+        let unlisted = caller.listed(&old).await?.is_empty() && !pod_status::is_over(&status);
+        ensure(
+            !unlisted,
+            || format!("the older pod is {} but not listed", pod_status::summary(&status)),
+            advice,
+        )?;
     }
     Ok(())
 }
 
-/// The end of an older pod does not touch a newer one of the same name.
-pub(crate) async fn a_delete_leaves_the_namesake_alone(trial: &Trial) -> Outcome {
-    trial.needs(Feature::Namesakes)?;
+/// The end of an older pod does not affect a newer one of the same name.
+pub(crate) async fn a_delete_leaves_the_namesake_alone(context: &CaseContext) -> Outcome {
+    context.needs(Feature::Namesakes)?;
     let advice = "delete by UID: the newer pod of the same name is a different pod";
-    let caller = trial.open().await?;
-    let older = trial.pod().build();
+    let caller = context.open().await?;
+    let older = context.pod().build();
     let (old, _) = caller.start(&older).await?;
-    let newer = trial.pod().named(&old.name).build();
+    let newer = context.pod().named(&old.name).build();
     let (new, before) = caller.start(&newer).await?;
     caller.delete(&older, Duration::ZERO).await?;
     caller.over(&old).await?;
@@ -58,12 +61,12 @@ pub(crate) async fn a_delete_leaves_the_namesake_alone(trial: &Trial) -> Outcome
     ensure(listed == 1, || format!("pods lists the newer pod {listed} times"), advice)
 }
 
-/// The status of a pod that never was is `NotFound`, also when another of its name is there.
-pub(crate) async fn an_unknown_pod_is_not_found(trial: &Trial) -> Outcome {
+/// The status of an unknown pod is `NotFound`, also when another pod has its name.
+pub(crate) async fn an_unknown_pod_is_not_found(context: &CaseContext) -> Outcome {
     let advice = "answer NotFound for a UID that the backend does not have";
-    let caller = trial.open().await?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
-    let stranger = reference(&trial.pod().build());
+    let caller = context.open().await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
+    let stranger = reference(&context.pod().build());
     let namesake = PodRef { uid: stranger.uid.clone(), ..made };
     for pod in [stranger, namesake] {
         let answer = caller.status(&pod).await?;
@@ -77,29 +80,29 @@ pub(crate) async fn an_unknown_pod_is_not_found(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// A delete of a pod that never was has nothing to do, and that is success.
-pub(crate) async fn a_delete_of_an_unknown_pod_succeeds(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let stranger = reference(&trial.pod().build());
+/// A delete of an unknown pod succeeds.
+pub(crate) async fn a_delete_of_an_unknown_pod_succeeds(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let stranger = reference(&context.pod().build());
     match caller.try_delete(&stranger, None, Duration::ZERO).await? {
         Ok(()) => Ok(()),
         Err(error) if *error.kind() == Kind::NotFound => Ok(()),
-        Err(error) => Err(Stop::broken(
-            told_error("delete_pod of an unknown pod", &error),
+        Err(error) => Err(Stop::violated(
+            describe_error("delete_pod of an unknown pod", &error),
             "answer NotFound for a UID that the backend does not have, or Ok",
         )),
     }
 }
 
-/// An update of a pod that the backend does not have is not lost: `NotFound` lets the core create it. A provider that
-/// creates it itself then has it.
-pub(crate) async fn an_update_of_an_unknown_pod_is_not_lost(trial: &Trial) -> Outcome {
+/// An update of a pod that the backend does not have is not lost: `NotFound` makes the core create it. A provider that creates it itself then
+/// has it.
+pub(crate) async fn an_update_of_an_unknown_pod_is_not_lost(context: &CaseContext) -> Outcome {
     let advice = "answer NotFound for a UID that the backend does not have";
-    let caller = trial.open().await?;
-    let pod = trial.pod().build();
+    let caller = context.open().await?;
+    let pod = context.pod().build();
     match caller.try_update(&pod).await? {
         Err(error) if *error.kind() == Kind::NotFound => Ok(()),
-        Err(error) => Err(Stop::broken(told_error("update_pod of an unknown pod", &error), advice)),
+        Err(error) => Err(Stop::violated(describe_error("update_pod of an unknown pod", &error), advice)),
         Ok(()) => {
             let there = !caller.listed(&reference(&pod)).await?.is_empty();
             ensure(there, || "update_pod of an unknown pod answered Ok and did nothing".to_owned(), advice)
@@ -107,13 +110,13 @@ pub(crate) async fn an_update_of_an_unknown_pod_is_not_lost(trial: &Trial) -> Ou
     }
 }
 
-/// The list names every pod with all three parts of its identity, once each.
-pub(crate) async fn the_list_is_complete(trial: &Trial) -> Outcome {
+/// The list contains every pod once, with its full identity.
+pub(crate) async fn the_list_is_complete(context: &CaseContext) -> Outcome {
     let advice = "record namespace, name and UID with what is created in the backend, and list all of it";
-    let caller = trial.open().await?;
+    let caller = context.open().await?;
     let mut made = Vec::new();
     for _ in 0..3 {
-        made.push(caller.start(&trial.pod().build()).await?.0);
+        made.push(caller.start(&context.pod().build()).await?.0);
     }
     for pod in made {
         let listed = caller.listed(&pod).await?;
@@ -124,10 +127,10 @@ pub(crate) async fn the_list_is_complete(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Every listed pod carries the name of the node that it was created for.
-pub(crate) async fn a_listed_pod_carries_the_mark_of_its_node(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+/// Every listed pod carries the name of its node.
+pub(crate) async fn a_listed_pod_carries_the_mark_of_its_node(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     for observed in caller.listed(&made).await? {
         ensure(
             observed.node.as_deref() == Some(NODE),
@@ -138,21 +141,25 @@ pub(crate) async fn a_listed_pod_carries_the_mark_of_its_node(trial: &Trial) -> 
     Ok(())
 }
 
-/// The list and the status say the same about a pod.
-pub(crate) async fn the_list_agrees_with_the_status(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+/// List and status agree about a pod.
+pub(crate) async fn the_list_agrees_with_the_status(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let agree = || async {
         let stop = |_| "a call took too long".to_owned();
         let listed = caller.listed(&made).await.map_err(stop)?;
         let status = caller.status(&made).await.map_err(stop)?.map_err(|error| error.report())?;
         let listed = listed.first().ok_or("the pod is not listed")?;
-        let same = form::summary(&listed.status) == form::summary(&status)
-            && form::disturbed(&status, &listed.status).is_none();
+        let same = pod_status::summary(&listed.status) == pod_status::summary(&status)
+            && pod_status::disturbed(&status, &listed.status).is_none();
         if same {
             return Ok(());
         }
-        Err(format!("listed as {}, status {}", form::summary(&listed.status), form::summary(&status)))
+        Err(format!(
+            "listed as {}, status {}",
+            pod_status::summary(&listed.status),
+            pod_status::summary(&status)
+        ))
     };
     let advice = "make both from the same facts of the backend";
     caller.until("pods and pod_status agree", advice, agree).await

@@ -10,19 +10,19 @@ use vk_provider::{
 };
 
 use crate::conformance::{
-    caller::{Caller, told_error},
-    draft::{APP, reference},
-    form,
-    subject::{Feature, Run},
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    caller::{Caller, describe_error},
+    context::CaseContext,
+    pod_builder::{APP, reference},
+    pod_status,
+    result::{Outcome, Stop, ensure},
+    subject::{ContainerBehavior, Feature},
 };
 
-/// The log of a running container can be read to where it stands, by several readers at a time.
-pub(crate) async fn the_log_of_a_running_container_can_be_read(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// The log of a running container can be read to its current end, by concurrent readers.
+pub(crate) async fn the_log_of_a_running_container_can_be_read(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.logs()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let (app, options) = (made.container(APP), LogOptions::default());
     let (one, other) = tokio::join!(read(&caller, &app, &options), read(&caller, &app, &options));
     other?;
@@ -41,12 +41,12 @@ pub(crate) async fn the_log_of_a_running_container_can_be_read(trial: &Trial) ->
     Ok(())
 }
 
-/// There is no log of a container or a pod that is not there.
-pub(crate) async fn the_log_of_nobody_is_not_found(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// Reading the log of an unknown container or pod fails.
+pub(crate) async fn the_log_of_nobody_is_not_found(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let logs = caller.logs()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
-    let stranger = reference(&trial.pod().build());
+    let (made, _) = caller.start(&context.pod().build()).await?;
+    let stranger = reference(&context.pod().build());
     for container in [made.container("nobody"), stranger.container(APP)] {
         let answer = caller.call("logs.open", logs.open(&container, &LogOptions::default())).await?;
         let found = answer.as_ref().err().is_none_or(|error| *error.kind() != Kind::NotFound);
@@ -59,11 +59,11 @@ pub(crate) async fn the_log_of_nobody_is_not_found(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// A container that never ended has no earlier log.
-pub(crate) async fn there_is_no_log_before_the_first(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A container that never ended has no previous log.
+pub(crate) async fn there_is_no_log_before_the_first(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let logs = caller.logs()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let options = LogOptions { previous: true, ..LogOptions::default() };
     let answer = caller.call("logs.open", logs.open(&made.container(APP), &options)).await?;
     let found = answer.as_ref().err().is_none_or(|error| *error.kind() != Kind::NotFound);
@@ -74,26 +74,26 @@ pub(crate) async fn there_is_no_log_before_the_first(trial: &Trial) -> Outcome {
     )
 }
 
-/// A log that is followed ends with its container.
-pub(crate) async fn a_followed_log_ends_with_its_container(trial: &Trial) -> Outcome {
-    trial.needs(Feature::Endings)?;
-    let caller = trial.open().await?;
+/// A followed log ends with its container.
+pub(crate) async fn a_followed_log_ends_with_its_container(context: &CaseContext) -> Outcome {
+    context.needs(Feature::Endings)?;
+    let caller = context.open().await?;
     caller.logs()?;
-    let pod = trial.pod().restart("Never").run(Run::Ends(0)).build();
+    let pod = context.pod().restart("Never").behaves(ContainerBehavior::Ends(0)).build();
     let made = caller.create(&pod).await?;
     let advice = "end a followed stream when the container has ended";
-    let started = |status: &PodStatus| form::is_running(status) || form::is_final(status);
+    let started = |status: &PodStatus| pod_status::is_running(status) || pod_status::is_final(status);
     caller.shows(&made, "the container has started", advice, started).await?;
     let options = LogOptions { follow: true, ..LogOptions::default() };
     read(&caller, &made.container(APP), &options).await?;
     Ok(())
 }
 
-/// A provider that says that it applied the options has applied them.
-pub(crate) async fn a_final_log_has_its_options_applied(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A provider that claims to have applied the options has applied them.
+pub(crate) async fn a_final_log_has_its_options_applied(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     caller.logs()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let app = made.container(APP);
     let none = LogOptions { tail: Some(0), ..LogOptions::default() };
     let one = LogOptions { tail: Some(1), ..LogOptions::default() };
@@ -119,7 +119,7 @@ enum Body {
     Plain,
 }
 
-/// Opens a log and reads it to its end.
+/// Reads a log to its end.
 async fn read(caller: &Caller, container: &ContainerRef, options: &LogOptions) -> Outcome<(Body, String)> {
     let opened = caller.call("logs.open", caller.logs()?.open(container, options)).await?;
     let advice = "open the log of a container that has started, and end the stream where the log ends";
@@ -127,12 +127,12 @@ async fn read(caller: &Caller, container: &ContainerRef, options: &LogOptions) -
         Ok(LogBody::Final(stream)) => (Body::Final, stream),
         Ok(LogBody::Stamped(stream)) => (Body::Stamped, stream),
         Ok(LogBody::Plain(stream)) => (Body::Plain, stream),
-        Err(error) => return Err(Stop::broken(told_error("logs.open", &error), advice)),
+        Err(error) => return Err(Stop::violated(describe_error("logs.open", &error), advice)),
     };
     let chunks: Vec<_> = caller.call("reading a log to its end", stream.collect()).await?;
     let mut text = Vec::new();
     for chunk in chunks {
-        text.extend(chunk.map_err(|error| Stop::broken(format!("reading the log: {error}"), advice))?);
+        text.extend(chunk.map_err(|error| Stop::violated(format!("reading the log: {error}"), advice))?);
     }
     Ok((body, String::from_utf8_lossy(&text).into_owned()))
 }

@@ -4,27 +4,30 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use vk_provider::{NodeTemplate, Quantity};
 
 use crate::conformance::{
-    caller::{Caller, told_error},
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
+    caller::{Caller, describe_error},
+    context::CaseContext,
+    result::{Outcome, Stop, ensure},
 };
 
-/// A backend that works answers a ping, and in time.
-pub(crate) async fn a_ping_is_answered(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A working backend answers a ping in time.
+pub(crate) async fn a_ping_is_answered(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     for _ in 0..3 {
         let answer = caller.call("ping", caller.provider().ping()).await?;
         answer.map_err(|error| {
-            Stop::broken(told_error("ping", &error), "answer Ok while the backend can take and run pods")
+            Stop::violated(
+                describe_error("ping", &error),
+                "answer Ok while the backend can take and run pods",
+            )
         })?;
     }
     Ok(())
 }
 
-/// The same template comes back the same: nothing is added twice, and nothing depends on how often it was asked.
-pub(crate) async fn the_node_is_described_the_same_each_time(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (first, second) = (describe(&caller), describe(&caller));
+/// `configure_node` is idempotent: the same template gives the same result.
+pub(crate) async fn the_node_is_described_the_same_each_time(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (first, second) = (described_node(&caller), described_node(&caller));
     ensure(
         first == second,
         || format!("first {first:?}, then {second:?}"),
@@ -32,9 +35,9 @@ pub(crate) async fn the_node_is_described_the_same_each_time(trial: &Trial) -> O
     )
 }
 
-/// The node has room for pods, and says for how many, with how much.
-pub(crate) async fn the_node_has_capacity(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+/// The node reports its capacity, including the number of pods.
+pub(crate) async fn the_node_has_capacity(context: &CaseContext) -> Outcome {
+    let node = described_node(&context.open().await?);
     for resource in ["cpu", "memory", "pods"] {
         let amount = node.capacity.get(resource);
         ensure(
@@ -46,9 +49,9 @@ pub(crate) async fn the_node_has_capacity(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Pods may not use more than there is.
-pub(crate) async fn no_more_is_allocatable_than_there_is(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+/// Allocatable resources do not exceed the capacity.
+pub(crate) async fn no_more_is_allocatable_than_there_is(context: &CaseContext) -> Outcome {
+    let node = described_node(&context.open().await?);
     for (resource, amount) in &node.allocatable {
         let capacity = node.capacity.get(resource);
         ensure(
@@ -60,9 +63,9 @@ pub(crate) async fn no_more_is_allocatable_than_there_is(trial: &Trial) -> Outco
     Ok(())
 }
 
-/// Readiness is what `ping` says, and a condition stands there once.
-pub(crate) async fn readiness_is_left_to_ping(trial: &Trial) -> Outcome {
-    let node = describe(&trial.open().await?);
+/// `ping` decides readiness, and each condition appears once.
+pub(crate) async fn readiness_is_left_to_ping(context: &CaseContext) -> Outcome {
+    let node = described_node(&context.open().await?);
     let mut kinds: Vec<&str> = node.conditions.iter().map(|condition| condition.kind.as_str()).collect();
     ensure(
         !kinds.contains(&"Ready"),
@@ -79,8 +82,8 @@ pub(crate) async fn readiness_is_left_to_ping(trial: &Trial) -> Outcome {
     )
 }
 
-/// The node as the provider describes it, from a template like the core's.
-fn describe(caller: &Caller) -> NodeTemplate {
+/// The node that the provider describes, from a template like the core's.
+fn described_node(caller: &Caller) -> NodeTemplate {
     let address = |kind: &str, text: &str| NodeAddress { type_: kind.to_owned(), address: text.to_owned() };
     let mut template = NodeTemplate {
         labels: [("kubernetes.io/os".to_owned(), "linux".to_owned())].into(),

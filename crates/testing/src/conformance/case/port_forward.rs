@@ -3,38 +3,38 @@
 use vk_provider::{ability::Forward, error::Kind};
 
 use crate::conformance::{
-    caller::told_error,
-    draft::reference,
+    caller::describe_error,
+    context::CaseContext,
+    pod_builder::reference,
+    result::{Outcome, Stop, ensure},
     subject::Feature,
-    trial::Trial,
-    verdict::{Outcome, Stop, ensure},
 };
 
-/// On this port nothing listens.
+/// A port on which nothing listens.
 const CLOSED: u16 = 1;
 
-/// A port on which the pod listens can be reached, more than once.
-pub(crate) async fn a_port_that_listens_is_reached(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// A port on which the pod listens accepts several connections.
+pub(crate) async fn a_port_that_listens_is_reached(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let forward = caller.port_forward()?;
-    let Some(port) = trial.subject().port() else {
+    let Some(port) = context.subject().port() else {
         return Err(Stop::DoesNotApply("the subject names no port on which its pods listen".to_owned()));
     };
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let advice = "connect to the port inside of the pod, once for each call";
     for _ in 0..2 {
         let dialled = caller.call("port_forward.dial", forward.dial(&made, port)).await?;
-        dialled.map_err(|error| Stop::broken(told_error("port_forward.dial", &error), advice))?;
+        dialled.map_err(|error| Stop::violated(describe_error("port_forward.dial", &error), advice))?;
     }
     Ok(())
 }
 
-/// A port on which nothing listens is not there now, and may be later.
-pub(crate) async fn a_closed_port_is_unavailable(trial: &Trial) -> Outcome {
-    trial.needs(Feature::ClosedPorts)?;
-    let caller = trial.open().await?;
+/// A closed port is a temporary error.
+pub(crate) async fn a_closed_port_is_unavailable(context: &CaseContext) -> Outcome {
+    context.needs(Feature::ClosedPorts)?;
+    let caller = context.open().await?;
     let forward = caller.port_forward()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let answer = caller.call("port_forward.dial", forward.dial(&made, CLOSED)).await?;
     if let Ok(Forward::Url(_)) = answer {
         return Err(Stop::DoesNotApply(
@@ -49,11 +49,11 @@ pub(crate) async fn a_closed_port_is_unavailable(trial: &Trial) -> Outcome {
     )
 }
 
-/// A pod that is not there has no ports.
-pub(crate) async fn a_port_of_nobody_is_not_found(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// Connecting to an unknown pod fails.
+pub(crate) async fn a_port_of_nobody_is_not_found(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let forward = caller.port_forward()?;
-    let stranger = reference(&trial.pod().build());
+    let stranger = reference(&context.pod().build());
     let answer = caller.call("port_forward.dial", forward.dial(&stranger, 80)).await?;
     let found = answer.as_ref().err().is_none_or(|error| *error.kind() != Kind::NotFound);
     ensure(

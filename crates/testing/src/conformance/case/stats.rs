@@ -1,16 +1,16 @@
 //! Usage figures.
 
 use crate::conformance::{
-    draft::APP,
-    trial::{NODE, Trial},
-    verdict::{Outcome, ensure},
+    context::{CaseContext, NODE},
+    pod_builder::APP,
+    result::{Outcome, ensure},
 };
 
-/// The figures are of this node and its pods, under their own names.
-pub(crate) async fn figures_name_their_pods(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
+/// The figures belong to this node and its pods.
+pub(crate) async fn figures_name_their_pods(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
     let stats = caller.stats()?;
-    let (made, _) = caller.start(&trial.pod().build()).await?;
+    let (made, _) = caller.start(&context.pod().build()).await?;
     let advice = "report every pod that runs, with namespace, name and UID, and its containers by name";
     let figures = || async {
         let answer = caller.call("stats.summary", stats.summary()).await;

@@ -1,23 +1,24 @@
-//! What a status says.
+//! Contents of a pod's status.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::conformance::{
-    form,
-    trial::Trial,
-    verdict::{Outcome, ensure},
+    context::CaseContext,
+    pod_status,
+    result::{Outcome, ensure},
 };
 
-/// Every container of the pod is in the status once, and no other is.
-pub(crate) async fn every_container_is_in_the_status_once(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().with_second().build();
+/// The status contains every container of the pod exactly once.
+pub(crate) async fn every_container_is_in_the_status_once(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().with_second().build();
     let (_, status) = caller.start(&pod).await?;
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut wanted: Vec<&str> = containers.map(|container| container.name.as_str()).collect();
-    let mut named: Vec<&str> = form::containers(&status).map(|container| container.name.as_str()).collect();
+    let mut named: Vec<&str> =
+        pod_status::containers(&status).map(|container| container.name.as_str()).collect();
     wanted.sort_unstable();
     named.sort_unstable();
     let advice =
@@ -25,11 +26,11 @@ pub(crate) async fn every_container_is_in_the_status_once(trial: &Trial) -> Outc
     ensure(named == wanted, || format!("the pod has {wanted:?} and the status {named:?}"), advice)
 }
 
-/// A container waits, runs or has ended: one of the three, through all of its life.
-pub(crate) async fn a_container_is_in_one_state(trial: &Trial) -> Outcome {
-    through_a_life(trial, |status| {
-        for container in form::containers(status) {
-            let state = form::state(container);
+/// A container is always in exactly one state: waiting, running or terminated.
+pub(crate) async fn a_container_is_in_one_state(context: &CaseContext) -> Outcome {
+    through_a_life(context, |status| {
+        for container in pod_status::containers(status) {
+            let state = pod_status::state(container);
             let states = [state.waiting.is_some(), state.running.is_some(), state.terminated.is_some()];
             let count = states.into_iter().filter(|is| *is).count();
             ensure(
@@ -43,12 +44,12 @@ pub(crate) async fn a_container_is_in_one_state(trial: &Trial) -> Outcome {
     .await
 }
 
-/// A phase is one that there is, and none comes after a later one.
-pub(crate) async fn a_phase_never_goes_back(trial: &Trial) -> Outcome {
+/// Phases are valid and never go backwards.
+pub(crate) async fn a_phase_never_goes_back(context: &CaseContext) -> Outcome {
     let advice = "go from Pending to Running to Succeeded or Failed, and stay there";
     let mut before: Option<String> = None;
-    through_a_life(trial, |status| {
-        let phase = form::phase(status);
+    through_a_life(context, |status| {
+        let phase = pod_status::phase(status);
         let rank = |phase: &str| match phase {
             "Pending" => Some(0),
             "Running" => Some(1),
@@ -67,18 +68,19 @@ pub(crate) async fn a_phase_never_goes_back(trial: &Trial) -> Outcome {
     .await
 }
 
-/// A container that runs has an ID and says since when; two have different IDs.
-pub(crate) async fn a_running_container_has_an_id_and_a_start(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (_, status) = caller.start(&trial.pod().with_second().build()).await?;
+/// A running container has a unique ID and a start time.
+pub(crate) async fn a_running_container_has_an_id_and_a_start(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (_, status) = caller.start(&context.pod().with_second().build()).await?;
     let mut ids = BTreeSet::new();
-    for container in form::containers(&status) {
+    for container in pod_status::containers(&status) {
         let id = container.container_id.clone().unwrap_or_default();
         let name = &container.name;
         let advice = "set containerID to TYPE://ID, with an ID of its own for each start of a container";
         ensure(id.contains("://"), || format!("the running container {name} has the ID {id:?}"), advice)?;
         ensure(ids.insert(id.clone()), || format!("two containers have the ID {id:?}"), advice)?;
-        let started = form::state(container).running.is_some_and(|running| running.started_at.is_some());
+        let started =
+            pod_status::state(container).running.is_some_and(|running| running.started_at.is_some());
         ensure(
             started,
             || format!("the running container {name} does not say since when"),
@@ -88,10 +90,10 @@ pub(crate) async fn a_running_container_has_an_id_and_a_start(trial: &Trial) -> 
     Ok(())
 }
 
-/// Every address is one.
-pub(crate) async fn addresses_can_be_read(trial: &Trial) -> Outcome {
-    let caller = trial.open().await?;
-    let (_, status) = caller.start(&trial.pod().build()).await?;
+/// Addresses are valid IP addresses.
+pub(crate) async fn addresses_can_be_read(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let (_, status) = caller.start(&context.pod().build()).await?;
     let pods: Vec<&String> = status.pod_ips.iter().flatten().map(|address| &address.ip).collect();
     let hosts: Vec<&String> = status.host_ips.iter().flatten().map(|address| &address.ip).collect();
     let advice = "report addresses that the API server can read, and the first of the list alone as well";
@@ -111,10 +113,10 @@ pub(crate) async fn addresses_can_be_read(trial: &Trial) -> Outcome {
 }
 
 /// `ContainersReady` follows the containers, in both directions.
-pub(crate) async fn containers_ready_follows_the_containers(trial: &Trial) -> Outcome {
+pub(crate) async fn containers_ready_follows_the_containers(context: &CaseContext) -> Outcome {
     let advice = "report the condition ContainersReady: True exactly while every container is ready";
-    let caller = trial.open().await?;
-    let (made, _) = caller.start(&trial.pod().with_second().build()).await?;
+    let caller = context.open().await?;
+    let (made, _) = caller.start(&context.pod().with_second().build()).await?;
     let holds = |status: &PodStatus| {
         let conditions = status.conditions.iter().flatten();
         let mut found = conditions.filter(|condition| condition.type_ == "ContainersReady");
@@ -124,18 +126,18 @@ pub(crate) async fn containers_ready_follows_the_containers(trial: &Trial) -> Ou
         |status: &PodStatus| status.container_statuses.iter().flatten().all(|container| container.ready);
     let wanted = |status: &PodStatus| ready(status) && holds(status);
     caller.shows(&made, "the containers are ready and ContainersReady is True", advice, wanted).await?;
-    through_a_life(trial, |status| {
+    through_a_life(context, |status| {
         let wrong = holds(status) && !ready(status);
-        ensure(!wrong, || format!("ContainersReady is True with {}", form::summary(status)), advice)
+        ensure(!wrong, || format!("ContainersReady is True with {}", pod_status::summary(status)), advice)
     })
     .await
 }
 
-/// What has ended says when, and not before it began.
-pub(crate) async fn an_ended_container_says_when(trial: &Trial) -> Outcome {
-    through_a_life(trial, |status| {
-        for container in form::containers(status) {
-            let Some(ended) = form::state(container).terminated else { continue };
+/// Terminated containers have an end time, which is not before the start.
+pub(crate) async fn an_ended_container_says_when(context: &CaseContext) -> Outcome {
+    through_a_life(context, |status| {
+        for container in pod_status::containers(status) {
+            let Some(ended) = pod_status::state(container).terminated else { continue };
             let finished = ended.finished_at.as_ref();
             ensure(
                 finished.is_some() && ended.started_at.as_ref() <= finished,
@@ -151,10 +153,10 @@ pub(crate) async fn an_ended_container_says_when(trial: &Trial) -> Outcome {
     .await
 }
 
-/// Looks at a pod from its creation to its end, and shows each status to the check.
-async fn through_a_life(trial: &Trial, mut check: impl FnMut(&PodStatus) -> Outcome) -> Outcome {
-    let caller = trial.open().await?;
-    let pod = trial.pod().with_second().build();
+/// Observes a pod from its creation to its end, and passes each status to the check.
+async fn through_a_life(context: &CaseContext, mut check: impl FnMut(&PodStatus) -> Outcome) -> Outcome {
+    let caller = context.open().await?;
+    let pod = context.pod().with_second().build();
     let made = caller.create(&pod).await?;
     let mut look = async || -> Outcome {
         match caller.status(&made).await? {

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use vk_provider::{Context, Provider, Result};
-use vk_testing::conformance::{Case, Subject, Verdict, cases};
+use vk_testing::conformance::{Case, CaseResult, Subject, cases};
 
 use super::{RuntimePaths, containerd};
 
@@ -64,8 +64,8 @@ async fn lane(queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
         let verdict = case.run(Arc::new(Live::new(RuntimePaths::on(&containerd)))).await;
-        if let Verdict::Broken(breach) = verdict {
-            broken.push(case.report(&breach));
+        if let CaseResult::Violated(violation) = verdict {
+            broken.push(case.report(&violation));
         }
     }
 }

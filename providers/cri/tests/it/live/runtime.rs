@@ -12,7 +12,7 @@ use vk_provider::{
     error::Kind,
 };
 use vk_provider_cri::Cri;
-use vk_testing::{eventually, peer::Host as _};
+use vk_testing::{eventually, host::Host as _};
 
 use super::containerd;
 use crate::requests::{container_config, sandbox_config};
@@ -30,8 +30,8 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     let mine: BTreeMap<String, String> = [(label::NODE.to_owned(), "here".to_owned())].into();
 
     let mut pod = sandbox_config();
-    pod.log_directory = containerd.machine().folder().join("logs").display().to_string();
-    pod.cgroup_parent = format!("/{}", containerd.machine().cgroup());
+    pod.log_directory = containerd.resources().folder().join("logs").display().to_string();
+    pod.cgroup_parent = format!("/{}", containerd.resources().cgroup());
     pod.labels.clone_from(&mine);
     std::fs::create_dir_all(format!("{}/main", pod.log_directory)).unwrap();
     let id = cri.run_sandbox(&pod).await.unwrap();

@@ -15,8 +15,8 @@ use vk_provider_local::{
     shim::Program,
 };
 use vk_testing::{
-    conformance::{Case, Subject, Verdict, cases},
-    peer,
+    conformance::{Case, CaseResult, Subject, cases},
+    host,
 };
 
 use super::test_backend::TestBackend;
@@ -85,9 +85,9 @@ async fn the_provider_passes_the_conformance_suite() {
     // The images of the suite's pods. Each has other content, so that they get different ids.
     let busybox = |tag: u8| {
         let name = format!("docker.io/library/busybox:1.{tag}");
-        peer::Image::standard().remove(0).named(&name).file("/version", &name)
+        host::Image::standard().remove(0).named(&name).file("/version", &name)
     };
-    let archive = peer::Image::save(&folder.path().join("made"), &[35, 36, 37].map(busybox));
+    let archive = host::Image::save(&folder.path().join("made"), &[35, 36, 37].map(busybox));
     store.import(fs::File::open(archive).expect("an archive"), &[]).expect("images");
 
     let only = std::env::var(ONLY).unwrap_or_default();
@@ -105,8 +105,8 @@ async fn run_cases(images: &std::path::Path, queue: Arc<Mutex<VecDeque<&'static 
         let Some(case) = queue.lock().pop_front() else { return broken };
         let live = Arc::new(LocalSubject::new(images));
         let verdict = case.run(Arc::clone(&live) as Arc<dyn Subject>).await;
-        if let Verdict::Broken(breach) = verdict {
-            broken.push(case.report(&breach));
+        if let CaseResult::Violated(violation) = verdict {
+            broken.push(case.report(&violation));
         }
         let left = live.end().await;
         if !left.is_empty() {

@@ -25,10 +25,10 @@ use vk_provider_local::{
     network::{Network, NetworkSettings},
     shim::Program,
 };
-use vk_testing::{eventually, peer};
+use vk_testing::{eventually, host};
 
 /// The image of these tests.
-pub(crate) const IMAGE: &str = peer::image::BUSYBOX;
+pub(crate) const IMAGE: &str = host::image::BUSYBOX;
 /// Timeout for everything.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
@@ -78,7 +78,7 @@ impl TestBackend {
         let store = Store::open(&self.folder.path().join("images"), image::Settings::default())
             .expect("open the store");
         if store.image(IMAGE).expect("read the index").is_none() {
-            let archive = peer::Image::save(&self.folder.path().join("made"), &peer::Image::standard());
+            let archive = host::Image::save(&self.folder.path().join("made"), &host::Image::standard());
             store.import(fs::File::open(archive).expect("open the archive"), &[]).expect("import images");
         }
         store

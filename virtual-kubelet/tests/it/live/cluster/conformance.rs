@@ -20,7 +20,7 @@ use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
 use vk_supervisor::Supervisor;
 use vk_testing::{
-    conformance::{Case, Feature, Life, SETTINGS, Subject, Verdict, cases},
+    conformance::{Case, CaseResult, Feature, PodBehavior, SETTINGS, Subject, cases},
     eventually,
 };
 
@@ -78,7 +78,7 @@ impl Subject for Live {
         &[Feature::Namesakes, Feature::ClosedPorts]
     }
 
-    fn dress(&self, pod: &mut Pod, life: &Life) {
+    fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
         life.script(ANNOTATION_PREFIX, pod);
         let annotations = pod.metadata.annotations.get_or_insert_default();
         for (name, value) in [("cpu", "10m"), ("memory", "16Mi")] {
@@ -125,8 +125,8 @@ async fn lane(
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        if let Verdict::Broken(breach) = case.run(Arc::new(Live::new(pair).await)).await {
-            broken.push(case.report(&breach));
+        if let CaseResult::Violated(violation) = case.run(Arc::new(Live::new(pair).await)).await {
+            broken.push(case.report(&violation));
         }
     }
 }

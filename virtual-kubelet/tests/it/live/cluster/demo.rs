@@ -6,7 +6,7 @@ use std::{fs, path::Path, time::Duration};
 use serde_json::{Value, json};
 use vk_testing::{
     ControlPlane, eventually,
-    peer::{Bare, Image},
+    host::{BareHost, Image},
 };
 
 use super::{

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use vk_testing::{
     eventually,
-    matrix::{self, Stage, Subject},
+    kubectl_matrix::{self as matrix, KubectlSession, Target},
 };
 
 use super::{
@@ -26,7 +26,7 @@ pub(super) async fn every_verb(pair: &ClusterPair<'_>) {
     let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
     let crashing: BTreeMap<String, String> =
         crashing.map(|(name, value)| (format!("mock.virtual-kubelet.io/{name}"), value.to_owned())).into();
-    let stage = Stage::open(Subject {
+    let stage = KubectlSession::open(Target {
         kubectl: pair.upper.kubectl().unwrap(),
         kubeconfig: pair.upper.admin_kubeconfig().to_owned(),
         node: pair.node.clone(),

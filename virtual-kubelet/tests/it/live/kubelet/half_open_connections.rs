@@ -15,7 +15,7 @@ async fn a_thousand_half_open_connections_take_little_memory_and_nobodys_place()
     let stage = served.stage().await;
     let usage = || Usage::of(served.process.pid()).unwrap();
     // One-time allocations do not count.
-    stage.good(&["exec", "web", "--", "true"]).await;
+    stage.run_ok(&["exec", "web", "--", "true"]).await;
     let before = usage();
     let mut clients = SlowClients::new(served.cluster.ca_pem(), served.port);
     let (mut most, mut files) = (0, 0);
@@ -24,7 +24,7 @@ async fn a_thousand_half_open_connections_take_little_memory_and_nobodys_place()
         clients.drip();
         (most, files) = (most.max(usage().resident_bytes), files.max(usage().files));
         // Authenticated callers are still served.
-        assert_eq!(stage.good(&["exec", "web", "--", "echo", "within"]).await, "within\n");
+        assert_eq!(stage.run_ok(&["exec", "web", "--", "echo", "within"]).await, "within\n");
     }
     assert_eq!(clients.strength(), 1000);
     assert!(files > before.files + 500, "they are really there: {files} files, {} before", before.files);
@@ -40,7 +40,7 @@ async fn a_thousand_half_open_connections_take_little_memory_and_nobodys_place()
         if now <= before.files + 10 { Ok(()) } else { Err(format!("{now} files, {} before", before.files)) }
     })
     .await;
-    stage.good(&["logs", "web", "--tail=1"]).await;
+    stage.run_ok(&["logs", "web", "--tail=1"]).await;
     stage.close().await;
     served.no_sessions().await;
 }

@@ -1,6 +1,6 @@
 //! A short test of each kubectl command, over WebSocket and over SPDY; `make e2e-kubectl` runs the whole matrix.
 
-use vk_testing::{ControlPlane, matrix};
+use vk_testing::{ControlPlane, kubectl_matrix as matrix};
 
 use super::{super::node, Served};
 

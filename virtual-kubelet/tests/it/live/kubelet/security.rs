@@ -230,7 +230,7 @@ async fn a_rotated_serving_certificate_is_shown_without_dropping_an_open_exec() 
     session.line("the second word", |line| (line == "after").then_some(())).await;
     drop(input);
     assert_eq!(session.end().await, Some(0));
-    stage.good(&["logs", "web", "--tail=1"]).await;
+    stage.run_ok(&["logs", "web", "--tail=1"]).await;
     assert!(served.process.stderr().contains("the serving certificate was exchanged"));
     stage.close().await;
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::{Api, Client, api::ListParams};
 use vk_testing::{
     eventually,
-    peer::{Kubelet, image::PATH},
+    host::{Kubelet, image::PATH},
 };
 
 use super::SOON;

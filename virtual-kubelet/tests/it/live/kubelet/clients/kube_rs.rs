@@ -9,7 +9,7 @@ use kube::{
     api::{AttachParams, LogParams, TerminalSize},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use vk_testing::matrix::Stage;
+use vk_testing::kubectl_matrix::KubectlSession;
 
 use super::{Served, WAYS, served};
 
@@ -21,7 +21,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     done.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
 }
 
-fn pods(served: &Served<'_>, stage: &Stage) -> Api<Pod> {
+fn pods(served: &Served<'_>, stage: &KubectlSession) -> Api<Pod> {
     Api::namespaced(served.cluster.admin().unwrap(), &stage.namespace)
 }
 

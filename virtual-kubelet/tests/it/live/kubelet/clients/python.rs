@@ -5,7 +5,7 @@ use std::{path::Path, process::Stdio, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::process::Command;
-use vk_testing::matrix::Stage;
+use vk_testing::kubectl_matrix::KubectlSession;
 
 use super::{WAYS, served};
 
@@ -21,10 +21,10 @@ async fn interpreter(folder: &Path) -> String {
 }
 
 /// Makes all calls, and answers what came of them.
-async fn calls(stage: &Stage) -> Value {
+async fn calls(stage: &KubectlSession) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/python-client");
     let mut command = Command::new(interpreter(&folder).await);
-    command.arg(folder.join("calls.py")).arg(&stage.subject.kubeconfig).args([&stage.namespace, "web"]);
+    command.arg(folder.join("calls.py")).arg(&stage.target.kubeconfig).args([&stage.namespace, "web"]);
     command.env("NO_PROXY", "*").env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(LIMIT, command.output()).await.expect("an end in time").unwrap();
