@@ -170,7 +170,7 @@ fn add_all_keys(
         let name = format!("{prefix}{key}");
         match value {
             Some(value) if is_valid_name(&name) && !value.contains('\0') => {
-                variables.set(&name, value.to_owned())
+                variables.set(&name, value.to_owned());
             }
             _ => skipped.push(name),
         }

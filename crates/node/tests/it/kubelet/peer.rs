@@ -18,8 +18,8 @@ use super::{
     assert_as_meant,
     case::{Case, ENTRY_POINT, IMAGE, NODE},
     comparison::OurResolver,
+    control_plane,
     recording::{self, Node, Recording},
-    stage,
 };
 /// Number of pods that are started concurrently; keeps two cores busy.
 const AT_ONCE: usize = 12;
