@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 use tokio::net::UnixStream;
-use vk_pod_engine::{ContainerBackend as _, backend::Condition, machine::Machine};
+use vk_pod_engine::{ContainerBackend as _, backend::RuntimeCondition, host::Host};
 use vk_provider::{Finding, error::Kind};
 
 use crate::{
@@ -35,7 +35,7 @@ struct Peer {
 }
 
 /// Looks at everything, in the order in which it would fail.
-pub async fn examine(settings: &Settings, node: &str, machine: &Machine) -> Vec<Finding> {
+pub async fn examine(settings: &Settings, node: &str, machine: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let peer = match found(settings) {
         Err(finding) => {
@@ -102,7 +102,7 @@ async fn runtime(socket: &Path, node: &str) -> (Peer, Vec<Finding>) {
     (peer, findings)
 }
 
-fn condition(what: &str, condition: &Condition, remedy: &str) -> Finding {
+fn condition(what: &str, condition: &RuntimeCondition, remedy: &str) -> Finding {
     if condition.ok {
         return Finding::ok(what, "yes");
     }

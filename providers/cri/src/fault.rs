@@ -128,7 +128,7 @@ fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use vk_pod_engine::backend::told;
+    use vk_pod_engine::backend::full_message;
 
     use super::*;
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(*error.kind(), Kind::NotFound);
         assert_eq!(error.message(), "an error occurred when try to find container \"x\": not found");
         assert_eq!(
-            told(&error),
+            full_message(&error),
             "rpc error: code = NotFound desc = an error occurred when try to find container \"x\": not found"
         );
     }
@@ -157,7 +157,7 @@ mod tests {
         ] {
             assert_eq!(*error(&status).kind(), expected, "{status}");
         }
-        assert!(told(&error(&Status::cancelled("x"))).contains("code = Canceled"));
+        assert!(full_message(&error(&Status::cancelled("x"))).contains("code = Canceled"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rustix::fs::{Access, access};
-use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
+use vk_pod_engine::host::{CAP_SYS_RESOURCE, Host};
 use vk_provider::Finding;
 
 use crate::{
@@ -26,7 +26,7 @@ pub type Firewall<'a> = dyn Fn() -> Option<String> + 'a;
 /// Looks at everything: first which level it is and why, then what else pods may miss.
 pub fn examine(
     settings: &Settings,
-    machine: &Machine,
+    machine: &Host,
     trial: &Trial<'_>,
     firewall: &Firewall<'_>,
     places: &Places<'_>,
@@ -105,9 +105,9 @@ fn directory(what: &str, path: &Path) -> Finding {
 }
 
 /// Whether the scheduler would keep pods off the node.
-fn disk(machine: &Machine) -> Option<Finding> {
+fn disk(machine: &Host) -> Option<Finding> {
     let what = "disk";
-    if !machine.is_short_of_space()? {
+    if !machine.has_disk_pressure()? {
         return Some(Finding::ok(what, "enough is free"));
     }
     Some(Finding::warning(
@@ -118,7 +118,7 @@ fn disk(machine: &Machine) -> Option<Finding> {
 }
 
 /// Whether systemd would end the pods with this process.
-fn service(machine: &Machine) -> Option<Finding> {
+fn service(machine: &Host) -> Option<Finding> {
     let unit = unit(&machine.read("proc/self/cgroup").ok()?)?;
     Some(Finding::warning(
         "systemd",
@@ -151,7 +151,7 @@ fn other_firewall(obstacle: &str) -> Finding {
     Finding::warning("firewall", found, remedy)
 }
 
-fn seccomp(machine: &Machine) -> Finding {
+fn seccomp(machine: &Host) -> Finding {
     let what = "seccomp";
     let status = machine.read("proc/self/status").unwrap_or_default();
     if status.lines().any(|line| line.starts_with("Seccomp:")) {
@@ -164,7 +164,7 @@ fn seccomp(machine: &Machine) -> Finding {
     )
 }
 
-fn network(settings: &Settings, machine: &Machine) -> Finding {
+fn network(settings: &Settings, machine: &Host) -> Finding {
     let what = "pod network";
     if settings.network == NetworkMode::Host {
         return Finding::warning(
@@ -173,7 +173,7 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
             "set `network: auto`",
         );
     }
-    let capable = machine.capable(CAP_NET_ADMIN) == Some(true);
+    let capable = machine.has_capability(CAP_NET_ADMIN) == Some(true);
     let writable = access(machine.path("proc/sys/net"), Access::READ_OK).is_ok();
     if capable && writable {
         return Finding::ok(what, "a bridge can be made, with an address for each pod");
@@ -187,8 +187,8 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
 }
 
 /// What a confined process may not do to containers.
-fn rights(machine: &Machine) -> Vec<Finding> {
-    if machine.capable(CAP_SYS_RESOURCE) == Some(true) {
+fn rights(machine: &Host) -> Vec<Finding> {
+    if machine.has_capability(CAP_SYS_RESOURCE) == Some(true) {
         return vec![
             Finding::ok("OOM scores", "this process may lower them"),
             Finding::ok("resource limits", "this process may raise them"),

@@ -8,14 +8,12 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
 use vk_pod_engine::{
     engine::Engine,
-    machine::{Machine, Node},
-    settings,
+    host::{Host, HostNode},
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
 use vk_supervisor::{Clock, Supervisor};
@@ -33,11 +31,6 @@ use crate::{
 };
 
 pub use self::sweep::sweep;
-
-/// How often everything is looked at. Shims tell what happens; this is for what they could not tell.
-const RELIST: Duration = Duration::from_secs(1);
-/// How often a pod is looked at without any reason, as often as a kubelet does.
-const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `local`.
 #[derive(Clone, Debug)]
@@ -134,34 +127,15 @@ impl Factory for LocalFactory {
         let clock = Clock::system();
         let (local, described) = Box::pin(self.local(&settings, &context, &clock)).await?;
         described.log();
-        let root = settings.node_dir(&context);
-        let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
-        let memory = machine
-            .memory()
-            .ok_or_else(|| Error::internal("read the size of the memory from /proc/meminfo"))?;
-        let engine_settings = settings::Settings {
-            node: context.node_name.clone(),
-            node_ips: vec![context.internal_ip],
-            root,
-            log_root: settings.logs(&context),
-            seccomp_root: settings.seccomp_root.clone(),
-            cluster_dns: settings.cluster_dns.clone(),
-            cluster_domain: context.cluster_domain.clone(),
-            resolv_conf: settings.resolv_conf.clone(),
-            hosts_file: PathBuf::from("/etc/hosts"),
-            cgroup_root: Some(cgroup_root(&settings, &context)),
-            memory,
-            oom_score_floor: machine.oom_score_floor(),
-            seccomp_default: settings.seccomp_default,
-            parallel_pulls: settings.parallel_pulls,
-            max_crash_backoff: settings.max_crash_backoff,
-            relist: RELIST,
-            resync: RESYNC,
-        };
+        let host = Host::local(settings.node_dir(&context)).with_min_free_space(settings.min_free_disk);
+        let cgroup_root = Some(cgroup_root(&settings, &context));
+        let config = &settings.engine;
+        let engine_settings =
+            config.engine_settings(&context, &host, settings.logs(&context), cgroup_root)?;
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &Supervisor::new())?
-            .describing(move |node| described.describe(node));
-        engine.acquaint().await;
-        let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
+            .with_node_config(move |node| described.describe(node));
+        engine.connect().await;
+        let node = HostNode::new(engine, host, config.reserved, config.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }
 
@@ -174,7 +148,7 @@ impl Factory for LocalFactory {
             }
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
-        let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
+        let machine = Host::local(&node).with_min_free_space(settings.min_free_disk);
         let firewall = || network::obstacle(&network_dir(&node));
         let places = Places { node: &node, images: &images };
         doctor::examine(&settings, &machine, &try_overlay, &firewall, &places)
@@ -183,7 +157,7 @@ impl Factory for LocalFactory {
 
 /// The level that is asked for, where the machine allows it; else the best that it does.
 fn choose(settings: &Settings, node_dir: &Path) -> Result<Level> {
-    let allowed = Allowed::on(&Machine::here(node_dir), &try_overlay, node_dir);
+    let allowed = Allowed::on(&Host::local(node_dir), &try_overlay, node_dir);
     match (settings.level, allowed.level()) {
         (Some(Level::Oci), Level::Process) => {
             let why = allowed.why();
@@ -245,7 +219,7 @@ fn network_dir(node_dir: &Path) -> PathBuf {
 
 /// A group of the node's own, so that nothing of another node or process is in it.
 fn cgroup_root(settings: &Settings, context: &Context) -> String {
-    settings.cgroup_root.clone().unwrap_or_else(|| {
+    settings.engine.cgroup_root.clone().unwrap_or_else(|| {
         // Processes may run nodes of one name, in directories of their own.
         let place = settings.node_dir(context).into_os_string().into_encoded_bytes();
         let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);

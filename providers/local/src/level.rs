@@ -6,7 +6,7 @@ use std::{fmt, path::Path};
 
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
-use vk_pod_engine::machine::{Cgroups, Machine};
+use vk_pod_engine::host::{CgroupLayout, Host};
 
 pub use self::overlay::{Trial, try_overlay};
 
@@ -85,7 +85,7 @@ impl Need {
 
 impl Allowed {
     /// Looks at the machine. Whether files can be laid over others is tried with `overlay`, where it can be tried at all.
-    pub fn on(machine: &Machine, overlay: &Trial<'_>, storage: &Path) -> Self {
+    pub fn on(machine: &Host, overlay: &Trial<'_>, storage: &Path) -> Self {
         let mut needs = vec![root(machine)];
         let is_root = needs.iter().all(|need| need.remedy.is_none());
         if is_root {
@@ -119,7 +119,7 @@ impl Allowed {
     }
 }
 
-fn root(machine: &Machine) -> Need {
+fn root(machine: &Host) -> Need {
     let what = "user";
     let status = machine.read("proc/self/status").unwrap_or_default();
     // Real, effective, saved, and for files.
@@ -133,11 +133,11 @@ fn root(machine: &Machine) -> Need {
     }
 }
 
-fn capabilities(machine: &Machine) -> Need {
+fn capabilities(machine: &Host) -> Need {
     let what = "capabilities";
     let lacking: Vec<&str> = CAPABILITIES
         .iter()
-        .filter(|(number, _)| machine.capable(*number) != Some(true))
+        .filter(|(number, _)| machine.has_capability(*number) != Some(true))
         .map(|(_, name)| *name)
         .collect();
     if lacking.is_empty() {
@@ -150,7 +150,7 @@ fn capabilities(machine: &Machine) -> Need {
     )
 }
 
-fn namespaces(machine: &Machine) -> Need {
+fn namespaces(machine: &Host) -> Need {
     let what = "namespaces";
     let lacking: Vec<&str> = NAMESPACES
         .into_iter()
@@ -166,16 +166,16 @@ fn namespaces(machine: &Machine) -> Need {
     )
 }
 
-fn cgroups(machine: &Machine, is_root: bool) -> Need {
+fn cgroups(machine: &Host, is_root: bool) -> Need {
     let what = "cgroups";
-    let cgroups = Cgroups::of(machine);
+    let cgroups = CgroupLayout::detect(machine);
     let remedy = match &cgroups {
-        Cgroups::None => Some("mount them at /sys/fs/cgroup"),
+        CgroupLayout::None => Some("mount them at /sys/fs/cgroup"),
         _ if cgroups.missing().is_empty() => None,
-        Cgroups::Unified { .. } => {
+        CgroupLayout::Unified { .. } => {
             Some("delegate them to this machine, or boot the kernel with them (cgroup_enable=memory)")
         }
-        Cgroups::Split { .. } => Some("mount them below /sys/fs/cgroup"),
+        CgroupLayout::Split { .. } => Some("mount them below /sys/fs/cgroup"),
     };
     if let Some(remedy) = remedy {
         return Need::unmet(what, cgroups.to_string(), remedy);

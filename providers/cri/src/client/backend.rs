@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use vk_pod_engine::{
     ContainerBackend,
-    backend::{ContainerConfig, FsUsage, Image, Listing, PodUsage, Ran, Runtime, SandboxConfig},
+    backend::{ContainerConfig, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeInfo, SandboxConfig},
     snapshot::{Container, Sandbox, label},
 };
 use vk_provider::{
@@ -36,7 +36,7 @@ macro_rules! call {
 
 #[async_trait]
 impl ContainerBackend for Cri {
-    async fn runtime(&self) -> Result<Runtime> {
+    async fn runtime(&self) -> Result<RuntimeInfo> {
         let version = self.version().await?;
         let status = call!(self, runtime.status(proto::StatusRequest { verbose: false }))?;
         // containerd 1.6 and older do not have this one.
@@ -138,7 +138,7 @@ impl ContainerBackend for Cri {
     }
 
     /// A limit of zero is none, as on the wire: dropping the future is then the only end.
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput> {
         let request = proto::ExecSyncRequest {
             container_id: container.to_owned(),
             cmd: command.to_vec(),
@@ -149,13 +149,13 @@ impl ContainerBackend for Cri {
             // CRI-O says so of a command whose time was over, too, with the code -1; and so a kubelet takes it.
             Ok(answer) => {
                 let output = [answer.stdout, answer.stderr].concat();
-                Ok(Ran::Ended { code: answer.exit_code, output })
+                Ok(ExecOutput::Exited { code: answer.exit_code, output })
             }
             Err(failure) if failure.is_overdue() => {
                 let command = convert::quoted(&command.join(" "));
                 let message =
                     format!("command timed out: {command} timed out after {}", convert::duration(limit));
-                Ok(Ran::TimedOut { message })
+                Ok(ExecOutput::TimedOut { message })
             }
             Err(failure) => Err(failure.into()),
         }

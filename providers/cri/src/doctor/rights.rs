@@ -1,6 +1,6 @@
 //! What the runtime may do to processes. Where it is confined itself, containers fail with words that tell nobody why.
 
-use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
+use vk_pod_engine::host::{CAP_SYS_RESOURCE, Host};
 use vk_provider::Finding;
 
 use super::Peer;
@@ -8,14 +8,15 @@ use super::Peer;
 /// The right to mount.
 const CAP_SYS_ADMIN: u32 = 21;
 
-pub(super) fn examine(peer: &Peer, machine: &Machine) -> Vec<Finding> {
+pub(super) fn examine(peer: &Peer, machine: &Host) -> Vec<Finding> {
     // The runtime's rights count. Where its process cannot be seen, ours are the best guess.
-    let (whose, capable) = match peer.pid.and_then(|pid| machine.capable_of(pid, CAP_SYS_RESOURCE)) {
-        Some(capable) => ("the runtime", Some(capable)),
-        None => ("this process", machine.capable(CAP_SYS_RESOURCE)),
-    };
+    let (whose, capable) =
+        match peer.pid.and_then(|pid| machine.process_has_capability(pid, CAP_SYS_RESOURCE)) {
+            Some(capable) => ("the runtime", Some(capable)),
+            None => ("this process", machine.has_capability(CAP_SYS_RESOURCE)),
+        };
     let mut findings = vec![oom(peer, whose, capable), limits(whose, capable)];
-    if machine.capable(CAP_SYS_ADMIN) == Some(false) {
+    if machine.has_capability(CAP_SYS_ADMIN) == Some(false) {
         findings.push(Finding::error(
             "mounts",
             "this process lacks CAP_SYS_ADMIN, without which volumes in memory cannot be made",

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use vk_pod_engine::machine::Machine;
+use vk_pod_engine::host::Host;
 use vk_pod_engine::snapshot::label;
 use vk_provider::{Finding, finding::Level};
 use vk_provider_cri::{Settings, doctor, proto};
@@ -23,7 +23,7 @@ async fn examine(double: &Double) -> Vec<Finding> {
     let root = double.folder().join("root");
     put(&root, "proc/self/status", "CapEff:\t000001ffffffffff\n");
     put(&root, "sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
-    let machine = Machine::at(&root, double.folder());
+    let machine = Host::with_root(&root, double.folder());
     let settings = Settings { socket: Some(double.socket()), ..Settings::default() };
     doctor::examine(&settings, "vk", &machine).await
 }

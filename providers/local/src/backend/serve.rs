@@ -11,8 +11,8 @@ use futures::{future::join_all, stream::BoxStream};
 use vk_pod_engine::{
     ContainerBackend,
     backend::{
-        Condition, ContainerConfig, ContainerEntry, FsUsage, Handler, Image, Listing, PodUsage, Ran, Runtime,
-        SandboxConfig, SandboxEntry,
+        ContainerConfig, ContainerEntry, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeCondition,
+        RuntimeHandler, RuntimeInfo, SandboxConfig, SandboxEntry,
     },
     snapshot::{Container, Sandbox},
 };
@@ -76,7 +76,7 @@ impl Inner {
 
 #[async_trait]
 impl ContainerBackend for Local {
-    async fn runtime(&self) -> Result<Runtime> {
+    async fn runtime(&self) -> Result<RuntimeInfo> {
         let settings = &self.inner.settings;
         let network = match (&settings.network, &settings.network_problem) {
             (None, Some(problem)) => {
@@ -84,16 +84,16 @@ impl ContainerBackend for Local {
             }
             _ => String::new(),
         };
-        let handler = Handler {
+        let handler = RuntimeHandler {
             name: String::new(),
             user_namespaces: false,
             recursive_read_only: settings.level == Level::Oci,
         };
-        Ok(Runtime {
+        Ok(RuntimeInfo {
             name: "local".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ready: Condition { ok: true, ..Condition::default() },
-            network: Condition { ok: true, reason: String::new(), message: network },
+            ready: RuntimeCondition { ok: true, ..RuntimeCondition::default() },
+            network: RuntimeCondition { ok: true, reason: String::new(), message: network },
             handlers: vec![handler],
             cgroup_driver: (settings.level == Level::Oci).then(|| "cgroupfs".to_owned()),
         })
@@ -159,7 +159,7 @@ impl ContainerBackend for Local {
         self.inner.listing(labels).await
     }
 
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput> {
         let (known, _) = self.inner.running(container).await?;
         known.shim.run(command, limit).await
     }

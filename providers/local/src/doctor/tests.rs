@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf};
 
-use vk_pod_engine::machine::pretend::put;
+use vk_pod_engine::testing::host::write_file;
 use vk_provider::finding::Level as Gravity;
 
 use super::*;
@@ -14,7 +14,7 @@ fn behind(settings: &Settings, folder: &Path, works: bool, firewall: Option<&str
     let trial = |_: &Path| if works { Ok(()) } else { Err(io::Error::from(io::ErrorKind::InvalidInput)) };
     let node = folder.join("state/node");
     let images: PathBuf = folder.join("state/images");
-    let machine = Machine::at(folder, folder);
+    let machine = Host::with_root(folder, folder);
     let firewall = || firewall.map(str::to_owned);
     examine(settings, &machine, &trial, &firewall, &Places { node: &node, images: &images })
 }
@@ -27,7 +27,7 @@ fn about(findings: &[Finding], what: &str) -> (Gravity, String) {
 
 fn machine(folder: &Path) {
     good(folder);
-    put(folder, "proc/sys/net/ipv4/ip_forward", "0\n");
+    write_file(folder, "proc/sys/net/ipv4/ip_forward", "0\n");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_pods_would_miss_is_told_beside_the_level() {
     assert_eq!(about(&look(&bridge, folder.path(), true), "pod network").0, Gravity::Error);
     let host = Settings { network: NetworkMode::Host, ..Settings::default() };
     assert_eq!(about(&look(&host, folder.path(), true), "pod network").0, Gravity::Warning);
-    put(folder.path(), "proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
+    write_file(folder.path(), "proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
     assert_eq!(about(&look(&Settings::default(), folder.path(), true), "seccomp").0, Gravity::Warning);
 }
 
@@ -92,7 +92,9 @@ fn what_pods_would_miss_is_told_beside_the_level() {
 fn a_disk_with_too_little_free_is_told() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
-    let at = |bytes| disk(&Machine::at(folder.path(), folder.path()).with_least_space(Some(bytes))).unwrap();
+    let at = |bytes| {
+        disk(&Host::with_root(folder.path(), folder.path()).with_min_free_space(Some(bytes))).unwrap()
+    };
     assert_eq!(at(0).level, Gravity::Ok);
     let short = at(u64::MAX);
     assert!(short.level == Gravity::Warning && short.remedy.contains("`minFreeDisk`"), "{short}");
@@ -102,7 +104,7 @@ fn a_disk_with_too_little_free_is_told() {
 fn a_directory_that_cannot_be_made_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
-    put(folder.path(), "state", "a file in its place");
+    write_file(folder.path(), "state", "a file in its place");
     let findings = look(&Settings::default(), folder.path(), true);
     let (gravity, line) = about(&findings, "image store");
     assert!(
@@ -125,7 +127,7 @@ fn a_process_in_a_service_of_systemd_is_told_how_pods_outlive_it() {
         ("0::/\n".to_owned(), false),
         ("5:memory:/a.service\n".to_owned(), false),
     ] {
-        put(folder.path(), "proc/self/cgroup", &cgroups);
+        write_file(folder.path(), "proc/self/cgroup", &cgroups);
         let findings = look(&Settings::default(), folder.path(), true);
         let found = findings.iter().find(|finding| finding.what == "systemd");
         assert_eq!(found.is_some(), told, "{cgroups}");

@@ -152,6 +152,9 @@ mod tests {
     fn the_engine_gets_the_words_and_a_grpc_error_as_their_cause() {
         let error: vk_provider::Error = Error::new(Kind::NotFound, "x: not found").into();
         assert_eq!(*error.kind(), Contract::NotFound);
-        assert_eq!(vk_pod_engine::backend::told(&error), "rpc error: code = NotFound desc = x: not found");
+        assert_eq!(
+            vk_pod_engine::backend::full_message(&error),
+            "rpc error: code = NotFound desc = x: not found"
+        );
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum Asked {
 impl Name {
     /// Understands a name, with a registry, tag or digest or without.
     pub fn parse(name: &str) -> Result<Self> {
-        let full = vk_pod_engine::image::normalise(name)
+        let full = vk_pod_engine::image::normalize(name)
             .map_err(|why| Error::invalid(format!("failed to parse image reference {name:?}: {why}")))?;
         let reference = Reference::try_from(full.as_str())
             .map_err(|why| Error::invalid(format!("failed to parse image reference {name:?}: {why}")))?;

@@ -9,7 +9,7 @@ use rustix::{
     io::Errno,
     mount::{FsOpenFlags, fsconfig_create, fsconfig_set_string, fsopen},
 };
-use vk_pod_engine::machine::Machine;
+use vk_pod_engine::host::Host;
 
 use super::Need;
 
@@ -39,7 +39,7 @@ pub fn try_overlay(directory: &Path) -> io::Result<()> {
     }
 }
 
-pub(super) fn need(machine: &Machine, is_root: bool, trial: &Trial<'_>, storage: &Path) -> Need {
+pub(super) fn need(machine: &Host, is_root: bool, trial: &Trial<'_>, storage: &Path) -> Need {
     let what = "overlay";
     let known = machine.read("proc/filesystems").unwrap_or_default();
     let known = known.lines().any(|line| line.split_whitespace().last() == Some("overlay"));

@@ -1,24 +1,24 @@
 use std::{fs, io};
 
-use vk_pod_engine::machine::pretend::{machine, put};
+use vk_pod_engine::testing::host::{fake_host, write_file};
 
 use super::*;
 
 /// A machine on which everything is allowed.
-pub(crate) fn good(folder: &Path) -> Machine {
-    let machine = machine(folder);
+pub(crate) fn good(folder: &Path) -> Host {
+    let machine = fake_host(folder);
     status(folder, 0, 0x1ff_ffff_ffff);
-    put(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
-    put(folder, "proc/filesystems", "nodev\tsysfs\nnodev\toverlay\n\text4\n");
+    write_file(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    write_file(folder, "proc/filesystems", "nodev\tsysfs\nnodev\toverlay\n\text4\n");
     for kind in NAMESPACES {
-        put(folder, &format!("proc/self/ns/{kind}"), "");
+        write_file(folder, &format!("proc/self/ns/{kind}"), "");
     }
     machine
 }
 
 pub(crate) fn status(folder: &Path, uid: u32, capabilities: u64) {
     let text = format!("Name:\tx\nUid:\t1\t{uid}\t1\t1\nCapEff:\t{capabilities:016x}\nSeccomp:\t0\n");
-    put(folder, "proc/self/status", &text);
+    write_file(folder, "proc/self/status", &text);
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a trial")]
@@ -31,7 +31,7 @@ fn refused(_: &Path) -> io::Result<()> {
 }
 
 /// The only thing that stands in the way.
-fn obstacle(folder: &Path, machine: &Machine, trial: &Trial<'_>) -> Need {
+fn obstacle(folder: &Path, machine: &Host, trial: &Trial<'_>) -> Need {
     let allowed = Allowed::on(machine, trial, folder);
     assert_eq!(allowed.level(), Level::Process);
     let obstacles: Vec<&Need> = allowed.obstacles().collect();
@@ -74,15 +74,15 @@ fn each_obstacle_is_told_by_name_with_its_remedy() {
     fs::remove_file(path.join("proc/self/ns/net")).unwrap();
     let need = obstacle(path, &machine, &works);
     assert!(need.what == "namespaces" && need.found.contains("net"), "{need:?}");
-    put(path, "proc/self/ns/net", "");
+    write_file(path, "proc/self/ns/net", "");
 
-    put(path, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
+    write_file(path, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
     let need = obstacle(path, &machine, &works);
     assert!(need.what == "cgroups" && need.found.contains("memory"), "{need:?}");
     fs::remove_file(path.join("sys/fs/cgroup/cgroup.controllers")).unwrap();
     let need = obstacle(path, &machine, &works);
     assert!(need.found.contains("none are mounted"), "{need:?}");
-    put(path, "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
+    write_file(path, "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
     for controller in ["memory", "cpu", "pids"] {
         fs::create_dir_all(path.join("sys/fs/cgroup").join(controller)).unwrap();
     }
@@ -90,7 +90,7 @@ fn each_obstacle_is_told_by_name_with_its_remedy() {
 
     let need = obstacle(path, &machine, &refused);
     assert!(need.what == "overlay" && need.remedy.unwrap().contains("stateDir"));
-    put(path, "proc/filesystems", "\text4\n");
+    write_file(path, "proc/filesystems", "\text4\n");
     let need = obstacle(path, &machine, &refused);
     assert!(need.found.contains("the kernel has none"), "{need:?}");
     assert_eq!(Allowed::on(&machine, &works, path).level(), Level::Oci, "the trial has loaded it");

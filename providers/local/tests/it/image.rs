@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
-use vk_pod_engine::backend::told;
+use vk_pod_engine::backend::full_message;
 use vk_provider::resolve::PullCredentials;
 use vk_provider_local::image::{Error, Form, Kind, Settings, Store};
 use vk_testing::peer::{Image, Machine, Registry};
@@ -17,7 +17,7 @@ fn store(directory: &Path) -> Arc<Store> {
 
 /// As a kubelet shows it on the pod.
 fn shown(error: Error) -> String {
-    let told = told(&error.into());
+    let told = full_message(&error.into());
     told.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&told).to_owned()
 }
 

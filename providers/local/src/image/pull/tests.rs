@@ -180,14 +180,14 @@ async fn what_is_not_there_or_not_for_this_machine_is_said_in_containerds_words(
     let error = store.pull(&absent, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert_eq!(
-        vk_pod_engine::backend::told(&error.into()),
+        vk_pod_engine::backend::full_message(&error.into()),
         format!(
             "rpc error: code = NotFound desc = failed to pull and unpack image \"{absent}\": failed to resolve image: {absent}: not found"
         )
     );
     let error = store.pull(&registry.name("demo:foreign"), None).await.unwrap_err();
     assert_eq!(
-        vk_pod_engine::backend::told(&error.into()),
+        vk_pod_engine::backend::full_message(&error.into()),
         format!(
             "rpc error: code = NotFound desc = get image config descriptor: no match for platform in manifest {}: not found",
             foreign.digest()

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use tokio::{io::AsyncReadExt as _, net::UnixDatagram, time::timeout};
-use vk_pod_engine::backend::Ran;
+use vk_pod_engine::backend::ExecOutput;
 use vk_provider::ability::ExecOptions;
 use vk_provider_local::shim::{State, plain_strays, start_ticks_of};
 use vk_testing::eventually;
@@ -45,7 +45,7 @@ async fn a_signal_without_a_name_is_sent_and_its_end_is_seen() {
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "kill -40 $$; sleep 1000"].map(str::to_owned);
     let ran = bundle.shim.run(&command, SOON).await.unwrap();
-    assert!(matches!(ran, Ran::Ended { code: 168, .. }), "{ran:?}");
+    assert!(matches!(ran, ExecOutput::Exited { code: 168, .. }), "{ran:?}");
     for number in [0, -9, 65] {
         assert!(bundle.shim.signal(number).await.is_err(), "{number}");
     }
@@ -70,7 +70,7 @@ async fn a_command_that_hangs_before_its_program_ends_with_whoever_asked_for_it(
     };
     dies(helper).await;
     let ran = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
-    assert!(matches!(ran, Ran::Ended { code: 0, .. }), "{ran:?}");
+    assert!(matches!(ran, ExecOutput::Exited { code: 0, .. }), "{ran:?}");
 }
 
 #[tokio::test]
@@ -132,7 +132,9 @@ async fn a_command_has_the_environment_and_the_working_directory_of_the_process(
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "echo $GREETING; pwd; echo bad >&2; exit 3"].map(str::to_owned);
-    let Ran::Ended { code, output } = bundle.shim.run(&command, SOON).await.unwrap() else { panic!() };
+    let ExecOutput::Exited { code, output } = bundle.shim.run(&command, SOON).await.unwrap() else {
+        panic!()
+    };
     let folder = fs::canonicalize(bundle.folder.path()).unwrap();
     assert_eq!(
         (code, String::from_utf8(output).unwrap()),
@@ -150,7 +152,10 @@ async fn a_command_whose_time_is_over_is_killed_with_its_children() {
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "echo $$ > asleep; sleep 1000; true"].map(str::to_owned);
     let ran = bundle.shim.run(&command, Duration::from_millis(500)).await.unwrap();
-    assert!(matches!(&ran, Ran::TimedOut { message } if message.starts_with("command timed out")), "{ran:?}");
+    assert!(
+        matches!(&ran, ExecOutput::TimedOut { message } if message.starts_with("command timed out")),
+        "{ran:?}"
+    );
     let pid = fs::read_to_string(bundle.folder.path().join("asleep")).unwrap();
     dies(pid.trim().parse().unwrap()).await;
 }
