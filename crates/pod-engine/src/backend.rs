@@ -1,7 +1,7 @@
-//! What a container runtime does for the engine.
+//! The interface between the engine and a container runtime.
 //!
-//! The shape is that of the Container Runtime Interface, because every runtime can be seen that way, in types of our own: nothing
-//! here knows gRPC. Every call can be repeated; stopping and removing what is stopped or gone succeeds.
+//! It has the shape of the Container Runtime Interface, in types of our own: nothing here depends on gRPC. Every call can be repeated;
+//! stopping or removing an object that is stopped or gone succeeds.
 
 mod config;
 mod runtime;
@@ -22,42 +22,43 @@ use vk_provider::{
 
 pub use self::{
     config::{
-        Capabilities, ContainerConfig, Device, Dns, IdMapping, Mount, Namespaces, PortMapping, Propagation,
-        Protocol, Resources, Sandboxed, SeLinux, Seccomp, Security, Share, SupplementalGroupsPolicy,
-        UserNamespace,
+        Capabilities, ContainerConfig, ContainerSecurity, Device, Dns, IdMapping, Mount, Namespaces,
+        PortMapping, Propagation, Protocol, Resources, SandboxSecurity, SeLinux, Seccomp, Share,
+        SupplementalGroupsPolicy, UserNamespace,
     },
-    runtime::{Condition, Handler, Image, Runtime},
+    runtime::{Image, RuntimeCondition, RuntimeHandler, RuntimeInfo},
     usage::{ContainerUsage, CpuUsage, FsUsage, InterfaceUsage, MemoryUsage, PodUsage},
 };
 pub use config::SandboxConfig;
 
-use crate::image::Disk;
-use crate::snapshot::{Container, ContainerState, Sandbox, SandboxState};
+use crate::{
+    image::DiskUsage,
+    snapshot::{Container, ContainerState, Sandbox, SandboxState},
+};
 
 /// Runs sandboxes and containers on one machine.
 ///
-/// **Errors.** [`Error::message`](vk_provider::Error::message) is what went wrong in the runtime's own words, and nothing else: it is
-/// shown on pods where a kubelet would show it. The cause, where there is one, is the same with its origin, as in
-/// `rpc error: code = NotFound desc = ...`, for the places where a kubelet shows that ([`told`]). `NotFound` is for sandboxes and
+/// **Errors.** [`Error::message`](vk_provider::Error::message) is the runtime's own error message and nothing else: it is shown
+/// on pods where a kubelet would show it. The cause, if any, is the same message with its origin, as in
+/// `rpc error: code = NotFound desc = ...`, for the places where a kubelet shows that ([`full_message`]). `NotFound` is for sandboxes and
 /// containers that do not exist, `Unavailable` for a runtime that does not answer.
 ///
-/// **Deadlines.** No call hangs: the backend gives each a time limit, and a stop its grace beside. Only a pull may take long.
+/// **Deadlines.** No call hangs: the backend applies a timeout to each, plus the grace period for a stop. Only a pull may take long.
 #[async_trait]
 pub trait ContainerBackend: Send + Sync + 'static {
-    /// Who the runtime is and whether it can run pods now.
-    async fn runtime(&self) -> Result<Runtime>;
+    /// Name, version and readiness of the runtime.
+    async fn runtime(&self) -> Result<RuntimeInfo>;
 
-    /// Creates a sandbox and starts it, with its network. Returns its id. A sandbox that could not be started whole is not left
-    /// behind.
+    /// Creates and starts a sandbox with its network. Returns its id. A sandbox that failed to start is not left behind.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<String>;
 
-    /// Stops what runs in a sandbox and gives its network back.
+    /// Stops all containers of a sandbox and releases its network.
     async fn stop_sandbox(&self, id: &str) -> Result<()>;
 
     /// Removes a sandbox with its containers, by force.
     async fn remove_sandbox(&self, id: &str) -> Result<()>;
 
-    /// A sandbox in full.
+    /// The details of a sandbox.
     async fn sandbox(&self, id: &str) -> Result<Sandbox>;
 
     /// Creates a container in a sandbox. Returns its id.
@@ -71,40 +72,40 @@ pub trait ContainerBackend: Send + Sync + 'static {
     /// Starts a created container.
     async fn start_container(&self, id: &str) -> Result<()>;
 
-    /// Asks a container to end, and kills it when the grace is over. Returns when it has ended.
+    /// Sends the stop signal to a container, and kills it after the grace period. Returns when it has exited.
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()>;
 
     /// Removes a container, by force.
     async fn remove_container(&self, id: &str) -> Result<()>;
 
-    /// A container in full.
+    /// The details of a container.
     async fn container(&self, id: &str) -> Result<Container>;
 
-    /// All sandboxes and containers that carry these labels, in brief: cheap, because it is asked every second.
+    /// All sandboxes and containers with these labels, without details. Called every second, so it must be cheap.
     async fn list(&self, labels: &BTreeMap<String, String>) -> Result<Listing>;
 
-    /// Runs a command in a container and waits for it. Also where the time is over this is `Ok`: see [`Ran`].
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran>;
+    /// Runs a command in a container and waits for it. A timeout is `Ok`: see [`ExecOutput`].
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput>;
 
-    /// Starts a command with streams.
+    /// Starts a command with attached streams.
     async fn exec(&self, container: &str, command: &[String], options: &ExecOptions) -> Result<Started>;
 
-    /// Attaches to the container's own process.
+    /// Attaches to the container's main process.
     async fn attach(&self, container: &str, options: &AttachOptions) -> Result<Started>;
 
-    /// A connection to a port in a sandbox.
+    /// Opens a connection to a port in a sandbox.
     async fn port_forward(&self, sandbox: &str, port: u16) -> Result<Forward>;
 
-    /// Lets the runtime write a container's log into a new file of the same name.
+    /// Makes the runtime reopen a container's log file, after rotation.
     async fn reopen_log(&self, container: &str) -> Result<()>;
 
-    /// An image that is there; `None` when it is not.
+    /// A local image; `None` if it is not present.
     async fn image(&self, image: &str, handler: &str) -> Result<Option<Image>>;
 
-    /// All images that are there.
+    /// All local images.
     async fn images(&self) -> Result<Vec<Image>>;
 
-    /// Pulls an image, with one set of credentials or anonymously. Returns the reference under which it can be started.
+    /// Pulls an image, with one set of credentials or anonymously. Returns the reference to start it by.
     async fn pull(
         &self,
         image: &str,
@@ -115,30 +116,29 @@ pub trait ContainerBackend: Send + Sync + 'static {
     /// Removes an image.
     async fn remove_image(&self, image: &str) -> Result<()>;
 
-    /// What names the images of all containers on the runtime, whoever made them and in whichever state they are, and the images that they
-    /// mount as volumes: by ids, names with digests, names with tags, all that the runtime tells. An answer is complete, or an error.
+    /// All ids, digests and tags of the images that any container on the runtime uses or mounts, whoever created it and in any state. The
+    /// answer is complete, or an error.
     async fn used_images(&self) -> Result<BTreeSet<String>>;
 
-    /// What the image store takes.
+    /// Disk usage of the image store.
     async fn image_fs(&self) -> Result<Vec<FsUsage>>;
 
-    /// How full the file system is that has this directory of the machine; `None` where nobody can tell.
-    async fn disk(&self, mount_point: &str) -> Option<Disk> {
-        Disk::holding(mount_point).await
+    /// Usage of the file system that contains this directory; `None` if it is unknown.
+    async fn disk(&self, mount_point: &str) -> Option<DiskUsage> {
+        DiskUsage::measure(mount_point).await
     }
 
-    /// What the sandboxes that carry these labels, and their containers, use.
+    /// Resource usage of the sandboxes with these labels, and of their containers.
     async fn usage(&self, labels: &BTreeMap<String, String>) -> Result<Vec<PodUsage>>;
 
-    /// Tells that something happened to a pod, by its UID, sooner than the next [`list`](Self::list) would show it. A hint and no
-    /// more: events may be lost, late or of pods that are gone. `None` where the runtime has no events; the stream ends when they
-    /// stop to come, and may be asked for again.
+    /// UIDs of pods that changed, sooner than the next [`list`](Self::list) shows it. Only a hint: events may be lost, late or of pods
+    /// that are gone. `None` if the runtime has no events. When the stream ends it can be requested again.
     fn events(&self) -> Option<BoxStream<'static, String>> {
         None
     }
 }
 
-/// Everything of ours on the runtime, in brief.
+/// The listed sandboxes and containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Sandboxes.
@@ -152,11 +152,11 @@ pub struct Listing {
 pub struct SandboxEntry {
     /// Its id.
     pub id: String,
-    /// The pod, as its labels say.
+    /// The pod, from its labels.
     pub pod: vk_provider::PodRef,
     /// Whether it is ready.
     pub state: SandboxState,
-    /// Which one of this pod it is, from 0.
+    /// Its attempt number in the pod, from 0.
     pub attempt: u32,
 }
 
@@ -165,36 +165,36 @@ pub struct SandboxEntry {
 pub struct ContainerEntry {
     /// Its id.
     pub id: String,
-    /// The pod, as its labels say.
+    /// The pod, from its labels.
     pub pod: vk_provider::PodRef,
-    /// The sandbox that it is in.
+    /// Its sandbox.
     pub sandbox: String,
     /// Its name in the pod.
     pub name: String,
-    /// Where it stands.
+    /// Its state.
     pub state: ContainerState,
-    /// Which one of this name it is, from 0.
+    /// Its attempt number, from 0.
     pub attempt: u32,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ran {
-    /// It ended.
-    Ended {
+pub enum ExecOutput {
+    /// It exited.
+    Exited {
         /// Its exit code.
         code: i32,
-        /// What it wrote, the error output after the output; bounded by the runtime.
+        /// Its stdout followed by its stderr; limited by the runtime.
         output: Vec<u8>,
     },
-    /// The time was over, and it was killed.
+    /// It exceeded the timeout and was killed.
     TimedOut {
-        /// How the runtime says it.
+        /// The runtime's message.
         message: String,
     },
 }
 
-/// An error as a kubelet shows it where it does not strip the origin: the cause where there is one, else the message.
-pub fn told(error: &vk_provider::Error) -> String {
+/// The error as a kubelet shows it where it keeps the origin: the cause if there is one, else the message.
+pub fn full_message(error: &vk_provider::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.message().to_owned(), ToString::to_string)
 }

@@ -1,24 +1,28 @@
-//! The engine: one actor per pod.
+//! The engine: one task per pod.
 //!
-//! All work for a pod is done by one task, one thing after the other: `actor` says when, `sync`, `start` and `stop` say what. The
-//! runtime's list is the truth about what runs, `relist` asks for it every second and wakes the actors of those pods that changed. What the
-//! engine knows in memory it can find again: in the runtime's labels and annotations, on the disk, and in what the core says.
+//! All work on a pod is done by its task ([`actor`]), one step after the other. The parts of the task own their state: [`observer`] the
+//! runtime's state, [`reporter`] the status, [`starter`] and [`stopper`] the containers, [`mounts`] the volumes, [`checkpoint`] the file for
+//! the next process; [`sync`] and [`termination`] are the two sequences of steps. The runtime's list is the source of truth: [`relist`]
+//! requests it every second and wakes the tasks of pods that changed. All state in memory can be rebuilt: from the runtime's labels and
+//! annotations, from the disk, and from the core.
 
 mod ability;
 mod actor;
-mod garbage;
+mod checkpoint;
+mod context;
 mod health;
-mod listed;
-mod look;
-mod meter;
-mod note;
+mod housekeeping;
+mod mounts;
+mod observer;
+mod pod_handle;
 mod relist;
-mod shared;
-mod slot;
-mod start;
-mod stop;
-mod stray;
+mod removal;
+mod reporter;
+mod starter;
+mod stats;
+mod stopper;
 mod sync;
+mod termination;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,80 +37,80 @@ use vk_provider::{
 use vk_supervisor::{Clock, Supervisor, task::Kind};
 
 use self::{
-    shared::Shared,
-    slot::{Order, View},
+    context::EngineContext,
+    pod_handle::{PodView, StopRequest},
 };
 use crate::{
     Settings,
-    backend::{ContainerBackend, Runtime},
-    parts,
+    backend::{ContainerBackend, RuntimeInfo},
+    containers::{find_container, pod_containers},
 };
 
-/// The longest grace that is counted: longer ones are no numbers that anybody means.
-const LONGEST_GRACE: Duration = Duration::from_hours(100 * 365 * 24);
-/// How long a runtime may take to say who it is before anybody waits no longer for it.
-const ACQUAINTANCE: Duration = Duration::from_secs(5);
-/// How long a list waits for a pod that is not known yet.
-const KNOWN_WITHIN: Duration = Duration::from_secs(30);
+/// The longest supported grace period.
+const MAX_GRACE: Duration = Duration::from_hours(100 * 365 * 24);
+/// How long [`Engine::connect`] waits for the runtime.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a list waits for a pod that was not observed yet.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Describe = Box<dyn Fn(&mut NodeTemplate) + Send + Sync>;
+type ConfigureNode = Box<dyn Fn(&mut NodeTemplate) + Send + Sync>;
 
 /// Runs the pods of one node on a container runtime.
 pub struct Engine {
-    shared: Arc<Shared>,
-    describe: Option<Describe>,
+    context: Arc<EngineContext>,
+    configure_node: Option<ConfigureNode>,
 }
 
 // === impl Engine ===
 
 impl Engine {
-    /// An engine on this runtime. Call it inside a tokio runtime: it starts its tasks on a child of the supervisor. They end when the
-    /// engine is dropped; the pods go on. A runtime that is away is no error: it is found when it comes.
+    /// An engine on this runtime. Must be called in a tokio runtime: it starts its tasks on a child of the supervisor. They end when the
+    /// engine is dropped; the pods continue. The runtime may be unavailable: the engine waits for it.
     pub fn new(
         backend: Arc<dyn ContainerBackend>,
         settings: Settings,
         clock: Clock,
         supervisor: &Supervisor,
     ) -> Result<Self> {
-        let shared = Arc::new(Shared::new(backend, settings, clock, supervisor.child())?);
-        let spawn = &shared.supervisor;
-        spawn.spawn("relist", Kind::Critical, relist::run(Arc::clone(&shared)));
-        spawn.spawn("runtime health", Kind::Critical, health::run(Arc::clone(&shared)));
-        spawn.spawn("garbage", Kind::Work, garbage::run(Arc::clone(&shared)));
-        Ok(Self { shared, describe: None })
+        let context = Arc::new(EngineContext::new(backend, settings, clock, supervisor.child())?);
+        let spawn = &context.supervisor;
+        spawn.spawn("relist", Kind::Critical, relist::run(Arc::clone(&context)));
+        spawn.spawn("runtime health", Kind::Critical, health::run(Arc::clone(&context)));
+        spawn.spawn("garbage", Kind::Work, housekeeping::run(Arc::clone(&context)));
+        Ok(Self { context, configure_node: None })
     }
 
-    /// The same, saying more about the node: capacity, addresses, conditions.
+    /// Sets a function that adds to the node: capacity, addresses, conditions.
     #[must_use]
-    pub fn describing(mut self, describe: impl Fn(&mut NodeTemplate) + Send + Sync + 'static) -> Self {
-        self.describe = Some(Box::new(describe));
+    pub fn with_node_config(mut self, configure: impl Fn(&mut NodeTemplate) + Send + Sync + 'static) -> Self {
+        self.configure_node = Some(Box::new(configure));
         self
     }
 
-    /// Asks the runtime who it is, so that the node is described whole from its first description on. One that is away, or does not answer
-    /// soon, is found when it comes.
-    pub async fn acquaint(&self) {
-        let ask = self.shared.health.ask(&self.shared);
-        if !matches!(tokio::time::timeout(ACQUAINTANCE, ask).await, Ok(Ok(()))) {
+    /// Waits shortly for the runtime, so that the first description of the node is complete. If it does not answer, the engine finds it
+    /// later.
+    pub async fn connect(&self) {
+        let probe = self.context.health.probe(&self.context);
+        if !matches!(tokio::time::timeout(CONNECT_TIMEOUT, probe).await, Ok(Ok(()))) {
             tracing::debug!("the container runtime has not answered yet");
         }
     }
 
-    /// The runtime as it answered last; `None` before its first answer.
-    pub fn runtime(&self) -> Option<Runtime> {
-        self.shared.health.runtime().map(|runtime| (*runtime).clone())
+    /// The last description of the runtime; `None` before its first answer.
+    pub fn runtime(&self) -> Option<RuntimeInfo> {
+        self.context.health.runtime().map(|runtime| (*runtime).clone())
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.supervisor.stop();
+        self.context.supervisor.stop();
     }
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("node", &self.shared.settings.node).finish_non_exhaustive()
+        f.debug_struct("Engine").field("node", &self.context.settings.node).finish_non_exhaustive()
     }
 }
 
@@ -114,9 +118,9 @@ impl std::fmt::Debug for Engine {
 impl Provider for Engine {
     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
         let pod = check(&bundle)?;
-        self.shared.claim(&pod, |slot| {
-            *slot.bundle.lock() = Some(bundle);
-            slot.wake();
+        self.context.with_pod(&pod, |handle| {
+            *handle.bundle.lock() = Some(bundle);
+            handle.wake();
         });
         Ok(())
     }
@@ -124,81 +128,81 @@ impl Provider for Engine {
     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
         let pod = check(&bundle)?;
         let missing = || Error::not_found(format!("update pod {pod}: it is not on this node"));
-        if self.shared.find(&pod).await?.is_none() {
+        if self.context.find_pod(&pod).await?.is_none() {
             return Err(missing());
         }
-        self.shared.claim(&pod, |slot| {
-            let mut known = slot.bundle.lock();
+        self.context.with_pod(&pod, |handle| {
+            let mut known = handle.bundle.lock();
             let Some(known) = known.as_mut() else {
-                // What an earlier process started is created anew, which adopts it.
+                // A pod of an earlier process must be created, which adopts it.
                 return Err(missing());
             };
-            if resized(&known.pod, &bundle.pod) {
+            if is_resized(&known.pod, &bundle.pod) {
                 return Err(Error::unsupported(format!(
-                    "update pod {pod}: resources of running containers cannot be changed on this node; delete the pod and create it \
-                     anew with the new resources"
+                    "update pod {pod}: this node cannot change the resources of running containers; delete the pod and create it \
+                     again with the new resources"
                 )));
             }
             *known = bundle;
-            slot.wake();
+            handle.wake();
             Ok(())
         })
     }
 
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
-        let missing = || Error::not_found(format!("delete pod {pod}: nothing of it runs on this node"));
-        let slot = self.shared.find(pod).await?.ok_or_else(missing)?;
-        let by = Instant::now() + grace.min(LONGEST_GRACE);
-        let forget = last_known.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
-        slot.stop.send_if_modified(|order| {
-            let Some(order) = order else {
-                *order = Some(Order { by, last_known, forget });
+        let missing = || Error::not_found(format!("delete pod {pod}: it is not on this node"));
+        let handle = self.context.find_pod(pod).await?.ok_or_else(missing)?;
+        let deadline = Instant::now() + grace.min(MAX_GRACE);
+        let remove = last_known.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+        handle.stop.send_if_modified(|request| {
+            let Some(request) = request else {
+                *request = Some(StopRequest { deadline, last_known, remove });
                 return true;
             };
-            // Somebody who is in a hurry makes a grace shorter; nobody makes it longer. What says nothing new disturbs nobody.
-            let news = by < order.by
-                || (forget && !order.forget)
-                || (order.last_known.is_none() && last_known.is_some());
-            order.by = order.by.min(by);
-            order.forget |= forget;
-            order.last_known = last_known.or_else(|| order.last_known.take());
-            news
+            // A repeated request can only shorten the grace period. The task is woken only if something changes.
+            let changed = deadline < request.deadline
+                || (remove && !request.remove)
+                || (request.last_known.is_none() && last_known.is_some());
+            request.deadline = request.deadline.min(deadline);
+            request.remove |= remove;
+            request.last_known = last_known.or_else(|| request.last_known.take());
+            changed
         });
         Ok(())
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
-        let missing = || Error::not_found(format!("status of pod {pod}: nothing of it is on this node"));
-        let slot = self.shared.find(pod).await?.ok_or_else(missing)?;
-        let view = slot.known().await;
-        if view.gone {
+        let missing = || Error::not_found(format!("status of pod {pod}: it is not on this node"));
+        let handle = self.context.find_pod(pod).await?.ok_or_else(missing)?;
+        let view = handle.observed().await;
+        if view.removed {
             return Err(missing());
         }
-        shown(&slot.pod, view)
+        status_of(&handle.pod, view)
     }
 
     async fn pods(&self) -> Result<Vec<ObservedPod>> {
-        let listing = self.shared.backend.list(&self.shared.mark()).await.map_err(|error| {
+        let listing = self.context.backend.list(&self.context.node_labels()).await.map_err(|error| {
             Error::unavailable("list the pods of this node: the container runtime does not answer")
                 .caused_by(error)
         })?;
-        self.shared.compare(listing, None);
-        let slots = self.shared.slots();
-        let views = join_all(slots.iter().map(|slot| async {
-            let known = tokio::time::timeout(KNOWN_WITHIN, slot.known()).await;
-            known.unwrap_or_else(|_| slot.view.borrow().clone())
+        self.context.apply_listing(listing, None);
+        let handles = self.context.pods();
+        let views = join_all(handles.iter().map(|handle| async {
+            let observed = tokio::time::timeout(OBSERVE_TIMEOUT, handle.observed()).await;
+            observed.unwrap_or_else(|_| handle.view.borrow().clone())
         }))
         .await;
-        let mut pods = Vec::with_capacity(slots.len());
-        for (slot, view) in slots.iter().zip(views).filter(|(_, view)| !view.gone) {
-            // It is there, as the list says. One that cannot be looked at is shown as it was known last, and hides no other.
-            let status = match self.shared.remembered(slot, &view).await {
+        let mut pods = Vec::with_capacity(handles.len());
+        for (handle, view) in handles.iter().zip(views).filter(|(_, view)| !view.removed) {
+            // The pod exists. If it cannot be observed its last known status is returned, so that it does not hide the others.
+            let status = match self.context.last_status(handle, &view).await {
                 Some(status) => status,
-                None => shown(&slot.pod, view)?,
+                None => status_of(&handle.pod, view)?,
             };
             pods.push(ObservedPod {
-                pod: slot.pod.clone(),
-                node: Some(self.shared.settings.node.clone()),
+                pod: handle.pod.clone(),
+                node: Some(self.context.settings.node.clone()),
                 status,
             });
         }
@@ -206,24 +210,24 @@ impl Provider for Engine {
     }
 
     fn changes(&self) -> Changes {
-        Changes::Push(self.shared.outbox.changes())
+        Changes::Push(self.context.outbox.changes())
     }
 
     async fn ping(&self) -> Result<()> {
-        self.shared.health.check(&self.shared).await
+        self.context.health.check(&self.context).await
     }
 
     fn configure_node(&self, node: &mut NodeTemplate) {
-        if let Some(runtime) = self.shared.health.runtime() {
+        if let Some(runtime) = self.context.health.runtime() {
             node.system.container_runtime_version = format!("{}://{}", runtime.name, runtime.version);
         }
-        if let Some(describe) = &self.describe {
-            describe(node);
+        if let Some(configure) = &self.configure_node {
+            configure(node);
         }
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
-        Some(self.shared.health.changes())
+        Some(self.context.health.changes())
     }
 
     fn logs(&self) -> Option<&dyn Logs> {
@@ -247,7 +251,7 @@ impl Provider for Engine {
     }
 }
 
-/// The pod's identity, where it can be run at all.
+/// The pod's identity, if the pod is valid.
 fn check(bundle: &PodBundle) -> Result<PodRef> {
     let Some(pod) = bundle.reference() else {
         return Err(Error::invalid("create a pod: it has no namespace, no name or no UID"));
@@ -258,21 +262,21 @@ fn check(bundle: &PodBundle) -> Result<PodRef> {
     Ok(pod)
 }
 
-/// Whether containers that are there shall have other resources.
-fn resized(known: &Pod, wanted: &Pod) -> bool {
+/// Whether the resources of existing containers change.
+fn is_resized(known: &Pod, wanted: &Pod) -> bool {
     let whole = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone());
     whole(known) != whole(wanted)
-        || parts::parts(known).any(|part| {
-            let same = parts::part(wanted, &part.container.name);
-            same.is_some_and(|same| same.container.resources != part.container.resources)
+        || pod_containers(known).any(|container| {
+            let same = find_container(wanted, &container.spec.name);
+            same.is_some_and(|same| same.spec.resources != container.spec.resources)
         })
 }
 
-/// The status, or why nobody knows it.
-fn shown(pod: &PodRef, view: View) -> Result<PodStatus> {
+/// The observed status, or why it is unknown.
+fn status_of(pod: &PodRef, view: PodView) -> Result<PodStatus> {
     if let Some(status) = view.status {
         return Ok((*status).clone());
     }
-    let why = view.trouble.unwrap_or_default();
-    Err(Error::unavailable(format!("status of pod {pod}: the container runtime does not answer: {why}")))
+    let why = view.error.unwrap_or_default();
+    Err(Error::unavailable(format!("status of pod {pod}: {why}")))
 }

@@ -1,7 +1,7 @@
 //! Lifecycle hooks: postStart and preStop.
 //!
-//! What a hook says may be secret: it is shown where a kubelet shows it, which is the container's state after a postStart hook has
-//! failed, and never in events.
+//! The output of a hook may contain secrets. As in a kubelet, it is shown only in the container state after a failed postStart hook, never
+//! in events.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,52 +11,52 @@ use tokio::time::{Instant, sleep, timeout};
 use vk_provider::{EventKind, PodEvent, PodRef};
 
 use crate::{
-    backend::{Ran, told},
-    probe::{Get, Prober, Tell, Web},
+    backend::{ExecOutput, full_message},
+    probe::{EventRecorder, HttpClient, HttpGet, Prober},
     snapshot::{self, annotation},
 };
 
-/// The limit for commands that have none: long, and short enough to be counted in nanoseconds by everybody.
-pub const NO_LIMIT: Duration = Duration::from_hours(365 * 24);
+/// The timeout of commands without one: long, and short enough to be expressed in nanoseconds.
+pub const NO_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
-/// Why a container waits whose postStart hook has failed.
+/// The waiting reason of a container whose postStart hook failed.
 pub const POST_START_ERROR: &str = "PostStartHookError";
 
 /// The container whose hook is run.
 #[derive(Clone)]
-pub struct Call {
+pub struct HookCall {
     /// The pod.
     pub pod: PodRef,
-    /// The container's spec: its name, its ports and its hooks are looked at.
+    /// The container's spec: its name, ports and hooks are used.
     pub container: Container,
     /// The runtime's id.
     pub id: String,
     /// The pod's address.
     pub ip: Option<IpAddr>,
-    /// Where events go.
-    pub tell: Tell,
+    /// Records events.
+    pub record: EventRecorder,
 }
 
 /// A hook that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct HookFailure {
-    /// A sentence for the container's state. May hold what the hook wrote, and so does not belong into events.
+    /// The message for the container state. It may contain the output of the hook and must not be used in events.
     pub message: String,
 }
 
-/// What came of a preStop hook.
+/// The result of a preStop hook.
 #[must_use = "a hook that is not finished is cancelled when this is dropped"]
 pub struct PreStop {
-    /// How much of the grace it took, in whole seconds.
+    /// The time it took, in whole seconds.
     pub took: Duration,
-    /// The rest of a hook that outlasted the grace. A kubelet lets it run while the container is stopped, which tells its failure
-    /// then; so this is to be awaited beside the stop. Dropping it cancels the hook.
+    /// The rest of a hook that outlasted the grace period. As in a kubelet it continues while the container is stopped, so await it beside
+    /// the stop. Dropping it cancels the hook.
     pub unfinished: Option<BoxFuture<'static, ()>>,
 }
 
-/// Runs the postStart hook where there is one; it may take as long as it likes. Its failure is told as an event.
-pub async fn post_start(prober: &Prober, call: &Call) -> Result<(), HookFailure> {
+/// Runs the postStart hook if there is one, without a timeout. A failure is recorded as an event.
+pub async fn post_start(prober: &Prober, call: &HookCall) -> Result<(), HookFailure> {
     let Some(handler) = call.lifecycle().and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
         return Ok(());
     };
@@ -68,8 +68,8 @@ pub async fn post_start(prober: &Prober, call: &Call) -> Result<(), HookFailure>
     ran
 }
 
-/// Runs the preStop hook where there is one, for as long as the grace lasts. Its failure is told as an event.
-pub async fn pre_stop(prober: &Arc<Prober>, call: &Call, grace: Duration) -> PreStop {
+/// Runs the preStop hook if there is one, for the grace period at most. A failure is recorded as an event.
+pub async fn pre_stop(prober: &Arc<Prober>, call: &HookCall, grace: Duration) -> PreStop {
     let Some(handler) = call.lifecycle().and_then(|lifecycle| lifecycle.pre_stop.clone()) else {
         return PreStop { took: Duration::ZERO, unfinished: None };
     };
@@ -89,15 +89,15 @@ pub async fn pre_stop(prober: &Arc<Prober>, call: &Call, grace: Duration) -> Pre
     PreStop { took: Duration::from_secs(begun.elapsed().as_secs()), unfinished }
 }
 
-/// What a container's annotations remember of its spec for the preStop hook, when the pod itself is not known any more. `None`
-/// where it has no such hook.
-pub fn remembered(container: &snapshot::Container) -> Option<Container> {
+/// The part of a container's spec that its preStop hook needs, from its annotations, for a pod that is no longer known. `None` if it has no
+/// such hook.
+pub fn spec_from_annotations(container: &snapshot::Container) -> Option<Container> {
     let pre_stop = container.annotations.get(annotation::PRE_STOP)?;
     let pre_stop: LifecycleHandler = serde_json::from_str(pre_stop)
         .inspect_err(|error| {
             tracing::warn!(
                 container = container.id,
-                "the preStop hook on the runtime cannot be read, and is not run: {error}"
+                "cannot parse the preStop hook in the annotations; it is not run: {error}"
             );
         })
         .ok()?;
@@ -111,21 +111,21 @@ pub fn remembered(container: &snapshot::Container) -> Option<Container> {
     })
 }
 
-/// Runs a hook to its end.
-async fn run(prober: &Prober, call: &Call, handler: &LifecycleHandler) -> Result<(), HookFailure> {
+/// Runs a hook.
+async fn run(prober: &Prober, call: &HookCall, handler: &LifecycleHandler) -> Result<(), HookFailure> {
     let PodRef { namespace, name, uid } = &call.pod;
     let whose =
         format!("for Container {:?} in Pod {:?}", call.container.name, format!("{name}_{namespace}({uid})"));
     if let Some(action) = &handler.exec {
         let command = action.command.as_deref().unwrap_or_default();
-        let (error, output) = match prober.backend.run(&call.id, command, NO_LIMIT).await {
-            Ok(Ran::Ended { code: 0, .. }) => return Ok(()),
-            Ok(Ran::Ended { code, output }) => {
+        let (error, output) = match prober.backend.run(&call.id, command, NO_TIMEOUT).await {
+            Ok(ExecOutput::Exited { code: 0, .. }) => return Ok(()),
+            Ok(ExecOutput::Exited { code, output }) => {
                 let output = String::from_utf8_lossy(&output).into_owned();
                 (format!("command '{}' exited with {code}: {output}", command.join(" ")), output)
             }
-            Ok(Ran::TimedOut { message }) => (message, String::new()),
-            Err(error) => (told(&error), String::new()),
+            Ok(ExecOutput::TimedOut { message }) => (message, String::new()),
+            Err(error) => (full_message(&error), String::new()),
         };
         let command = command.join(" ");
         return Err(HookFailure {
@@ -135,7 +135,7 @@ async fn run(prober: &Prober, call: &Call, handler: &LifecycleHandler) -> Result
         });
     }
     if let Some(action) = &handler.http_get {
-        return ask(prober, call, action).await.map_err(|why| HookFailure {
+        return http_get(prober, call, action).await.map_err(|why| HookFailure {
             message: format!(
                 "HTTP lifecycle hook ({}) {whose} failed - error: {why}",
                 action.path.as_deref().unwrap_or_default()
@@ -151,19 +151,19 @@ async fn run(prober: &Prober, call: &Call, handler: &LifecycleHandler) -> Result
     })
 }
 
-/// Asks by HTTP. Whatever is answered is good.
-async fn ask(prober: &Prober, call: &Call, action: &HTTPGetAction) -> Result<(), String> {
+/// Sends the HTTP request of a hook. Any response is a success.
+async fn http_get(prober: &Prober, call: &HookCall, action: &HTTPGetAction) -> Result<(), String> {
     let host = match action.host.as_deref().filter(|host| !host.is_empty()) {
         Some(host) => host.to_owned(),
         None => call.ip.ok_or("failed to find networking container: the pod has no IP address")?.to_string(),
     };
-    let get = Get::new(action, &call.container, &host, "lifecycle")?;
-    let Err(why) = prober.web.ask(&get).await else { return Ok(()) };
-    if !Web::is_plain(&why) {
+    let get = HttpGet::new(action, &call.container, &host, "lifecycle")?;
+    let Err(why) = prober.http.request(&get).await else { return Ok(()) };
+    if !HttpClient::is_plain_http(&why) {
         return Err(why);
     }
-    // Kubelets once asked without TLS whatever the scheme was, and there are pods that have come to need it.
-    if prober.web.ask(&get.without_tls()).await.is_err() {
+    // Old kubelets ignored the scheme and never used TLS, and some pods depend on that.
+    if prober.http.request(&get.without_tls()).await.is_err() {
         return Err(why);
     }
     let place = get.authority();
@@ -175,15 +175,15 @@ async fn ask(prober: &Prober, call: &Call, action: &HTTPGetAction) -> Result<(),
     Ok(())
 }
 
-// === impl Call ===
+// === impl HookCall ===
 
-impl Call {
+impl HookCall {
     fn lifecycle(&self) -> Option<&Lifecycle> {
         self.container.lifecycle.as_ref()
     }
 
     fn warn(&self, container: Option<&str>, reason: &str, message: String) {
-        (self.tell)(PodEvent {
+        (self.record)(PodEvent {
             pod: self.pod.clone(),
             container: container.map(str::to_owned),
             kind: EventKind::Warning,

@@ -1,62 +1,63 @@
-//! Images: their names, and how they come onto the machine.
+//! Image names, pulls and garbage collection.
 //!
-//! One [`Puller`] serves all pods. It decides by the pull policy whether there is anything to do, tries the pod's credentials, lets
-//! the same pull serve everybody who waits for it, and waits longer after each failure. An image that was pulled with one pod's
-//! credentials is no gift to other pods: who pulled what with which credentials is written down, and a pod whose
-//! credentials are others has to show that they fit.
+//! One [`Puller`] serves all pods. It applies the pull policy, tries the pod's credentials, shares a pull between all pods that wait for it,
+//! and backs off after failures. A pod may use an image that another pod pulled with credentials only if its own credentials fit too: the
+//! credentials of each pull are recorded as hashes.
 
-mod backoff;
-mod collection;
+mod garbage_collection;
 mod name;
+mod pull_backoff;
+mod pull_records;
 mod puller;
-mod records;
 
 use vk_provider::EventKind;
 
 pub use self::{
-    collection::{Census, Collection, Disk, Limits, Used, collection, shortfall},
-    name::normalise,
-    puller::{Puller, Wanted},
+    garbage_collection::{
+        DiskUsage, GcThresholds, ImageInventory, ImagesInUse, RemovalPlan, plan_removal, shortfall_message,
+    },
+    name::normalize,
+    puller::{ImageRequest, Puller},
 };
-use crate::{backend::Image, status::Trouble};
+use crate::{backend::Image, status::FailureReason};
 
-/// An image that can be started.
+/// A local image that a container can be started from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ready {
-    /// The name under which the runtime starts it.
+pub struct ResolvedImage {
+    /// The reference by which the runtime starts it.
     pub image_ref: String,
-    /// What the runtime knows about it.
+    /// The runtime's description of it.
     pub image: Image,
 }
 
-/// When an image is pulled.
+/// The pull policy of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Each time that a container is created.
+    /// For each container.
     Always,
-    /// When it is not there.
+    /// If it is not present.
     IfNotPresent,
-    /// Never: it must be there.
+    /// Never: it must be present.
     Never,
 }
 
 impl Policy {
-    /// The policy that is written, and else the one that an API server fills in: `latest` may change at any time.
+    /// The policy of the spec, else the default of the API server: `Always` for the tag `latest`.
     pub fn of(policy: Option<&str>, image: &str) -> Self {
         match policy {
             Some("Always") => Self::Always,
             Some("Never") => Self::Never,
             Some("IfNotPresent") => Self::IfNotPresent,
-            _ if normalise(image).is_ok_and(|image| image.ends_with(":latest")) => Self::Always,
+            _ if normalize(image).is_ok_and(|image| image.ends_with(":latest")) => Self::Always,
             _ => Self::IfNotPresent,
         }
     }
 }
 
-/// The event of a container that cannot be started for want of its image: a kubelet says the reason there, and the message only in
-/// the status; about an image that is there and cannot be looked at, the message.
-pub fn failed_event(trouble: &Trouble) -> (EventKind, &'static str, String) {
-    let said =
-        if trouble.reason == "CreateContainerConfigError" { &trouble.message } else { &trouble.reason };
-    (EventKind::Warning, "Failed", format!("Error: {said}"))
+/// The event of a container that cannot be started because of its image. As in a kubelet it contains the reason, and only for an image that
+/// cannot be inspected the message.
+pub fn failed_event(failure: &FailureReason) -> (EventKind, &'static str, String) {
+    let detail =
+        if failure.reason == "CreateContainerConfigError" { &failure.message } else { &failure.reason };
+    (EventKind::Warning, "Failed", format!("Error: {detail}"))
 }

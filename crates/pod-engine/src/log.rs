@@ -1,14 +1,14 @@
 //! Container logs: the runtime's format, read with every option.
 //!
-//! A runtime writes what a container says into a file, a line for each line, with a time, the stream and a tag before it. What comes
-//! out here is what `kubectl logs` shows, byte for byte as a kubelet gives it: also where a line is cut by a limit, or in parts.
-//! Memory is bounded whatever the file holds: a block is read, shown, and forgotten, at the reader's pace.
+//! A runtime writes each line of a container's output with a timestamp, the stream and a tag. The output here equals that of a kubelet byte for
+//! byte, also for lines that a limit cuts or that consist of parts. Memory is bounded: one block is read and sent at a time, at the pace of
+//! the client.
 
-mod cursor;
 pub mod directory;
-mod follow;
-pub mod ledger;
+mod follower;
 mod line;
+mod reader;
+pub mod registry;
 
 use std::{
     io,
@@ -23,42 +23,42 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use self::cursor::{Cursor, Progress};
-use crate::volume::quoted;
+use self::reader::{LogReader, Progress};
+use crate::text::{go_error, quoted};
 
-/// Opens a log, with all options applied.
+/// Opens a log with these options.
 ///
-/// `path` is the file of one attempt: which one is meant by [`previous`](LogOptions::previous) the caller knows. `is_running` is
-/// asked at the end of the file while it is followed; `false`, and `NotFound`, end the log once all is read, and `Unavailable` does
-/// not, because containers run on without their runtime. A file that is rotated is followed into the new one.
+/// `path` is the file of one attempt: the caller resolves [`previous`](LogOptions::previous). `is_running` is called at the end of a followed
+/// file. `false` and `NotFound` end the log when everything is read; `Unavailable` does not, because containers run without their runtime. A
+/// rotated file is followed into the new one.
 pub async fn open<F, R>(path: PathBuf, options: &LogOptions, clock: &Clock, is_running: F) -> Result<LogBody>
 where
     F: Fn() -> R + Send + 'static,
     R: Future<Output = Result<bool>> + Send + 'static,
 {
-    let since = options.since.and_then(|since| beginning(since, clock));
+    let since = options.since.and_then(|since| start_time(since, clock));
     let (opened, wanted) = (path.clone(), options.clone());
-    let opened = tokio::task::spawn_blocking(move || Cursor::open(&opened, &wanted, since)).await;
-    let cursor = opened.map_err(|error| Error::internal("read a log").caused_by(error))??;
-    Ok(LogBody::Final(follow::stream(cursor, is_running)))
+    let opened = tokio::task::spawn_blocking(move || LogReader::open(&opened, &wanted, since)).await;
+    let reader = opened.map_err(|error| Error::internal("read a log").caused_by(error))??;
+    Ok(LogBody::Final(follower::stream(reader, is_running)))
 }
 
-/// The last lines of a log, and of those the last bytes. Blocks.
+/// The last lines of a log, limited to the last bytes. Blocks.
 pub fn tail(path: &Path, lines: u64, bytes: usize) -> Result<Vec<u8>> {
     let options = LogOptions { tail: Some(lines), ..LogOptions::default() };
-    let mut cursor = Cursor::open(path, &options, None)?;
-    let mut shown = Vec::new();
+    let mut reader = LogReader::open(path, &options, None)?;
+    let mut output = Vec::new();
     loop {
-        let progress = cursor.read(&mut shown).map_err(|error| failed(path, &error))?;
-        shown.drain(..shown.len().saturating_sub(bytes));
+        let progress = reader.read(&mut output).map_err(|error| failed(path, &error))?;
+        output.drain(..output.len().saturating_sub(bytes));
         if progress != Progress::More {
-            return Ok(shown);
+            return Ok(output);
         }
     }
 }
 
-/// Where a log is to begin; `None` where that is before all time.
-fn beginning(since: Since, clock: &Clock) -> Option<Timestamp> {
+/// The start time of a log; `None` if it is out of range.
+fn start_time(since: Since, clock: &Clock) -> Option<Timestamp> {
     match since {
         Since::Time(time) => Some(time),
         Since::Ago(ago) => {
@@ -71,7 +71,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::InvalidData {
         return Error::internal(error.to_string());
     }
-    Error::internal(format!("failed to read log file {}: {}", quoted(path), io_error(error)))
+    Error::internal(format!("failed to read log file {}: {}", quoted(path), go_error(error)))
 }
 
 #[cfg(test)]

@@ -1,33 +1,32 @@
-//! Probes: liveness, readiness, startup.
+//! PodProbes: liveness, readiness, startup.
 //!
-//! [`Machine`](machine::Machine) decides, without touching anything, when a container is to be probed and what a result means;
-//! [`Prober`] runs one probe; [`Probes`] is what a pod has: a task for each probe, the verdicts, and a number that moves when one
-//! changed.
+//! [`ProbeTracker`](tracker::ProbeTracker) decides when a container is probed and what an outcome means, without I/O; [`Prober`] runs one
+//! probe; [`PodProbes`] has a task for each probe of a pod and their results.
 
-mod command;
-mod dial;
+mod connection;
+mod exec;
 mod grpc;
 mod http;
-pub mod machine;
-mod pod;
+mod pod_probes;
 mod prober;
+pub mod result;
 mod tls;
-pub mod verdict;
+pub mod tracker;
 mod worker;
 
 use std::sync::Arc;
 
 use vk_provider::PodEvent;
 
-pub(crate) use self::http::{Get, Web};
+pub(crate) use self::http::{HttpClient, HttpGet};
 pub use self::{
-    pod::Probes,
-    prober::{Outcome, Prober},
-    verdict::{Kind, Verdict, Verdicts},
+    pod_probes::PodProbes,
+    prober::{ProbeOutcome, Prober},
+    result::{ProbeKind, ProbeResult, ProbeResults},
 };
 
-/// Where events go. Called from tasks: it must not wait.
-pub type Tell = Arc<dyn Fn(PodEvent) + Send + Sync>;
+/// Records an event. Called from tasks: it must not block.
+pub type EventRecorder = Arc<dyn Fn(PodEvent) + Send + Sync>;
 
 #[cfg(test)]
 pub(crate) mod tests;

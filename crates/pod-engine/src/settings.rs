@@ -1,19 +1,19 @@
-//! What the engine has to know about the node and the machine.
+//! Settings of the engine.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-/// The node and the machine, as the engine's owner knows them.
+/// Settings of the engine: the node and its host.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The node's name, which marks everything that is ours on the runtime.
+    /// The node's name, which labels all runtime objects of the engine.
     pub node: String,
     /// The node's addresses, primary first.
     pub node_ips: Vec<IpAddr>,
-    /// Where pods' directories are: volumes, `/etc/hosts`, termination messages. Survives restarts.
+    /// The directory of pods: volumes, `/etc/hosts`, termination messages. It must survive restarts.
     pub root: PathBuf,
-    /// Where logs are: `<log_root>/<namespace>_<name>_<uid>/<container>/<attempt>.log`.
+    /// The directory of logs: `<log_root>/<namespace>_<name>_<uid>/<container>/<attempt>.log`.
     pub log_root: PathBuf,
-    /// Where the kubelet's seccomp profiles are, for `Localhost` profiles.
+    /// The directory of `Localhost` seccomp profiles.
     pub seccomp_root: PathBuf,
     /// Name servers of the cluster.
     pub cluster_dns: Vec<IpAddr>,
@@ -23,20 +23,20 @@ pub struct Settings {
     pub resolv_conf: PathBuf,
     /// The host's `/etc/hosts`.
     pub hosts_file: PathBuf,
-    /// The cgroup below which the pods' are made; `None` leaves it to the runtime.
+    /// The parent cgroup of pods; `None` leaves it to the runtime.
     pub cgroup_root: Option<String>,
-    /// Bytes of memory of the machine: what OOM scores are computed from.
+    /// The host's memory in bytes, from which OOM scores are computed.
     pub memory: u64,
-    /// The lowest OOM score that this process may give to another; scores below are raised to it.
+    /// The lowest OOM score adjustment that this process may set; lower ones are raised to it.
     pub oom_score_floor: i64,
-    /// Whether containers without a seccomp profile get the runtime's default one.
+    /// Whether containers without a seccomp profile get the runtime's default.
     pub seccomp_default: bool,
-    /// How many pulls run at a time; `None` is without limit.
+    /// Maximum number of parallel pulls; `None` means no limit.
     pub parallel_pulls: Option<usize>,
     /// The longest crash back-off.
     pub max_crash_backoff: Duration,
-    /// How often the runtime is asked for everything, where it has no events.
+    /// How often the runtime is listed if it has no events.
     pub relist: Duration,
-    /// How often a pod is looked at without any reason.
+    /// How often a pod is synced without a change.
     pub resync: Duration,
 }

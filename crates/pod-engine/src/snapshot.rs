@@ -1,11 +1,11 @@
-//! What the runtime says about one pod at one moment. Recordings of a real kubelet's work are made of these.
+//! The runtime's state of one pod at one time. The recordings of a real kubelet consist of these.
 
 use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Labels with which a kubelet marks what it starts, and by which tools like `crictl` find it.
+/// Labels that a kubelet sets on runtime objects, and by which tools like `crictl` find them.
 pub mod label {
     /// The pod's name.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -15,17 +15,17 @@ pub mod label {
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// The container's name in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-    /// The virtual node that started it. What does not carry it is not ours, and is never touched.
+    /// The virtual node that created the object. Objects without it belong to others and are never touched.
     pub const NODE: &str = "virtual-kubelet.io/node";
 }
 
-/// Annotations with which a kubelet remembers on the runtime's object what it needs when the pod is gone.
+/// Annotations in which a kubelet stores what it needs when the pod is gone.
 pub mod annotation {
-    /// What of the container's spec makes a restart necessary, as a number in hexadecimal notation.
+    /// The hash of the container's spec, in hexadecimal notation.
     pub const HASH: &str = "io.kubernetes.container.hash";
-    /// How often it was restarted.
+    /// The restart count.
     pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-    /// Where in the container the termination message is.
+    /// The path of the termination message in the container.
     pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// `File` or `FallbackToLogsOnError`.
     pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
@@ -44,7 +44,7 @@ pub mod annotation {
 pub struct Snapshot {
     /// Sandboxes.
     pub sandboxes: Vec<Sandbox>,
-    /// Containers of all of them.
+    /// Containers of all sandboxes.
     pub containers: Vec<Container>,
 }
 
@@ -54,17 +54,17 @@ pub struct Snapshot {
 pub struct Sandbox {
     /// Its id.
     pub id: String,
-    /// Which one of this pod it is, from 0.
+    /// Its attempt number in the pod, from 0.
     pub attempt: u32,
     /// Whether it is ready.
     pub state: SandboxState,
     /// When it was created.
     pub created: Timestamp,
-    /// Its addresses, primary first; empty with the host's network.
+    /// Its addresses, primary first; empty with host networking.
     pub ips: Vec<IpAddr>,
-    /// Whether it has the host's network.
+    /// Whether it uses host networking.
     pub host_network: bool,
-    /// The handler that runs it.
+    /// Its runtime handler.
     #[serde(default)]
     pub handler: String,
     /// Labels.
@@ -73,12 +73,12 @@ pub struct Sandbox {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Whether a sandbox is ready.
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SandboxState {
     /// It holds the pod's namespaces.
     Ready,
-    /// It does not, or no more.
+    /// It does not, or no longer.
     NotReady,
 }
 
@@ -90,42 +90,42 @@ pub struct Container {
     pub id: String,
     /// Its name in the pod.
     pub name: String,
-    /// Which one of this name it is, from 0.
+    /// Its attempt number, from 0.
     pub attempt: u32,
-    /// The sandbox that it is in.
+    /// Its sandbox.
     pub sandbox: String,
-    /// Where it stands.
+    /// Its state.
     pub state: ContainerState,
     /// When it was created.
     pub created: Timestamp,
     /// When it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// When it exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Timestamp>,
-    /// Its exit code, when it has ended.
+    /// Its exit code, if it has exited.
     #[serde(default)]
     pub exit_code: i32,
-    /// Why it is so, in a word; `OOMKilled`, `Error`, `Completed`, `StartError`.
+    /// The reason of its state: `OOMKilled`, `Error`, `Completed`, `StartError`.
     #[serde(default)]
     pub reason: String,
-    /// Why it is so, in a sentence: the runtime's, or the termination message that the engine has read.
+    /// The runtime's message, or the termination message that the engine has read.
     #[serde(default)]
     pub message: String,
-    /// The image as it was asked for.
+    /// The requested image.
     pub image: String,
-    /// The image as it was resolved: the status' imageID.
+    /// The resolved image: `imageID` of the status.
     pub image_ref: String,
-    /// The image's id in the runtime; empty where it does not tell.
+    /// The image's id in the runtime; empty if unknown.
     #[serde(default)]
     pub image_id: String,
-    /// Its log file, absolute.
+    /// The absolute path of its log file.
     pub log_path: String,
-    /// Who runs in it: user, group, more groups; where the runtime tells.
+    /// The user of its main process, if the runtime reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
-    /// Where in the container the termination message is, by its mounts, and where that is on the host.
+    /// Its mounts, by which the termination message is found on the host.
     #[serde(default)]
     pub mounts: Vec<Mounted>,
     /// Labels.
@@ -134,28 +134,28 @@ pub struct Container {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Where a container stands.
+/// The state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContainerState {
-    /// Made, and not started.
+    /// Created, and not started.
     Created,
-    /// Started.
+    /// Running.
     Running,
-    /// Ended.
+    /// Exited.
     Exited,
-    /// The runtime cannot tell.
+    /// Unknown to the runtime.
     Unknown,
 }
 
-/// The user of a container's first process.
+/// The user of a container's main process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct User {
-    /// User.
+    /// User id.
     pub uid: i64,
-    /// Group.
+    /// Group id.
     pub gid: i64,
-    /// More groups.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
 }
 
@@ -163,48 +163,48 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mounted {
-    /// Where it appears.
+    /// The path in the container.
     pub container_path: String,
-    /// Where it is on this machine.
+    /// The path on the host.
     pub host_path: String,
-    /// Whether it cannot be written.
+    /// Whether it is read-only.
     pub read_only: bool,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Puts the newest first, as everything here expects it.
+    /// Sorts sandboxes and containers, newest first.
     pub fn sort(&mut self) {
         self.sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created)));
         self.containers.sort_by_key(|container| Reverse(container.created));
         self.sort_each_name();
     }
 
-    /// Orders the containers of one name among themselves: by their restart counts, because the clock may have been set back between two
-    /// of them; and before all others the one that runs in the pod's sandbox, because whatever comes after a container ends it first.
+    /// Sorts the containers of each name: first the one that runs in the current sandbox, because a later instance is created only after it
+    /// has ended; then by restart count, because the clock may have been set back.
     fn sort_each_name(&mut self) {
         let current = self.sandboxes.first().filter(|sandbox| sandbox.state == SandboxState::Ready);
         let current = current.map(|sandbox| sandbox.id.clone());
-        let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (place, container) in self.containers.iter().enumerate() {
-            places.entry(container.name.clone()).or_default().push(place);
+        let mut indexes: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, container) in self.containers.iter().enumerate() {
+            indexes.entry(container.name.clone()).or_default().push(index);
         }
-        for places in places.into_values().filter(|places| places.len() > 1) {
+        for indexes in indexes.into_values().filter(|indexes| indexes.len() > 1) {
             let mut own: Vec<Container> =
-                places.iter().map(|place| self.containers[*place].clone()).collect();
+                indexes.iter().map(|index| self.containers[*index].clone()).collect();
             own.sort_by_key(|container| {
                 let runs = container.state == ContainerState::Running
                     && Some(&container.sandbox) == current.as_ref();
                 Reverse((runs, container.restart_count(), container.created))
             });
-            for (place, container) in places.into_iter().zip(own) {
-                self.containers[place] = container;
+            for (index, container) in indexes.into_iter().zip(own) {
+                self.containers[index] = container;
             }
         }
     }
 
-    /// The newest container of this name, in whichever sandbox.
+    /// The newest container with this name, in any sandbox.
     pub fn newest(&self, name: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.name == name)
     }
@@ -214,12 +214,17 @@ impl Snapshot {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// Whether the runtime knows nothing of the pod.
+    /// The runtime handler of the pod.
+    pub fn handler(&self) -> &str {
+        self.sandboxes.first().map_or("", |sandbox| &sandbox.handler)
+    }
+
+    /// Whether the runtime has nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// Whether anything of the pod may still run.
+    /// Whether anything of the pod may run.
     pub fn is_live(&self) -> bool {
         self.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready)
             || self.containers.iter().any(Container::may_run)
@@ -229,14 +234,14 @@ impl Snapshot {
 // === impl Container ===
 
 impl Container {
-    /// Whether its process may be there.
+    /// Whether its process may exist.
     pub fn may_run(&self) -> bool {
         matches!(self.state, ContainerState::Running | ContainerState::Unknown)
     }
 
-    /// How often it was restarted, as its annotation says, and else by its number.
+    /// Its restart count: that of its annotation, else its attempt number.
     pub fn restart_count(&self) -> u32 {
-        let noted = self.annotations.get(annotation::RESTART_COUNT).and_then(|count| count.parse().ok());
-        noted.unwrap_or(self.attempt)
+        let annotated = self.annotations.get(annotation::RESTART_COUNT).and_then(|count| count.parse().ok());
+        annotated.unwrap_or(self.attempt)
     }
 }

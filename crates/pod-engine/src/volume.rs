@@ -1,29 +1,29 @@
 //! The directories of a pod: its volumes, `/etc/hosts`, termination messages.
 //!
-//! | kind | what it is here |
+//! | kind | implementation |
 //! |---|---|
-//! | `emptyDir` | a directory; with `medium: Memory` a tmpfs as large as a kubelet makes it; huge pages. `sizeLimit` on disk is not enforced: a kubelet does it by eviction |
-//! | `configMap`, `secret`, `projected`, `downwardAPI` | files from the [`Resolver`](vk_provider::resolve::Resolver), all but the first in memory, changed as one while the pod lives |
-//! | `hostPath` | the path, checked or made by its type |
-//! | `persistentVolumeClaim`, `ephemeral` | the path, where the volume is a `hostPath` or `local` one |
-//! | `image` | nothing on this machine: the runtime mounts it ([`images`]) |
+//! | `emptyDir` | a directory; with `medium: Memory` a tmpfs with the size limit of a kubelet; huge pages. `sizeLimit` on disk is not enforced: a kubelet does that by eviction |
+//! | `configMap`, `secret`, `projected`, `downwardAPI` | files from the [`Resolver`](vk_provider::resolve::Resolver), all but the first in memory, updated atomically |
+//! | `hostPath` | the path, checked or created by its type |
+//! | `persistentVolumeClaim`, `ephemeral` | the path, if the volume is `hostPath` or `local` |
+//! | `image` | nothing on the host: the runtime mounts it ([`images`]) |
 //! | all else, and `volumeDevices` | an error that names the volume and its kind |
 //!
-//! Like a kubelet we make only what a container mounts. Everything can be made again, by this process or the one after it, and is
-//! left as it is where it is there. Nothing here needs rights to mount but what is mounted: memory volumes of users, and `subPath`.
+//! As in a kubelet, only volumes that a container mounts are set up. Setup can be repeated, also by the next process, and leaves existing
+//! volumes unchanged. Only memory volumes and `subPath` need the privilege to mount.
 
-mod empty;
-mod files;
-mod host;
-mod making;
-pub mod message;
+mod empty_dir;
+mod file_volume;
+mod host_path;
+mod memory_size;
+mod mount_points;
+mod mount_table;
 mod mounts;
-mod nested;
-mod place;
-mod size;
+mod pod_dirs;
+mod setup;
 mod source;
 mod sub_path;
-mod system;
+pub mod termination_message;
 
 use std::{
     collections::BTreeMap,
@@ -40,144 +40,143 @@ use tokio::{sync::watch, task::JoinSet};
 use vk_provider::{Error, PodBundle, Result};
 use vk_supervisor::Clock;
 
-use self::files::Standing;
-pub(crate) use self::system::quoted;
+use self::file_volume::VolumeState;
 pub use self::{
-    mounts::With,
-    place::Place,
+    mount_table::unmount_below,
+    mounts::MountOptions,
+    pod_dirs::PodDirs,
     source::{ImageVolume, images},
-    system::unmount_below,
 };
-use crate::{backend::Mount, status::Trouble};
+use crate::{backend::Mount, status::FailureReason};
 
-/// The volumes of one pod. Dropping it ends their updates and nothing else: what is on the disk is there for the next one.
+/// The volumes of one pod. Dropping it ends their updates; the files on disk stay for the next process.
 #[derive(Debug)]
-pub struct Volumes {
-    shared: Arc<Shared>,
-    /// Who writes the files that change.
+pub struct PodVolumes {
+    context: Arc<VolumeContext>,
+    /// Tasks that write the files of volumes.
     writers: Mutex<JoinSet<()>>,
-    /// One at a time makes volumes.
-    making: tokio::sync::Mutex<()>,
-    /// What `ready` has seen.
+    /// Serializes setup and tear-down.
+    setup: tokio::sync::Mutex<()>,
+    /// The last change that `ready` has seen.
     seen: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Shared {
-    place: Place,
+struct VolumeContext {
+    dirs: PodDirs,
     uid: Box<str>,
     clock: Clock,
-    known: Mutex<BTreeMap<String, Known>>,
-    /// Counts what has happened to volumes.
-    turns: watch::Sender<u64>,
-    /// Held while files are written: a write that has begun goes to its end, whatever becomes of who waits for it.
+    volumes: Mutex<BTreeMap<String, VolumeEntry>>,
+    /// Counts changes of volumes.
+    changes: watch::Sender<u64>,
+    /// Held while files are written: a write completes even if its caller is cancelled.
     writing: Arc<RwLock<()>>,
-    /// Held while something is made or mounted, for the same reason: whoever waited may be gone and ask again.
-    at_work: Arc<Mutex<()>>,
+    /// Held while a volume is set up or mounted, for the same reason.
+    disk: Arc<Mutex<()>>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
-    placed: Placed,
+struct VolumeEntry {
+    location: VolumeLocation,
     is_empty_dir: bool,
-    standing: Standing,
-    /// Whether it never had files, and none will come: it is to be tried anew when somebody asks again.
-    is_given_up: bool,
+    state: VolumeState,
+    /// Whether its source ended before it had files: setup must start again.
+    has_given_up: bool,
 }
 
-/// A volume on this machine.
+/// The location of a volume on the host.
 #[derive(Clone, Debug)]
-struct Placed {
-    /// Where it is; `None` for an image.
+struct VolumeLocation {
+    /// The path; `None` for an image.
     path: Option<PathBuf>,
-    /// Whether nobody may write it.
+    /// Whether it is read-only.
     read_only: bool,
-    /// Whether it is ours, so that its labels may be changed.
+    /// Whether the engine created it, so that it may be relabelled.
     managed: bool,
 }
 
-/// A volume that could not be made.
+/// A volume that could not be set up.
 #[derive(Debug)]
-pub struct Failure {
+pub struct VolumeFailure {
     /// Its name.
     pub volume: String,
     /// Why.
     pub error: Error,
-    /// Whether the resolver has sent the event already.
-    pub told: bool,
+    /// Whether the resolver has recorded the event already.
+    pub reported: bool,
 }
 
-impl Failure {
-    /// The message of the event `FailedMount`, in a kubelet's words.
+impl VolumeFailure {
+    /// The kubelet's message of the event `FailedMount`.
     pub fn message(&self) -> String {
         format!("MountVolume.SetUp failed for volume {:?} : {}", self.volume, self.error.report())
     }
 }
 
-impl Volumes {
-    /// The volumes of the pod with this UID. Nothing is made yet.
-    pub fn new(place: &Place, uid: &str, clock: Clock) -> Self {
-        let (turns, _) = watch::channel(0);
-        let shared = Shared {
-            place: place.clone(),
+impl PodVolumes {
+    /// The volumes of the pod with this UID; none is set up yet.
+    pub fn new(dirs: &PodDirs, uid: &str, clock: Clock) -> Self {
+        let (changes, _) = watch::channel(0);
+        let context = VolumeContext {
+            dirs: dirs.clone(),
             uid: uid.into(),
             clock,
-            known: Mutex::default(),
-            turns,
+            volumes: Mutex::default(),
+            changes,
             writing: Arc::default(),
-            at_work: Arc::default(),
+            disk: Arc::default(),
         };
         Self {
-            shared: Arc::new(shared),
+            context: Arc::new(context),
             writers: Mutex::default(),
-            making: tokio::sync::Mutex::default(),
+            setup: tokio::sync::Mutex::default(),
             seen: AtomicU64::new(0),
         }
     }
 
-    /// Makes all volumes that containers of the pod mount and that are not made yet, and tells which cannot be had now. Cheap where
-    /// all is there. What fails may be tried again at any time; [`changed`](Self::changed) tells when it is worth it.
-    pub async fn ready(&self, bundle: &PodBundle) -> Result<(), Vec<Failure>> {
-        let _one = self.making.lock().await;
-        let mut turns = self.shared.turns.subscribe();
+    /// Sets up all volumes that containers of the pod mount, and returns the failures. It is cheap if all are set up. It can be retried at any
+    /// time; [`changed`](Self::changed) resolves when a retry may succeed.
+    pub async fn ready(&self, bundle: &PodBundle) -> Result<(), Vec<VolumeFailure>> {
+        let _held = self.setup.lock().await;
+        let mut changes = self.context.changes.subscribe();
         let wanted: Vec<&Volume> = source::mounted(&bundle.pod).collect();
         let missing: Vec<&Volume> =
-            wanted.iter().copied().filter(|volume| !self.is_there(&volume.name)).collect();
-        let mut failures = self.make_all(&missing, bundle).await;
-        // Those with files stand where their writers say, as soon as they say anything.
+            wanted.iter().copied().filter(|volume| !self.has_volume(&volume.name)).collect();
+        let mut failures = self.set_up_all(&missing, bundle).await;
+        // The writers of file volumes set their states.
         loop {
-            let turn = *turns.borrow_and_update();
-            let known = self.shared.known.lock().clone();
-            let standings =
-                || wanted.iter().filter_map(|volume| Some((volume, &known.get(&volume.name)?.standing)));
-            if standings().any(|(_, standing)| matches!(standing, Standing::Pending)) {
-                // The sender is ours, so there is no error.
-                let _ = turns.changed().await;
+            let change = *changes.borrow_and_update();
+            let known = self.context.volumes.lock().clone();
+            let states =
+                || wanted.iter().filter_map(|volume| Some((volume, &known.get(&volume.name)?.state)));
+            if states().any(|(_, state)| matches!(state, VolumeState::Pending)) {
+                // The sender is in `self`, so this cannot fail.
+                let _ = changes.changed().await;
                 continue;
             }
-            failures.extend(standings().filter_map(|(volume, standing)| match standing {
-                Standing::Failed { kind, message, told } => Some(Failure {
+            failures.extend(states().filter_map(|(volume, state)| match state {
+                VolumeState::Failed { kind, message, reported } => Some(VolumeFailure {
                     volume: volume.name.clone(),
                     error: Error::new(kind.clone(), message.clone()),
-                    told: *told,
+                    reported: *reported,
                 }),
                 _ => None,
             }));
-            self.seen.store(turn, Ordering::Relaxed);
+            self.seen.store(change, Ordering::Relaxed);
             break;
         }
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
 
-    /// The changes from now on, for [`changed`](Self::changed).
+    /// The receiver for [`changed`](Self::changed).
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.shared.turns.subscribe()
+        self.context.changes.subscribe()
     }
 
-    /// Resolves when [`ready`](Self::ready) may answer otherwise than it did last, because a file volume has changed its standing.
-    /// Once for a change, whether anybody asks `ready` then or not: who cannot ask now shall not be called again and again.
+    /// Resolves when [`ready`](Self::ready) may return another result because the state of a file volume changed. It resolves once for each
+    /// change, whether `ready` is called or not.
     pub async fn changed(&self, changes: &mut watch::Receiver<u64>) {
-        // The sender is ours, so there is no error.
+        // The sender is in `self`, so this cannot fail.
         while changes.changed().await.is_ok() {
             if *changes.borrow_and_update() > self.seen.load(Ordering::Relaxed) {
                 return;
@@ -185,91 +184,95 @@ impl Volumes {
         }
     }
 
-    /// Where the pod's empty directories are, by the volume's name: for [`Facts::volumes`](vk_provider::resolve::Facts::volumes).
+    /// The paths of the pod's empty directories by volume name, for [`Facts::volumes`](vk_provider::resolve::Facts::volumes).
     pub fn facts(&self) -> BTreeMap<String, PathBuf> {
-        let known = self.shared.known.lock();
+        let known = self.context.volumes.lock();
         let empty = known.iter().filter(|(_, known)| known.is_empty_dir);
-        empty.filter_map(|(name, known)| Some((name.clone(), known.placed.path.clone()?))).collect()
+        empty.filter_map(|(name, known)| Some((name.clone(), known.location.path.clone()?))).collect()
     }
 
-    /// What a container's `volumeMounts` are on this machine, in their order. `env` is what the container starts with. What cannot be
-    /// had is a `CreateContainerConfigError`, in a kubelet's words.
+    /// The mounts of a container's `volumeMounts`, in their order. `env` is the container's environment. A failure is
+    /// `CreateContainerConfigError` with the kubelet's message.
     pub async fn mounts(
         &self,
         container: &Container,
         env: &[(String, String)],
-        with: &With<'_>,
-    ) -> Result<Vec<Mount>, Trouble> {
+        options: &MountOptions<'_>,
+    ) -> Result<Vec<Mount>, FailureReason> {
         if let Some(device) = container.volume_devices.iter().flatten().next() {
             let (volume, container) = (&device.name, &container.name);
             let message = format!("cannot find volume {volume:?} to pass into container {container:?}");
-            return Err(mounts::trouble(message));
+            return Err(mounts::config_error(message));
         }
-        let placed = {
-            let known = self.shared.known.lock();
-            let ready = known.iter().filter(|(_, known)| matches!(known.standing, Standing::Ready));
-            ready.map(|(name, known)| (name.clone(), known.placed.clone())).collect()
+        let locations = {
+            let known = self.context.volumes.lock();
+            let ready = known.iter().filter(|(_, known)| matches!(known.state, VolumeState::Ready));
+            ready.map(|(name, known)| (name.clone(), known.location.clone())).collect()
         };
-        let Shared { place, uid, .. } = &*self.shared;
-        let wanted = mounts::wanted(place, uid, &placed, container, env, with).map_err(mounts::trouble)?;
+        let VolumeContext { dirs, uid, .. } = &*self.context;
+        let pending = mounts::pending_mounts(dirs, uid, &locations, container, env, options)
+            .map_err(mounts::config_error)?;
         let name = container.name.clone();
-        let made = self.shared.work(move || Ok(mounts::make(wanted, &name))).await;
-        made.map_err(|error| mounts::trouble(error.report()))?
+        let made = self.context.on_disk(move || Ok(mounts::mount_sub_paths(pending, &name))).await;
+        made.map_err(|error| mounts::config_error(error.report()))?
     }
 
-    /// Ends the updates, and removes the pod's volumes: see [`Place::tear_down_volumes`].
+    /// Ends updates and removes the pod's volumes: see [`PodDirs::tear_down_volumes`].
     pub async fn tear_down(&self) -> Result<()> {
-        let _one = self.making.lock().await;
+        let _held = self.setup.lock().await;
         let mut writers = std::mem::take(&mut *self.writers.lock());
-        self.shared.known.lock().clear();
+        self.context.volumes.lock().clear();
         writers.shutdown().await;
-        // What has begun goes to its end first.
-        let writing = Arc::clone(&self.shared.writing);
+        // Wait for writes that have begun.
+        let writing = Arc::clone(&self.context.writing);
         let begun = move || {
             drop(writing.write());
             Ok(())
         };
-        self.shared.work(begun).await?;
-        self.shared.place.tear_down_volumes(&self.shared.uid).await
+        self.context.on_disk(begun).await?;
+        self.context.dirs.tear_down_volumes(&self.context.uid).await
     }
 }
 
-impl Shared {
-    /// Works on the disk, where nobody else makes something for this pod meanwhile.
-    async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        let at_work = Arc::clone(&self.at_work);
+impl VolumeContext {
+    /// Runs work on the disk, one at a time for this pod.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let disk = Arc::clone(&self.disk);
         blocking(move || {
-            let _held = at_work.lock();
+            let _held = disk.lock();
             work()
         })
         .await
     }
 
-    fn stands(&self, volume: &str, standing: Standing) {
-        if let Some(known) = self.known.lock().get_mut(volume) {
-            known.standing = standing;
+    fn set_state(&self, volume: &str, state: VolumeState) {
+        if let Some(known) = self.volumes.lock().get_mut(volume) {
+            known.state = state;
         }
-        self.turns.send_modify(|turn| *turn += 1);
+        self.changes.send_modify(|change| *change += 1);
     }
 
-    /// No more files come.
-    fn ended(&self, volume: &str) {
-        let mut all = self.known.lock();
+    /// The source of a file volume ended.
+    fn source_ended(&self, volume: &str) {
+        let mut all = self.volumes.lock();
         let Some(known) = all.get_mut(volume) else { return };
-        known.is_given_up = !matches!(known.standing, Standing::Ready);
-        if !matches!(known.standing, Standing::Pending) {
+        known.has_given_up = !matches!(known.state, VolumeState::Ready);
+        if !matches!(known.state, VolumeState::Pending) {
             return;
         }
-        let error = Error::not_found("the pod's references are not resolved any more");
-        known.standing = Standing::failed(&error, false);
+        let error = Error::not_found("the pod's references are no longer resolved");
+        known.state = VolumeState::failed(&error, false);
         drop(all);
-        self.turns.send_modify(|turn| *turn += 1);
+        self.changes.send_modify(|change| *change += 1);
     }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::internal("work on the file system").caused_by(error))?
+    done.map_err(|error| Error::internal("run file system work").caused_by(error))?
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 use tokio::net::UnixStream;
-use vk_pod_engine::{ContainerBackend as _, backend::Condition, machine::Machine};
+use vk_pod_engine::{ContainerBackend as _, backend::RuntimeCondition, host::Host};
 use vk_provider::{Finding, error::Kind};
 
 use crate::{
@@ -35,7 +35,7 @@ struct RuntimeInfo {
 }
 
 /// Runs all checks, in the order in which pods would fail.
-pub async fn examine(settings: &Settings, node: &str, machine: &Machine) -> Vec<Finding> {
+pub async fn examine(settings: &Settings, node: &str, machine: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     let info = match find_socket(settings) {
         Err(finding) => {
@@ -104,7 +104,7 @@ async fn runtime(socket: &Path, node: &str) -> (RuntimeInfo, Vec<Finding>) {
     (info, findings)
 }
 
-fn condition(what: &str, condition: &Condition, remedy: &str) -> Finding {
+fn condition(what: &str, condition: &RuntimeCondition, remedy: &str) -> Finding {
     if condition.ok {
         return Finding::ok(what, "yes");
     }

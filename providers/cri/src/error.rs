@@ -122,7 +122,7 @@ fn find_cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) ->
 
 #[cfg(test)]
 mod tests {
-    use vk_pod_engine::backend::told;
+    use vk_pod_engine::backend::full_message;
 
     use super::*;
 
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(*error.kind(), Kind::NotFound);
         assert_eq!(error.message(), "an error occurred when try to find container \"x\": not found");
         assert_eq!(
-            told(&error),
+            full_message(&error),
             "rpc error: code = NotFound desc = an error occurred when try to find container \"x\": not found"
         );
     }
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(*from_status(&status).kind(), expected, "{status}");
         }
-        assert!(told(&from_status(&Status::cancelled("x"))).contains("code = Canceled"));
+        assert!(full_message(&from_status(&Status::cancelled("x"))).contains("code = Canceled"));
     }
 
     #[test]

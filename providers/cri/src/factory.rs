@@ -1,12 +1,11 @@
 //! Opens the provider from its configuration.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use vk_pod_engine::{
     engine::Engine,
-    machine::{Machine, Node},
-    settings,
+    host::{Host, HostNode},
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
 use vk_supervisor::Clock;
@@ -17,11 +16,6 @@ use crate::{
     doctor,
     socket::{self, SOCKETS},
 };
-
-/// Interval at which the runtime is listed, as in a kubelet.
-const RELIST: Duration = Duration::from_secs(1);
-/// Interval at which pods without changes are synchronised, as in a kubelet.
-const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `cri`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,34 +63,14 @@ impl Factory for CriFactory {
                 tracing::warn!(error = error.message(), "the container runtime does not answer yet");
             }
         }
-        let root = root(&settings, &context);
-        let machine = Machine::here(&root);
-        let memory = machine
-            .memory()
-            .ok_or_else(|| Error::internal("read the size of the memory from /proc/meminfo"))?;
+        let config = &settings.engine;
+        let host = Host::local(config.node_dir(&context));
         let clock = Clock::system();
-        let engine_settings = settings::Settings {
-            node: context.node_name.clone(),
-            node_ips: vec![context.internal_ip],
-            root,
-            log_root: settings.log_root.clone(),
-            seccomp_root: settings.seccomp_root.clone(),
-            cluster_dns: settings.cluster_dns.clone(),
-            cluster_domain: context.cluster_domain.clone(),
-            resolv_conf: settings.resolv_conf.clone(),
-            hosts_file: PathBuf::from("/etc/hosts"),
-            cgroup_root: settings.cgroup_root.clone(),
-            memory,
-            oom_score_floor: machine.oom_score_floor(),
-            seccomp_default: settings.seccomp_default,
-            parallel_pulls: settings.parallel_pulls,
-            max_crash_backoff: settings.max_crash_backoff,
-            relist: RELIST,
-            resync: RESYNC,
-        };
+        let cgroup_root = config.cgroup_root.clone();
+        let engine_settings = config.engine_settings(&context, &host, settings.log_root(), cgroup_root)?;
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &context.supervisor)?;
-        engine.acquaint().await;
-        let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
+        engine.connect().await;
+        let node = HostNode::new(engine, host, config.reserved, config.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }
 
@@ -108,22 +82,15 @@ impl Factory for CriFactory {
                 return vec![Finding::error("configuration", error.message(), remedy)];
             }
         };
-        let machine = Machine::here(root(&settings, &context));
-        doctor::examine(&settings, &context.node_name, &machine).await
-    }
-}
-
-/// The directory of the node. It must not be shared: files that belong to no pod of the node are removed.
-fn root(settings: &Settings, context: &Context) -> PathBuf {
-    match &settings.root {
-        Some(root) => root.join(&context.node_name),
-        // Already specific to the node.
-        None => context.state_dir.clone(),
+        let host = Host::local(settings.engine.node_dir(&context));
+        doctor::examine(&settings, &context.node_name, &host).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -143,9 +110,9 @@ mod tests {
         };
         let read = |config: Value| Settings::read(&Config::Inline(config)).unwrap();
         let configured = read(json!({ "root": "/data" }));
-        assert_eq!(root(&configured, &context("one")), PathBuf::from("/data/one"));
-        assert_eq!(root(&configured, &context("two")), PathBuf::from("/data/two"));
+        assert_eq!(configured.engine.node_dir(&context("one")), PathBuf::from("/data/one"));
+        assert_eq!(configured.engine.node_dir(&context("two")), PathBuf::from("/data/two"));
         let plain = read(json!({}));
-        assert_eq!(root(&plain, &context("one")), PathBuf::from("/state/one"));
+        assert_eq!(plain.engine.node_dir(&context("one")), PathBuf::from("/state/one"));
     }
 }

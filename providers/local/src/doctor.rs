@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rustix::fs::{Access, access};
-use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
+use vk_pod_engine::host::{CAP_SYS_RESOURCE, Host};
 use vk_provider::Finding;
 
 use crate::{
@@ -26,7 +26,7 @@ pub type FirewallCheck<'a> = dyn Fn() -> Option<String> + 'a;
 /// Runs all checks: the isolation level and the reasons first, then everything else that pods may need.
 pub fn examine(
     settings: &Settings,
-    machine: &Machine,
+    machine: &Host,
     overlay_test: &OverlayTest<'_>,
     firewall: &FirewallCheck<'_>,
     paths: &NodePaths<'_>,
@@ -109,9 +109,9 @@ fn directory(what: &str, path: &Path) -> Finding {
 }
 
 /// Whether the node would report disk pressure.
-fn disk(machine: &Machine) -> Option<Finding> {
+fn disk(machine: &Host) -> Option<Finding> {
     let what = "disk";
-    if !machine.is_short_of_space()? {
+    if !machine.has_disk_pressure()? {
         return Some(Finding::ok(what, "enough space is free"));
     }
     Some(Finding::warning(
@@ -122,7 +122,7 @@ fn disk(machine: &Machine) -> Option<Finding> {
 }
 
 /// Whether systemd would kill the pods together with this process.
-fn service(machine: &Machine) -> Option<Finding> {
+fn service(machine: &Host) -> Option<Finding> {
     let unit = unit(&machine.read("proc/self/cgroup").ok()?)?;
     Some(Finding::warning(
         "systemd",
@@ -155,7 +155,7 @@ fn other_firewall(obstacle: &str) -> Finding {
     Finding::warning("firewall", found, remedy)
 }
 
-fn seccomp(machine: &Machine) -> Finding {
+fn seccomp(machine: &Host) -> Finding {
     let what = "seccomp";
     let status = machine.read("proc/self/status").unwrap_or_default();
     if status.lines().any(|line| line.starts_with("Seccomp:")) {
@@ -168,7 +168,7 @@ fn seccomp(machine: &Machine) -> Finding {
     )
 }
 
-fn network(settings: &Settings, machine: &Machine) -> Finding {
+fn network(settings: &Settings, machine: &Host) -> Finding {
     let what = "pod network";
     if settings.network == NetworkMode::Host {
         return Finding::warning(
@@ -177,7 +177,7 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
             "set `network: auto`",
         );
     }
-    let capable = machine.capable(CAP_NET_ADMIN) == Some(true);
+    let capable = machine.has_capability(CAP_NET_ADMIN) == Some(true);
     let writable = access(machine.path("proc/sys/net"), Access::READ_OK).is_ok();
     if capable && writable {
         return Finding::ok(what, "a bridge can be created, with an address for each pod");
@@ -191,8 +191,8 @@ fn network(settings: &Settings, machine: &Machine) -> Finding {
 }
 
 /// Consequences of a missing CAP_SYS_RESOURCE.
-fn privileges(machine: &Machine) -> Vec<Finding> {
-    if machine.capable(CAP_SYS_RESOURCE) == Some(true) {
+fn privileges(machine: &Host) -> Vec<Finding> {
+    if machine.has_capability(CAP_SYS_RESOURCE) == Some(true) {
         return vec![
             Finding::ok("OOM scores", "this process can lower them"),
             Finding::ok("resource limits", "this process can raise them"),

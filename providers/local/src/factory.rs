@@ -5,14 +5,12 @@ mod node_conditions;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
 use vk_pod_engine::{
     engine::Engine,
-    machine::{Machine, Node},
-    settings,
+    host::{Host, HostNode},
     volume::unmount_below,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
@@ -31,10 +29,6 @@ use crate::{
     shim::Program,
 };
 
-/// How often all containers are listed. Shims report events; this catches what they could not report.
-const RELIST: Duration = Duration::from_secs(1);
-/// How often each pod is synced without an event, as in the kubelet.
-const RESYNC: Duration = Duration::from_mins(1);
 
 /// The factory of the provider `local`.
 #[derive(Clone, Debug)]
@@ -132,33 +126,15 @@ impl Factory for LocalFactory {
         let clock = Clock::system();
         let (local, conditions) = Box::pin(self.local(&settings, &context, &clock)).await?;
         conditions.log();
-        let root = settings.node_dir(&context);
-        let machine = Machine::here(&root).with_least_space(settings.min_free_disk);
-        let memory =
-            machine.memory().ok_or_else(|| Error::internal("read the memory size from /proc/meminfo"))?;
-        let engine_settings = settings::Settings {
-            node: context.node_name.clone(),
-            node_ips: vec![context.internal_ip],
-            root,
-            log_root: settings.logs(&context),
-            seccomp_root: settings.seccomp_root.clone(),
-            cluster_dns: settings.cluster_dns.clone(),
-            cluster_domain: context.cluster_domain.clone(),
-            resolv_conf: settings.resolv_conf.clone(),
-            hosts_file: PathBuf::from("/etc/hosts"),
-            cgroup_root: Some(cgroup_root(&settings, &context)),
-            memory,
-            oom_score_floor: machine.oom_score_floor(),
-            seccomp_default: settings.seccomp_default,
-            parallel_pulls: settings.parallel_pulls,
-            max_crash_backoff: settings.max_crash_backoff,
-            relist: RELIST,
-            resync: RESYNC,
-        };
+        let host = Host::local(settings.node_dir(&context)).with_min_free_space(settings.min_free_disk);
+        let cgroup_root = Some(cgroup_root(&settings, &context));
+        let config = &settings.engine;
+        let engine_settings =
+            config.engine_settings(&context, &host, settings.logs(&context), cgroup_root)?;
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &context.supervisor)?
-            .describing(move |node| conditions.apply(node));
-        engine.acquaint().await;
-        let node = Node::new(engine, machine, settings.reserved, settings.max_pods, clock);
+            .with_node_config(move |node| conditions.apply(node));
+        engine.connect().await;
+        let node = HostNode::new(engine, host, config.reserved, config.max_pods, clock);
         Ok(Arc::new(SingleNode::new(&context, node)))
     }
 
@@ -171,7 +147,7 @@ impl Factory for LocalFactory {
             }
         };
         let (node, images) = (settings.node_dir(&context), settings.images(&context));
-        let machine = Machine::here(&node).with_least_space(settings.min_free_disk);
+        let machine = Host::local(&node).with_min_free_space(settings.min_free_disk);
         let firewall = || network::firewall_conflict(&network_dir(&node));
         let paths = NodePaths { node: &node, images: &images };
         doctor::examine(&settings, &machine, &test_overlay, &firewall, &paths)
@@ -196,7 +172,7 @@ pub async fn remove_node(config: Config, context: Context) -> Result<()> {
 
 /// The configured level if the host allows it, otherwise the best one that it allows.
 fn select_isolation(settings: &Settings, node_dir: &Path) -> Result<Isolation> {
-    let support = IsolationSupport::check(&Machine::here(node_dir), &test_overlay, node_dir);
+    let support = IsolationSupport::check(&Host::local(node_dir), &test_overlay, node_dir);
     match (settings.level, support.best()) {
         (Some(Isolation::Oci), Isolation::Process) => {
             let why = support.reasons();
@@ -256,7 +232,7 @@ fn network_dir(node_dir: &Path) -> PathBuf {
 
 /// The node's cgroup. Its name is unique, so that no other node or process is in it.
 fn cgroup_root(settings: &Settings, context: &Context) -> String {
-    settings.cgroup_root.clone().unwrap_or_else(|| {
+    settings.engine.cgroup_root.clone().unwrap_or_else(|| {
         // Several processes may run nodes with the same name in different directories.
         let place = settings.node_dir(context).into_os_string().into_encoded_bytes();
         let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);

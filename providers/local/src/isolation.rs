@@ -6,7 +6,7 @@ use std::{fmt, path::Path};
 
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
-use vk_pod_engine::machine::{Cgroups, Machine};
+use vk_pod_engine::host::{CgroupLayout, Host};
 
 pub use self::overlay::{OverlayTest, test_overlay};
 
@@ -85,7 +85,7 @@ impl Requirement {
 
 impl IsolationSupport {
     /// Checks the host. `overlay` tests whether an overlay can be mounted, if the process has the rights to try.
-    pub fn check(host: &Machine, overlay: &OverlayTest<'_>, storage: &Path) -> Self {
+    pub fn check(host: &Host, overlay: &OverlayTest<'_>, storage: &Path) -> Self {
         let mut requirements = vec![root(host)];
         let is_root = requirements.iter().all(|requirement| requirement.remedy.is_none());
         if is_root {
@@ -124,7 +124,7 @@ impl IsolationSupport {
     }
 }
 
-fn root(host: &Machine) -> Requirement {
+fn root(host: &Host) -> Requirement {
     let what = "user";
     let status = host.read("proc/self/status").unwrap_or_default();
     // Real, effective, saved and filesystem UID.
@@ -140,11 +140,11 @@ fn root(host: &Machine) -> Requirement {
     }
 }
 
-fn capabilities(host: &Machine) -> Requirement {
+fn capabilities(host: &Host) -> Requirement {
     let what = "capabilities";
     let lacking: Vec<&str> = CAPABILITIES
         .iter()
-        .filter(|(number, _)| host.capable(*number) != Some(true))
+        .filter(|(number, _)| host.has_capability(*number) != Some(true))
         .map(|(_, name)| *name)
         .collect();
     if lacking.is_empty() {
@@ -157,7 +157,7 @@ fn capabilities(host: &Machine) -> Requirement {
     )
 }
 
-fn namespaces(host: &Machine) -> Requirement {
+fn namespaces(host: &Host) -> Requirement {
     let what = "namespaces";
     let lacking: Vec<&str> = NAMESPACES
         .into_iter()
@@ -173,16 +173,16 @@ fn namespaces(host: &Machine) -> Requirement {
     )
 }
 
-fn cgroups(host: &Machine, is_root: bool) -> Requirement {
+fn cgroups(host: &Host, is_root: bool) -> Requirement {
     let what = "cgroups";
-    let cgroups = Cgroups::of(host);
+    let cgroups = CgroupLayout::detect(host);
     let remedy = match &cgroups {
-        Cgroups::None => Some("mount them at /sys/fs/cgroup"),
+        CgroupLayout::None => Some("mount them at /sys/fs/cgroup"),
         _ if cgroups.missing().is_empty() => None,
-        Cgroups::Unified { .. } => {
+        CgroupLayout::Unified { .. } => {
             Some("delegate them to this host, or boot the kernel with them (cgroup_enable=memory)")
         }
-        Cgroups::Split { .. } => Some("mount them below /sys/fs/cgroup"),
+        CgroupLayout::Split { .. } => Some("mount them below /sys/fs/cgroup"),
     };
     if let Some(remedy) = remedy {
         return Requirement::unmet(what, cgroups.to_string(), remedy);

@@ -1,223 +1,223 @@
-//! Sandboxes and containers as a runtime wants them. Linux only.
+//! Configurations of sandboxes and containers for a runtime. Linux only.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use vk_provider::PodRef;
 
-/// A sandbox to run.
+/// The configuration of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxConfig {
-    /// Whose it is.
+    /// Its pod.
     pub pod: PodRef,
-    /// Which one of this pod it is, from 0.
+    /// Its attempt number in the pod, from 0.
     pub attempt: u32,
     /// The runtime handler; empty is the runtime's default.
     pub handler: String,
-    /// The host's name in the pod; empty with the host's network.
+    /// The host name of the pod; empty with host networking.
     pub hostname: String,
-    /// Where its containers' logs are, absolute.
+    /// The absolute log directory of its containers.
     pub log_directory: String,
-    /// Name service; `None` leaves it to the runtime, which takes the host's.
+    /// DNS configuration; `None` leaves it to the runtime, which uses the host's.
     pub dns: Option<Dns>,
-    /// Ports of the host.
+    /// Host ports.
     pub ports: Vec<PortMapping>,
     /// Labels on the runtime's object.
     pub labels: BTreeMap<String, String>,
     /// Annotations on the runtime's object.
     pub annotations: BTreeMap<String, String>,
-    /// The cgroup in which the pod's is made; empty leaves it to the runtime.
+    /// The parent cgroup of the pod; empty leaves it to the runtime.
     pub cgroup_parent: String,
-    /// Kernel settings, with dots.
+    /// Sysctls, in dotted notation.
     pub sysctls: BTreeMap<String, String>,
-    /// Who and with which rights the sandbox's own process runs.
-    pub security: Sandboxed,
-    /// What the pod takes beside its containers.
+    /// Security settings of the sandbox's own process.
+    pub security: SandboxSecurity,
+    /// Resource overhead of the pod beside its containers.
     pub overhead: Option<Resources>,
-    /// What its containers take together.
+    /// Total resources of its containers.
     pub resources: Option<Resources>,
 }
 
-/// Rights of a sandbox.
+/// Security settings of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Sandboxed {
-    /// What it shares with whom.
+pub struct SandboxSecurity {
+    /// Namespace sharing.
     pub namespaces: Namespaces,
     /// Whether any container of the pod is privileged.
     pub privileged: bool,
-    /// The user.
+    /// The user id.
     pub user: Option<i64>,
-    /// The group; only together with a user.
+    /// The group id; only together with a user.
     pub group: Option<i64>,
-    /// More groups.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
-    /// Whether groups of the image count too.
+    /// Whether the groups in the image are added.
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
     /// Whether the root file system is read-only.
     pub read_only_root: bool,
     /// SELinux labels.
     pub selinux: Option<SeLinux>,
-    /// System calls.
+    /// Seccomp profile.
     pub seccomp: Seccomp,
 }
 
-/// A container to create.
+/// The configuration of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
     /// Its name in the pod.
     pub name: String,
-    /// Which one of this name it is, from 0.
+    /// Its attempt number, from 0.
     pub attempt: u32,
     /// The image as the runtime resolved it.
     pub image: String,
     /// The image as the user wrote it.
     pub user_image: String,
-    /// In place of the image's entry point; empty leaves it.
+    /// Replaces the image's entry point; empty keeps it.
     pub command: Vec<String>,
-    /// In place of the image's command; empty leaves it.
+    /// Replaces the image's command; empty keeps it.
     pub args: Vec<String>,
-    /// Empty leaves the image's.
+    /// The working directory; empty keeps the image's.
     pub working_dir: String,
     /// Environment, in order. Values may be secret.
     pub env: Vec<(String, String)>,
-    /// Mounts, in the order in which they are made.
+    /// Mounts, in mount order.
     pub mounts: Vec<Mount>,
-    /// Devices of the host.
+    /// Host devices.
     pub devices: Vec<Device>,
     /// Labels on the runtime's object.
     pub labels: BTreeMap<String, String>,
     /// Annotations on the runtime's object.
     pub annotations: BTreeMap<String, String>,
-    /// The log file, below the sandbox's log directory.
+    /// The log file, relative to the sandbox's log directory.
     pub log_path: String,
-    /// Whether it has input.
+    /// Whether stdin stays open.
     pub stdin: bool,
-    /// Whether input ends after the first who attached is gone.
+    /// Whether stdin closes when the first attached client disconnects.
     pub stdin_once: bool,
     /// Whether it has a terminal.
     pub tty: bool,
-    /// Limits.
+    /// Resource limits.
     pub resources: Resources,
-    /// Rights.
-    pub security: Security,
-    /// The signal that asks it to end, such as `SIGUSR1`; `None` is the image's, or SIGTERM.
+    /// Security settings.
+    pub security: ContainerSecurity,
+    /// The stop signal, such as `SIGUSR1`; `None` is the image's, or SIGTERM.
     pub stop_signal: Option<String>,
 }
 
-/// Rights of a container.
+/// Security settings of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Security {
-    /// What it shares with whom.
+pub struct ContainerSecurity {
+    /// Namespace sharing.
     pub namespaces: Namespaces,
-    /// All rights of the host.
+    /// Whether it is privileged.
     pub privileged: bool,
-    /// The user, by number.
+    /// The user id.
     pub user: Option<i64>,
-    /// The user, by name, where the image names one and no number is given.
+    /// The user name, if the image has one and no user id is given.
     pub username: Option<String>,
-    /// The group; only together with a user.
+    /// The group id; only together with a user.
     pub group: Option<i64>,
-    /// More groups.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
-    /// Whether groups of the image count too.
+    /// Whether the groups in the image are added.
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
     /// Whether the root file system is read-only.
     pub read_only_root: bool,
-    /// Whether programs can gain no rights by starting others.
+    /// Whether `no_new_privs` is set.
     pub no_new_privileges: bool,
     /// Capabilities.
     pub capabilities: Capabilities,
     /// SELinux labels.
     pub selinux: Option<SeLinux>,
-    /// System calls.
+    /// Seccomp profile.
     pub seccomp: Seccomp,
     /// AppArmor profile, in the runtime's notation; `None` leaves it to the runtime.
     pub apparmor: Option<String>,
-    /// Paths that cannot be seen.
+    /// Masked paths.
     pub masked_paths: Vec<String>,
-    /// Paths that cannot be written.
+    /// Read-only paths.
     pub read_only_paths: Vec<String>,
 }
 
-/// Capabilities, without `CAP_`.
+/// Capabilities, without the prefix `CAP_`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Given beside the runtime's default.
+    /// Added to the runtime's default.
     pub add: Vec<String>,
-    /// Taken from the runtime's default.
+    /// Dropped from the runtime's default.
     pub drop: Vec<String>,
 }
 
-/// What a sandbox or container shares with whom.
+/// Namespace sharing of a sandbox or container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// Network: pod or node.
     pub network: Share,
     /// Processes: container, pod, node or a target.
     pub pid: Share,
-    /// Semaphores and shared memory: pod or node.
+    /// IPC: pod or node.
     pub ipc: Share,
-    /// Users; `None` is the node's.
+    /// User namespace; `None` is the node's.
     pub user: Option<UserNamespace>,
 }
 
-/// With whom a namespace is shared.
+/// The scope of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Share {
-    /// With the pod.
+    /// Shared by the containers of the pod.
     #[default]
     Pod,
-    /// With nobody.
+    /// Private to the container.
     Container,
-    /// With the machine.
+    /// The node's namespace.
     Node,
-    /// With this container, by its id.
+    /// That of another container, by its id.
     Target(String),
 }
 
-/// A user namespace of the pod's own.
+/// The user namespace of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserNamespace {
-    /// Users.
+    /// User id mappings.
     pub uids: Vec<IdMapping>,
-    /// Groups.
+    /// Group id mappings.
     pub gids: Vec<IdMapping>,
 }
 
-/// A range of ids that stand for others.
+/// A mapped range of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdMapping {
-    /// The first on the host.
+    /// The first id on the host.
     pub host: u32,
-    /// The first in the container.
+    /// The first id in the container.
     pub container: u32,
-    /// How many.
+    /// Number of ids.
     pub length: u32,
 }
 
-/// Whether groups that the image's `/etc/group` gives to the user count.
+/// Whether the user's groups in the image's `/etc/group` are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SupplementalGroupsPolicy {
-    /// They do.
+    /// They are added.
     #[default]
     Merge,
-    /// Only those of the pod.
+    /// Only the pod's groups are set.
     Strict,
 }
 
 /// A seccomp profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Seccomp {
-    /// None.
+    /// No profile.
     #[default]
     Unconfined,
-    /// The runtime's own.
+    /// The runtime's default profile.
     RuntimeDefault,
-    /// A file on this machine, by its absolute path.
+    /// A profile file on the host, by its absolute path.
     Localhost(String),
 }
 
@@ -234,58 +234,58 @@ pub struct SeLinux {
     pub level: String,
 }
 
-/// Limits of a container or sandbox; 0 is not set.
+/// Resource limits of a container or sandbox; 0 means not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// Period of the processor quota, in microseconds.
+    /// CPU quota period in microseconds.
     pub cpu_period: i64,
-    /// Processor time per period, in microseconds.
+    /// CPU quota per period in microseconds.
     pub cpu_quota: i64,
-    /// Weight against others.
+    /// CPU shares.
     pub cpu_shares: i64,
-    /// Bytes of memory.
+    /// Memory limit in bytes.
     pub memory_limit: i64,
-    /// Bytes of memory and swap together.
+    /// Limit of memory plus swap in bytes.
     pub memory_swap_limit: i64,
-    /// How early the kernel kills it when memory runs out.
+    /// OOM score adjustment.
     pub oom_score_adj: i64,
-    /// Huge pages: size such as `2MB`, and bytes.
+    /// Huge page limits: page size such as `2MB`, and bytes.
     pub hugepages: BTreeMap<String, u64>,
-    /// Entries of cgroup v2.
+    /// Raw cgroup v2 settings.
     pub unified: BTreeMap<String, String>,
 }
 
-/// Something of the host in a container.
+/// A mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Where it appears.
+    /// The path in the container.
     pub container_path: String,
-    /// Where it is on this machine. Empty for an image.
+    /// The path on the host. Empty for an image.
     pub host_path: String,
-    /// An image whose files are mounted, in place of a path, as the runtime resolved it.
+    /// The resolved image to mount instead of a host path.
     pub image: Option<String>,
-    /// The part of the image.
+    /// The sub path in the image.
     pub image_sub_path: String,
-    /// Whether it cannot be written.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Whether this holds for mounts below it too.
+    /// Whether mounts below it are read-only too.
     pub recursive_read_only: bool,
-    /// Whether SELinux labels are put on it.
+    /// Whether it is relabelled for SELinux.
     pub selinux_relabel: bool,
-    /// How mounts that are made later spread.
+    /// Mount propagation.
     pub propagation: Propagation,
-    /// Users, for a pod with users of its own.
+    /// User id mappings, for a pod with a user namespace.
     pub uids: Vec<IdMapping>,
-    /// Groups.
+    /// Group id mappings.
     pub gids: Vec<IdMapping>,
 }
 
-/// How mounts that are made later spread.
+/// Mount propagation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
-    /// Not at all.
+    /// No propagation.
     #[default]
     Private,
     /// From the host to the container.
@@ -294,29 +294,29 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// A device of the host.
+/// A host device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Where it appears.
+    /// The path in the container.
     pub container_path: String,
-    /// Where it is on this machine.
+    /// The path on the host.
     pub host_path: String,
-    /// Of `r`, `w`, `m`.
+    /// A combination of `r`, `w` and `m`.
     pub permissions: String,
 }
 
-/// A port of the host that leads to one of the pod.
+/// A host port mapped to a port of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
     /// Protocol.
     pub protocol: Protocol,
-    /// In the pod.
+    /// The port in the pod.
     pub container_port: u16,
-    /// On the host.
+    /// The port on the host.
     pub host_port: u16,
-    /// The host's address; empty is all.
+    /// The host address; empty means all addresses.
     pub host_ip: String,
 }
 
@@ -332,13 +332,13 @@ pub enum Protocol {
     Sctp,
 }
 
-/// Name service in a pod.
+/// DNS configuration of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dns {
-    /// Servers.
+    /// Name servers.
     pub servers: Vec<String>,
-    /// Domains that short names are looked up in.
+    /// Search domains.
     pub searches: Vec<String>,
-    /// Options, such as `ndots:5`.
+    /// Resolver options, such as `ndots:5`.
     pub options: Vec<String>,
 }

@@ -1,47 +1,56 @@
-//! What a runtime says about itself and its images.
+//! Descriptions of the runtime and of its images.
 
 use serde::{Deserialize, Serialize};
 
-/// A runtime.
+/// Name, version and readiness of a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Runtime {
+pub struct RuntimeInfo {
     /// Its name, as in `containerd://2.1.9`.
     pub name: String,
     /// Its version.
     pub version: String,
     /// Whether it can run containers.
-    pub ready: Condition,
-    /// Whether it can give a network to pods.
-    pub network: Condition,
-    /// The handlers that it has, the default one under the empty name.
-    pub handlers: Vec<Handler>,
-    /// `cgroupfs` or `systemd`, where it tells.
+    pub ready: RuntimeCondition,
+    /// Whether pod networking works.
+    pub network: RuntimeCondition,
+    /// Its handlers; the default handler has the empty name.
+    pub handlers: Vec<RuntimeHandler>,
+    /// `cgroupfs` or `systemd`, if known.
     pub cgroup_driver: Option<String>,
 }
 
-/// Whether something is well, and why not.
+// === impl RuntimeInfo ===
+
+impl RuntimeInfo {
+    /// Whether a handler supports recursive read-only mounts.
+    pub fn supports_recursive_read_only(&self, handler: &str) -> bool {
+        self.handlers.iter().any(|known| known.name == handler && known.recursive_read_only)
+    }
+}
+
+/// A condition of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condition {
-    /// Whether it is.
+pub struct RuntimeCondition {
+    /// Whether it holds.
     pub ok: bool,
     /// A short reason.
     pub reason: String,
-    /// A sentence.
+    /// A human-readable message.
     pub message: String,
 }
 
-/// One way to run containers.
+/// A runtime handler: one way to run containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handler {
-    /// Its name; empty is the default one.
+pub struct RuntimeHandler {
+    /// Its name; empty for the default handler.
     pub name: String,
-    /// Whether pods can have users of their own.
+    /// Whether it supports user namespaces.
     pub user_namespaces: bool,
-    /// Whether a mount can be read-only with all below it.
+    /// Whether it supports recursive read-only mounts.
     pub recursive_read_only: bool,
 }
 
-/// An image that is there.
+/// A local image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -51,11 +60,11 @@ pub struct Image {
     pub tags: Vec<String>,
     /// Names with digests.
     pub digests: Vec<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The user that it names, by number.
+    /// The numeric user of the image.
     pub uid: Option<i64>,
-    /// The user that it names, by name; empty where it names none.
+    /// The user name of the image; empty if it has none.
     pub username: String,
     /// Whether it must not be removed.
     pub pinned: bool,

@@ -1,90 +1,90 @@
-//! What pods use.
+//! Resource usage of pods and containers.
 
 use jiff::Timestamp;
 use vk_provider::PodRef;
 
-/// What a pod uses.
+/// Usage of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUsage {
-    /// The pod, as its labels say.
+    /// The pod, from its labels.
     pub pod: PodRef,
-    /// Since when its sandbox runs.
+    /// Start time of its sandbox.
     pub started: Timestamp,
     /// Its containers.
     pub containers: Vec<ContainerUsage>,
-    /// The pod as a whole, where the runtime measures it.
+    /// CPU usage of the whole pod, if the runtime reports it.
     pub cpu: Option<CpuUsage>,
-    /// The same of memory.
+    /// Memory usage of the whole pod, if the runtime reports it.
     pub memory: Option<MemoryUsage>,
-    /// Its network interfaces, the pod's own first, without the loop-back.
+    /// Its network interfaces, the default one first, without the loopback.
     pub interfaces: Vec<InterfaceUsage>,
 }
 
-/// What a container uses.
+/// Usage of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerUsage {
     /// Its name in the pod.
     pub name: String,
-    /// Which one of this name.
+    /// Its attempt number.
     pub attempt: u32,
-    /// Processor.
+    /// CPU usage.
     pub cpu: Option<CpuUsage>,
-    /// Memory.
+    /// Memory usage.
     pub memory: Option<MemoryUsage>,
-    /// What it has written into its own layer.
+    /// Usage of its writable layer.
     pub writable_layer: Option<FsUsage>,
 }
 
-/// Processor.
+/// CPU usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuUsage {
-    /// When it was measured.
+    /// Time of the measurement.
     pub time: Timestamp,
-    /// Nanoseconds in all.
+    /// Total CPU time in nanoseconds.
     pub total_nanos: u64,
-    /// Billionths of a core at the moment, where the runtime tells.
+    /// Current usage in billionths of a core, if the runtime reports it.
     pub nano_cores: Option<u64>,
 }
 
-/// Memory.
+/// Memory usage in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// What cannot be taken back.
+    /// Memory that cannot be reclaimed.
     pub working_set: u64,
-    /// What is left under the limit.
+    /// Memory left below the limit.
     pub available: Option<u64>,
-    /// With caches.
+    /// Total memory, caches included.
     pub usage: Option<u64>,
-    /// Anonymous.
+    /// Anonymous memory.
     pub rss: Option<u64>,
     /// Page faults.
     pub page_faults: Option<u64>,
-    /// Page faults that needed the disk.
+    /// Major page faults.
     pub major_page_faults: Option<u64>,
 }
 
-/// A file system.
+/// Usage of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsUsage {
     /// Where it is mounted.
     pub mount_point: String,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Inodes in use, where the runtime tells.
+    /// Inodes in use, if the runtime reports them.
     pub used_inodes: Option<u64>,
 }
 
-/// A network interface.
+/// Traffic of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceUsage {
     /// Its name in the pod.
     pub name: String,
     /// Bytes received.
     pub received_bytes: u64,
-    /// Errors while receiving.
+    /// Receive errors.
     pub receive_errors: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Errors while sending.
+    /// Send errors.
     pub send_errors: u64,
 }

@@ -1,4 +1,4 @@
-//! Logs, commands, attachments and connections: the right container or sandbox is found here, and the runtime does the rest.
+//! Logs, exec, attach, port forwarding and stats: finds the container or sandbox, and passes the call to the runtime.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,35 +14,36 @@ use vk_provider::{
 
 use super::{
     Engine,
-    slot::{Slot, View},
+    pod_handle::{PodHandle, PodView},
 };
 use crate::{
-    log, parts,
+    containers::find_container,
+    log,
     snapshot::{Container, ContainerState, SandboxState, Snapshot},
 };
 
 impl Engine {
-    /// What is known of a pod.
-    async fn view(&self, pod: &PodRef) -> Result<(Arc<Slot>, View)> {
+    /// The handle and the observed state of a pod.
+    async fn view(&self, pod: &PodRef) -> Result<(Arc<PodHandle>, PodView)> {
         let missing = || Error::not_found(format!("no pod {pod} on this node"));
-        let slot = self.shared.find(pod).await?.ok_or_else(missing)?;
-        let view = slot.known().await;
-        if view.gone { Err(missing()) } else { Ok((slot, view)) }
+        let handle = self.context.find_pod(pod).await?.ok_or_else(missing)?;
+        let view = handle.observed().await;
+        if view.removed { Err(missing()) } else { Ok((handle, view)) }
     }
 
-    /// The containers of this name, newest first. None for one that has not started; an error for one that the pod does not have.
+    /// The instances of a container, newest first: empty if it has not started, an error if the pod has no such container.
     async fn instances(&self, container: &ContainerRef) -> Result<Vec<Container>> {
-        let (slot, view) = self.view(&container.pod).await?;
+        let (handle, view) = self.view(&container.pod).await?;
         let found = named(&view.snapshot, &container.container);
-        let pod = slot.bundle.lock().as_ref().map(|bundle| Arc::clone(&bundle.pod));
-        let known = pod.is_some_and(|pod| parts::part(&pod, &container.container).is_some());
+        let known =
+            handle.desired_pod().is_some_and(|pod| find_container(&pod, &container.container).is_some());
         if found.is_empty() && !known {
             return Err(Error::not_found(format!("no {container} on this node")));
         }
         Ok(found)
     }
 
-    /// The id of a container that runs.
+    /// The id of a running container.
     async fn running(&self, container: &ContainerRef) -> Result<String> {
         let instances = self.instances(container).await?;
         let running = instances.into_iter().find(|one| one.state == ContainerState::Running);
@@ -58,7 +59,7 @@ fn named(snapshot: &Snapshot, name: &str) -> Vec<Container> {
 impl Logs for Engine {
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
         let instances = self.instances(container).await?;
-        // One that could not be started has written nothing; the one before it may have.
+        // An instance that failed to start has no log; the previous one may have.
         let mut started = instances.iter().filter(|one| one.state != ContainerState::Created);
         let name = (&container.container, &container.pod.name);
         let wanted = if options.previous {
@@ -68,10 +69,10 @@ impl Logs for Engine {
                 Error::not_found(text)
             })?
         } else {
-            let slot = self.shared.find(&container.pod).await?;
+            let handle = self.context.find_pod(&container.pod).await?;
             started.next().ok_or_else(|| {
-                if slot.is_some_and(|slot| slot.is_over()) {
-                    // Not "not yet", which clients wait for.
+                if handle.is_some_and(|handle| handle.is_finished()) {
+                    // It will not start any more: a client must not wait for it.
                     let text = format!("container {:?} in pod {:?} never ran", name.0, name.1);
                     return Error::not_found(text);
                 }
@@ -82,12 +83,12 @@ impl Logs for Engine {
                 Error::unavailable(text)
             })?
         };
-        let (backend, id) = (Arc::clone(&self.shared.backend), wanted.id.clone());
+        let (backend, id) = (Arc::clone(&self.context.backend), wanted.id.clone());
         let is_running = move || {
             let (backend, id) = (Arc::clone(&backend), id.clone());
             async move { Ok(backend.container(&id).await?.state == ContainerState::Running) }
         };
-        log::open(PathBuf::from(&wanted.log_path), options, &self.shared.clock, is_running).await
+        log::open(PathBuf::from(&wanted.log_path), options, &self.context.clock, is_running).await
     }
 }
 
@@ -100,7 +101,7 @@ impl Exec for Engine {
         options: &ExecOptions,
     ) -> Result<Started> {
         let id = self.running(container).await?;
-        self.shared.backend.exec(&id, command, options).await.map_err(|error| ended(error, container))
+        self.context.backend.exec(&id, command, options).await.map_err(|error| not_running(error, container))
     }
 }
 
@@ -108,7 +109,7 @@ impl Exec for Engine {
 impl Attach for Engine {
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started> {
         let id = self.running(container).await?;
-        self.shared.backend.attach(&id, options).await.map_err(|error| ended(error, container))
+        self.context.backend.attach(&id, options).await.map_err(|error| not_running(error, container))
     }
 }
 
@@ -122,21 +123,21 @@ impl PortForward for Engine {
                 "forward port {port}: pod {pod} has no sandbox that is ready"
             )));
         };
-        self.shared.backend.port_forward(&sandbox.id, port).await
+        self.context.backend.port_forward(&sandbox.id, port).await
     }
 }
 
 #[async_trait]
 impl Stats for Engine {
     async fn summary(&self) -> Result<Summary> {
-        self.shared.meter.summary(&self.shared).await
+        self.context.stats.summary(&self.context).await
     }
 }
 
-/// A container that has gone since it was found is one that does not run.
-fn ended(error: Error, container: &ContainerRef) -> Error {
+/// Reports a container that was removed meanwhile as not running.
+fn not_running(error: Error, container: &ContainerRef) -> Error {
     if *error.kind() == Kind::NotFound {
-        return Error::unavailable(format!("{container} is not running any more")).caused_by(error);
+        return Error::unavailable(format!("{container} is no longer running")).caused_by(error);
     }
     error
 }

@@ -1,107 +1,91 @@
-//! The one task that works on a pod: everything for it happens here, one after the other.
+//! The task of a pod. All work on a pod is done here, one step after the other.
 
-use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use parking_lot::Mutex;
 use rand::RngExt as _;
 use tokio::time::Instant;
-use tracing::{debug, error, warn};
-use vk_provider::{PodBundle, Resolver, Result, resolve::Reference};
-use vk_supervisor::Backoff;
+use tracing::{debug, error};
+use vk_provider::Result;
 
 use super::{
-    look::{Depth, SETTLING},
-    shared::Shared,
-    slot::{Order, Slot},
-    stray,
+    checkpoint::PodCheckpoint,
+    context::PodScope,
+    mounts::PodMounts,
+    observer::{Depth, EXIT_REASON_POLL, PodObserver},
+    pod_handle::StopRequest,
+    reporter::StatusReporter,
+    starter::ContainerStarter,
+    stopper::ContainerStopper,
 };
-use crate::{
-    backend::{Runtime, told},
-    decide::Backoffs,
-    probe::Probes,
-    snapshot::{Container, Snapshot},
-    status::{self, Trouble, Troubles},
-    volume::Volumes,
-};
+use crate::{backend::full_message, probe::PodProbes};
 
-/// How soon a pod is looked at again after something failed, as by a kubelet's pod worker.
-pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// How soon a runtime that could not be asked is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// The delay before the next pass after a failure, as in a kubelet's pod worker.
+pub(super) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// How many passes may follow each other without a pause: more than a pod with many init containers needs.
-const AT_ONCE: u32 = 100;
+/// Maximum number of passes without a pause: more than a pod with many init containers needs.
+const MAX_IMMEDIATE_PASSES: u32 = 100;
+/// The pause after that many passes.
+const PASS_PAUSE: Duration = Duration::from_secs(1);
 
-/// A pod's actor.
-pub(super) struct Actor {
-    pub(super) shared: Arc<Shared>,
-    pub(super) slot: Arc<Slot>,
-    /// What the runtime said last.
-    pub(super) snapshot: Arc<Snapshot>,
-    /// Ids of what is in the snapshot only because it is listed.
-    pub(super) partial: HashSet<String>,
-    /// When a runtime is asked again that could not be asked.
-    pub(super) asking: Backoff,
-    pub(super) probes: Probes,
-    pub(super) volumes: Volumes,
-    pub(super) backoffs: Backoffs,
-    pub(super) troubles: Troubles,
-    /// The status that was computed last.
-    pub(super) status: Option<Arc<PodStatus>>,
-    /// The pod was looked at with its spec.
-    pub(super) adopted: bool,
-    /// The pod as an earlier process noted it, while nobody has asked for it.
-    stray: Option<Arc<Pod>>,
-    /// The status that is noted for the next process.
-    pub(super) noted: Option<Arc<PodStatus>>,
-    /// Why the pod must fail before anything is made of it.
-    pub(super) failed: Option<Trouble>,
-    /// Volumes could not be made.
-    pub(super) unmounted: bool,
-    pub(super) mounting: Backoff,
-    /// What a container needs and is not there.
-    pub(super) awaiting: Option<(Arc<dyn Resolver>, Reference)>,
-    /// Containers of which was told that they are stopped, and those whose preStop hook had its chance.
-    pub(super) stopped: Arc<Mutex<Stopped>>,
-    /// Everything was stopped and nothing starts again.
-    pub(super) over: bool,
-    /// When what is left of a deleted pod is removed.
-    pub(super) forget_at: Option<Instant>,
+/// The task of a pod. Each part owns its state; this type decides which part acts next.
+pub(super) struct PodActor {
+    pub(super) scope: PodScope,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) observer: PodObserver,
+    pub(super) reporter: StatusReporter,
+    pub(super) checkpoint: PodCheckpoint,
+    pub(super) probes: PodProbes,
+    pub(super) mounts: PodMounts,
+    pub(super) starter: ContainerStarter,
+    pub(super) stopper: ContainerStopper,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Stopped {
-    pub(super) told: HashSet<String>,
-    pub(super) hooked: HashSet<String>,
+/// The lifecycle of a pod in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifecycle {
+    /// It was not synced yet.
+    New,
+    /// It was adopted and admitted.
+    Active,
+    /// Everything was stopped and nothing is restarted.
+    Terminated,
+    /// It is deleted, and everything that is left of it is removed at this time.
+    Removing(Instant),
 }
 
-/// What comes after a piece of work.
+/// What follows a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Look again after so long, if nothing happens before.
-    In(Duration),
-    /// All is done: nobody needs the actor any more.
+    /// Another pass after this delay, or earlier if something changes.
+    After(Duration),
+    /// The task ends.
     Done,
 }
 
-/// Works on a pod until nothing is left to do, or the engine ends. Whatever it does may be dropped at any await: what counts is in the
-/// runtime and on the disk.
-pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
-    let supervisor = shared.supervisor.clone();
+/// Limits the number of passes without a pause, so that a pod that always finds work does not starve others.
+#[derive(Default)]
+struct PassLimiter {
+    immediate: u32,
+}
+
+/// Works on a pod until nothing is left to do or the engine stops. It can be cancelled at any await: the runtime and the disk have all the
+/// state that matters.
+///
+/// A panic is an error of this pod: it shows in the pod's view, and the task starts again with fresh state.
+pub(super) async fn run(scope: PodScope) {
+    let supervisor = scope.context.supervisor.clone();
     let work = async {
         loop {
-            // Boxed, both: whatever a future is made of it holds more than once, and most of the time there is one for each pod.
-            let actor = Box::new(Actor::new(Arc::clone(&shared), Arc::clone(&slot)));
-            if AssertUnwindSafe(Box::pin(actor.live())).catch_unwind().await.is_ok() {
-                return;
-            }
-            // All that it needs to know it finds again; a pod that nobody works on would be lost.
-            error!(pod = %slot.pod, "the work on a pod has panicked: it begins anew");
-            slot.outdate();
-            tokio::time::sleep(AFTER_FAILURE).await;
+            // Boxed: the future would contain them several times, and there is one for each pod.
+            let actor = Box::new(PodActor::new(scope.clone()));
+            let Err(panic) = AssertUnwindSafe(Box::pin(actor.run())).catch_unwind().await else { return };
+            let why = panic_message(&*panic);
+            error!(pod = %scope.pod(), panic = why, "the task of a pod panicked; it is restarted");
+            let message = format!("the task of the pod panicked: {why}");
+            scope.handle.view.send_modify(|view| view.error = Some(message));
+            scope.handle.mark_stale();
+            tokio::time::sleep(RETRY_AFTER_FAILURE).await;
         }
     };
     tokio::select! {
@@ -111,226 +95,143 @@ pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
     }
 }
 
-// === impl Actor ===
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown panic")
+}
 
-impl Actor {
-    fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
-        let probes = unprobed(&shared, &slot);
-        let volumes = Volumes::new(&shared.place, &slot.pod.uid, shared.clock.clone());
-        let backoffs = Backoffs::new(shared.settings.max_crash_backoff);
+// === impl PodActor ===
+
+impl PodActor {
+    fn new(scope: PodScope) -> Self {
         Self {
-            shared,
-            slot,
-            snapshot: Arc::default(),
-            partial: HashSet::new(),
-            asking: Backoff::new(ASK_AGAIN, AFTER_FAILURE),
-            probes,
-            volumes,
-            backoffs,
-            troubles: Troubles::new(),
-            status: None,
-            adopted: false,
-            stray: None,
-            noted: None,
-            failed: None,
-            unmounted: false,
-            mounting: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
-            awaiting: None,
-            stopped: Arc::default(),
-            over: false,
-            forget_at: None,
+            lifecycle: Lifecycle::New,
+            observer: PodObserver::new(scope.clone()),
+            reporter: StatusReporter::new(scope.clone()),
+            checkpoint: PodCheckpoint::new(scope.clone()),
+            probes: new_probes(&scope),
+            mounts: PodMounts::new(&scope),
+            starter: ContainerStarter::new(scope.clone()),
+            stopper: ContainerStopper::new(scope.clone()),
+            scope,
         }
     }
 
-    async fn live(mut self: Box<Self>) {
-        let slot = Arc::clone(&self.slot);
-        let mut orders = slot.stop.subscribe();
-        let mut volumes = self.volumes.changes();
-        let mut verdicts = self.probes.changes();
-        let mut wait = Duration::ZERO;
-        let mut at_once = 0;
+    async fn run(mut self: Box<Self>) {
+        let handle = Arc::clone(&self.scope.handle);
+        let mut stops = handle.stop.subscribe();
+        let mut volumes = self.mounts.changes();
+        let mut probe_results = self.probes.changes();
+        let mut limiter = PassLimiter::default();
+        let mut delay = Duration::ZERO;
         loop {
             tokio::select! {
                 biased;
-                Ok(()) = orders.changed() => {}
-                () = slot.woken() => {}
-                Ok(()) = verdicts.changed() => {}
-                () = self.volumes.changed(&mut volumes), if self.unmounted => {}
-                () = appeared(self.awaiting.as_ref()) => self.awaiting = None,
-                () = tokio::time::sleep(wait) => {}
+                Ok(()) = stops.changed() => {}
+                () = handle.woken() => {}
+                Ok(()) = probe_results.changed() => {}
+                () = self.mounts.changed(&mut volumes) => {}
+                () = self.starter.reference_appeared() => self.starter.clear_missing_reference(),
+                () = tokio::time::sleep(delay) => {}
             }
-            let order = orders.borrow_and_update().clone();
+            let stop = stops.borrow_and_update().clone();
             let next = tokio::select! {
                 biased;
-                // Something is to be stopped, or sooner: whatever is under way is dropped.
-                Ok(()) = orders.changed() => {
-                    orders.mark_changed();
-                    slot.touch();
-                    Ok(Next::In(Duration::ZERO))
+                // A new or earlier stop cancels the current pass.
+                Ok(()) = stops.changed() => {
+                    stops.mark_changed();
+                    handle.invalidate();
+                    Ok(Next::After(Duration::ZERO))
                 }
-                // Boxed: most pods wait most of the time, and need no room for work then.
-                next = Box::pin(self.work(order.as_ref())) => next,
+                // Boxed: most pods are idle most of the time and need no memory for a pass.
+                next = Box::pin(self.pass(stop.as_ref())) => next,
             };
-            wait = match next {
-                Ok(Next::In(wait)) => wait,
+            delay = match next {
+                Ok(Next::After(delay)) => delay,
                 Ok(Next::Done) => return,
                 Err(error) => {
-                    debug!(pod = %slot.pod, error = told(&error), "the pod is looked at again later");
-                    let known = slot.view.borrow().trouble.is_none();
-                    if known {
-                        AFTER_FAILURE.mul_f64(rand::rng().random_range(1.0..1.5))
-                    } else {
-                        // All pods are woken when the runtime is back.
-                        self.asking.next(None, &mut rand::rng())
-                    }
+                    debug!(pod = %handle.pod, error = full_message(&error), "a pass failed and is retried");
+                    self.observer.retry_delay().unwrap_or_else(|| jittered(RETRY_AFTER_FAILURE))
                 }
             };
-            if wait > SETTLING && self.snapshot.containers.iter().any(|container| self.unsettled(container)) {
-                wait = SETTLING;
-                self.slot.outdate();
+            if delay > EXIT_REASON_POLL && self.observer.has_changing_exit() {
+                delay = EXIT_REASON_POLL;
+                handle.mark_stale();
             }
-            // What has always something to do does not get anywhere: others shall have their turn.
-            at_once = if wait.is_zero() { at_once + 1 } else { 0 };
-            if at_once > AT_ONCE {
-                wait = ASK_AGAIN;
-            }
+            delay = limiter.limit(delay);
         }
     }
 
-    async fn work(&mut self, order: Option<&Order>) -> Result<Next> {
-        let bundle = self.slot.bundle.lock().clone();
-        if self.slot.take_stale() {
-            // Only who starts something must know everything.
-            let depth = if order.is_none() && bundle.is_some() { Depth::Full } else { Depth::Listed };
+    /// One pass: refreshes the snapshot if needed, and syncs or terminates the pod.
+    async fn pass(&mut self, stop: Option<&StopRequest>) -> Result<Next> {
+        let bundle = self.scope.handle.bundle.lock().clone();
+        if self.scope.handle.take_stale() {
+            // Only starting containers needs all details.
+            let depth = if stop.is_none() && bundle.is_some() { Depth::Full } else { Depth::Listed };
             self.refresh(depth).await?;
         }
-        match (order, bundle) {
-            (Some(order), bundle) => self.stop(order, bundle.as_ref()).await,
+        match (stop, bundle) {
+            (Some(stop), bundle) => self.terminate(stop, bundle.as_ref()).await,
             (None, Some(bundle)) => {
                 let next = self.sync(&bundle).await;
-                self.note(&bundle.pod).await;
+                self.checkpoint.save(&bundle.pod).await;
                 next
             }
-            (None, None) => Ok(self.observe().await),
+            (None, None) => Ok(self.show_orphan().await),
         }
     }
 
-    /// Looks at a pod that nobody has asked for.
-    async fn observe(&mut self) -> Next {
-        if self.snapshot.sandboxes.is_empty() && self.snapshot.containers.is_empty() {
-            if self.shared.release(&self.slot, false) {
+    /// Refreshes the snapshot.
+    pub(super) async fn refresh(&mut self, depth: Depth) -> Result<()> {
+        self.observer.refresh(depth, &mut self.checkpoint).await?;
+        self.stopper.retain(self.observer.snapshot());
+        Ok(())
+    }
+
+    /// Reports the status of a pod that was not created in this process.
+    async fn show_orphan(&mut self) -> Next {
+        let snapshot = Arc::clone(self.observer.snapshot());
+        if snapshot.is_empty() {
+            if self.scope.context.unregister(&self.scope.handle, false) {
                 return Next::Done;
             }
-            return Next::In(Duration::ZERO);
+            return Next::After(Duration::ZERO);
         }
-        let pod = self.stray().await;
-        self.publish(&pod, false);
-        Next::In(if self.partial.is_empty() { self.resync() } else { AFTER_FAILURE })
+        let pod = self.checkpoint.load_or_derive(&snapshot).await;
+        self.reporter.publish(&pod, &snapshot, &self.probes.results(), false);
+        Next::After(if self.observer.is_partial() { RETRY_AFTER_FAILURE } else { self.resync_delay() })
     }
 
-    /// The pod as far as it is known without the core: as an earlier process noted it, or by the marks on its containers.
-    pub(super) async fn stray(&mut self) -> Arc<Pod> {
-        let noted = self.as_noted().await;
-        noted.unwrap_or_else(|| Arc::new(stray::pod(&self.slot.pod, &self.snapshot)))
-    }
-
-    /// The pod as an earlier process noted it.
-    pub(super) async fn as_noted(&mut self) -> Option<Arc<Pod>> {
-        if self.stray.is_none() {
-            self.stray = self.noted_pod().await.map(Arc::new);
-        }
-        self.stray.clone()
-    }
-
-    /// When to look without a reason.
-    pub(super) fn resync(&self) -> Duration {
-        self.shared.settings.resync.mul_f64(rand::rng().random_range(1.0..1.5))
-    }
-
-    /// Computes the status and tells it where it is another. `over`: everything was stopped and nothing starts again.
-    pub(super) fn publish(&mut self, pod: &Pod, over: bool) -> Arc<PodStatus> {
-        let shared = Arc::clone(&self.shared);
-        let runtime = shared.health.runtime().unwrap_or_default();
-        let verdicts = self.probes.verdicts();
-        let computed = status::status(&status::Situation {
-            pod,
-            snapshot: &self.snapshot,
-            verdicts: &verdicts,
-            troubles: &self.troubles,
-            previous: self.status.as_deref(),
-            node_ips: &shared.settings.node_ips,
-            runtime: &runtime.name,
-            recursive_read_only: self.recursive_read_only(&runtime),
-            failed: self.failed.as_ref(),
-            over,
-            since: Some(shared.since),
-            now: shared.clock.now(),
-        });
-        let computed = match &self.failed {
-            // Of what was refused on sight a kubelet says why, and nothing else.
-            Some(why) if self.snapshot.is_empty() => status::refused(pod, &computed, why),
-            _ if over => status::settled(pod, &computed),
-            _ => computed,
-        };
-        let computed = Arc::new(computed);
-        self.status = Some(Arc::clone(&computed));
-        let before = self.slot.view.borrow().status.clone();
-        // That all containers have ended counts as the end of a pod that is stopped: it is told when sandbox and volumes are gone too.
-        let stopping = !over && before.is_some() && self.slot.stop.borrow().is_some();
-        if stopping && !self.snapshot.containers.iter().any(Container::may_run) {
-            return computed;
-        }
-        let live = !over && self.snapshot.is_live();
-        let told = status::told(&computed, before.as_deref(), live);
-        if before.as_deref() != Some(&told) {
-            // Most of the time all that is known is told: then it is kept once.
-            let kept = if told == *computed { Arc::clone(&computed) } else { Arc::new(told.clone()) };
-            shared.outbox.status(&self.slot.pod, told);
-            self.slot.view.send_modify(|view| view.status = Some(kept));
-        }
-        computed
-    }
-
-    /// Whether the pod's handler can mount read-only with all below.
-    pub(super) fn recursive_read_only(&self, runtime: &Runtime) -> bool {
-        let handler = self.snapshot.sandboxes.first().map_or("", |sandbox| &sandbox.handler);
-        runtime.handlers.iter().any(|known| known.name == handler && known.recursive_read_only)
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        self.shared.clock.now()
+    /// The delay before a pass without a change.
+    pub(super) fn resync_delay(&self) -> Duration {
+        jittered(self.scope.context.settings.resync)
     }
 }
 
-/// The probes of a pod, none of which runs yet.
-pub(super) fn unprobed(shared: &Shared, slot: &Slot) -> Probes {
-    Probes::new(Arc::clone(&shared.prober), slot.pod.clone(), shared.teller())
+/// The probes of a pod; none is running yet.
+pub(super) fn new_probes(scope: &PodScope) -> PodProbes {
+    let context = &scope.context;
+    PodProbes::new(Arc::clone(&context.prober), scope.pod().clone(), context.event_recorder())
 }
 
-// === impl Stopped ===
+/// Up to half longer, so that pods do not act at the same time.
+pub(super) fn jittered(delay: Duration) -> Duration {
+    delay.mul_f64(rand::rng().random_range(1.0..1.5))
+}
 
-impl Stopped {
-    /// Forgets containers that are no more.
-    pub(super) fn retain(&mut self, snapshot: &Snapshot) {
-        let there = |id: &String| snapshot.container(id).is_some();
-        self.told.retain(there);
-        self.hooked.retain(there);
+// === impl Lifecycle ===
+
+impl Lifecycle {
+    pub(super) fn is_terminated(self) -> bool {
+        matches!(self, Self::Terminated | Self::Removing(_))
     }
 }
 
-async fn appeared(awaiting: Option<&(Arc<dyn Resolver>, Reference)>) {
-    match awaiting {
-        Some((resolver, reference)) => resolver.appeared(reference).await,
-        None => std::future::pending().await,
+// === impl PassLimiter ===
+
+impl PassLimiter {
+    fn limit(&mut self, delay: Duration) -> Duration {
+        self.immediate = if delay.is_zero() { self.immediate + 1 } else { 0 };
+        if self.immediate > MAX_IMMEDIATE_PASSES { PASS_PAUSE } else { delay }
     }
-}
-
-/// The pod with the status that was computed last, which those who decide go by.
-pub(super) fn with_status(bundle: &PodBundle, status: &PodStatus) -> Pod {
-    Pod { metadata: bundle.pod.metadata.clone(), spec: bundle.pod.spec.clone(), status: Some(status.clone()) }
-}
-
-/// Says that something could not be done, where nothing else comes of it.
-pub(super) fn complain(pod: &vk_provider::PodRef, what: &str, error: &vk_provider::Error) {
-    warn!(%pod, error = told(error), "{what}");
 }

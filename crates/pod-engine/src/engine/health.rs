@@ -1,4 +1,4 @@
-//! Whether the runtime is there and well, as the node shows it.
+//! The health of the runtime, as the node reports it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,125 +12,125 @@ use tokio_stream::wrappers::BroadcastStream;
 use tracing::{info, warn};
 use vk_provider::{Error, NodeChange, Result};
 
-use super::shared::Shared;
-use crate::backend::{Runtime, told};
+use super::context::EngineContext;
+use crate::backend::{RuntimeInfo, full_message};
 
-/// How often the runtime is asked how it is.
+/// How often the runtime is probed.
 const PERIOD: Duration = Duration::from_secs(5);
-/// How long an answer says how the runtime is: less than between two pings, so that each finds one that died.
+/// How long a successful probe counts: less than the interval of pings, so that each ping notices a dead runtime.
 const FRESH: Duration = Duration::from_secs(3);
-/// How long the runtime may not have been listed.
+/// The maximum time since the last list of the runtime.
 const RELIST_LIMIT: Duration = Duration::from_mins(3);
 
-/// How many events of the node may wait.
-const NEWS: usize = 16;
+/// Capacity of the queue of node events.
+const EVENT_CAPACITY: usize = 16;
 
-/// What is known of the runtime.
+/// The health of the runtime.
 #[derive(Debug)]
-pub(super) struct Health {
-    /// As it answered last, and what is wrong with it.
+pub(super) struct RuntimeHealth {
+    /// The last description of the runtime and its problem.
     state: watch::Sender<State>,
     listed: Mutex<Instant>,
-    /// When it was well last, unless something spoke against it since.
-    well: Mutex<Option<Instant>>,
-    /// What happened to the node; lost where nobody listens.
-    news: broadcast::Sender<NodeChange>,
+    /// The last successful probe, unless a call failed since.
+    healthy: Mutex<Option<Instant>>,
+    /// Events of the node; lost if nobody subscribed.
+    events: broadcast::Sender<NodeChange>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    runtime: Option<Arc<Runtime>>,
-    trouble: Option<String>,
+    runtime: Option<Arc<RuntimeInfo>>,
+    problem: Option<String>,
 }
 
 // === impl Health ===
 
-impl Default for Health {
+impl Default for RuntimeHealth {
     fn default() -> Self {
         Self {
             state: watch::Sender::new(State::default()),
             listed: Mutex::new(Instant::now()),
-            well: Mutex::default(),
-            news: broadcast::Sender::new(NEWS),
+            healthy: Mutex::default(),
+            events: broadcast::Sender::new(EVENT_CAPACITY),
         }
     }
 }
 
-impl Health {
-    /// The runtime as it answered last.
-    pub(super) fn runtime(&self) -> Option<Arc<Runtime>> {
+impl RuntimeHealth {
+    /// The last description of the runtime.
+    pub(super) fn runtime(&self) -> Option<Arc<RuntimeInfo>> {
         self.state.borrow().runtime.clone()
     }
 
-    /// The runtime was listed.
-    pub(super) fn listed(&self) {
+    /// Records a successful list.
+    pub(super) fn record_list(&self) {
         *self.listed.lock() = Instant::now();
     }
 
-    /// The runtime did not answer somebody: what is known of it is not to be relied on.
-    pub(super) fn doubt(&self) {
-        *self.well.lock() = None;
+    /// Records a failed call: the last successful probe no longer counts.
+    pub(super) fn record_failure(&self) {
+        *self.healthy.lock() = None;
     }
 
-    /// What is wrong with the runtime. It is not asked when it was well a moment ago.
-    pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
-        let well = self.well.lock().is_some_and(|well| well.elapsed() < FRESH);
-        if well { Ok(()) } else { self.ask(shared).await }
+    /// The health of the runtime. It is not probed if the last successful probe still counts.
+    pub(super) async fn check(&self, context: &EngineContext) -> Result<()> {
+        let healthy = self.healthy.lock().is_some_and(|healthy| healthy.elapsed() < FRESH);
+        if healthy { Ok(()) } else { self.probe(context).await }
     }
 
-    /// Asks the runtime, and answers what is wrong.
-    pub(super) async fn ask(&self, shared: &Shared) -> Result<()> {
-        let asked = Instant::now();
-        let answer = shared.backend.runtime().await;
-        let (runtime, mut troubles) = match answer {
+    /// Probes the runtime. The error is its problem.
+    pub(super) async fn probe(&self, context: &EngineContext) -> Result<()> {
+        let began = Instant::now();
+        let answer = context.backend.runtime().await;
+        let (runtime, mut problems) = match answer {
             Ok(runtime) => {
-                let troubles = troubles(&runtime);
-                (Some(Arc::new(runtime)), troubles)
+                let problems = problems(&runtime);
+                (Some(Arc::new(runtime)), problems)
             }
-            Err(error) => (None, vec![format!("container runtime is down: {}", told(&error))]),
+            Err(error) => (None, vec![format!("container runtime is down: {}", full_message(&error))]),
         };
         let silent = self.listed.lock().elapsed();
         if silent > RELIST_LIMIT {
-            troubles.push(format!(
+            problems.push(format!(
                 "PLEG is not healthy: pleg was last seen active {}s ago; threshold is {}m0s",
                 silent.as_secs(),
                 RELIST_LIMIT.as_secs() / 60
             ));
         }
-        let trouble = (!troubles.is_empty()).then(|| troubles.join(", "));
-        *self.well.lock() = trouble.is_none().then_some(asked);
+        let problem = (!problems.is_empty()).then(|| problems.join(", "));
+        *self.healthy.lock() = problem.is_none().then_some(began);
         self.state.send_if_modified(|state| {
-            let next = State { runtime: runtime.or_else(|| state.runtime.take()), trouble: trouble.clone() };
-            match (&state.trouble, &next.trouble) {
-                (None, Some(trouble)) => warn!(trouble, "the container runtime is not well"),
-                (Some(_), None) => info!("the container runtime is well again"),
+            let next = State { runtime: runtime.or_else(|| state.runtime.take()), problem: problem.clone() };
+            match (&state.problem, &next.problem) {
+                (None, Some(problem)) => warn!(problem, "the container runtime is not healthy"),
+                (Some(_), None) => info!("the container runtime is healthy again"),
                 _ => {}
             }
             let changed = *state != next;
             *state = next;
             changed
         });
-        trouble.map_or(Ok(()), |trouble| Err(Error::unavailable(trouble)))
+        problem.map_or(Ok(()), |problem| Err(Error::unavailable(problem)))
     }
 
-    /// Tells when something about it is another than before.
+    /// Changes of the health, and events of the node.
     pub(super) fn changes(&self) -> BoxStream<'static, NodeChange> {
-        let looks = stream::unfold(self.state.subscribe(), |mut state| async move {
+        let refreshes = stream::unfold(self.state.subscribe(), |mut state| async move {
             state.changed().await.ok()?;
             Some((NodeChange::Refresh, state))
         });
-        let events = BroadcastStream::new(self.news.subscribe()).filter_map(|event| ready(event.ok()));
-        stream::select(looks, events).boxed()
+        let events = BroadcastStream::new(self.events.subscribe()).filter_map(|event| ready(event.ok()));
+        stream::select(refreshes, events).boxed()
     }
 
-    /// Tells of something that happened to the node.
-    pub(super) fn tell(&self, change: NodeChange) {
-        let _ = self.news.send(change);
+    /// Records an event of the node.
+    pub(super) fn record_event(&self, change: NodeChange) {
+        let _ = self.events.send(change);
     }
 }
 
-/// What is wrong with a runtime that answers, in the kubelet's words.
-fn troubles(runtime: &Runtime) -> Vec<String> {
+/// The problems of a runtime that answers, with the kubelet's texts.
+fn problems(runtime: &RuntimeInfo) -> Vec<String> {
     let conditions = [
         ("container runtime not ready", "RuntimeReady", &runtime.ready),
         ("container runtime network not ready", "NetworkReady", &runtime.network),
@@ -142,8 +142,8 @@ fn troubles(runtime: &Runtime) -> Vec<String> {
     .collect()
 }
 
-/// What is wrong with the network, for pods that need one.
-pub(super) fn network_trouble(runtime: &Runtime) -> Option<String> {
+/// The problem of the network, for pods that need one.
+pub(super) fn network_problem(runtime: &RuntimeInfo) -> Option<String> {
     let condition = &runtime.network;
     (!condition.ok).then(|| {
         format!(
@@ -153,17 +153,17 @@ pub(super) fn network_trouble(runtime: &Runtime) -> Option<String> {
     })
 }
 
-/// Asks the runtime from time to time.
-pub(super) async fn run(shared: Arc<Shared>) {
+/// Probes the runtime periodically.
+pub(super) async fn run(context: Arc<EngineContext>) {
     let work = async {
         loop {
-            // What is wrong is kept and told.
-            let _ = shared.health.ask(&shared).await;
+            // A problem is recorded.
+            let _ = context.health.probe(&context).await;
             tokio::time::sleep(PERIOD).await;
         }
     };
     tokio::select! {
-        () = shared.supervisor.stopping() => {}
+        () = context.supervisor.stopping() => {}
         () = work => {}
     }
 }

@@ -1,5 +1,5 @@
-//! The truth about what runs: the runtime's list, every second. Events are a hint that something is to be looked at sooner, and no more,
-//! because they may be lost, late, or never come.
+//! The periodic list of the runtime, which is the source of truth. Events only make changes visible sooner: they may be lost, late, or
+//! missing.
 
 use std::{
     sync::{
@@ -12,72 +12,72 @@ use std::{
 use futures::StreamExt as _;
 use tracing::{debug, info, warn};
 
-use super::shared::Shared;
-use crate::backend::told;
+use super::context::EngineContext;
+use crate::backend::full_message;
 
-/// How many times seldomer the runtime is listed while its events are as good as its list.
-const TRUST: u32 = 5;
-/// How long to wait before events that ended are asked for again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Divisor for the relist frequency while events are reliable.
+const EVENTED_DIVISOR: u32 = 5;
+/// The delay before an ended event stream is requested again.
+const RECONNECT: Duration = Duration::from_secs(5);
 
-/// Lists the runtime and listens to its events, until the engine ends.
-pub(super) async fn run(shared: Arc<Shared>) {
+/// Lists the runtime and follows its events, until the engine stops.
+pub(super) async fn run(context: Arc<EngineContext>) {
     let flowing = AtomicBool::new(false);
     tokio::select! {
-        () = shared.supervisor.stopping() => {}
-        () = list(&shared, &flowing) => {}
-        () = listen(&shared, &flowing) => {}
+        () = context.supervisor.stopping() => {}
+        () = list(&context, &flowing) => {}
+        () = follow_events(&context, &flowing) => {}
     }
 }
 
-async fn list(shared: &Arc<Shared>, flowing: &AtomicBool) {
-    let mark = shared.mark();
-    let mut away = false;
+async fn list(context: &Arc<EngineContext>, flowing: &AtomicBool) {
+    let node_labels = context.node_labels();
+    let mut is_down = false;
     loop {
-        match shared.backend.list(&mark).await {
+        match context.backend.list(&node_labels).await {
             Ok(listing) => {
-                shared.health.listed();
-                // What changed and was not told of: the events cannot be relied on.
-                if shared.compare(listing, None) && flowing.swap(false, Ordering::Relaxed) {
-                    debug!("the runtime's events have missed something");
+                context.health.record_list();
+                // A change without an event: the events are not reliable.
+                if context.apply_listing(listing, None) && flowing.swap(false, Ordering::Relaxed) {
+                    debug!("the runtime's events missed a change");
                 }
-                if away {
-                    info!("the container runtime is listed again");
-                    away = false;
-                    // What could not be looked at meanwhile is looked at now.
-                    shared.slots().iter().for_each(|slot| slot.touch());
+                if is_down {
+                    info!("the container runtime answers again");
+                    is_down = false;
+                    // Observe all pods that could not be observed meanwhile.
+                    context.pods().iter().for_each(|handle| handle.invalidate());
                 }
             }
             Err(error) => {
-                shared.health.doubt();
-                if !away {
+                context.health.record_failure();
+                if !is_down {
                     warn!(
-                        error = told(&error),
-                        "cannot list the container runtime: pods are kept as they were"
+                        error = full_message(&error),
+                        "cannot list the container runtime; pods keep their last status"
                     );
-                    away = true;
+                    is_down = true;
                 }
             }
         }
-        let trusted = if flowing.load(Ordering::Relaxed) { TRUST } else { 1 };
-        tokio::time::sleep(shared.settings.relist * trusted).await;
+        let divisor = if flowing.load(Ordering::Relaxed) { EVENTED_DIVISOR } else { 1 };
+        tokio::time::sleep(context.settings.relist * divisor).await;
     }
 }
 
-/// Passes the runtime's events on to the pods. Waits for ever where it has none.
-async fn listen(shared: &Arc<Shared>, flowing: &AtomicBool) {
-    while let Some(mut events) = shared.backend.events() {
+/// Passes the runtime's events to the pods. Never returns if the runtime has none.
+async fn follow_events(context: &Arc<EngineContext>, flowing: &AtomicBool) {
+    while let Some(mut events) = context.backend.events() {
         while let Some(uid) = events.next().await {
             flowing.store(true, Ordering::Relaxed);
-            // Of pods that are not known here something may run, but nothing of ours.
-            if let Some(slot) = shared.slot(&uid) {
-                slot.hint();
+            // Unknown pods belong to others.
+            if let Some(handle) = context.pod(&uid) {
+                handle.record_runtime_event();
             }
         }
         if flowing.swap(false, Ordering::Relaxed) {
-            debug!("the runtime's events have ended");
+            debug!("the runtime's event stream ended");
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT).await;
     }
     std::future::pending::<()>().await;
 }

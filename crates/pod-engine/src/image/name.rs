@@ -1,29 +1,30 @@
-//! Names of images, by the rules that registries and runtimes share.
+//! Image names, parsed as by `distribution/reference`, which kubelet and containerd use.
+//!
+//! Not `oci-client`'s `Reference`: it has other error texts, and it expands short names, which is the runtime's decision.
 
-/// A name that was understood.
+/// A parsed image name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name<'a> {
-    /// Without tag and digest, as it was written.
+pub(super) struct ImageName<'a> {
+    /// The name without tag and digest.
     pub bare: &'a str,
-    /// The tag, where one is given.
+    /// The tag, if any.
     pub tag: Option<&'a str>,
-    /// The digest, where one is given.
+    /// The digest, if any.
     pub digest: Option<&'a str>,
 }
 
-/// The name with the tag `latest` where it has neither tag nor digest. It is not made longer than that, because which registry a
-/// short name means is the runtime's choice.
+/// Adds the tag `latest` to a name without tag and digest. Short names are not expanded: their registry is the runtime's decision.
 ///
 /// # Errors
 ///
-/// What is wrong with the name, in a kubelet's words.
-pub fn normalise(image: &str) -> Result<String, String> {
+/// The kubelet's error for an invalid name.
+pub fn normalize(image: &str) -> Result<String, String> {
     let name = parse(image).map_err(|why| format!("couldn't parse image name {image:?}: {why}"))?;
     Ok(if name.tag.is_none() && name.digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
 }
 
-/// What two names of one image have in common: the hash, where there is one, and else the name in full, with registry and tag. Equal for
-/// everything that can be the same, so that who asks whether an image is needed is rather told so once too often.
+/// A key that is equal for all names of an image: the hash if there is one, else the full name with registry and tag. Different images may
+/// have the same key, so an image may be kept needlessly but is never removed while in use.
 pub(super) fn key(image: &str) -> String {
     let hash = image.rsplit_once('@').map_or(image, |(_, digest)| digest);
     let hash = hash.strip_prefix("sha256:").unwrap_or(hash);
@@ -36,14 +37,14 @@ pub(super) fn key(image: &str) -> String {
     format!("{domain}/{library}{path}:{}", name.tag.unwrap_or("latest"))
 }
 
-pub(super) fn parse(image: &str) -> Result<Name<'_>, String> {
+pub(super) fn parse(image: &str) -> Result<ImageName<'_>, String> {
     if image.len() == 64 && is_hex(image) {
         return Err(format!("invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"));
     }
     let (domain, remainder) = split_domain(image);
     let remote = remainder.split(':').next().unwrap_or_default();
     if remote.chars().any(char::is_uppercase) {
-        // The part that a short name stands for is in the message too.
+        // The message contains the implied prefix of a short name.
         let prefix = if domain == DOCKER && !remainder.contains('/') { "library/" } else { "" };
         return Err(format!(
             "invalid reference format: repository name ({prefix}{remote}) must be lowercase"
@@ -65,29 +66,33 @@ pub(super) fn parse(image: &str) -> Result<Name<'_>, String> {
     Ok(name)
 }
 
-/// The parts of a name, where all of them can be what they are.
-fn split(image: &str) -> Option<Name<'_>> {
+/// Splits a name; `None` if a part is invalid.
+fn split(image: &str) -> Option<ImageName<'_>> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),
     };
-    // A colon before a slash belongs to a port.
+    // A colon before a slash separates a port.
     let (bare, tag) = match name.rsplit_once(':') {
         Some((bare, tag)) if !tag.contains('/') => (bare, Some(tag)),
         _ => (name, None),
     };
     let (domain, path) = split_domain(bare);
-    let sound = (is_domain(domain) && is_path(path)) || is_path(bare);
-    (sound && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)).then_some(Name { bare, tag, digest })
+    let valid = (is_domain(domain) && is_path(path)) || is_path(bare);
+    (valid && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)).then_some(ImageName {
+        bare,
+        tag,
+        digest,
+    })
 }
 
 const DOCKER: &str = "docker.io";
-const DOCKER_ONCE: &str = "index.docker.io";
+const LEGACY_DOCKER: &str = "index.docker.io";
 
-/// The registry and the rest. The first part is a registry only where it cannot be anything else.
+/// Splits off the registry. The first component is a registry only if it contains a dot, a colon or an upper-case letter, or is `localhost`.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
-        Some((DOCKER_ONCE, rest)) => (DOCKER, rest),
+        Some((LEGACY_DOCKER, rest)) => (DOCKER, rest),
         Some((first, rest))
             if first == "localhost"
                 || first.contains(['.', ':'])
@@ -103,9 +108,9 @@ fn is_domain(domain: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(rest) = domain.strip_prefix('[') {
         let Some((address, port)) = rest.split_once(']') else { return false };
-        let sound =
+        let valid =
             !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':');
-        return sound && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
+        return valid && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
     }
     let (host, port) = domain.split_once(':').map_or((domain, None), |(host, port)| (host, Some(port)));
     let is_label = |label: &str| {
@@ -120,7 +125,7 @@ fn is_path(path: &str) -> bool {
     path.split('/').all(is_component)
 }
 
-/// Letters and digits in groups, between which is one dot, one or two underscores, or any number of dashes.
+/// Groups of letters and digits, separated by one dot, one or two underscores, or any number of dashes.
 fn is_component(component: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     if !component.bytes().next().is_some_and(plain) || !component.bytes().next_back().is_some_and(plain) {

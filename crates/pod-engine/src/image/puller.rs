@@ -1,4 +1,4 @@
-//! Pulls.
+//! Image pulls.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,103 +21,108 @@ use vk_provider::{
 use vk_supervisor::Clock;
 
 use super::{
-    Policy, Ready,
-    backoff::Backoffs,
-    name::normalise,
-    records::{Access, Records, hash},
+    Policy, ResolvedImage,
+    name::normalize,
+    pull_backoff::PullBackoffs,
+    pull_records::{Access, PullRecords, hash},
 };
 use crate::{
     Settings,
-    backend::{ContainerBackend, Image, SandboxConfig, told},
-    make::Tell,
-    status::Trouble,
+    backend::{ContainerBackend, Image, SandboxConfig, full_message},
+    spec::RecordEvent,
+    status::FailureReason,
+    text::go_duration,
 };
 
-/// Brings images onto the machine, for all pods.
+/// Pulls images for all pods.
 pub struct Puller {
     backend: Arc<dyn ContainerBackend>,
     clock: Clock,
-    records: Arc<Records>,
+    records: Arc<PullRecords>,
     permits: Option<Arc<Semaphore>>,
-    /// Pulls under way.
-    flights: Mutex<HashMap<Route, WeakShared<BoxFuture<'static, Landing>>>>,
-    backoffs: Mutex<Backoffs>,
+    /// Active pulls.
+    pulls: Mutex<HashMap<PullKey, WeakShared<BoxFuture<'static, PullOutcome>>>>,
+    backoffs: Mutex<PullBackoffs>,
 }
 
 /// An image that a pod needs.
 #[derive(Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ImageRequest<'a> {
     /// The pod.
     pub pod: &'a PodRef,
-    /// The image as it is written in the spec.
+    /// The image name in the spec.
     pub image: &'a str,
-    /// When it is pulled.
+    /// Its pull policy.
     pub policy: Policy,
-    /// The pod's sandbox, which a runtime may want to see.
+    /// The pod's sandbox, which some runtimes need.
     pub sandbox: &'a SandboxConfig,
-    /// Who knows the pod's credentials.
+    /// The resolver of the pod's credentials.
     pub resolver: &'a dyn Resolver,
 }
 
-/// The image, and the hashes of the credentials with which it is tried.
-type Route = (String, Vec<String>);
+/// The image and the hashes of the credentials.
+type PullKey = (String, Vec<String>);
 
-/// How a pull ended: with an image, or with what went wrong.
-type Landing = Result<Arc<Pulled>, Arc<str>>;
+/// The pulled image, or the error.
+type PullOutcome = Result<Arc<Pulled>, Arc<str>>;
 
 #[derive(Debug)]
 struct Pulled {
     image_ref: String,
-    /// As the runtime knows it afterwards.
+    /// The runtime's description of it.
     image: Result<Option<Image>, String>,
-    /// What the pull took, without the wait for its turn.
+    /// The duration of the pull without waiting.
     took: Duration,
-    /// The hash of the credentials that were good for it.
+    /// The hash of the credentials that succeeded.
     hash: Option<String>,
 }
 
 // === impl Puller ===
 
 impl Puller {
-    /// A puller with its records below the node's folder.
+    /// A puller with its records in the node's directory.
     pub fn new(backend: Arc<dyn ContainerBackend>, settings: &Settings, clock: Clock) -> Self {
         Self {
             backend,
             clock,
-            records: Records::new(&settings.root.join("images")),
+            records: PullRecords::new(&settings.root.join("images")),
             permits: settings.parallel_pulls.map(|most| Arc::new(Semaphore::new(most.max(1)))),
-            flights: Mutex::default(),
+            pulls: Mutex::default(),
             backoffs: Mutex::default(),
         }
     }
 
-    /// Makes sure that an image is there and that this pod may use it. Tells a kubelet's events, except for the last one of a
-    /// container that cannot start: [`failed_event`](super::failed_event).
+    /// Ensures that an image is present and that this pod may use it. Records a kubelet's events, except the last one of a container that
+    /// cannot start: [`failed_event`](super::failed_event).
     ///
-    /// Dropping the call is safe. The pull goes on as long as another pod waits for it.
-    pub async fn ensure(&self, wanted: &Wanted<'_>, tell: Tell<'_>) -> Result<Ready, Trouble> {
-        let written = wanted.image;
-        let image = normalise(written).map_err(|why| {
+    /// The call can be cancelled. The pull continues as long as another pod waits for it.
+    pub async fn ensure(
+        &self,
+        request: &ImageRequest<'_>,
+        record: RecordEvent<'_>,
+    ) -> Result<ResolvedImage, FailureReason> {
+        let written = request.image;
+        let image = normalize(written).map_err(|why| {
             let message = format!("Failed to apply default image tag {written:?}: {why}");
-            tell(EventKind::Warning, "InspectFailed", message.clone());
-            trouble("InvalidImageName", message)
+            record(EventKind::Warning, "InspectFailed", message.clone());
+            failure("InvalidImageName", message)
         })?;
         let never = || {
             let message = format!("Container image {written:?} is not present with pull policy of Never");
-            tell(EventKind::Warning, "ErrImageNeverPull", message.clone());
-            trouble("ErrImageNeverPull", message)
+            record(EventKind::Warning, "ErrImageNeverPull", message.clone());
+            failure("ErrImageNeverPull", message)
         };
-        let present = match wanted.policy {
+        let present = match request.policy {
             Policy::Always => None,
-            Policy::IfNotPresent | Policy::Never => self.inspect(&image, tell).await?,
+            Policy::IfNotPresent | Policy::Never => self.inspect(&image, record).await?,
         };
         let mut credentials = None;
         if let Some(present) = present {
             let allowed = match self.records.access(written, &present.id).await {
                 Access::Everyone => true,
                 Access::Unknown => false,
-                Access::Holders(hashes) => {
-                    let own = self.credentials(wanted, &image).await?;
+                Access::Credentials(hashes) => {
+                    let own = self.credentials(request, &image).await?;
                     let fits = own.iter().any(|own| hashes.contains(&hash(own)));
                     credentials = Some(own);
                     fits
@@ -127,32 +132,27 @@ impl Puller {
                 let message = format!(
                     "Container image {written:?} already present on machine and can be accessed by the pod"
                 );
-                tell(EventKind::Normal, "Pulled", message);
-                return Ok(Ready { image_ref: present.id.clone(), image: present });
+                record(EventKind::Normal, "Pulled", message);
+                return Ok(ResolvedImage { image_ref: present.id.clone(), image: present });
             }
         }
-        // Also when it is there and this pod may not have it: who is not allowed to know does not learn it.
-        if wanted.policy == Policy::Never {
+        // The same if the image is present and this pod may not use it: the pod must not learn that it exists.
+        if request.policy == Policy::Never {
             return Err(never());
         }
         let credentials = match credentials {
             Some(credentials) => credentials,
-            None => self.credentials(wanted, &image).await?,
+            None => self.credentials(request, &image).await?,
         };
-        self.pull(wanted, &image, credentials, tell).await
+        self.pull(request, &image, credentials, record).await
     }
 
-    /// What is left of the wait after a pod's failed pull of an image, as it is written in the spec.
-    pub fn wait(&self, pod_uid: &str, image: &str) -> Option<Duration> {
-        self.backoffs.lock().waiting(pod_uid, image, Instant::now()).map(|(left, _)| left)
-    }
-
-    /// Forgets a pod that is gone.
+    /// Removes the back-off of a pod.
     pub fn forget(&self, pod_uid: &str) {
         self.backoffs.lock().forget(pod_uid);
     }
 
-    /// Forgets who pulled images that are gone. `began` is when this list was begun: what was pulled since is kept.
+    /// Removes the records of images that no longer exist. `began` is the time of this list: later records are kept.
     pub async fn prune(&self, images: &[Image], began: Timestamp) {
         let kept: BTreeSet<&str> = images
             .iter()
@@ -162,90 +162,96 @@ impl Puller {
         self.records.prune(&kept, began).await;
     }
 
-    async fn inspect(&self, image: &str, tell: Tell<'_>) -> Result<Option<Image>, Trouble> {
+    async fn inspect(&self, image: &str, record: RecordEvent<'_>) -> Result<Option<Image>, FailureReason> {
         self.backend.image(image, "").await.map_err(|error| {
-            // A kubelet names the image that it has not found yet: none.
-            let message = format!("Failed to inspect image \"\": {}", told(&error));
-            tell(EventKind::Warning, "InspectFailed", message.clone());
-            trouble("ImageInspectError", message)
+            // A kubelet prints the name of the image that it has not found: an empty one.
+            let message = format!("Failed to inspect image \"\": {}", full_message(&error));
+            record(EventKind::Warning, "InspectFailed", message.clone());
+            failure("ImageInspectError", message)
         })
     }
 
-    async fn credentials(&self, wanted: &Wanted<'_>, image: &str) -> Result<Vec<PullCredentials>, Trouble> {
-        let found = wanted.resolver.pull_credentials(image).await;
-        found.map_err(|error| trouble("ErrImagePull", error.message().to_owned()))
+    async fn credentials(
+        &self,
+        request: &ImageRequest<'_>,
+        image: &str,
+    ) -> Result<Vec<PullCredentials>, FailureReason> {
+        let found = request.resolver.pull_credentials(image).await;
+        found.map_err(|error| failure("ErrImagePull", error.message().to_owned()))
     }
 
     async fn pull(
         &self,
-        wanted: &Wanted<'_>,
+        request: &ImageRequest<'_>,
         image: &str,
         credentials: Vec<PullCredentials>,
-        tell: Tell<'_>,
-    ) -> Result<Ready, Trouble> {
-        let (written, uid) = (wanted.image, &*wanted.pod.uid);
+        record: RecordEvent<'_>,
+    ) -> Result<ResolvedImage, FailureReason> {
+        let (written, uid) = (request.image, &*request.pod.uid);
         let waiting = {
             let backoffs = self.backoffs.lock();
-            backoffs.waiting(uid, written, Instant::now()).map(|(_, why)| why.map(ToOwned::to_owned))
+            backoffs.remaining(uid, written, Instant::now()).map(|(_, why)| why.map(ToOwned::to_owned))
         };
         if let Some(why) = waiting {
             let message = format!("Back-off pulling image {written:?}");
-            tell(EventKind::Normal, "BackOff", message.clone());
+            record(EventKind::Normal, "BackOff", message.clone());
             let message = why.map_or_else(|| message.clone(), |why| format!("{message}: {why}"));
-            return Err(trouble("ImagePullBackOff", message));
+            return Err(failure("ImagePullBackOff", message));
         }
         let intent = self.records.begin(written).await.map_err(|error| {
             let text = format!("Failed to record image pull intent for container image {written:?}: {error}");
-            trouble("ErrImagePull", text)
+            failure("ErrImagePull", text)
         })?;
         self.backoffs.lock().begin(uid, written);
-        tell(EventKind::Normal, "Pulling", format!("Pulling image {written:?}"));
-        let asked = Instant::now();
-        match self.flight(image, credentials, wanted.sandbox).await {
+        record(EventKind::Normal, "Pulling", format!("Pulling image {written:?}"));
+        let began = Instant::now();
+        match self.shared_pull(image, credentials, request.sandbox).await {
             Ok(pulled) => {
                 let size = pulled.image.as_ref().ok().and_then(Option::as_ref).map_or(0, |image| image.size);
                 let message = format!(
                     "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {size} bytes.",
-                    seconds(pulled.took),
-                    seconds(asked.elapsed())
+                    go_duration(pulled.took),
+                    go_duration(began.elapsed())
                 );
-                tell(EventKind::Normal, "Pulled", message);
-                self.backoffs.lock().forget_old(Instant::now());
-                intent.pulled(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
-                // A kubelet asks for the image's user when it makes the container. It is not guessed.
-                let found = pulled.image.clone().map_err(|why| trouble("CreateContainerConfigError", why))?;
+                record(EventKind::Normal, "Pulled", message);
+                self.backoffs.lock().prune(Instant::now());
+                intent.succeed(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
+                // The user of the image is needed to create the container, so it must be known.
+                let found = pulled.image.clone().map_err(|why| failure("CreateContainerConfigError", why))?;
                 let image_ref = pulled.image_ref.clone();
                 let image = found.unwrap_or_else(|| Image { id: image_ref.clone(), ..Image::default() });
-                Ok(Ready { image_ref, image })
+                Ok(ResolvedImage { image_ref, image })
             }
             Err(why) => {
-                tell(EventKind::Warning, "Failed", format!("Failed to pull image {written:?}: {why}"));
-                let trouble = told_by_runtime(written, &why);
-                let again = format!("{}: {}", trouble.reason, trouble.message);
-                self.backoffs.lock().failed(uid, written, again, Instant::now());
-                intent.end().await;
-                Err(trouble)
+                record(EventKind::Warning, "Failed", format!("Failed to pull image {written:?}: {why}"));
+                let failure = pull_failure(written, &why);
+                let again = format!("{}: {}", failure.reason, failure.message);
+                self.backoffs.lock().record_failure(uid, written, again, Instant::now());
+                intent.finish().await;
+                Err(failure)
             }
         }
     }
 
-    /// The pull of this image with these credentials: the one that is under way, or a new one.
-    fn flight(
+    /// The active pull of this image with these credentials, or a new one.
+    fn shared_pull(
         &self,
         image: &str,
         credentials: Vec<PullCredentials>,
         sandbox: &SandboxConfig,
-    ) -> Shared<BoxFuture<'static, Landing>> {
+    ) -> Shared<BoxFuture<'static, PullOutcome>> {
         let key = (image.to_owned(), credentials.iter().map(hash).collect::<Vec<_>>());
-        let mut flights = self.flights.lock();
-        flights.retain(|_, flight| flight.upgrade().is_some_and(|flight| flight.peek().is_none()));
-        if let Some(flight) = flights.get(&key).and_then(WeakShared::upgrade) {
-            return flight;
+        let mut pulls = self.pulls.lock();
+        pulls.retain(|_, shared_pull| {
+            shared_pull.upgrade().is_some_and(|shared_pull| shared_pull.peek().is_none())
+        });
+        if let Some(shared_pull) = pulls.get(&key).and_then(WeakShared::upgrade) {
+            return shared_pull;
         }
         let (backend, permits) = (Arc::clone(&self.backend), self.permits.clone());
         let (image, sandbox) = (image.to_owned(), sandbox.clone());
-        let flight = async move {
-            let _turn = match permits {
+        let shared_pull = async move {
+            let _permit = match permits {
                 Some(permits) => permits.acquire_owned().await.ok(),
                 None => None,
             };
@@ -254,11 +260,11 @@ impl Puller {
             let image = backend.image(&image, "").await.map_err(|error| error.message().to_owned());
             Ok(Arc::new(Pulled { image_ref, image, took: began.elapsed(), hash }))
         };
-        let flight = flight.boxed().shared();
-        if let Some(weak) = flight.downgrade() {
-            flights.insert(key, weak);
+        let shared_pull = shared_pull.boxed().shared();
+        if let Some(weak) = shared_pull.downgrade() {
+            pulls.insert(key, weak);
         }
-        flight
+        shared_pull
     }
 }
 
@@ -268,10 +274,10 @@ impl fmt::Debug for Puller {
     }
 }
 
-impl fmt::Debug for Wanted<'_> {
+impl fmt::Debug for ImageRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pod, image, policy, .. } = self;
-        f.debug_struct("Wanted")
+        f.debug_struct("ImageRequest")
             .field("pod", pod)
             .field("image", image)
             .field("policy", policy)
@@ -279,8 +285,7 @@ impl fmt::Debug for Wanted<'_> {
     }
 }
 
-/// Tries the credentials one after the other. Anonymously only where there are none: as in a kubelet, credentials that do not fit
-/// are an error and no reason to do without.
+/// Tries the credentials one after the other. It pulls anonymously only if there are none: as in a kubelet, wrong credentials are an error.
 async fn attempt(
     backend: &dyn ContainerBackend,
     image: &str,
@@ -296,8 +301,8 @@ async fn attempt(
             }
             Ok(image_ref) => return Ok((image_ref, credentials.map(hash))),
             Err(error) => {
-                let why = told(&error);
-                // A code that says nothing is left out.
+                let why = full_message(&error);
+                // The code Unknown is omitted.
                 let why = why.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&why).to_owned();
                 if !errors.contains(&why) {
                     errors.push(why);
@@ -311,46 +316,22 @@ async fn attempt(
     })
 }
 
-/// Two causes that a runtime can name have reasons of their own.
-fn told_by_runtime(image: &str, why: &str) -> Trouble {
+/// The failure of a pull. Two causes have their own reasons.
+fn pull_failure(image: &str, why: &str) -> FailureReason {
     for (reason, text) in [
         ("RegistryUnavailable", "the registry is unavailable"),
         ("SignatureValidationFailed", "the signature validation failed"),
     ] {
         if let Some(more) = why.strip_prefix(reason) {
-            return trouble(reason, format!("image pull failed for {image} because {text}{more}"));
+            return failure(reason, format!("image pull failed for {image} because {text}{more}"));
         }
     }
-    trouble("ErrImagePull", why.to_owned())
+    failure("ErrImagePull", why.to_owned())
 }
 
-fn trouble(reason: &str, message: String) -> Trouble {
-    Trouble { reason: reason.to_owned(), message }
+fn failure(reason: &str, message: String) -> FailureReason {
+    FailureReason { reason: reason.to_owned(), message }
 }
 
-/// A duration as Go writes it, in whole milliseconds: `0s`, `532ms`, `1.25s`, `1m2.5s`.
-fn seconds(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis == 0 {
-        return "0s".to_owned();
-    }
-    if millis < 1000 {
-        return format!("{millis}ms");
-    }
-    let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
-    let fraction = match millis % 1000 {
-        0 => String::new(),
-        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
-    };
-    let seconds = format!("{}{fraction}s", millis / 1000 % 60);
-    match (hours, minutes) {
-        (0, 0) => seconds,
-        (0, minutes) => format!("{minutes}m{seconds}"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
-    }
-}
-
-#[cfg(test)]
-mod double;
 #[cfg(test)]
 mod tests;

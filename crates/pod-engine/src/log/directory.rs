@@ -1,4 +1,4 @@
-//! Where logs are: `<log_root>/<namespace>_<name>_<uid>/<container>/<attempt>.log`.
+//! Log directories: `<log_root>/<namespace>_<name>_<uid>/<container>/<attempt>.log`.
 
 use std::{
     fs, io,
@@ -8,12 +8,12 @@ use std::{
 
 use vk_provider::{Error, PodRef, Result};
 
-/// The directory of a pod's logs.
+/// The log directory of a pod.
 pub fn of_pod(log_root: &Path, pod: &PodRef) -> PathBuf {
     log_root.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid))
 }
 
-/// Makes the directory of a container's logs, as it must be before the container is made, and tells where it is.
+/// Creates the log directory of a container, which must exist before the container is created. Returns its path.
 pub fn create(log_root: &Path, pod: &PodRef, container: &str) -> Result<PathBuf> {
     let directory = of_pod(log_root, pod).join(container);
     fs::DirBuilder::new()
@@ -24,7 +24,7 @@ pub fn create(log_root: &Path, pod: &PodRef, container: &str) -> Result<PathBuf>
     Ok(directory)
 }
 
-/// Removes the logs of a pod. Nothing there is fine.
+/// Removes the logs of a pod, if they exist.
 pub async fn remove(log_root: &Path, pod: &PodRef) -> Result<()> {
     let directory = of_pod(log_root, pod);
     let removed = tokio::task::spawn_blocking(move || vk_files::tree::remove(directory)).await;
@@ -33,8 +33,8 @@ pub async fn remove(log_root: &Path, pod: &PodRef) -> Result<()> {
         .map_err(|error| Error::internal("remove logs").caused_by(error))
 }
 
-/// The number for the next attempt of a container of which the runtime knows nothing any more: one more than the highest that has
-/// a log file, rotated ones included; 0 where there is none.
+/// The next attempt number of a container that the runtime no longer knows: one more than the highest number of a log file, including rotated
+/// ones; 0 if there is none.
 pub fn next_attempt(log_root: &Path, pod: &PodRef, container: &str) -> u32 {
     let Ok(entries) = fs::read_dir(of_pod(log_root, pod).join(container)) else { return 0 };
     let numbers = entries.filter_map(|entry| {

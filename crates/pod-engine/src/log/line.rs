@@ -1,4 +1,4 @@
-//! One line of a log file.
+//! Lines of a log file.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use jiff::{
 };
 use serde::Deserialize;
 
-/// How a runtime writes logs.
+/// The format of a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// `2016-10-06T00:17:09.669794202Z stdout P log content 1`
@@ -18,38 +18,38 @@ pub(super) enum Format {
     Json,
 }
 
-/// What a line says.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line<'a> {
-    pub(super) time: Stamp,
-    pub(super) stream: Stream,
-    /// Whether the container's line goes on in the next one.
+    pub(super) time: LogTimestamp,
+    pub(super) stream: LineStream,
+    /// Whether the line continues in the next one.
     pub(super) partial: bool,
-    /// With its end of line, where it has one.
+    /// The content with its line end, if it has one.
     pub(super) content: Cow<'a, [u8]>,
 }
 
-/// The two streams of a container.
+/// The output streams of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum LineStream {
     Stdout,
     Stderr,
 }
 
-/// A time as a runtime writes it: with a `Z` or the offset of a zone, with any number of digits after the second.
+/// A timestamp: with `Z` or an offset, and any number of fractional digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct LogTimestamp {
     civil: DateTime,
     offset: i32,
 }
 
 impl Format {
-    /// The format of a file, by one of its lines.
-    pub(super) fn of(line: &[u8]) -> Option<Self> {
+    /// Detects the format from a line.
+    pub(super) fn detect(line: &[u8]) -> Option<Self> {
         [Self::Cri, Self::Json].into_iter().find(|format| format.parse(line).is_some())
     }
 
-    /// Reads a line with its end. `None` where it is not of this format.
+    /// Parses a line with its line end; `None` if it has another format.
     pub(super) fn parse(self, line: &[u8]) -> Option<Line<'_>> {
         match self {
             Self::Cri => cri(line),
@@ -60,9 +60,9 @@ impl Format {
 
 fn cri(line: &[u8]) -> Option<Line<'_>> {
     let (time, rest) = word(line)?;
-    let time = Stamp::parse(time)?;
+    let time = LogTimestamp::parse(time)?;
     let (stream, rest) = word(rest)?;
-    let stream = Stream::parse(stream)?;
+    let stream = LineStream::parse(stream)?;
     let (tags, content) = word(rest)?;
     let partial = tags.split(|byte| *byte == b':').next() == Some(b"P");
     let content = if partial { content.strip_suffix(b"\n").unwrap_or(content) } else { content };
@@ -84,12 +84,13 @@ fn json(line: &[u8]) -> Option<Line<'_>> {
         time: String,
     }
     let entry: Entry = serde_json::from_slice(line).ok()?;
-    let (time, stream) = (Stamp::parse(entry.time.as_bytes())?, Stream::parse(entry.stream.as_bytes())?);
+    let (time, stream) =
+        (LogTimestamp::parse(entry.time.as_bytes())?, LineStream::parse(entry.stream.as_bytes())?);
     let content = entry.log.into_bytes();
     Some(Line { time, stream, partial: false, content: Cow::Owned(content) })
 }
 
-impl Stream {
+impl LineStream {
     fn parse(text: &[u8]) -> Option<Self> {
         match text {
             b"stdout" => Some(Self::Stdout),
@@ -99,8 +100,8 @@ impl Stream {
     }
 }
 
-impl Stamp {
-    /// `YYYY-MM-DDThh:mm:ss`, a fraction or none, `Z` or `+hh:mm` or `-hh:mm`.
+impl LogTimestamp {
+    /// Parses `YYYY-MM-DDThh:mm:ss`, an optional fraction, and `Z` or `+hh:mm` or `-hh:mm`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (civil, rest) = text.split_at_checked(19)?;
         let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
@@ -117,16 +118,16 @@ impl Stamp {
         Some(Self { civil: date.to_datetime(time), offset: offset(zone)? })
     }
 
-    /// The moment.
-    pub(super) fn moment(self) -> Option<Timestamp> {
+    /// The point in time.
+    pub(super) fn to_timestamp(self) -> Option<Timestamp> {
         Offset::from_seconds(self.offset).ok()?.to_timestamp(self.civil).ok()
     }
 
-    /// Writes it the way a kubelet does: always nine digits, and `Z` where there is no offset.
+    /// Writes it as a kubelet does: with nine fractional digits, and `Z` if there is no offset.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         let (date, time) = (self.civil.date(), self.civil.time());
-        // Writing into memory does not fail.
+        // Writing to memory cannot fail.
         let _ = write!(
             out,
             "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}",
@@ -154,7 +155,7 @@ fn number(digits: &[u8]) -> Option<u32> {
     })
 }
 
-/// Nanoseconds, and what is behind them. Digits beyond the ninth are dropped.
+/// Nanoseconds and the rest. Digits after the ninth are dropped.
 fn fraction(text: &[u8]) -> Option<(i32, &[u8])> {
     let Some(digits) = text.strip_prefix(b".").or_else(|| text.strip_prefix(b",")) else {
         return Some((0, text));

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use vk_provider::ability::{LogStream, Output};
 
-use super::{cursor::Sizes, *};
+use super::{reader::BufferSizes, *};
 
 /// What the log reader of the kubelet 1.36.4 shows for files and options. Bytes stand as the characters of their numbers.
 #[derive(Deserialize)]
@@ -58,12 +58,12 @@ impl Case {
 }
 
 /// Everything that is shown, and why it ended early.
-fn shown(path: &Path, options: &LogOptions, sizes: Sizes) -> (Vec<u8>, Option<String>) {
-    let since = options.since.and_then(|since| beginning(since, &Clock::system()));
-    let mut cursor = Cursor::open_with(path, options, since, sizes).expect("a file");
+fn shown(path: &Path, options: &LogOptions, sizes: BufferSizes) -> (Vec<u8>, Option<String>) {
+    let since = options.since.and_then(|since| start_time(since, &Clock::system()));
+    let mut reader = LogReader::open_with(path, options, since, sizes).expect("a file");
     let mut shown = Vec::new();
     loop {
-        match cursor.read(&mut shown) {
+        match reader.read(&mut shown) {
             Ok(Progress::More) => {}
             Ok(_) => return (shown, None),
             Err(error) => return (shown, Some(error.to_string())),
@@ -83,7 +83,7 @@ fn every_byte_is_as_the_kubelet_shows_it() {
     for case in &recording.cases {
         let wanted = (bytes(&case.shown), case.error.clone());
         for block in [1, 7, 64 * 1024] {
-            let sizes = Sizes { block, ..Sizes::default() };
+            let sizes = BufferSizes { block, ..BufferSizes::default() };
             let found = shown(&place.path().join(&case.file), &case.options(), sizes);
             assert_eq!(found.1, wanted.1, "{case:?}");
             assert_eq!(
@@ -128,14 +128,14 @@ proptest! {
         incomplete in prop::option::of("2026-11-15T16:31:00Z stdout F [a-z]{0,20}"),
         options in options(),
         block in 1..200_usize,
-        longest in 45..150_usize,
+        max_line in 45..150_usize,
     ) {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("0.log");
         std::fs::write(&path, entries.concat() + &incomplete.unwrap_or_default()).expect("a file");
-        let whole = shown(&path, &options, Sizes::default());
-        prop_assert_eq!(&shown(&path, &options, Sizes { block, longest: usize::MAX }), &whole);
-        prop_assert_eq!(&shown(&path, &options, Sizes { block, longest }), &whole);
+        let whole = shown(&path, &options, BufferSizes::default());
+        prop_assert_eq!(&shown(&path, &options, BufferSizes { block, max_line: usize::MAX }), &whole);
+        prop_assert_eq!(&shown(&path, &options, BufferSizes { block, max_line }), &whole);
     }
 
     /// The tail is the end of the whole: that of the file that has these lines only.
@@ -152,8 +152,8 @@ proptest! {
         std::fs::write(&end, entries[entries.len().saturating_sub(tail)..].concat()).expect("a file");
         let all = LogOptions { timestamps, ..LogOptions::default() };
         let tailed = LogOptions { tail: Some(tail as u64), ..all.clone() };
-        let sizes = Sizes { block, ..Sizes::default() };
-        prop_assert_eq!(shown(&path, &tailed, sizes), shown(&end, &all, Sizes::default()));
+        let sizes = BufferSizes { block, ..BufferSizes::default() };
+        prop_assert_eq!(shown(&path, &tailed, sizes), shown(&end, &all, BufferSizes::default()));
     }
 
     #[test]
@@ -163,7 +163,7 @@ proptest! {
         let mut file = b"2026-11-15T16:30:00Z stdout F one\n".to_vec();
         file.extend(content);
         std::fs::write(&path, file).expect("a file");
-        shown(&path, &options, Sizes { block: 16, longest: 64 });
+        shown(&path, &options, BufferSizes { block: 16, max_line: 64 });
     }
 }
 
@@ -187,7 +187,7 @@ fn the_end_of_a_log_stands_in_for_a_message() {
     );
 }
 
-// === Following ===
+// === LogFollower ===
 
 struct Followed {
     place: tempfile::TempDir,
@@ -414,26 +414,26 @@ async fn the_logs_of_pods_are_counted_and_removed() {
 fn only_directories_that_were_noted_are_ever_removed() {
     let place = tempfile::tempdir().expect("a directory");
     let (root, logs) = (place.path().join("state"), place.path().join("pods"));
-    let ledger = ledger::Ledger::new(&root);
-    assert_eq!(ledger.entries().expect("nothing"), []);
+    let registry = registry::LogDirectoryRegistry::new(&root);
+    assert_eq!(registry.entries().expect("nothing"), []);
     for (name, is_noted) in [("web", true), ("db", false)] {
         if is_noted {
-            ledger.enter(&logs, &pod(name)).expect("noted");
+            registry.register(&logs, &pod(name)).expect("noted");
         }
         directory::create(&logs, &pod(name), "app").expect("a directory");
     }
-    ledger.enter(&logs, &pod("web")).expect("noted already");
+    registry.register(&logs, &pod("web")).expect("noted already");
     // What was tampered with is left alone.
     let notes = root.join("log-directories");
     std::fs::write(notes.join("shop_evil_1"), place.path().as_os_str().as_encoded_bytes()).expect("a file");
     std::fs::write(notes.join("shop_db_1-2-3"), "shop_db_1-2-3").expect("a file");
-    let entries = ledger.entries().expect("notes");
-    let found: Vec<_> = entries.iter().map(|entry| (entry.uid.as_str(), entry.directory.clone())).collect();
+    let entries = registry.entries().expect("notes");
+    let found: Vec<_> = entries.iter().map(|entry| (entry.uid.as_str(), entry.path.clone())).collect();
     assert_eq!(found, [("1-2-3", directory::of_pod(&logs, &pod("web")))]);
-    ledger.strike(&entries[0]).expect("removed");
-    ledger.strike(&entries[0]).expect("gone already");
-    assert_eq!(ledger.entries().expect("notes"), []);
+    registry.remove(&entries[0]).expect("removed");
+    registry.remove(&entries[0]).expect("gone already");
+    assert_eq!(registry.entries().expect("notes"), []);
     assert!(!logs.join("shop_web_1-2-3").exists() && logs.join("shop_db_1-2-3/app").is_dir());
     let odd = vk_provider::PodRef::new("shop", "../web", "1");
-    assert!(ledger.enter(&logs, &odd).is_err());
+    assert!(registry.register(&logs, &odd).is_err());
 }

@@ -1,4 +1,6 @@
-//! Probes by gRPC's health checking protocol, without TLS. Two messages of one field each are written and read by hand.
+//! Probes with gRPC's health checking protocol, without TLS.
+//!
+//! Not `tonic-health`: the outcome needs the error texts of grpc-go and the first bytes of the peer, and the two messages have one field each.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,47 +12,48 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    dial::{self, Beside, Driver, First, Watched, beside, drive, go_duration},
-    prober::Outcome,
+    connection::{self, ConnectionExecutor, Driver, FirstBytes, RecordingStream, drive, drive_until},
+    prober::ProbeOutcome,
 };
+use crate::text::go_duration;
 
-/// How long to wait before a connection that could not be made is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The delay before another connection attempt.
+const RECONNECT: Duration = Duration::from_secs(1);
 
-/// As much of an answer as is read.
-const MOST_ANSWER: usize = 64 << 10;
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE: usize = 64 << 10;
 
-/// Asks a service whether it serves; the empty name is the server as a whole.
-pub(super) async fn probe(host: &str, port: u16, service: &str, limit: Duration) -> Outcome {
-    let address = dial::authority(host, port);
-    let deadline = Instant::now() + limit;
-    let within = go_duration(limit);
-    let seen = parking_lot::Mutex::new(First::default());
+/// Checks the health of a service; the empty name is the whole server.
+pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
+    let address = connection::authority(host, port);
+    let deadline = Instant::now() + timeout;
+    let within = go_duration(timeout);
+    let seen = parking_lot::Mutex::new(FirstBytes::default());
     let answered = timeout_at(deadline, async {
         loop {
-            if let Ok(stream) = dial::connect(host, port).await {
-                let (stream, first) = Watched::new(stream);
+            if let Ok(stream) = connection::connect(host, port).await {
+                let (stream, first) = RecordingStream::new(stream);
                 *seen.lock() = first.clone();
-                let answer = check(stream, &address, service, limit).await;
-                // Who does not speak HTTP/2 yet is waited for, as for one who does not listen yet.
+                let answer = check(stream, &address, service, timeout).await;
+                // A server that does not speak HTTP/2 yet is retried, like one that does not listen yet.
                 if first.is_http2() {
                     return answer;
                 }
             }
-            sleep(AGAIN).await;
+            sleep(RECONNECT).await;
         }
     })
     .await;
     let failed = match answered {
-        Ok(Ok(1)) => return Outcome::Success,
-        Ok(Ok(status)) => format!("service unhealthy (responded with \"{}\")", named(status)),
-        Ok(Err(Failed { code: 12, message })) => format!(
+        Ok(Ok(1)) => return ProbeOutcome::Success,
+        Ok(Ok(status)) => format!("service unhealthy (responded with \"{}\")", status_name(status)),
+        Ok(Err(RpcError { code: 12, message })) => format!(
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
         ),
-        Ok(Err(Failed { code: 4, .. })) => {
+        Ok(Err(RpcError { code: 4, .. })) => {
             format!("timeout: health rpc did not complete within {within}")
         }
-        Ok(Err(Failed { code, message })) => {
+        Ok(Err(RpcError { code, message })) => {
             format!("error: health rpc probe failed: rpc error: code = {} desc = {message}", code_name(code))
         }
         Err(_) if seen.lock().is_http2() => format!("timeout: health rpc did not complete within {within}"),
@@ -58,58 +61,63 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, limit: Duration)
             "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
         ),
     };
-    Outcome::Failure(failed)
+    ProbeOutcome::Failure(failed)
 }
 
-/// A call that failed, as gRPC tells it.
-struct Failed {
+/// A failed call, with its gRPC status.
+struct RpcError {
     code: u32,
     message: String,
 }
 
-impl Failed {
+impl RpcError {
     fn unavailable(error: &hyper::Error) -> Self {
         Self { code: 14, message: format!("connection error: {error}") }
     }
 }
 
-async fn check(stream: Watched, address: &str, service: &str, limit: Duration) -> Result<u64, Failed> {
-    let (executor, more) = Beside::new();
+async fn check(
+    stream: RecordingStream,
+    address: &str,
+    service: &str,
+    timeout: Duration,
+) -> Result<u64, RpcError> {
+    let (executor, more) = ConnectionExecutor::new();
     let (mut sender, connection) = http2::handshake(executor, TokioIo::new(stream))
         .await
-        .map_err(|error| Failed::unavailable(&error))?;
+        .map_err(|error| RpcError::unavailable(&error))?;
     let connection = async move {
-        // What broke is told to whoever waits for the answer.
+        // The error is returned by the request.
         let _broken = connection.await;
     };
     let mut driver: Driver = Some(Box::pin(drive(connection, more)));
-    let request =
-        request(address, service, limit).map_err(|error| Failed { code: 13, message: error.to_string() })?;
-    beside(&mut driver, async {
-        let response = sender.send_request(request).await.map_err(|error| Failed::unavailable(&error))?;
+    let request = request(address, service, timeout)
+        .map_err(|error| RpcError { code: 13, message: error.to_string() })?;
+    drive_until(&mut driver, async {
+        let response = sender.send_request(request).await.map_err(|error| RpcError::unavailable(&error))?;
         let (head, mut body) = response.into_parts();
         if head.status != StatusCode::OK {
             return Err(not_grpc(head.status));
         }
-        ended(&head.headers).unwrap_or(Ok(()))?;
+        grpc_status(&head.headers).unwrap_or(Ok(()))?;
         let mut data = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            match frame.map_err(|error| Failed::unavailable(&error))?.into_data() {
-                Ok(more) if data.len() + more.len() <= MOST_ANSWER => data.extend_from_slice(&more),
-                Ok(_) => return Err(Failed { code: 8, message: "the answer is too large".to_owned() }),
+            match frame.map_err(|error| RpcError::unavailable(&error))?.into_data() {
+                Ok(more) if data.len() + more.len() <= MAX_RESPONSE => data.extend_from_slice(&more),
+                Ok(_) => return Err(RpcError { code: 8, message: "the response is too large".to_owned() }),
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
-                        ended(&trailers).unwrap_or(Ok(()))?;
+                        grpc_status(&trailers).unwrap_or(Ok(()))?;
                     }
                 }
             }
         }
-        status(&data).ok_or_else(|| Failed { code: 13, message: "the answer cannot be read".to_owned() })
+        status(&data).ok_or_else(|| RpcError { code: 13, message: "the response is malformed".to_owned() })
     })
     .await
 }
 
-fn request(address: &str, service: &str, limit: Duration) -> Result<Request<Full<Bytes>>, http::Error> {
+fn request(address: &str, service: &str, timeout: Duration) -> Result<Request<Full<Bytes>>, http::Error> {
     let agent = HeaderValue::from_static("kube-probe/1.36");
     Request::builder()
         .version(Version::HTTP_2)
@@ -118,7 +126,7 @@ fn request(address: &str, service: &str, limit: Duration) -> Result<Request<Full
         .header(CONTENT_TYPE, "application/grpc")
         .header(http::header::USER_AGENT, agent)
         .header(http::header::TE, "trailers")
-        .header("grpc-timeout", format!("{}m", limit.as_millis().min(99_999_999)))
+        .header("grpc-timeout", format!("{}m", timeout.as_millis().min(99_999_999)))
         .body(Full::new(message(service)))
 }
 
@@ -142,7 +150,7 @@ fn message(service: &str) -> Bytes {
     framed.freeze()
 }
 
-/// The status in `HealthCheckResponse { ServingStatus status = 1; }` with gRPC's prefix; `None` when it is not one.
+/// The status in `HealthCheckResponse { ServingStatus status = 1; }` with gRPC's prefix; `None` if it is malformed.
 fn status(framed: &[u8]) -> Option<u64> {
     let (prefix, text) = framed.split_at_checked(5)?;
     let length = u32::from_be_bytes(prefix[1..].try_into().ok()?);
@@ -182,17 +190,17 @@ fn varint(text: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// What headers or trailers say about the end of the call; `None` when nothing.
-fn ended(headers: &HeaderMap) -> Option<Result<(), Failed>> {
+/// The gRPC status in headers or trailers; `None` if there is none.
+fn grpc_status(headers: &HeaderMap) -> Option<Result<(), RpcError>> {
     let code = headers.get("grpc-status")?.to_str().ok().and_then(|code| code.parse().ok()).unwrap_or(2);
     if code == 0 {
         return Some(Ok(()));
     }
     let message = headers.get("grpc-message").map(|text| unescaped(text.as_bytes())).unwrap_or_default();
-    Some(Err(Failed { code, message }))
+    Some(Err(RpcError { code, message }))
 }
 
-/// gRPC escapes its messages as URLs are.
+/// Removes the percent-encoding of a gRPC message.
 fn unescaped(text: &[u8]) -> String {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -207,8 +215,8 @@ fn unescaped(text: &[u8]) -> String {
     String::from_utf8_lossy(&plain).into_owned()
 }
 
-/// A server that answers in HTTP/2 and not in gRPC.
-fn not_grpc(status: StatusCode) -> Failed {
+/// The error for a server that speaks HTTP/2 and not gRPC.
+fn not_grpc(status: StatusCode) -> RpcError {
     let codes = HashMap::from([
         (400, 13),
         (401, 16),
@@ -220,13 +228,13 @@ fn not_grpc(status: StatusCode) -> Failed {
         (504, 14),
     ]);
     let reason = status.canonical_reason().unwrap_or_default();
-    Failed {
+    RpcError {
         code: codes.get(&status.as_u16()).copied().unwrap_or(2),
         message: format!("unexpected HTTP status code received from server: {} ({reason})", status.as_u16()),
     }
 }
 
-fn named(status: u64) -> String {
+fn status_name(status: u64) -> String {
     match status {
         0 => "UNKNOWN".to_owned(),
         1 => "SERVING".to_owned(),
@@ -273,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_read_among_fields_that_nobody_knows_and_nothing_else_is() {
+    fn a_status_is_read_among_unknown_fields_and_malformed_messages_are_rejected() {
         assert_eq!(status(&[0, 0, 0, 0, 2, 8, 1]), Some(1));
         assert_eq!(status(&[0, 0, 0, 0, 0]), Some(0), "an empty message is UNKNOWN");
         assert_eq!(status(&[0, 0, 0, 0, 6, 0x12, 2, 9, 9, 8, 2]), Some(2));

@@ -1,4 +1,4 @@
-//! One probe, run once.
+//! Running one probe.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,45 +9,45 @@ use vk_provider::{PodRef, Result};
 use vk_supervisor::Clock;
 
 use super::{
-    command, dial, grpc,
-    http::{Get, Web},
-    machine::seconds,
+    connection, exec, grpc,
+    http::{HttpClient, HttpGet},
+    tracker::seconds,
 };
 use crate::backend::ContainerBackend;
 
-/// How often an error is tried again at once.
+/// Maximum number of attempts of a probe that could not be run.
 const ATTEMPTS: usize = 3;
 
-/// Runs probes and hooks: one for an engine.
+/// Runs probes and hooks, for all pods of an engine.
 pub struct Prober {
     pub(crate) backend: Arc<dyn ContainerBackend>,
-    pub(crate) web: Web,
+    pub(crate) http: HttpClient,
     pub(crate) clock: Clock,
     started: Timestamp,
-    born: Instant,
+    start_instant: Instant,
 }
 
-/// What came of a probe.
+/// The outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is well.
+pub enum ProbeOutcome {
+    /// It succeeded.
     Success,
-    /// It is well, with something that its users should know.
+    /// It succeeded, with a warning.
     Warning(String),
-    /// It is not well.
+    /// It failed.
     Failure(String),
-    /// Nobody knows: the probe itself failed. Changes no verdict.
+    /// The probe could not be run. It changes no result.
     Error {
-        /// The state that the kubelet names in its event.
+        /// The state in the event of the kubelet.
         state: &'static str,
-        /// Why.
+        /// The error.
         message: String,
     },
 }
 
-/// What is probed.
+/// The container to probe.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject<'a> {
+pub(super) struct ProbeRequest<'a> {
     pub(super) pod: &'a PodRef,
     pub(super) container: &'a Container,
     pub(super) id: &'a str,
@@ -56,7 +56,7 @@ pub(super) struct Subject<'a> {
 
 // === impl Outcome ===
 
-impl Outcome {
+impl ProbeOutcome {
     pub(super) fn unknown(message: impl Into<String>) -> Self {
         Self::Error { state: "unknown", message: message.into() }
     }
@@ -65,14 +65,13 @@ impl Outcome {
 // === impl Prober ===
 
 impl Prober {
-    /// A prober whose birth counts as the start of the agent: probes that begin soon after are spread over their period, and
-    /// containers that run already are not judged anew.
+    /// A prober. Its creation counts as the start of the agent: probes that begin soon after it are spread over their period, and containers
+    /// that run already keep their results.
     pub fn new(backend: Arc<dyn ContainerBackend>, clock: Clock) -> Result<Arc<Self>> {
-        let web = Web::new().map_err(|error| {
-            vk_provider::Error::internal("the TLS of probes cannot be set up").caused_by(error)
-        })?;
+        let http = HttpClient::new()
+            .map_err(|error| vk_provider::Error::internal("set up TLS for probes").caused_by(error))?;
         let started = clock.now();
-        Ok(Arc::new(Self { backend, web, clock, started, born: Instant::now() }))
+        Ok(Arc::new(Self { backend, http, clock, started, start_instant: Instant::now() }))
     }
 
     /// When the agent was started.
@@ -80,16 +79,16 @@ impl Prober {
         self.started
     }
 
-    /// How long to wait before the first probe, so that those of a whole node do not come at once after a restart.
-    pub(super) fn offset(&self, period: Duration) -> Option<Duration> {
-        (period > self.born.elapsed()).then(|| period.mul_f64(rand::random()))
+    /// The delay before the first probe, so that the probes of a node do not all run at once after a restart.
+    pub(super) fn initial_offset(&self, period: Duration) -> Option<Duration> {
+        (period > self.start_instant.elapsed()).then(|| period.mul_f64(rand::random()))
     }
 
-    /// Runs a probe, and again where it could not be run.
-    pub(super) async fn probe(&self, probe: &Probe, subject: Subject<'_>) -> Outcome {
+    /// Runs a probe, and retries it if it could not be run.
+    pub(super) async fn probe(&self, probe: &Probe, subject: ProbeRequest<'_>) -> ProbeOutcome {
         let mut outcome = self.once(probe, subject).await;
         for _ in 1..ATTEMPTS {
-            if !matches!(outcome, Outcome::Error { .. }) {
+            if !matches!(outcome, ProbeOutcome::Error { .. }) {
                 break;
             }
             outcome = self.once(probe, subject).await;
@@ -97,26 +96,27 @@ impl Prober {
         outcome
     }
 
-    async fn once(&self, probe: &Probe, subject: Subject<'_>) -> Outcome {
-        let limit = seconds(probe.timeout_seconds, 1);
+    async fn once(&self, probe: &Probe, subject: ProbeRequest<'_>) -> ProbeOutcome {
+        let timeout = seconds(probe.timeout_seconds, 1);
         let container = subject.container;
         let host = |given: Option<&String>| {
             let given = given.map(String::as_str).filter(|host| !host.is_empty());
-            // Without an address the connection would go to this machine.
+            // Without an address the connection would go to this tracker.
             given.or(subject.ip).map(str::to_owned).ok_or_else(|| "the pod has no IP address yet".to_owned())
         };
         if let Some(action) = &probe.exec {
-            return command::probe(&*self.backend, subject.id, action, container, limit).await;
+            return exec::probe(&*self.backend, subject.id, action, container, timeout).await;
         }
         let outcome = if let Some(action) = &probe.http_get {
-            match host(action.host.as_ref()).and_then(|host| Get::new(action, container, &host, "probe")) {
-                Ok(get) => Ok(self.web.probe(get, limit).await),
+            match host(action.host.as_ref()).and_then(|host| HttpGet::new(action, container, &host, "probe"))
+            {
+                Ok(get) => Ok(self.http.probe(get, timeout).await),
                 Err(why) => Err(why),
             }
         } else if let Some(action) = &probe.tcp_socket {
-            let port = dial::port(&action.port, container);
+            let port = connection::port(&action.port, container);
             match port.and_then(|port| Ok((host(action.host.as_ref())?, port))) {
-                Ok((host, port)) => Ok(dial::probe(&host, port, limit).await),
+                Ok((host, port)) => Ok(connection::probe(&host, port, timeout).await),
                 Err(why) => Err(why),
             }
         } else if let Some(action) = &probe.grpc {
@@ -125,7 +125,7 @@ impl Prober {
             match port.and_then(|port| Ok((host(None)?, port))) {
                 Ok((host, port)) => {
                     let service = action.service.as_deref().unwrap_or_default();
-                    Ok(grpc::probe(&host, port, service, limit).await)
+                    Ok(grpc::probe(&host, port, service, timeout).await)
                 }
                 Err(why) => Err(why),
             }
@@ -133,6 +133,6 @@ impl Prober {
             let PodRef { namespace, name, uid } = subject.pod;
             Err(format!("missing probe handler for {name}_{namespace}({uid}):{}", container.name))
         };
-        outcome.unwrap_or_else(Outcome::unknown)
+        outcome.unwrap_or_else(ProbeOutcome::unknown)
     }
 }

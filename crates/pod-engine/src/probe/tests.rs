@@ -1,12 +1,12 @@
-//! Probes against servers that are really there, and pods' probes on a runtime that does as it is told.
+//! Probes against real servers, and the probes of pods on a scripted runtime.
 
 mod grpc;
-mod pod;
+mod http;
+mod pod_probes;
 mod runtime;
 mod server;
-mod web;
 
 pub(crate) use self::{
-    runtime::{Does, Runtime, Told},
+    runtime::{RecordedEvents, Script, ScriptedRuntime},
     server::{Server, text},
 };

@@ -1,4 +1,4 @@
-//! TLS as probes and hooks speak it: with whoever answers. They ask a pod how it is, over whatever certificate it made itself.
+//! TLS of probes and hooks, without certificate verification: pods use self-signed certificates.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// Believes everything, also certificates that could not even be read.
+/// Accepts every certificate, even a malformed one.
 #[derive(Debug)]
-struct Anyone(Vec<SignatureScheme>);
+struct AcceptAnyCertificate(Vec<SignatureScheme>);
 
-/// A client that verifies nothing and prefers HTTP/2.
+/// A client configuration that verifies nothing and prefers HTTP/2.
 pub(super) fn config() -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut schemes = provider.signature_verification_algorithms.supported_schemes();
-    // Old servers sign with nothing else, and nothing is believed here anyway.
+    // Old servers support nothing else, and nothing is verified anyway.
     schemes.extend([SignatureScheme::RSA_PKCS1_SHA1, SignatureScheme::ECDSA_SHA1_Legacy]);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone(schemes)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(schemes)))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Each probe is a connection of its own.
@@ -30,7 +30,7 @@ pub(super) fn config() -> Result<Arc<ClientConfig>, rustls::Error> {
     Ok(Arc::new(config))
 }
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

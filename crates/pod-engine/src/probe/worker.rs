@@ -16,107 +16,109 @@ use tokio::{
 use vk_provider::{EventKind, PodEvent};
 
 use super::{
-    machine::{Machine, Moment, Step, seconds},
-    pod::Shared,
-    prober::{Outcome, Subject},
-    verdict::Kind,
+    pod_probes::PodProbeContext,
+    prober::{ProbeOutcome, ProbeRequest},
+    result::ProbeKind,
+    tracker::{ProbeInput, ProbeStep, ProbeTracker, seconds},
 };
 
-/// What a pod's owner and a probe's task share.
-pub(super) struct Worker {
-    pub(super) kind: Kind,
+/// A probe, shared by its task and the pod's task.
+pub(super) struct ProbeWorker {
+    pub(super) kind: ProbeKind,
     pub(super) container: Arc<Container>,
-    /// Whether it goes on until the pod is gone, even while the pod is being stopped.
+    /// Whether it continues while the pod is being stopped.
     pub(super) outlasts: bool,
     pub(super) sidecar: bool,
-    /// Wakes the task before its time; kept when it is busy.
-    pub(super) nudge: Notify,
-    /// Whether only another container is worth a nudge.
+    /// Wakes the task before the next period.
+    pub(super) wake: Notify,
+    /// Whether only another container wakes the task.
     pub(super) resting: AtomicBool,
 }
 
 // === impl Worker ===
 
-impl Worker {
+impl ProbeWorker {
     fn probe(&self) -> Option<&Probe> {
         match self.kind {
-            Kind::Liveness => self.container.liveness_probe.as_ref(),
-            Kind::Readiness => self.container.readiness_probe.as_ref(),
-            Kind::Startup => self.container.startup_probe.as_ref(),
+            ProbeKind::Liveness => self.container.liveness_probe.as_ref(),
+            ProbeKind::Readiness => self.container.readiness_probe.as_ref(),
+            ProbeKind::Startup => self.container.startup_probe.as_ref(),
         }
     }
 
-    /// Probes at the probe's period until there is nothing more to probe.
-    pub(super) async fn run(self: Arc<Self>, shared: Arc<Shared>) {
+    /// Probes periodically until the probe ends.
+    pub(super) async fn run(self: Arc<Self>, shared: Arc<PodProbeContext>) {
         let Some(probe) = self.probe() else { return };
         let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
-        if let Some(offset) = shared.prober.offset(period) {
+        if let Some(offset) = shared.prober.initial_offset(period) {
             sleep(offset).await;
         }
         let mut ticks = interval_at(Instant::now() + period, period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut machine = Machine::new(self.kind, probe, self.sidecar);
+        let mut tracker = ProbeTracker::new(self.kind, probe, self.sidecar);
         loop {
-            match self.turn(&mut machine, probe, &shared).await {
-                Step::End => return,
-                Step::Rest => {
-                    self.nudge.notified().await;
+            match self.tick(&mut tracker, probe, &shared).await {
+                ProbeStep::End => return,
+                ProbeStep::Rest => {
+                    self.wake.notified().await;
                     ticks.reset();
                 }
-                Step::Wait | Step::Probe => tokio::select! {
+                ProbeStep::Wait | ProbeStep::Probe => tokio::select! {
                     _ = ticks.tick() => {}
-                    () = self.nudge.notified() => ticks.reset(),
+                    () = self.wake.notified() => ticks.reset(),
                 },
             }
         }
     }
 
-    /// One turn.
-    async fn turn(&self, machine: &mut Machine, probe: &Probe, shared: &Shared) -> Step {
+    /// One period.
+    async fn tick(&self, tracker: &mut ProbeTracker, probe: &Probe, shared: &PodProbeContext) -> ProbeStep {
         let (step, changed, ip) = {
             let mut state = shared.state.lock();
             let state = &mut *state;
-            let moment = Moment {
+            let input = ProbeInput {
                 target: state.targets.get(&self.container.name),
-                over: state.over,
+                finished: state.finished,
                 stopping: state.stopping && !self.outlasts,
                 agent_started: shared.prober.started(),
                 now: shared.prober.clock.now(),
             };
-            let (step, changed) = machine.look(&moment, &mut state.verdicts);
-            self.resting.store(step == Step::Rest, Relaxed);
+            let (step, changed) = tracker.next_step(&input, &mut state.probe_results);
+            self.resting.store(step == ProbeStep::Rest, Relaxed);
             (step, changed, state.ip.clone())
         };
-        // Told without the lock: whoever hears of it looks at the verdicts.
-        shared.changed(changed);
-        let (Step::Probe, Some(id)) = (step, machine.container()) else { return step };
-        let subject = Subject { pod: &shared.pod, container: &self.container, id, ip: ip.as_deref() };
-        // Boxed: a task that waits for its turn, as nearly all do, is small.
+        // Notified without the lock: the receiver reads the results.
+        shared.notify_if(changed);
+        let (ProbeStep::Probe, Some(id)) = (step, tracker.container()) else { return step };
+        let subject = ProbeRequest { pod: &shared.pod, container: &self.container, id, ip: ip.as_deref() };
+        // Boxed: most tasks are idle and need no memory for a probe.
         let outcome = Box::pin(shared.prober.probe(probe, subject)).await;
-        let success = self.tell(outcome, shared);
+        let success = self.record_event(outcome, shared);
         if let Some(success) = success {
             let mut state = shared.state.lock();
-            // After the last word nothing more is said.
+            // A probe that has ended sets no result.
             let counts = !state.stopping || self.outlasts;
-            let changed = counts && machine.heard(success, &mut state.verdicts);
+            let changed = counts && tracker.record_result(success, &mut state.probe_results);
             drop(state);
-            shared.changed(changed);
+            shared.notify_if(changed);
         }
         step
     }
 
-    /// Tells what is worth an event, and returns the result if it is one.
-    fn tell(&self, outcome: Outcome, shared: &Shared) -> Option<bool> {
+    /// Records an event if needed. Returns whether the probe succeeded; `None` if it could not be run.
+    fn record_event(&self, outcome: ProbeOutcome, shared: &PodProbeContext) -> Option<bool> {
         let kind = self.kind;
         let (success, reason, message) = match outcome {
-            Outcome::Success => return Some(true),
-            Outcome::Warning(text) => (Some(true), "ProbeWarning", format!("{kind} probe warning: {text}")),
-            Outcome::Failure(text) => (Some(false), "Unhealthy", format!("{kind} probe failed: {text}")),
-            Outcome::Error { state, message } => {
+            ProbeOutcome::Success => return Some(true),
+            ProbeOutcome::Warning(text) => {
+                (Some(true), "ProbeWarning", format!("{kind} probe warning: {text}"))
+            }
+            ProbeOutcome::Failure(text) => (Some(false), "Unhealthy", format!("{kind} probe failed: {text}")),
+            ProbeOutcome::Error { state, message } => {
                 (None, "Unhealthy", format!("{kind} probe errored and resulted in {state} state: {message}"))
             }
         };
-        (shared.tell)(PodEvent {
+        (shared.record)(PodEvent {
             pod: shared.pod.clone(),
             container: Some(self.container.name.clone()),
             kind: EventKind::Warning,

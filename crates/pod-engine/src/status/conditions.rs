@@ -1,30 +1,30 @@
-//! The conditions that a kubelet writes, with its reasons and messages.
+//! The pod conditions that a kubelet writes, with its reasons and messages.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 
-use super::{Situation, find, restart};
+use super::{StatusInput, find, pod_restart};
 use crate::{
-    parts::{Part, Role, parts},
-    snapshot::{SandboxState, Snapshot},
+    containers::{PodContainer, Role, pod_containers},
+    plan::needs_sandbox,
 };
 
-/// The sandbox and its network are there.
+/// The sandbox and its network exist.
 pub(super) const READY_TO_START: &str = "PodReadyToStartContainers";
-/// All init containers have ended well, all sidecars have started.
+/// All init containers have completed and all sidecars have started.
 pub(super) const INITIALIZED: &str = "Initialized";
-/// The pod serves: its containers and its readiness gates are ready.
+/// All containers are ready and all readiness gates are met.
 pub(super) const READY: &str = "Ready";
 /// All containers are ready.
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 /// The pod has a node.
 pub(super) const SCHEDULED: &str = "PodScheduled";
 
-/// All containers are being restarted, because one of them ended in a way that asks for it.
+/// All containers are being restarted because a restart rule of one of them matched.
 pub(super) const RESTARTING: &str = "AllContainersRestarting";
 
-/// Puts in the conditions, in the kubelet's order.
-pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut PodStatus) {
-    let pod = situation.pod;
+/// Sets the conditions, in the kubelet's order.
+pub(super) fn compose(input: &StatusInput<'_>, old: &PodStatus, status: &mut PodStatus) {
+    let pod = input.pod;
     let statuses: Vec<ContainerStatus> = [&status.init_container_statuses, &status.container_statuses]
         .into_iter()
         .flatten()
@@ -34,7 +34,7 @@ pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut P
     let phase = status.phase.as_deref().unwrap_or_default();
     let containers = containers_ready(pod, &statuses, phase);
     let conditions = [
-        condition(READY_TO_START, !needs_sandbox(pod, situation.snapshot)),
+        condition(READY_TO_START, !needs_sandbox(pod, input.snapshot)),
         initialized(pod, old, &statuses, phase),
         ready(pod, &containers),
         containers,
@@ -43,22 +43,10 @@ pub(super) fn compose(situation: &Situation<'_>, old: &PodStatus, status: &mut P
     let generation = pod.metadata.generation;
     let seen = |condition| PodCondition { observed_generation: generation, ..condition };
     let mut conditions: Vec<PodCondition> = conditions.into_iter().map(seen).collect();
-    if restart::may_restart(pod) {
-        conditions.push(restarting(situation, old, phase));
+    if pod_restart::has_restart_rule(pod) {
+        conditions.push(restarting(input, old, phase));
     }
     status.conditions = Some(conditions);
-}
-
-/// Whether the pod has no sandbox in which its containers can run.
-fn needs_sandbox(pod: &Pod, snapshot: &Snapshot) -> bool {
-    let on_host = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
-    let ready = snapshot.sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready).count();
-    snapshot.sandboxes.first().is_none_or(|newest| {
-        ready > 1
-            || newest.state != SandboxState::Ready
-            || newest.host_network != on_host
-            || (!on_host && newest.ips.is_empty())
-    })
 }
 
 fn initialized(pod: &Pod, old: &PodStatus, statuses: &[ContainerStatus], phase: &str) -> PodCondition {
@@ -69,11 +57,11 @@ fn initialized(pod: &Pod, old: &PodStatus, statuses: &[ContainerStatus], phase: 
         let state = find(statuses, name).and_then(|status| status.state.as_ref());
         state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     };
-    // Once a regular container has run, a sidecar that is restarted does not matter any more.
-    if parts(pod).any(|part| part.role == Role::Regular && has_run(&part.container.name)) {
+    // Once a regular container has run, restarting sidecars do not matter.
+    if pod_containers(pod).any(|container| container.role == Role::Regular && has_run(&container.spec.name)) {
         return condition(INITIALIZED, true);
     }
-    // And what was initialised once stays so, also in a new sandbox.
+    // An initialized pod stays initialized, also in a new sandbox.
     if old.conditions.iter().flatten().any(|one| one.type_ == INITIALIZED && one.status == "True") {
         return condition(INITIALIZED, true);
     }
@@ -93,14 +81,14 @@ fn initialized(pod: &Pod, old: &PodStatus, statuses: &[ContainerStatus], phase: 
     }
 }
 
-fn restarting(situation: &Situation<'_>, old: &PodStatus, phase: &str) -> PodCondition {
-    let (pod, snapshot) = (situation.pod, situation.snapshot);
-    if let Some(over) = over(RESTARTING, phase) {
-        return over;
+fn restarting(input: &StatusInput<'_>, old: &PodStatus, phase: &str) -> PodCondition {
+    let (pod, snapshot) = (input.pod, input.snapshot);
+    if let Some(finished) = finished_condition(RESTARTING, phase) {
+        return finished;
     }
-    let is_there = |part: Part<'_>| snapshot.newest(&part.container.name).is_some();
-    let is_left = parts(pod).filter(|part| part.role != Role::Ephemeral).any(is_there);
-    if !is_left || !restart::is_restarting(pod, snapshot, old) {
+    let is_there = |container: PodContainer<'_>| snapshot.newest(&container.spec.name).is_some();
+    let is_left = pod_containers(pod).filter(|container| container.role != Role::Ephemeral).any(is_there);
+    if !is_left || !pod_restart::is_restarting(pod, snapshot, old) {
         return condition(RESTARTING, false);
     }
     PodCondition {
@@ -111,8 +99,8 @@ fn restarting(situation: &Situation<'_>, old: &PodStatus, phase: &str) -> PodCon
 }
 
 fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> PodCondition {
-    if let Some(over) = over(CONTAINERS_READY, phase) {
-        return over;
+    if let Some(finished) = finished_condition(CONTAINERS_READY, phase) {
+        return finished;
     }
     let unready = names(pod, |role, name| {
         let ready = find(statuses, name).is_some_and(|status| status.ready);
@@ -126,16 +114,16 @@ fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Pod
     }
 }
 
-/// Ready: the containers, and every readiness gate, which are conditions of others.
+/// Ready: all containers are ready, and every readiness gate (a condition that another component writes) is met.
 fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
     if containers.status != "True" {
         return PodCondition { type_: READY.to_owned(), ..containers.clone() };
     }
     let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_deref()).unwrap_or_default();
-    let there = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let stored = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let closed = gates.iter().filter_map(|gate| {
         let kind = &gate.condition_type;
-        match there
+        match stored
             .iter()
             .find(|condition| condition.type_ == *kind)
             .map(|condition| condition.status.as_str())
@@ -158,8 +146,8 @@ fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
     }
 }
 
-/// What a readiness condition says of a pod that has ended.
-pub(super) fn over(kind: &str, phase: &str) -> Option<PodCondition> {
+/// The readiness condition of a finished pod.
+pub(super) fn finished_condition(kind: &str, phase: &str) -> Option<PodCondition> {
     let reason = match phase {
         "Succeeded" => "PodCompleted",
         "Failed" => "PodFailed",
@@ -168,10 +156,10 @@ pub(super) fn over(kind: &str, phase: &str) -> Option<PodCondition> {
     Some(PodCondition { reason: Some(reason.to_owned()), ..condition(kind, false) })
 }
 
-/// The names of the containers for which it holds, sidecars before regular ones; `None` where there is none.
+/// Names of the matching containers, sidecars before regular ones; `None` if there are none.
 fn names(pod: &Pod, mut holds: impl FnMut(Role, &str) -> bool) -> Option<String> {
-    let held = parts(pod).filter(|part| holds(part.role, &part.container.name));
-    let names: Vec<String> = held.map(|part| part.container.name.clone()).collect();
+    let held = pod_containers(pod).filter(|container| holds(container.role, &container.spec.name));
+    let names: Vec<String> = held.map(|container| container.spec.name.clone()).collect();
     (!names.is_empty()).then(|| names.join(" "))
 }
 

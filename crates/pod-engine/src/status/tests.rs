@@ -1,10 +1,10 @@
-//! What statuses are made of in these tests: a pod, records of the runtime, and what came of them.
+//! Fixtures of status tests: a pod, records of the runtime, and the resulting status.
 
-mod ending;
-mod life;
+mod cases;
+mod lifecycle;
 mod phases;
 mod property;
-mod rows;
+mod report;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    probe::{Kind, Verdict},
+    probe::{ProbeKind, ProbeResult},
     snapshot::{self, Container, ContainerState},
 };
 
 /// A pod and everything around it.
-struct Scene {
+struct StatusFixture {
     pod: Pod,
     snapshot: Snapshot,
-    verdicts: Verdicts,
-    troubles: Troubles,
+    probe_results: ProbeResults,
+    failures: FailureReasons,
     previous: Option<PodStatus>,
-    failed: Option<Trouble>,
+    failed: Option<FailureReason>,
     node_ips: Vec<IpAddr>,
-    over: bool,
+    terminated: bool,
     since: Option<Timestamp>,
     now: Timestamp,
 }
@@ -36,23 +36,23 @@ fn time(text: &str) -> Timestamp {
     format!("2026-01-01T{text}Z").parse().expect("a time")
 }
 
-/// A scene of a pod with this spec, before anything was done about it.
+/// A fixture of a pod with this spec, before anything was done about it.
 #[expect(clippy::needless_pass_by_value, reason = "reads better")]
-fn scene(spec: Value) -> Scene {
+fn fixture(spec: Value) -> StatusFixture {
     let pod = json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "u1", "generation": 1},
         "spec": spec,
         "status": {"phase": "Pending", "qosClass": "BestEffort"},
     });
-    Scene {
+    StatusFixture {
         pod: serde_json::from_value(pod).expect("a pod"),
         snapshot: Snapshot::default(),
-        verdicts: Verdicts::default(),
-        troubles: Troubles::new(),
+        probe_results: ProbeResults::default(),
+        failures: FailureReasons::new(),
         previous: None,
         failed: None,
         node_ips: vec!["10.0.0.1".parse().expect("an address")],
-        over: false,
+        terminated: false,
         since: None,
         now: time("00:00:10"),
     }
@@ -63,19 +63,19 @@ fn two(policy: &str) -> Value {
     json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "one"}, {"name": "b", "image": "two"}]})
 }
 
-impl Scene {
+impl StatusFixture {
     fn look(&self) -> PodStatus {
-        status(&Situation {
+        compute_status(&StatusInput {
             pod: &self.pod,
             snapshot: &self.snapshot,
-            verdicts: &self.verdicts,
-            troubles: &self.troubles,
+            probe_results: &self.probe_results,
+            failures: &self.failures,
             previous: self.previous.as_ref(),
             node_ips: &self.node_ips,
             runtime: "containerd",
             recursive_read_only: true,
             failed: self.failed.as_ref(),
-            over: self.over,
+            terminated: self.terminated,
             since: self.since,
             now: self.now,
         })
@@ -85,7 +85,7 @@ impl Scene {
     fn step(&mut self) -> PodStatus {
         let status = self.look();
         self.previous = Some(status.clone());
-        self.pod.status = Some(told(&status, self.pod.status.as_ref(), self.snapshot.is_live()));
+        self.pod.status = Some(reported_status(&status, self.pod.status.as_ref(), self.snapshot.is_live()));
         status
     }
 
@@ -159,18 +159,18 @@ impl Scene {
         state.on(newest);
     }
 
-    fn trouble(mut self, name: &str, reason: &str) -> Self {
+    fn failure(mut self, name: &str, reason: &str) -> Self {
         self.trouble_again(name, reason);
         self
     }
 
     fn trouble_again(&mut self, name: &str, reason: &str) {
-        let trouble = Trouble { reason: reason.to_owned(), message: format!("{reason}: told") };
-        self.troubles.insert(name.to_owned(), trouble);
+        let failure = FailureReason { reason: reason.to_owned(), message: format!("{reason}: told") };
+        self.failures.insert(name.to_owned(), failure);
     }
 
-    fn verdict(mut self, id: &str, kind: Kind, verdict: Verdict) -> Self {
-        self.verdicts.set(id, kind, verdict);
+    fn result(mut self, id: &str, kind: ProbeKind, result: ProbeResult) -> Self {
+        self.probe_results.set(id, kind, result);
         self
     }
 

@@ -1,4 +1,4 @@
-//! What a volume is made of. Pure.
+//! Sources of volumes. Pure.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use k8s_openapi::{
 use serde::Serialize;
 use vk_provider::{Error, Result};
 
-use crate::parts::parts;
+use crate::containers::pod_containers;
 
-/// What a volume is made of.
+/// The source of a volume.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum VolumeSource {
     /// An empty directory.
-    Empty(EmptyDirVolumeSource),
-    /// Something of the machine.
+    EmptyDir(EmptyDirVolumeSource),
+    /// A path of the host.
     Host(HostPathVolumeSource),
-    /// Files that the resolver gives.
+    /// Files from the resolver.
     Files {
         /// The directory for volumes of this kind.
         kind: &'static str,
-        /// Whether they are to be kept in memory: what is secret never touches a disk.
+        /// Whether they are kept in memory: secrets are not written to disk.
         memory: bool,
     },
     /// A PersistentVolumeClaim.
     Claim {
         /// Its name.
         name: String,
-        /// Whether it cannot be written.
+        /// Whether it is read-only.
         read_only: bool,
     },
     /// The files of an image.
@@ -44,13 +44,13 @@ pub(super) enum Source {
 pub struct ImageVolume {
     /// The volume's name.
     pub volume: String,
-    /// The image, as the user wrote it.
+    /// The image name in the spec.
     pub reference: String,
-    /// When it is to be pulled; `None` leaves it to the tag.
+    /// Its pull policy; `None` depends on the tag.
     pub pull_policy: Option<String>,
 }
 
-/// The pod's image volumes that a container mounts.
+/// The image volumes of a pod that a container mounts.
 pub fn images(pod: &Pod) -> Vec<ImageVolume> {
     mounted(pod)
         .filter_map(|volume| {
@@ -64,12 +64,12 @@ pub fn images(pod: &Pod) -> Vec<ImageVolume> {
         .collect()
 }
 
-/// The volumes that a container mounts, in the order of the pod. Like a kubelet, we make no others.
+/// The volumes that a container mounts, in the order of the spec. As in a kubelet, others are not set up.
 pub(super) fn mounted(pod: &Pod) -> impl Iterator<Item = &Volume> {
     let mut names = BTreeSet::new();
-    for part in parts(pod) {
-        names.extend(part.container.volume_mounts.iter().flatten().map(|mount| mount.name.clone()));
-        names.extend(part.container.volume_devices.iter().flatten().map(|device| device.name.clone()));
+    for container in pod_containers(pod) {
+        names.extend(container.spec.volume_mounts.iter().flatten().map(|mount| mount.name.clone()));
+        names.extend(container.spec.volume_devices.iter().flatten().map(|device| device.name.clone()));
     }
     volumes(pod.spec.as_ref()).filter(move |volume| names.contains(&volume.name))
 }
@@ -78,11 +78,11 @@ fn volumes(spec: Option<&PodSpec>) -> impl Iterator<Item = &Volume> {
     spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-impl Source {
-    /// What a volume of a pod is made of; a kind that we cannot make is an error that names it.
+impl VolumeSource {
+    /// The source of a volume; an unsupported kind is an error that names it.
     pub(super) fn of(volume: &Volume, pod: &Pod) -> Result<Self> {
         if let Some(source) = &volume.empty_dir {
-            return Ok(Self::Empty(source.clone()));
+            return Ok(Self::EmptyDir(source.clone()));
         }
         if let Some(source) = &volume.host_path {
             return Ok(Self::Host(source.clone()));
@@ -104,7 +104,7 @@ impl Source {
             return Ok(Self::Claim { name: claim.claim_name.clone(), read_only });
         }
         if volume.ephemeral.is_some() {
-            // The claim that the cluster makes for it.
+            // The claim that the ephemeral volume controller creates.
             let pod = pod.metadata.name.as_deref().unwrap_or_default();
             return Ok(Self::Claim { name: format!("{pod}-{}", volume.name), read_only: false });
         }
@@ -116,25 +116,26 @@ impl Source {
             |kind| format!("of kind {kind}"),
         );
         Err(Error::unsupported(format!(
-            "volume {:?} is {kind}, which this node cannot mount; it can mount configMap, downwardAPI, emptyDir, ephemeral, hostPath, \
+            "volume {:?} is {kind}, which this node does not support; it supports configMap, downwardAPI, emptyDir, ephemeral, hostPath, \
              image, persistentVolumeClaim (of hostPath and local volumes), projected and secret",
             volume.name
         )))
     }
 }
 
-/// Containers that want a volume as a block device, which we cannot give.
+/// The error if a container uses a volume as a block device, which is not supported.
 pub(super) fn block_device(pod: &Pod, volume: &str) -> Option<Error> {
-    let part = parts(pod)
-        .find(|part| part.container.volume_devices.iter().flatten().any(|device| device.name == volume))?;
+    let container = pod_containers(pod).find(|container| {
+        container.spec.volume_devices.iter().flatten().any(|device| device.name == volume)
+    })?;
     Some(Error::unsupported(format!(
-        "volume {volume:?} is a block device of container {:?} (volumeDevices), which this node cannot give; mount it as a file system \
+        "volume {volume:?} is a block device of container {:?} (volumeDevices), which this node does not support; mount it as a file system \
          (volumeMounts)",
-        part.container.name
+        container.spec.name
     )))
 }
 
-/// Looks whether a claim was made for this pod, and is not another one that has the name by chance: that may hold anything.
+/// Checks that a claim was created for this pod and does not only have the same name.
 pub(super) fn check_owner(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<()> {
     let owners = claim.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
@@ -152,7 +153,7 @@ pub(super) fn check_owner(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<()
     )))
 }
 
-/// Why a PersistentVolume cannot be mounted here.
+/// The error for an unsupported PersistentVolume.
 pub(super) fn unsupported(volume: &PersistentVolume) -> Error {
     const OTHERS: [&str; 10] = [
         "accessModes",
@@ -170,11 +171,11 @@ pub(super) fn unsupported(volume: &PersistentVolume) -> Error {
     let kind = volume.spec.as_ref().and_then(|spec| other_key(spec, &OTHERS));
     let kind = kind.unwrap_or_else(|| "unknown".to_owned());
     Error::unsupported(format!(
-        "persistent volume {name:?} is of kind {kind}, which this node cannot mount; it can mount hostPath and local"
+        "persistent volume {name:?} is of kind {kind}, which this node does not support; it supports hostPath and local"
     ))
 }
 
-/// The first field that is set and is none of these: the name of the kind, whichever the API has.
+/// The first field that is set and not in this list: the kind of the volume.
 fn other_key(value: &impl Serialize, others: &[&str]) -> Option<String> {
     let value = serde_json::to_value(value).ok()?;
     value.as_object()?.keys().find(|key| !others.contains(&key.as_str())).cloned()

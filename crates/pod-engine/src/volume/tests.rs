@@ -1,5 +1,5 @@
-mod parts;
-mod scripted;
+mod fake_resolver;
+mod sub_path;
 
 use std::{
     fs,
@@ -16,25 +16,25 @@ use vk_provider::{
     resolve::{Claim, Reference, ReferenceKind},
 };
 
-use super::{making::EMPTY_DIR, *};
-use scripted::{Scripted, set};
+use super::{setup::EMPTY_DIR, *};
+use fake_resolver::{FakeResolver, set};
 
 const UID: &str = "0b6c1b7a-5a7e-4c58-8d8f-1c3a3b0d9a10";
 
 /// A machine with one pod. Whatever is mounted goes with it, also when a test fails.
-struct Ground {
+struct Fixture {
     directory: tempfile::TempDir,
-    place: Place,
-    resolver: Arc<Scripted>,
-    volumes: Volumes,
+    dirs: PodDirs,
+    resolver: Arc<FakeResolver>,
+    volumes: PodVolumes,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let place = Place::new(directory.path().join("root"));
-        let volumes = Volumes::new(&place, UID, Clock::system());
-        Self { directory, place, resolver: Arc::default(), volumes }
+        let dirs = PodDirs::new(directory.path().join("root"));
+        let volumes = PodVolumes::new(&dirs, UID, Clock::system());
+        Self { directory, dirs, resolver: Arc::default(), volumes }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -45,28 +45,28 @@ impl Ground {
         PodBundle { pod: Arc::new(pod), resolver: self.resolver.clone() }
     }
 
-    async fn ready(&self, pod: &Pod) -> Result<(), Vec<Failure>> {
+    async fn ready(&self, pod: &Pod) -> Result<(), Vec<VolumeFailure>> {
         let bundle = self.bundle(pod.clone());
         let ready = self.volumes.ready(&bundle);
         tokio::time::timeout(Duration::from_secs(20), ready).await.expect("an answer")
     }
 
-    async fn mounts(&self, pod: &Pod) -> Result<Vec<PathBuf>, Trouble> {
+    async fn mounts(&self, pod: &Pod) -> Result<Vec<PathBuf>, FailureReason> {
         let container = &pod.spec.as_ref().expect("a spec").containers[0];
-        let mounts = self.volumes.mounts(container, &[], &With::default()).await?;
+        let mounts = self.volumes.mounts(container, &[], &MountOptions::default()).await?;
         Ok(mounts.into_iter().map(|mount| mount.host_path.into()).collect())
     }
 
     /// The process ends and another begins.
     fn restart(&mut self) {
-        self.volumes = Volumes::new(&self.place, UID, Clock::system());
+        self.volumes = PodVolumes::new(&self.dirs, UID, Clock::system());
     }
 }
 
-impl Drop for Ground {
+impl Drop for Fixture {
     fn drop(&mut self) {
         if let Ok(root) = self.directory.path().canonicalize() {
-            let _ = system::unmount_below(&root);
+            let _ = mount_table::unmount_below(&root);
         }
     }
 }
@@ -103,69 +103,69 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test]
 async fn an_empty_directory_is_open_to_the_pod_and_outlives_us() {
-    let mut ground = Ground::new();
+    let mut fixture = Fixture::new();
     let pod = with(json!({ "emptyDir": { "sizeLimit": "1Mi" } }));
-    ground.ready(&pod).await.expect("ready");
-    let path = ground.place.volume(UID, EMPTY_DIR, "data");
-    assert_eq!(ground.volumes.facts(), BTreeMap::from([("data".to_owned(), path.clone())]));
-    assert_eq!(ground.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&path));
+    fixture.ready(&pod).await.expect("ready");
+    let path = fixture.dirs.volume(UID, EMPTY_DIR, "data");
+    assert_eq!(fixture.volumes.facts(), BTreeMap::from([("data".to_owned(), path.clone())]));
+    assert_eq!(fixture.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&path));
     assert_eq!(mode(&path), 0o777);
     // What the container does to it stays, also when we come back.
     fs::write(path.join("file"), "kept").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("a mode");
-    ground.ready(&pod).await.expect("still ready");
-    ground.restart();
-    assert_eq!(ground.volumes.facts(), BTreeMap::new());
-    ground.ready(&pod).await.expect("ready again");
+    fixture.ready(&pod).await.expect("still ready");
+    fixture.restart();
+    assert_eq!(fixture.volumes.facts(), BTreeMap::new());
+    fixture.ready(&pod).await.expect("ready again");
     assert_eq!((mode(&path), read(path.join("file"))), (0o700, "kept".to_owned()));
-    ground.volumes.tear_down().await.expect("removed");
-    assert!(!ground.place.pod(UID).exists());
+    fixture.volumes.tear_down().await.expect("removed");
+    assert!(!fixture.dirs.pod(UID).exists());
 }
 
 #[tokio::test]
 async fn an_empty_directory_belongs_to_the_pods_group() {
-    let ground = Ground::new();
-    let own = fs::metadata(ground.directory.path()).expect("metadata");
+    let fixture = Fixture::new();
+    let own = fs::metadata(fixture.directory.path()).expect("metadata");
     let group = if own.uid() == 0 { 2222 } else { own.gid() };
     let mut pod = with(json!({ "emptyDir": {} }));
     let security = serde_json::from_value(json!({ "fsGroup": group })).expect("a context");
     pod.spec.as_mut().expect("a spec").security_context = Some(security);
-    ground.ready(&pod).await.expect("ready");
-    let path = ground.place.volume(UID, EMPTY_DIR, "data");
+    fixture.ready(&pod).await.expect("ready");
+    let path = fixture.dirs.volume(UID, EMPTY_DIR, "data");
     assert_eq!((fs::metadata(&path).expect("metadata").gid(), mode(&path)), (group, 0o2777));
 }
 
 #[tokio::test]
 #[ignore = "needs root: make test"]
 async fn an_empty_directory_in_memory_has_a_size_and_is_made_again_after_the_machine_was() {
-    let mut ground = Ground::new();
+    let mut fixture = Fixture::new();
     let pod = with(json!({ "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }));
-    ground.ready(&pod).await.expect("ready");
-    let path = ground.place.volume(UID, EMPTY_DIR, "data").canonicalize().expect("a path");
+    fixture.ready(&pod).await.expect("ready");
+    let path = fixture.dirs.volume(UID, EMPTY_DIR, "data").canonicalize().expect("a path");
     assert_eq!(mode(&path), 0o1777);
     let stat = rustix::fs::statvfs(&path).expect("a file system");
     assert_eq!(stat.f_blocks * stat.f_frsize, 1 << 20);
     fs::write(path.join("file"), "kept").expect("a file");
-    ground.restart();
-    ground.ready(&pod).await.expect("ready again");
+    fixture.restart();
+    fixture.ready(&pod).await.expect("ready again");
     assert_eq!(read(path.join("file")), "kept");
-    system::unmount(&path).expect("root may unmount");
-    ground.restart();
-    ground.ready(&pod).await.expect("made again");
-    assert!(system::at(&path).expect("a table").is_some_and(|mounted| mounted.file_system == "tmpfs"));
-    ground.volumes.tear_down().await.expect("removed");
-    assert!(!ground.place.pod(UID).exists());
+    mount_table::unmount(&path).expect("root may unmount");
+    fixture.restart();
+    fixture.ready(&pod).await.expect("made again");
+    assert!(mount_table::at(&path).expect("a table").is_some_and(|mounted| mounted.file_system == "tmpfs"));
+    fixture.volumes.tear_down().await.expect("removed");
+    assert!(!fixture.dirs.pod(UID).exists());
 }
 
 #[tokio::test]
 async fn files_follow_their_source_as_one_and_keep_what_they_had() {
     for kind in [json!({ "configMap": { "name": "m" } }), json!({ "secret": { "secretName": "s" } })] {
-        let mut ground = Ground::new();
+        let mut fixture = Fixture::new();
         let pod = with(kind);
-        let script = ground.resolver.volume("data");
+        let script = fixture.resolver.volume("data");
         script.send(Ok(set(&[("a", "1"), ("sub/b", "1")]))).expect("heard");
-        ground.ready(&pod).await.expect("ready");
-        let path = ground.mounts(&pod).await.expect("mounts").remove(0);
+        fixture.ready(&pod).await.expect("ready");
+        let path = fixture.mounts(&pod).await.expect("mounts").remove(0);
         assert_eq!((read(path.join("a")), read(path.join("sub/b"))), ("1".to_owned(), "1".to_owned()));
         script.send(Ok(set(&[("a", "2"), ("c", "2")]))).expect("heard");
         shows(&path.join("c"), "2").await;
@@ -175,15 +175,15 @@ async fn files_follow_their_source_as_one_and_keep_what_they_had() {
         script.send(Err(Error::unavailable("gone"))).expect("heard");
         script.send(Ok(set(&[("a", "3")]))).expect("heard");
         shows(&path.join("a"), "3").await;
-        ground.ready(&pod).await.expect("still ready");
-        // Another process goes on in the same place.
-        ground.restart();
-        let script = ground.resolver.volume("data");
+        fixture.ready(&pod).await.expect("still ready");
+        // Another process goes on in the same directory.
+        fixture.restart();
+        let script = fixture.resolver.volume("data");
         script.send(Ok(set(&[("a", "4")]))).expect("heard");
-        ground.ready(&pod).await.expect("ready again");
-        assert_eq!(ground.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&path));
+        fixture.ready(&pod).await.expect("ready again");
+        assert_eq!(fixture.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&path));
         assert_eq!(read(path.join("a")), "4");
-        ground.volumes.tear_down().await.expect("removed");
+        fixture.volumes.tear_down().await.expect("removed");
         assert!(script.is_closed(), "somebody still listens");
         assert!(!path.exists());
     }
@@ -191,68 +191,68 @@ async fn files_follow_their_source_as_one_and_keep_what_they_had() {
 
 #[tokio::test]
 async fn what_is_missing_is_told_and_waited_for() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = with(json!({ "secret": { "secretName": "s" } }));
-    let mut changes = ground.volumes.changes();
-    let script = ground.resolver.volume("data");
+    let mut changes = fixture.volumes.changes();
+    let script = fixture.resolver.volume("data");
     let reference = Reference::new(ReferenceKind::Secret, "default", "s").of_volume("data");
     let missing = Error::new(Kind::Unresolved(reference.clone()), "secret \"s\" not found");
     script.send(Err(missing)).expect("heard");
-    let failures = ground.ready(&pod).await.expect_err("not there");
+    let failures = fixture.ready(&pod).await.expect_err("not there");
     assert_eq!(failures.len(), 1);
     assert_eq!(
         failures[0].message(),
         "MountVolume.SetUp failed for volume \"data\" : secret \"s\" not found"
     );
     assert_eq!(failures[0].error.kind(), &Kind::Unresolved(reference));
-    assert!(failures[0].told, "the resolver tells this");
+    assert!(failures[0].reported, "the resolver tells this");
     // Asking again changes nothing, and a container cannot have it.
-    assert_eq!(ground.ready(&pod).await.expect_err("not there").len(), 1);
-    let trouble = ground.mounts(&pod).await.expect_err("nothing to mount");
-    assert_eq!(trouble.reason, "CreateContainerConfigError");
-    assert_eq!(trouble.message, "cannot find volume \"data\" to mount into container \"app\"");
+    assert_eq!(fixture.ready(&pod).await.expect_err("not there").len(), 1);
+    let failure = fixture.mounts(&pod).await.expect_err("nothing to mount");
+    assert_eq!(failure.reason, "CreateContainerConfigError");
+    assert_eq!(failure.message, "cannot find volume \"data\" to mount into container \"app\"");
     {
-        let changed = ground.volumes.changed(&mut changes);
+        let changed = fixture.volumes.changed(&mut changes);
         tokio::pin!(changed);
         assert!(futures::poll!(changed.as_mut()).is_pending(), "nothing has changed");
         script.send(Ok(set(&[("a", "1")]))).expect("heard");
         tokio::time::timeout(Duration::from_secs(20), changed).await.expect("a change");
     }
     // Who does nothing about it is not called again.
-    let again = ground.volumes.changed(&mut changes);
+    let again = fixture.volumes.changed(&mut changes);
     assert!(futures::poll!(std::pin::pin!(again)).is_pending(), "called twice for one change");
-    ground.ready(&pod).await.expect("ready");
-    let path = ground.mounts(&pod).await.expect("mounts").remove(0);
+    fixture.ready(&pod).await.expect("ready");
+    let path = fixture.mounts(&pod).await.expect("mounts").remove(0);
     assert_eq!(read(path.join("a")), "1");
 }
 
 #[tokio::test]
 async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = with(json!({ "configMap": { "name": "m" } }));
-    let mut changes = ground.volumes.changes();
-    let script = ground.resolver.volume("data");
+    let mut changes = fixture.volumes.changes();
+    let script = fixture.resolver.volume("data");
     script.send(Err(Error::invalid("no"))).expect("heard");
     drop(script);
-    ground.ready(&pod).await.expect_err("refused");
+    fixture.ready(&pod).await.expect_err("refused");
     // Until its end has come through, it is as it was; then a new stream is opened, which is over at once.
     let ended = AtomicBool::new(false);
     for _ in 0..2000 {
-        let failures = ground.ready(&pod).await.expect_err("refused");
-        if failures[0].error.message() == "the pod's references are not resolved any more" {
+        let failures = fixture.ready(&pod).await.expect_err("refused");
+        if failures[0].error.message() == "the pod's references are no longer resolved" {
             ended.store(true, Ordering::Relaxed);
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(ended.load(Ordering::Relaxed), "never asked anew");
-    let changed = ground.volumes.changed(&mut changes);
+    let changed = fixture.volumes.changed(&mut changes);
     tokio::pin!(changed);
-    assert!(futures::poll!(changed.as_mut()).is_pending(), "a failure that was told is no change");
-    let script = ground.resolver.volume("data");
+    assert!(futures::poll!(changed.as_mut()).is_pending(), "a failure that was reported is no change");
+    let script = fixture.resolver.volume("data");
     script.send(Ok(set(&[("a", "1")]))).expect("heard");
     for _ in 0..2000 {
-        if ground.ready(&pod).await.is_ok() {
+        if fixture.ready(&pod).await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -262,36 +262,36 @@ async fn a_source_that_gives_up_is_asked_anew_and_not_in_circles() {
 
 #[tokio::test]
 async fn a_source_that_panics_is_a_failure_and_nobody_waits_for_it() {
-    let mut ground = Ground::new();
+    let mut fixture = Fixture::new();
     let pod = with(json!({ "configMap": { "name": "m" } }));
-    ground.resolver = Arc::new(Scripted::panicking());
-    let failures = ground.ready(&pod).await.expect_err("nothing came");
-    assert_eq!(failures[0].error.message(), "the pod's references are not resolved any more");
+    fixture.resolver = Arc::new(FakeResolver::panicking());
+    let failures = fixture.ready(&pod).await.expect_err("nothing came");
+    assert_eq!(failures[0].error.message(), "the pod's references are no longer resolved");
 }
 
 #[tokio::test]
 async fn the_end_of_a_pod_takes_its_volumes_and_leaves_what_its_containers_said() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = with(json!({ "emptyDir": {} }));
-    ground.ready(&pod).await.expect("ready");
-    let said = ground.place.message_file(UID, "app").expect("a file");
+    fixture.ready(&pod).await.expect("ready");
+    let said = fixture.dirs.create_message_file(UID, "app").expect("a file");
     fs::write(&said, "bye").expect("written");
-    let hosts = ground.place.write_hosts(UID, "127.0.0.1 localhost").expect("a file");
-    ground.volumes.tear_down().await.expect("removed");
+    let hosts = fixture.dirs.write_hosts(UID, "127.0.0.1 localhost").expect("a file");
+    fixture.volumes.tear_down().await.expect("removed");
     assert_eq!((read(&said), hosts.exists()), ("bye".to_owned(), true));
-    let mut left: Vec<_> = fs::read_dir(ground.place.pod(UID))
+    let mut left: Vec<_> = fs::read_dir(fixture.dirs.pod(UID))
         .expect("a directory")
         .map(|it| it.expect("a name").file_name())
         .collect();
     left.sort();
     assert_eq!(left, ["containers", "etc-hosts"]);
-    ground.place.tear_down(UID).await.expect("removed");
-    assert!(!ground.place.pod(UID).exists());
+    fixture.dirs.tear_down(UID).await.expect("removed");
+    assert!(!fixture.dirs.pod(UID).exists());
 }
 
 #[tokio::test]
 async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = pod(
         &json!([{ "name": "map", "configMap": { "name": "m" } }, { "name": "secret", "secret": { "secretName": "s" } },
             { "name": "empty", "emptyDir": {} }]),
@@ -299,54 +299,54 @@ async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
             ["map", "secret", "empty"].map(|name| json!({ "name": name, "mountPath": format!("/{name}") }))
         ),
     );
-    let bundle = ground.bundle(pod.clone());
+    let bundle = fixture.bundle(pod.clone());
     for round in 0..50 {
         // As far as it comes in a moment, which is another each time.
-        let ready = ground.volumes.ready(&bundle);
+        let ready = fixture.volumes.ready(&bundle);
         let _ = tokio::time::timeout(Duration::from_micros(round * 20), ready).await;
     }
-    let scripts = ["map", "secret"].map(|name| ground.resolver.volume(name));
+    let scripts = ["map", "secret"].map(|name| fixture.resolver.volume(name));
     for script in &scripts {
         let _ = script.send(Ok(set(&[("a", "1")])));
     }
     // Streams that were opened before there was anything to say are over: they are opened anew.
     for _ in 0..2000 {
-        if ground.ready(&pod).await.is_ok() {
+        if fixture.ready(&pod).await.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let paths = ground.mounts(&pod).await.expect("mounts");
+    let paths = fixture.mounts(&pod).await.expect("mounts");
     assert_eq!((read(paths[0].join("a")), read(paths[1].join("a"))), ("1".to_owned(), "1".to_owned()));
-    let root = ground.directory.path().canonicalize().expect("a path");
-    let table = system::mounts().expect("a table");
+    let root = fixture.directory.path().canonicalize().expect("a path");
+    let table = mount_table::mounts().expect("a table");
     assert!(table.iter().filter(|mounted| mounted.point.starts_with(&root)).count() <= 1, "mounted twice");
-    ground.volumes.tear_down().await.expect("removed");
-    assert!(!ground.place.pod(UID).exists());
+    fixture.volumes.tear_down().await.expect("removed");
+    assert!(!fixture.dirs.pod(UID).exists());
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_written_are_told_and_the_next_ones_count() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = with(json!({ "projected": {} }));
-    let script = ground.resolver.volume("data");
-    let mut changes = ground.volumes.changes();
+    let script = fixture.resolver.volume("data");
+    let mut changes = fixture.volumes.changes();
     // A file where a directory must be.
     script.send(Ok(set(&[("b", ""), ("b/c", "")]))).expect("heard");
-    let failures = ground.ready(&pod).await.expect_err("impossible");
+    let failures = fixture.ready(&pod).await.expect_err("impossible");
     assert_eq!(failures.len(), 1);
     assert!(failures[0].error.message().starts_with("write the files: create directory "), "{failures:?}");
-    assert!(!failures[0].told, "only we know this");
-    let changed = ground.volumes.changed(&mut changes);
+    assert!(!failures[0].reported, "only we know this");
+    let changed = fixture.volumes.changed(&mut changes);
     script.send(Ok(set(&[("b", "1")]))).expect("heard");
     tokio::time::timeout(Duration::from_secs(20), changed).await.expect("a change");
-    ground.ready(&pod).await.expect("ready");
-    assert_eq!(read(ground.mounts(&pod).await.expect("mounts")[0].join("b")), "1");
+    fixture.ready(&pod).await.expect("ready");
+    assert_eq!(read(fixture.mounts(&pod).await.expect("mounts")[0].join("b")), "1");
 }
 
 #[tokio::test]
 async fn all_failures_are_told_at_once_and_what_is_not_mounted_is_not_made() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = pod(
         &json!([
             { "name": "good", "emptyDir": {} },
@@ -361,15 +361,21 @@ async fn all_failures_are_told_at_once_and_what_is_not_mounted_is_not_made() {
                 .map(|name| json!({ "name": name, "mountPath": format!("/{name}") }))
         ),
     );
-    let failures = ground.ready(&pod).await.expect_err("not all");
-    let told: Vec<(&str, &str, bool)> =
-        failures.iter().map(|it| (it.volume.as_str(), it.error.message(), it.told)).collect();
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert!(told[0].0 == "far" && told[0].1.starts_with("volume \"far\" is of kind nfs"), "{told:?}");
-    assert_eq!(told[1], ("host", "hostPath type check failed: /nowhere/at/all is not a directory", false));
-    assert_eq!(told[2], ("claim", "claim \"none\": it is not there", false));
-    assert_eq!(told[3], ("odd", "unknown storage medium \"Cloud\"", false));
-    assert_eq!(ground.volumes.facts().len(), 1);
+    let failures = fixture.ready(&pod).await.expect_err("not all");
+    let reported: Vec<(&str, &str, bool)> =
+        failures.iter().map(|it| (it.volume.as_str(), it.error.message(), it.reported)).collect();
+    assert_eq!(reported.len(), 4, "{reported:?}");
+    assert!(
+        reported[0].0 == "far" && reported[0].1.starts_with("volume \"far\" is of kind nfs"),
+        "{reported:?}"
+    );
+    assert_eq!(
+        reported[1],
+        ("host", "hostPath type check failed: /nowhere/at/all is not a directory", false)
+    );
+    assert_eq!(reported[2], ("claim", "claim \"none\": it is not there", false));
+    assert_eq!(reported[3], ("odd", "unknown storage medium \"Cloud\"", false));
+    assert_eq!(fixture.volumes.facts().len(), 1);
 }
 
 fn claim(source: Value) -> Claim {
@@ -384,8 +390,8 @@ fn claim(source: Value) -> Claim {
 
 #[tokio::test]
 async fn claims_lead_to_paths_of_the_machine_which_outlive_the_pod() {
-    let ground = Ground::new();
-    let disk = ground.path("disk");
+    let fixture = Fixture::new();
+    let disk = fixture.path("disk");
     fs::create_dir(&disk).expect("a directory");
     fs::write(disk.join("file"), "kept").expect("a file");
     for (source, volume, name) in [
@@ -396,11 +402,11 @@ async fn claims_lead_to_paths_of_the_machine_which_outlive_the_pod() {
         ),
         (json!({ "local": { "path": disk } }), json!({ "ephemeral": {} }), "web-data"),
     ] {
-        ground.resolver.claims.lock().insert(name.to_owned(), claim(source));
+        fixture.resolver.claims.lock().insert(name.to_owned(), claim(source));
         let pod = with(volume);
-        ground.ready(&pod).await.expect("ready");
-        assert_eq!(ground.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&disk));
-        ground.volumes.tear_down().await.expect("removed");
+        fixture.ready(&pod).await.expect("ready");
+        assert_eq!(fixture.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&disk));
+        fixture.volumes.tear_down().await.expect("removed");
         assert_eq!(read(disk.join("file")), "kept");
     }
     for (source, wanted) in [
@@ -410,21 +416,21 @@ async fn claims_lead_to_paths_of_the_machine_which_outlive_the_pod() {
             "volume data has volumeMode Block, but is specified in volumeMounts",
         ),
     ] {
-        ground.resolver.claims.lock().insert("pvc".to_owned(), claim(source));
+        fixture.resolver.claims.lock().insert("pvc".to_owned(), claim(source));
         let pod = with(json!({ "persistentVolumeClaim": { "claimName": "pvc" } }));
-        let failures = ground.ready(&pod).await.expect_err(wanted);
+        let failures = fixture.ready(&pod).await.expect_err(wanted);
         assert!(failures[0].error.message().starts_with(wanted), "{failures:?}");
     }
     // A claim that has the name by chance may hold anything.
     let stranger = Claim { claim: Arc::default(), ..claim(json!({ "local": { "path": disk } })) };
-    ground.resolver.claims.lock().insert("web-data".to_owned(), stranger);
-    let failures = ground.ready(&with(json!({ "ephemeral": {} }))).await.expect_err("not its own");
+    fixture.resolver.claims.lock().insert("web-data".to_owned(), stranger);
+    let failures = fixture.ready(&with(json!({ "ephemeral": {} }))).await.expect_err("not its own");
     assert_eq!(failures[0].error.message(), "PVC / was not created for pod /web (pod is not owner)");
 }
 
 #[tokio::test]
 async fn a_place_for_a_volume_within_a_volume_is_made() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let pod = pod(
         &json!([{ "name": "map", "configMap": { "name": "m" } }, { "name": "inner", "emptyDir": {} }]),
         &json!([
@@ -432,10 +438,10 @@ async fn a_place_for_a_volume_within_a_volume_is_made() {
             { "name": "inner", "mountPath": "/etc/app/cache/today" },
         ]),
     );
-    let script = ground.resolver.volume("map");
+    let script = fixture.resolver.volume("map");
     script.send(Ok(set(&[("a", "1")]))).expect("heard");
-    ground.ready(&pod).await.expect("ready");
-    let path = ground.mounts(&pod).await.expect("mounts").remove(0);
+    fixture.ready(&pod).await.expect("ready");
+    let path = fixture.mounts(&pod).await.expect("mounts").remove(0);
     assert!(path.join("cache/today").is_dir());
     assert_eq!(read(path.join("a")), "1");
 }

@@ -1,10 +1,10 @@
-//! Logs, commands, figures.
+//! Logs, exec and stats.
 
 use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::json;
-use vk_pod_engine::fake::Call;
+use vk_pod_engine::testing::Call;
 use vk_provider::{
     PodRef, Provider, Result,
     ability::{Attach, Exec, ExecOptions, LogBody, LogOptions, Logs, PortForward, Started, Stats},

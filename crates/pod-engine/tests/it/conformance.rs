@@ -1,11 +1,11 @@
-//! The engine keeps the contract of providers, whatever the runtime's manners.
+//! The engine passes the conformance tests of providers with every variant of the fake runtime.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use vk_pod_engine::{
     engine::Engine,
-    fake::{Events, Runtime},
+    testing::{Events, FakeRuntime},
 };
 use vk_provider::{Context, Provider, Quantity, Result};
 use vk_supervisor::{Clock, Supervisor};
@@ -15,7 +15,7 @@ use crate::support::settings;
 
 /// The fake runtime, which outlives the engines on it.
 struct Fake {
-    runtime: Runtime,
+    runtime: FakeRuntime,
     clock: Clock,
     supervisor: Supervisor,
 }
@@ -23,7 +23,7 @@ struct Fake {
 impl Fake {
     fn new() -> Self {
         let clock = Clock::system();
-        Self { runtime: Runtime::new(clock.clone()), clock, supervisor: Supervisor::new() }
+        Self { runtime: FakeRuntime::new(clock.clone()), clock, supervisor: Supervisor::new() }
     }
 
     /// As CRI-O behaves where it differs from containerd.
@@ -51,7 +51,7 @@ impl Subject for Fake {
         let settings = settings(&context.state_dir, &context.node_name);
         let backend = Arc::new(self.runtime.clone());
         let engine = Engine::new(backend, settings, self.clock.clone(), &self.supervisor)?;
-        let engine = engine.describing(|node| {
+        let engine = engine.with_node_config(|node| {
             for (resource, amount) in [("cpu", 4), ("memory", 8 << 30), ("pods", 110)] {
                 node.capacity.insert(resource.to_owned(), Quantity::units(amount));
             }

@@ -1,10 +1,10 @@
-//! Whatever call fails, hangs, or loses its answer: the pod comes to the same end, never twice, and nothing is left.
+//! A call that fails, hangs, or loses its response: the pod reaches the same state, nothing runs twice, and nothing is left behind.
 
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
-use vk_pod_engine::fake::{Effect, Fault};
+use vk_pod_engine::testing::{Call, Effect, Fault};
 use vk_provider::{Provider, error::Kind};
 
 use crate::support::{FOREVER, World, container, deleted, is_running, one, pod};
@@ -120,4 +120,26 @@ async fn a_second_creation_that_answers_the_first_container_is_no_second_one() {
         world.until(&made, &format!("the pod runs after call {number}"), settled).await;
         assert_eq!(world.runtime.violations(), Vec::<String>::new());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_task_of_a_pod_is_an_error_of_that_pod_and_the_task_recovers() {
+    let mut world = World::new();
+    let wanted = wanted();
+    let made = world.create(&wanted).await;
+    world.until(&made, "the pod runs", settled).await;
+    world.close();
+    world.runtime.fault(Fault {
+        call: Some(Call::Sandbox),
+        after: 0,
+        times: u64::MAX,
+        effect: Effect::Panics,
+    });
+    world.open();
+    let error = world.engine().pod_status(&made).await.unwrap_err();
+    assert!(error.message().contains("the task of the pod panicked: Sandbox"), "{error}");
+    world.runtime.clear_faults();
+    world.create(&wanted).await;
+    world.until(&made, "the pod runs again", settled).await;
+    assert_eq!(world.runtime.violations(), Vec::<String>::new());
 }

@@ -1,9 +1,8 @@
-//! What a real kubelet did with pods, and that the pure parts of the engine say the same.
+//! Compares the pure modules with recordings of a real kubelet.
 //!
-//! `corpus/` holds pods with the steps that they go through, `recorded/` what there was to see at each checkpoint, by runtime: the status
-//! that the kubelet wrote and what its runtime had then. Here the runtime's side is given to [`status`] and [`decide`]. That ours does
-//! the same with real containers is shown by the provider that has some (`providers/cri`); `make e2e-cri` does both with all pods,
-//! and records anew.
+//! `corpus/` has pods with the steps they go through. `recorded/` has, for each checkpoint and runtime, the status that the kubelet wrote and
+//! the state of its runtime. The tests pass the runtime's state to [`status`] and [`plan`]. The provider `cri` does the same with real
+//! containers (`providers/cri`); `make e2e-cri` does both with all pods, and records them again.
 
 mod replay;
 

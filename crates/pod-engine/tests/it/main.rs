@@ -1,18 +1,18 @@
-//! The engine on a fake runtime, and against what a real kubelet did.
+//! The engine on a fake runtime, and compared with a real kubelet.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod abilities;
-mod adopting;
-mod away;
-mod blind;
+mod adoption;
 mod conformance;
-mod ending;
 mod faults;
-mod garbage;
-mod idling;
+mod garbage_collection;
+mod idle_cost;
 mod kubelet;
-mod living;
-mod many;
-mod stopping;
+mod lifecycle;
+mod many_pods;
+mod partial_inspection;
+mod runtime_outage;
+mod stop;
 mod support;
+mod termination;

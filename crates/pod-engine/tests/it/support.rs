@@ -1,4 +1,4 @@
-//! An engine on a fake runtime, in a time that tests move.
+//! An engine on a fake runtime, with a paused clock.
 
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use k8s_openapi::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet};
-use vk_pod_engine::{Settings, engine::Engine, fake::Runtime};
+use vk_pod_engine::{Settings, engine::Engine, testing::FakeRuntime};
 use vk_provider::{
     Changes, Error, PodBundle, PodChange, PodRef, Provider, Resolver, Result,
     error::Kind,
@@ -32,10 +32,10 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(30);
 
 /// A runtime, and an engine on it that can be replaced by the next process's.
 pub(crate) struct World {
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: FakeRuntime,
     pub(crate) clock: Clock,
     pub(crate) folder: tempfile::TempDir,
-    pub(crate) told: Arc<Mutex<Vec<PodChange>>>,
+    pub(crate) changes: Arc<Mutex<Vec<PodChange>>>,
     engine: Option<Engine>,
     supervisor: Supervisor,
     listener: JoinSet<()>,
@@ -71,10 +71,10 @@ impl World {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::following_tokio(start);
         let mut world = Self {
-            runtime: Runtime::new(clock.clone()),
+            runtime: FakeRuntime::new(clock.clone()),
             clock,
             folder: tempfile::tempdir().unwrap(),
-            told: Arc::default(),
+            changes: Arc::default(),
             engine: None,
             supervisor: Supervisor::new(),
             listener: JoinSet::new(),
@@ -89,7 +89,7 @@ impl World {
         let settings = settings(self.folder.path(), NODE);
         let engine = Engine::new(backend, settings, self.clock.clone(), &self.supervisor).unwrap();
         let Changes::Push(mut changes) = engine.changes() else { panic!("the engine pushes") };
-        let told = Arc::clone(&self.told);
+        let told = Arc::clone(&self.changes);
         self.listener.spawn(async move {
             while let Some(change) = changes.next().await {
                 told.lock().push(change);
@@ -163,7 +163,7 @@ impl World {
 
     /// Reasons and messages of the events so far, those of pods and those of containers.
     pub(crate) fn events(&self, pod: &PodRef) -> Vec<(String, String)> {
-        let told = self.told.lock();
+        let told = self.changes.lock();
         let events = told.iter().filter_map(|change| match change {
             PodChange::Event(event) if event.pod == *pod => {
                 Some((event.reason.clone(), event.message.clone()))
@@ -290,11 +290,11 @@ impl Resolver for Plain {
         if self.1.as_ref().is_some_and(|gate| !*gate.borrow()) {
             return nothing(ReferenceKind::ConfigMap, "settings");
         }
-        let part = vk_pod_engine::parts::part(&self.0, name)
+        let container = vk_pod_engine::containers::find_container(&self.0, name)
             .ok_or_else(|| Error::not_found(format!("no container {name}")))?;
-        let env = part.container.env.iter().flatten();
+        let env = container.spec.env.iter().flatten();
         let env = env.map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_default()));
-        let (command, args) = (part.container.command.clone(), part.container.args.clone());
+        let (command, args) = (container.spec.command.clone(), container.spec.args.clone());
         Ok(ContainerInputs { env: env.collect(), command, args })
     }
 

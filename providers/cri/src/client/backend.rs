@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use vk_pod_engine::{
     ContainerBackend,
-    backend::{ContainerConfig, FsUsage, Image, Listing, PodUsage, Ran, Runtime, SandboxConfig},
+    backend::{ContainerConfig, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeInfo, SandboxConfig},
     snapshot::{Container, Sandbox, label},
 };
 use vk_provider::{
@@ -37,7 +37,7 @@ macro_rules! call {
 
 #[async_trait]
 impl ContainerBackend for Cri {
-    async fn runtime(&self) -> Result<Runtime> {
+    async fn runtime(&self) -> Result<RuntimeInfo> {
         let version = self.version().await?;
         let status = call!(self, runtime.status(proto::StatusRequest { verbose: false }))?;
         // containerd 1.6 and older do not implement it.
@@ -139,7 +139,7 @@ impl ContainerBackend for Cri {
     }
 
     /// A limit of zero means no limit, as in the interface.
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput> {
         let request = proto::ExecSyncRequest {
             container_id: container.to_owned(),
             cmd: command.to_vec(),
@@ -150,12 +150,12 @@ impl ContainerBackend for Cri {
             // CRI-O returns this for a command that timed out too, with code -1. A kubelet accepts it.
             Ok(answer) => {
                 let output = [answer.stdout, answer.stderr].concat();
-                Ok(Ran::Ended { code: answer.exit_code, output })
+                Ok(ExecOutput::Exited { code: answer.exit_code, output })
             }
             Err(failure) if failure.is_timeout() => {
                 let command = convert::go_quoted(&command.join(" "));
                 let message = format!("command timed out: {command} timed out after {}", GoString(limit));
-                Ok(Ran::TimedOut { message })
+                Ok(ExecOutput::TimedOut { message })
             }
             Err(failure) => Err(failure.into()),
         }

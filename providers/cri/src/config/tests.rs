@@ -1,6 +1,7 @@
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
+use vk_pod_engine::host::ReservedResources;
 use vk_provider::Quantity;
 
 use super::*;
@@ -13,11 +14,11 @@ fn read(value: Value) -> Result<Settings> {
 fn the_defaults_are_those_of_a_kubelet() {
     let settings = Settings::read(&Config::Default).unwrap();
     assert_eq!(settings, Settings::default());
-    assert_eq!(settings.max_pods, 110);
-    assert_eq!(settings.log_root, Path::new("/var/log/pods"));
+    assert_eq!(settings.engine.max_pods, 110);
+    assert_eq!(settings.log_root(), Path::new("/var/log/pods"));
     assert_eq!(settings.limits.call, Duration::from_mins(2));
     assert_eq!(settings.limits.pull, None);
-    assert_eq!(settings.max_crash_backoff, Duration::from_mins(5));
+    assert_eq!(settings.engine.max_crash_backoff, Duration::from_mins(5));
     let empty = Config::File { path: "cri.yaml".into(), text: "\n".into() };
     assert_eq!(Settings::read(&empty).unwrap(), settings);
 }
@@ -41,15 +42,14 @@ requestTimeout: 30s
 pullTimeout: 10m
 ";
     let settings = Settings::read(&Config::File { path: "cri.yaml".into(), text: text.into() }).unwrap();
-    let expected = Settings {
-        socket: Some("/run/my.sock".into()),
-        reserved: Reserved {
+    let engine = EngineConfig {
+        reserved: ReservedResources {
             cpu: Some(Quantity::milli(500)),
             memory: Some(Quantity::bytes(1 << 30)),
             ephemeral_storage: Some(Quantity::bytes(10 << 30)),
         },
         max_pods: 40,
-        log_root: "/data/logs".into(),
+        log_root: Some("/data/logs".into()),
         root: Some("/data/pods".into()),
         cluster_dns: vec!["10.96.0.10".parse().unwrap(), "fd00::a".parse().unwrap()],
         resolv_conf: "/run/resolv.conf".into(),
@@ -58,6 +58,10 @@ pullTimeout: 10m
         cgroup_root: Some("/vk".into()),
         parallel_pulls: None,
         max_crash_backoff: Duration::from_secs(90),
+    };
+    let expected = Settings {
+        engine,
+        socket: Some("/run/my.sock".into()),
         limits: Limits { call: Duration::from_secs(30), pull: Some(Duration::from_mins(10)) },
     };
     assert_eq!(settings, expected);

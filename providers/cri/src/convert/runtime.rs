@@ -1,6 +1,6 @@
 //! Version, conditions and handlers of the runtime.
 
-use vk_pod_engine::backend::{Condition, Handler, Runtime};
+use vk_pod_engine::backend::{RuntimeCondition, RuntimeHandler, RuntimeInfo};
 
 use crate::proto;
 
@@ -12,11 +12,11 @@ pub(crate) fn runtime(
     version: proto::VersionResponse,
     status: proto::StatusResponse,
     config: Option<proto::RuntimeConfigResponse>,
-) -> Runtime {
+) -> RuntimeInfo {
     let conditions = status.status.unwrap_or_default().conditions;
     let condition = |kind: &str| {
         let found = conditions.iter().find(|condition| condition.r#type == kind);
-        found.map(|found| Condition {
+        found.map(|found| RuntimeCondition {
             ok: found.status,
             reason: found.reason.clone(),
             message: found.message.clone(),
@@ -29,7 +29,7 @@ pub(crate) fn runtime(
     let mut handlers: Vec<Handler> = status.runtime_handlers.into_iter().map(handler).collect();
     // Runtimes list them in random order, and another order would look like a change.
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
-    Runtime {
+    RuntimeInfo {
         name: version.runtime_name,
         version: version.runtime_version,
         ready: condition(READY).unwrap_or_default(),
@@ -39,9 +39,9 @@ pub(crate) fn runtime(
     }
 }
 
-fn handler(handler: proto::RuntimeHandler) -> Handler {
+fn handler(handler: proto::RuntimeHandler) -> RuntimeHandler {
     let features = handler.features.unwrap_or_default();
-    Handler {
+    RuntimeHandler {
         name: handler.name,
         user_namespaces: features.user_namespaces,
         recursive_read_only: features.recursive_read_only_mounts,

@@ -1,12 +1,13 @@
 //! Security contexts and resource limits of sandboxes and containers.
 
 use vk_pod_engine::backend::{
-    IdMapping, Namespaces, Resources, Sandboxed, SeLinux, Seccomp, Security, Share, SupplementalGroupsPolicy,
+    ContainerSecurity, IdMapping, Namespaces, Resources, SandboxSecurity, SeLinux, Seccomp, Share,
+    SupplementalGroupsPolicy,
 };
 
 use crate::proto::{self, security_profile::ProfileType};
 
-pub(super) fn sandbox_security(security: &Sandboxed) -> proto::LinuxSandboxSecurityContext {
+pub(super) fn sandbox_security(security: &SandboxSecurity) -> proto::LinuxSandboxSecurityContext {
     proto::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(&security.namespaces)),
         selinux_options: security.selinux.as_ref().map(selinux),
@@ -20,7 +21,7 @@ pub(super) fn sandbox_security(security: &Sandboxed) -> proto::LinuxSandboxSecur
     }
 }
 
-pub(super) fn security(security: &Security) -> proto::LinuxContainerSecurityContext {
+pub(super) fn security(security: &ContainerSecurity) -> proto::LinuxContainerSecurityContext {
     let capabilities = proto::Capability {
         add_capabilities: security.capabilities.add.clone(),
         drop_capabilities: security.capabilities.drop.clone(),
@@ -156,11 +157,12 @@ mod tests {
             ("unconfined", ProfileType::Unconfined, ""),
             ("localhost/mine", ProfileType::Localhost, "mine"),
         ] {
-            let wire = security(&Security { apparmor: Some(text.into()), ..Security::default() });
+            let wire =
+                security(&ContainerSecurity { apparmor: Some(text.into()), ..ContainerSecurity::default() });
             assert_eq!(wire.apparmor_profile, text);
             assert_eq!(wire.apparmor, Some(profile(kind, reference)));
         }
-        let none = security(&Security::default());
+        let none = security(&ContainerSecurity::default());
         assert_eq!((none.apparmor_profile.as_str(), none.apparmor), ("", None));
     }
 }

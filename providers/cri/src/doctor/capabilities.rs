@@ -1,6 +1,6 @@
 //! Checks the capabilities of the runtime. If it is confined itself, containers fail with errors that do not name the cause.
 
-use vk_pod_engine::machine::{CAP_SYS_RESOURCE, Machine};
+use vk_pod_engine::host::{CAP_SYS_RESOURCE, Host};
 use vk_provider::Finding;
 
 use super::RuntimeInfo;
@@ -8,14 +8,14 @@ use super::RuntimeInfo;
 /// Required to mount.
 const CAP_SYS_ADMIN: u32 = 21;
 
-pub(super) fn examine(info: &RuntimeInfo, machine: &Machine) -> Vec<Finding> {
+pub(super) fn examine(info: &RuntimeInfo, machine: &Host) -> Vec<Finding> {
     // The runtime's capabilities count. If its process is not visible, ours are the best guess.
-    let (whose, capable) = match info.pid.and_then(|pid| machine.capable_of(pid, CAP_SYS_RESOURCE)) {
+    let (whose, capable) = match info.pid.and_then(|pid| machine.process_has_capability(pid, CAP_SYS_RESOURCE)) {
         Some(capable) => ("the runtime", Some(capable)),
-        None => ("this process", machine.capable(CAP_SYS_RESOURCE)),
+        None => ("this process", machine.has_capability(CAP_SYS_RESOURCE)),
     };
     let mut findings = vec![oom(info, whose, capable), limits(whose, capable)];
-    if machine.capable(CAP_SYS_ADMIN) == Some(false) {
+    if machine.has_capability(CAP_SYS_ADMIN) == Some(false) {
         findings.push(Finding::error(
             "mounts",
             "this process lacks CAP_SYS_ADMIN, which volumes in memory need",

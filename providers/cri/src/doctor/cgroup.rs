@@ -1,37 +1,39 @@
 //! Checks the cgroup hierarchy and the cgroup driver of the runtime.
 
-use vk_pod_engine::machine::{Cgroups, Machine};
+use vk_pod_engine::host::{CgroupLayout, Host};
 use vk_provider::Finding;
 
 use super::RuntimeInfo;
 use crate::config::Settings;
 
-pub(super) fn examine(info: &RuntimeInfo, settings: &Settings, machine: &Machine) -> Vec<Finding> {
+pub(super) fn examine(info: &RuntimeInfo, settings: &Settings, machine: &Host) -> Vec<Finding> {
     let mut findings = vec![layout(machine)];
     findings.extend(driver(info, settings, machine));
     findings
 }
 
-fn layout(machine: &Machine) -> Finding {
+fn layout(machine: &Host) -> Finding {
     let what = "cgroups";
-    let cgroups = Cgroups::of(machine);
+    let cgroups = CgroupLayout::detect(machine);
     let remedy = match &cgroups {
-        Cgroups::None => "mount them at /sys/fs/cgroup",
-        Cgroups::Unified { missing } if missing.is_empty() => return Finding::ok(what, cgroups.to_string()),
-        Cgroups::Unified { .. } => {
+        CgroupLayout::None => "mount them at /sys/fs/cgroup",
+        CgroupLayout::Unified { missing } if missing.is_empty() => {
+            return Finding::ok(what, cgroups.to_string());
+        }
+        CgroupLayout::Unified { .. } => {
             "delegate them to this machine, or boot the kernel with them (cgroup_enable=memory)"
         }
-        Cgroups::Split { missing, .. } if missing.is_empty() => {
+        CgroupLayout::Split { missing, .. } if missing.is_empty() => {
             let remedy = "runc works with it and crun does not; boot with systemd.unified_cgroup_hierarchy=1 for version 2";
             return Finding::warning(what, cgroups.to_string(), remedy);
         }
-        Cgroups::Split { .. } => "mount them below /sys/fs/cgroup",
+        CgroupLayout::Split { .. } => "mount them below /sys/fs/cgroup",
     };
     Finding::error(what, cgroups.to_string(), remedy)
 }
 
 /// The systemd driver needs systemd, and a slice as its root.
-fn driver(info: &RuntimeInfo, settings: &Settings, machine: &Machine) -> Option<Finding> {
+fn driver(info: &RuntimeInfo, settings: &Settings, machine: &Host) -> Option<Finding> {
     let what = "cgroup driver";
     let configured = info.config.pointer("/containerd/runtimes/runc/options/SystemdCgroup");
     let systemd = match &info.cgroup_driver {
@@ -43,7 +45,7 @@ fn driver(info: &RuntimeInfo, settings: &Settings, machine: &Machine) -> Option<
         let remedy = "set `SystemdCgroup = false` in the runtime's configuration";
         return Some(Finding::error(what, "systemd, which does not run here", remedy));
     }
-    if let Some(root) = &settings.cgroup_root
+    if let Some(root) = &settings.engine.cgroup_root
         && systemd != root.trim_end_matches('/').strip_suffix(".slice").is_some()
     {
         let found = format!("{name}, and cgroupRoot is {root}");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use vk_pod_engine::{machine::Machine, snapshot::label};
+use vk_pod_engine::{host::Host, snapshot::label};
 use vk_provider::Finding;
 
 use crate::{client::Cri, socket::SOCKETS};
@@ -35,7 +35,7 @@ pub(super) async fn foreign_pods(cri: &Cri, node: &str) -> Finding {
 }
 
 /// Checks for a kubelet on this host that uses the same runtime.
-pub(super) fn other_kubelet(socket: Option<&Path>, machine: &Machine) -> Finding {
+pub(super) fn other_kubelet(socket: Option<&Path>, machine: &Host) -> Finding {
     let what = "another kubelet";
     let Some(pid) = kubelet_process(machine) else { return Finding::ok(what, "none runs") };
     let line = machine.read(&format!("proc/{pid}/cmdline")).unwrap_or_default();
@@ -60,7 +60,7 @@ pub(super) fn other_kubelet(socket: Option<&Path>, machine: &Machine) -> Finding
     }
 }
 
-fn kubelet_process(machine: &Machine) -> Option<u32> {
+fn kubelet_process(machine: &Host) -> Option<u32> {
     let entries = fs::read_dir(machine.path("proc")).ok()?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut kubelets: Vec<u32> = pids

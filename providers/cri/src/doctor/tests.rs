@@ -1,7 +1,8 @@
 use std::os::unix::net::UnixListener;
 
 use serde_json::json;
-use vk_pod_engine::machine::pretend::{machine, put};
+use vk_pod_engine::config::EngineConfig;
+use vk_pod_engine::testing::host::{fake_host, write_file};
 use vk_provider::finding::Level;
 
 use super::*;
@@ -13,9 +14,9 @@ fn level_of(findings: &[Finding], what: &str) -> (Level, String) {
 }
 
 /// A host with cgroup v2 and all capabilities.
-fn good(folder: &Path) -> Machine {
+fn good(folder: &Path) -> Host {
     let machine = machine(folder);
-    put(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    write_file(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
     machine
 }
 
@@ -54,8 +55,8 @@ fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
     let machine = good(folder.path());
     let socket = Path::new("/run/containerd/containerd.sock");
     let check = |command: &str| {
-        put(folder.path(), "proc/4242/comm", "kubelet\n");
-        put(folder.path(), "proc/4242/cmdline", &command.replace(' ', "\0"));
+        write_file(folder.path(), "proc/4242/comm", "kubelet\n");
+        write_file(folder.path(), "proc/4242/cmdline", &command.replace(' ', "\0"));
         kubelet::other_kubelet(Some(socket), &machine)
     };
     let usual = check("/usr/bin/kubelet --v=2");
@@ -65,7 +66,7 @@ fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
     assert_eq!(same.level, Level::Error, "{same}");
     let other = check("kubelet --container-runtime-endpoint unix:///run/crio/crio.sock");
     assert_eq!(other.level, Level::Ok, "{other}");
-    put(
+    write_file(
         folder.path(),
         "var/lib/kubelet/config.yaml",
         "kind: x\ncontainerRuntimeEndpoint: \"unix:///run/crio/crio.sock\"\n",
@@ -79,7 +80,7 @@ fn a_kubelet_on_the_same_runtime_is_an_error_and_one_on_another_is_not() {
 fn a_runtime_that_cannot_lower_oom_scores_must_restrict_them() {
     let folder = tempfile::tempdir().unwrap();
     let machine = good(folder.path());
-    put(folder.path(), "proc/77/status", "CapEff:\t000001fffeffffff\n");
+    write_file(folder.path(), "proc/77/status", "CapEff:\t000001fffeffffff\n");
     let mut info = RuntimeInfo { name: "containerd".into(), pid: Some(77), ..RuntimeInfo::default() };
     let findings = capabilities::examine(&info, &machine);
     let (level, line) = level_of(&findings, "OOM scores");
@@ -93,7 +94,7 @@ fn a_runtime_that_cannot_lower_oom_scores_must_restrict_them() {
     let unseen = RuntimeInfo { name: "containerd".into(), pid: Some(78), ..RuntimeInfo::default() };
     let (level, line) = level_of(&capabilities::examine(&unseen, &machine), "OOM scores");
     assert_eq!(level, Level::Ok, "our own rights are the best guess: {line}");
-    put(folder.path(), "proc/self/status", "CapEff:\t0000000000000000\n");
+    write_file(folder.path(), "proc/self/status", "CapEff:\t0000000000000000\n");
     assert_eq!(level_of(&capabilities::examine(&unseen, &machine), "mounts").0, Level::Error);
 }
 
@@ -106,7 +107,7 @@ fn the_cgroup_layout_is_detected() {
         level_of(&findings, "cgroups")
     };
     assert_eq!(check().0, Level::Error, "none at all");
-    put(folder.path(), "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
+    write_file(folder.path(), "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
     for controller in ["memory", "cpu"] {
         std::fs::create_dir_all(folder.path().join("sys/fs/cgroup").join(controller)).unwrap();
     }
@@ -117,7 +118,7 @@ fn the_cgroup_layout_is_detected() {
     assert!(level == Level::Warning && line.contains("version 1") && line.contains("crun"), "{line}");
     std::fs::create_dir_all(folder.path().join("sys/fs/cgroup/unified")).unwrap();
     assert!(check().1.contains("side by side"));
-    put(folder.path(), "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
+    write_file(folder.path(), "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
     let (level, line) = check();
     assert!(level == Level::Error && line.contains("memory"), "{line}");
 }

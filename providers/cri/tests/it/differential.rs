@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, future, stream};
-use vk_pod_engine::{ContainerBackend as _, Snapshot, snapshot::label, volume::message};
+use vk_pod_engine::{ContainerBackend as _, Snapshot, snapshot::label, volume::termination_message};
 use vk_provider_cri::Cri;
 use vk_supervisor::Clock;
 use vk_testing::{
@@ -98,7 +98,7 @@ async fn snapshot(cri: &Cri, uid: &str) -> Snapshot {
     }
     for entry in list.containers {
         if let Ok(mut container) = cri.container(&entry.id).await {
-            message::complete(&mut container).await;
+            termination_message::append_to(&mut container).await;
             snapshot.containers.push(container);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use vk_pod_engine::machine::Machine;
+use vk_pod_engine::host::Host;
 use vk_pod_engine::snapshot::label;
 use vk_provider::{Finding, finding::Level};
 use vk_provider_cri::{Settings, doctor, proto};
@@ -13,7 +13,7 @@ fn condition(kind: &str, status: bool, message: &str) -> proto::RuntimeCondition
     proto::RuntimeCondition { r#type: kind.into(), status, reason: "Reason".into(), message: message.into() }
 }
 
-fn put(folder: &Path, path: &str, text: &str) {
+fn write_file(folder: &Path, path: &str, text: &str) {
     let path = folder.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
@@ -21,9 +21,9 @@ fn put(folder: &Path, path: &str, text: &str) {
 
 async fn examine(fake: &FakeRuntime) -> Vec<Finding> {
     let root = fake.folder().join("root");
-    put(&root, "proc/self/status", "CapEff:\t000001ffffffffff\n");
-    put(&root, "sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
-    let machine = Machine::at(&root, fake.folder());
+    write_file(&root, "proc/self/status", "CapEff:\t000001ffffffffff\n");
+    write_file(&root, "sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
+    let machine = Host::with_root(&root, fake.folder());
     let settings = Settings { socket: Some(fake.socket()), ..Settings::default() };
     doctor::examine(&settings, "vk", &machine).await
 }
@@ -101,7 +101,7 @@ async fn a_runtime_that_restricts_oom_scores_needs_no_capability() {
     // Our own process listens; its capabilities are read from the files of the host.
     let pid = std::process::id();
     let root = fake.folder().join("root");
-    put(&root, &format!("proc/{pid}/status"), "CapEff:\t0000000000000000\n");
+    write_file(&root, &format!("proc/{pid}/status"), "CapEff:\t0000000000000000\n");
     let (level, text) = line(&examine(&fake).await, "OOM scores");
     assert!(level == Level::Error && text.contains("restrict_oom_score_adj"), "{text}");
     fake.script().info.insert("config".into(), "{\"restrictOOMScoreAdj\": true}".into());

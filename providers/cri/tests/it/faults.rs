@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use vk_pod_engine::{
     ContainerBackend as _,
-    backend::{Ran, told},
+    backend::{ExecOutput, full_message},
 };
 use vk_provider::{Config, Context, Error, Extensions, Factory as _, Supervisor, error::Kind};
 use vk_provider_cri::{Cri, CriFactory, Limits};
@@ -29,9 +29,9 @@ async fn a_missing_socket_is_reported_as_by_a_kubelet_and_used_when_it_appears()
     let error = Cri::connect(fake.socket()).await.unwrap_err();
     is_away(&error, "connect: no such file or directory");
     assert!(
-        told(&error).starts_with("rpc error: code = Unavailable desc = connection error"),
+        full_message(&error).starts_with("rpc error: code = Unavailable desc = connection error"),
         "{}",
-        told(&error)
+        full_message(&error)
     );
     let cri = Cri::new(fake.socket(), QUICK);
     is_away(&cri.list(&BTreeMap::new()).await.unwrap_err(), "no such file or directory");
@@ -97,10 +97,13 @@ async fn no_call_waits_longer_than_its_limit_for_a_runtime_that_hangs() {
     for failure in failures {
         let error = failure.unwrap_err();
         is_away(&error, "context deadline exceeded");
-        assert_eq!(told(&error), "rpc error: code = DeadlineExceeded desc = context deadline exceeded");
+        assert_eq!(
+            full_message(&error),
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+        );
     }
     let ran = cri.run("c", &["true".to_owned()], Duration::from_millis(100)).await.unwrap();
-    assert!(matches!(ran, Ran::TimedOut { .. }), "{ran:?}");
+    assert!(matches!(ran, ExecOutput::TimedOut { .. }), "{ran:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use tonic::Status;
 use vk_pod_engine::{
     ContainerBackend as _,
-    backend::{ContainerConfig, Ran, Resources, SandboxConfig, Sandboxed, Security, told},
+    backend::{
+        ContainerConfig, ContainerSecurity, ExecOutput, Resources, SandboxConfig, SandboxSecurity,
+        full_message,
+    },
     snapshot::label,
 };
 use vk_provider::{
@@ -31,7 +34,7 @@ pub(crate) fn sandbox_config() -> SandboxConfig {
         annotations: [("team".to_owned(), "blue".to_owned())].into(),
         cgroup_parent: String::new(),
         sysctls: BTreeMap::new(),
-        security: Sandboxed::default(),
+        security: SandboxSecurity::default(),
         overhead: None,
         resources: None,
     }
@@ -56,7 +59,7 @@ pub(crate) fn container_config() -> ContainerConfig {
         stdin_once: false,
         tty: false,
         resources: Resources::default(),
-        security: Security::default(),
+        security: ContainerSecurity::default(),
         stop_signal: Some("SIGUSR1".into()),
     }
 }
@@ -258,7 +261,7 @@ async fn a_command_that_times_out_has_the_text_of_a_kubelet() {
     fake.script().errors.insert("ExecSync", Status::deadline_exceeded("timeout 1s exceeded"));
     let ran = cri.run("c", &command, Duration::from_secs(1)).await.unwrap();
     let message = "command timed out: \"sh -c sleep 9\" timed out after 1s".to_owned();
-    assert_eq!(ran, Ran::TimedOut { message });
+    assert_eq!(ran, ExecOutput::TimedOut { message });
     // As CRI-O does.
     fake.script().errors.clear();
     fake.script().ran = proto::ExecSyncResponse {
@@ -267,7 +270,7 @@ async fn a_command_that_times_out_has_the_text_of_a_kubelet() {
         exit_code: -1,
     };
     let ran = cri.run("c", &command, Duration::from_secs(1)).await.unwrap();
-    assert_eq!(ran, Ran::Ended { code: -1, output: b"acommand timed out".to_vec() });
+    assert_eq!(ran, ExecOutput::Exited { code: -1, output: b"acommand timed out".to_vec() });
 }
 
 #[tokio::test]
@@ -285,7 +288,7 @@ async fn stopping_and_removing_a_missing_object_succeeds() {
     fake.script().errors.insert("StopContainer", Status::unknown("failed to kill"));
     let error = cri.stop_container("c", Duration::ZERO).await.unwrap_err();
     assert_eq!(error.message(), "failed to kill");
-    assert_eq!(told(&error), "rpc error: code = Unknown desc = failed to kill");
+    assert_eq!(full_message(&error), "rpc error: code = Unknown desc = failed to kill");
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use futures::{future::join_all, stream::BoxStream};
 use vk_pod_engine::{
     ContainerBackend,
     backend::{
-        Condition, ContainerConfig, ContainerEntry, FsUsage, Handler, Image, Listing, PodUsage, Ran, Runtime,
-        SandboxConfig, SandboxEntry,
+        ContainerConfig, ContainerEntry, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeCondition,
+        RuntimeHandler, RuntimeInfo, SandboxConfig, SandboxEntry,
     },
     snapshot::{Container, Sandbox},
 };
@@ -86,16 +86,16 @@ impl ContainerBackend for LocalBackend {
             }
             _ => String::new(),
         };
-        let handler = Handler {
+        let handler = RuntimeHandler {
             name: String::new(),
             user_namespaces: false,
             recursive_read_only: settings.isolation == Isolation::Oci,
         };
-        Ok(Runtime {
+        Ok(RuntimeInfo {
             name: "local".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ready: Condition { ok: true, ..Condition::default() },
-            network: Condition { ok: true, reason: String::new(), message: network },
+            ready: RuntimeCondition { ok: true, ..RuntimeCondition::default() },
+            network: RuntimeCondition { ok: true, reason: String::new(), message: network },
             handlers: vec![handler],
             cgroup_driver: (settings.isolation == Isolation::Oci).then(|| "cgroupfs".to_owned()),
         })
@@ -165,7 +165,7 @@ impl ContainerBackend for LocalBackend {
         self.inner.listing(labels).await
     }
 
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput> {
         let (entry, _) = self.inner.running(container).await?;
         entry.shim.run(command, limit).await
     }

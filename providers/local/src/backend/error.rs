@@ -66,7 +66,7 @@ mod tests {
         let error = with_context("failed to do", &no_container("x"));
         assert_eq!(*error.kind(), Kind::NotFound);
         assert_eq!(
-            vk_pod_engine::backend::told(&error),
+            vk_pod_engine::backend::full_message(&error),
             "rpc error: code = NotFound desc = failed to do: an error occurred when try to find container \"x\": not found"
         );
     }

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use vk_pod_engine::host::ReservedResources;
 use vk_provider::Quantity;
 
 use super::*;
@@ -27,8 +28,8 @@ fn nothing_written_takes_the_best_of_the_machine() {
     assert_eq!(settings, Settings::default());
     assert_eq!((settings.level, settings.network), (None, NetworkMode::Auto));
     assert!(!settings.host_image, "the operator has to switch it on");
-    assert_eq!(settings.max_pods, 110);
-    assert_eq!(settings.max_crash_backoff, Duration::from_mins(5));
+    assert_eq!(settings.engine.max_pods, 110);
+    assert_eq!(settings.engine.max_crash_backoff, Duration::from_mins(5));
     assert_eq!(settings.pull_timeout, None);
 }
 
@@ -56,28 +57,31 @@ network: bridge
 podCIDR: 10.222.0.0/16
 ";
     let settings = Settings::read(&Config::File { path: "local.yaml".into(), text: text.into() }).unwrap();
-    let expected = Settings {
-        level: Some(Isolation::Process),
-        host_image: true,
-        reserved: Reserved {
+    let engine = EngineConfig {
+        reserved: ReservedResources {
             cpu: Some(Quantity::milli(500)),
             memory: Some(Quantity::bytes(1 << 30)),
             ephemeral_storage: Some(Quantity::bytes(10 << 30)),
         },
         max_pods: 40,
-        min_free_disk: Some(2 << 30),
         log_root: Some("/data/logs".into()),
         root: Some("/data/pods".into()),
-        image_dir: Some("/data/images".into()),
         cluster_dns: vec!["10.96.0.10".parse().unwrap(), "fd00::a".parse().unwrap()],
         resolv_conf: "/run/resolv.conf".into(),
         seccomp_root: "/etc/seccomp".into(),
         seccomp_default: true,
         cgroup_root: Some("/vk".into()),
         parallel_pulls: None,
+        max_crash_backoff: Duration::from_secs(90),
+    };
+    let expected = Settings {
+        engine,
+        level: Some(Isolation::Process),
+        host_image: true,
+        min_free_disk: Some(2 << 30),
+        image_dir: Some("/data/images".into()),
         pull_timeout: Some(Duration::from_mins(10)),
         insecure_registries: vec!["localhost:5000".into()],
-        max_crash_backoff: Duration::from_secs(90),
         network: NetworkMode::Bridge,
         pod_cidr: Some("10.222.0.0/16".parse().unwrap()),
     };

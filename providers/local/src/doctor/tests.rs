@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf};
 
-use vk_pod_engine::machine::pretend::put;
+use vk_pod_engine::testing::host::write_file;
 use vk_provider::finding::Level as Severity;
 
 use super::*;
@@ -20,7 +20,7 @@ fn examine_behind_firewall(
         |_: &Path| if works { Ok(()) } else { Err(io::Error::from(io::ErrorKind::InvalidInput)) };
     let node = folder.join("state/node");
     let images: PathBuf = folder.join("state/images");
-    let machine = Machine::at(folder, folder);
+    let machine = Host::with_root(folder, folder);
     let firewall = || firewall.map(str::to_owned);
     examine(settings, &machine, &overlay_test, &firewall, &NodePaths { node: &node, images: &images })
 }
@@ -33,7 +33,7 @@ fn finding_about(findings: &[Finding], what: &str) -> (Severity, String) {
 
 fn machine(folder: &Path) {
     capable_host(folder);
-    put(folder, "proc/sys/net/ipv4/ip_forward", "0\n");
+    write_file(folder, "proc/sys/net/ipv4/ip_forward", "0\n");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn missing_capabilities_are_reported() {
     assert_eq!(finding_about(&examine_host(&bridge, folder.path(), true), "pod network").0, Severity::Error);
     let host = Settings { network: NetworkMode::Host, ..Settings::default() };
     assert_eq!(finding_about(&examine_host(&host, folder.path(), true), "pod network").0, Severity::Warning);
-    put(folder.path(), "proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
+    write_file(folder.path(), "proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
     assert_eq!(
         finding_about(&examine_host(&Settings::default(), folder.path(), true), "seccomp").0,
         Severity::Warning
@@ -101,7 +101,7 @@ fn missing_capabilities_are_reported() {
 fn too_little_free_disk_space_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
-    let at = |bytes| disk(&Machine::at(folder.path(), folder.path()).with_least_space(Some(bytes))).unwrap();
+    let at = |bytes| disk(&Host::with_root(folder.path(), folder.path()).with_min_free_space(Some(bytes))).unwrap();
     assert_eq!(at(0).level, Severity::Ok);
     let short = at(u64::MAX);
     assert!(short.level == Severity::Warning && short.remedy.contains("`minFreeDisk`"), "{short}");
@@ -111,7 +111,7 @@ fn too_little_free_disk_space_is_reported() {
 fn a_directory_that_cannot_be_created_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
-    put(folder.path(), "state", "a file in its place");
+    write_file(folder.path(), "state", "a file in its place");
     let findings = examine_host(&Settings::default(), folder.path(), true);
     let (severity, line) = finding_about(&findings, "image store");
     assert!(
@@ -134,7 +134,7 @@ fn a_process_in_a_systemd_service_is_told_how_pods_survive_a_restart() {
         ("0::/\n".to_owned(), false),
         ("5:memory:/a.service\n".to_owned(), false),
     ] {
-        put(folder.path(), "proc/self/cgroup", &cgroups);
+        write_file(folder.path(), "proc/self/cgroup", &cgroups);
         let findings = examine_host(&Settings::default(), folder.path(), true);
         let found = findings.iter().find(|finding| finding.what == "systemd");
         assert_eq!(found.is_some(), is_reported, "{cgroups}");

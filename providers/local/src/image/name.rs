@@ -20,7 +20,7 @@ pub(crate) enum ImageQuery {
 impl ImageName {
     /// Parses a name; registry, tag and digest are optional.
     pub fn parse(name: &str) -> Result<Self> {
-        let full = vk_pod_engine::image::normalise(name)
+        let full = vk_pod_engine::image::normalize(name)
             .map_err(|why| Error::invalid(format!("failed to parse image reference {name:?}: {why}")))?;
         let reference = Reference::try_from(full.as_str())
             .map_err(|why| Error::invalid(format!("failed to parse image reference {name:?}: {why}")))?;

@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
     mount::{FsOpenFlags, fsconfig_create, fsconfig_set_string, fsopen},
 };
-use vk_pod_engine::machine::Machine;
+use vk_pod_engine::host::Host;
 
 use super::Requirement;
 
@@ -41,7 +41,7 @@ pub fn test_overlay(directory: &Path) -> io::Result<()> {
 }
 
 pub(super) fn requirement(
-    host: &Machine,
+    host: &Host,
     is_root: bool,
     test: &OverlayTest<'_>,
     storage: &Path,

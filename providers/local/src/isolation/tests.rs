@@ -1,24 +1,24 @@
 use std::{fs, io};
 
-use vk_pod_engine::machine::pretend::{machine, put};
+use vk_pod_engine::testing::host::{fake_host, write_file};
 
 use super::*;
 
 /// A host that meets all needs.
-pub(crate) fn capable_host(folder: &Path) -> Machine {
+pub(crate) fn capable_host(folder: &Path) -> Host {
     let host = machine(folder);
     status(folder, 0, 0x1ff_ffff_ffff);
-    put(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
-    put(folder, "proc/filesystems", "nodev\tsysfs\nnodev\toverlay\n\text4\n");
+    write_file(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    write_file(folder, "proc/filesystems", "nodev\tsysfs\nnodev\toverlay\n\text4\n");
     for kind in NAMESPACES {
-        put(folder, &format!("proc/self/ns/{kind}"), "");
+        write_file(folder, &format!("proc/self/ns/{kind}"), "");
     }
     host
 }
 
 pub(crate) fn status(folder: &Path, uid: u32, capabilities: u64) {
     let text = format!("Name:\tx\nUid:\t1\t{uid}\t1\t1\nCapEff:\t{capabilities:016x}\nSeccomp:\t0\n");
-    put(folder, "proc/self/status", &text);
+    write_file(folder, "proc/self/status", &text);
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a test")]
@@ -31,7 +31,7 @@ fn fails(_: &Path) -> io::Result<()> {
 }
 
 /// The only unmet need.
-fn only_unmet(folder: &Path, host: &Machine, test: &OverlayTest<'_>) -> Requirement {
+fn only_unmet(folder: &Path, host: &Host, test: &OverlayTest<'_>) -> Requirement {
     let support = IsolationSupport::check(host, test, folder);
     assert_eq!(support.best(), Isolation::Process);
     let unmet: Vec<&Requirement> = support.unmet().collect();
@@ -74,15 +74,15 @@ fn each_unmet_need_is_reported_with_its_remedy() {
     fs::remove_file(path.join("proc/self/ns/net")).unwrap();
     let requirement = only_unmet(path, &host, &succeeds);
     assert!(requirement.what == "namespaces" && requirement.found.contains("net"), "{requirement:?}");
-    put(path, "proc/self/ns/net", "");
+    write_file(path, "proc/self/ns/net", "");
 
-    put(path, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
+    write_file(path, "sys/fs/cgroup/cgroup.controllers", "cpu pids\n");
     let requirement = only_unmet(path, &host, &succeeds);
     assert!(requirement.what == "cgroups" && requirement.found.contains("memory"), "{requirement:?}");
     fs::remove_file(path.join("sys/fs/cgroup/cgroup.controllers")).unwrap();
     let requirement = only_unmet(path, &host, &succeeds);
     assert!(requirement.found.contains("none are mounted"), "{requirement:?}");
-    put(path, "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
+    write_file(path, "proc/cgroups", "#name\nmemory\t1\t2\t1\ncpu\t2\t1\t1\npids\t3\t1\t1\n");
     for controller in ["memory", "cpu", "pids"] {
         fs::create_dir_all(path.join("sys/fs/cgroup").join(controller)).unwrap();
     }
@@ -94,7 +94,7 @@ fn each_unmet_need_is_reported_with_its_remedy() {
 
     let requirement = only_unmet(path, &host, &fails);
     assert!(requirement.what == "overlay" && requirement.remedy.unwrap().contains("stateDir"));
-    put(path, "proc/filesystems", "\text4\n");
+    write_file(path, "proc/filesystems", "\text4\n");
     let requirement = only_unmet(path, &host, &fails);
     assert!(requirement.found.contains("not supported by the kernel"), "{requirement:?}");
     assert_eq!(

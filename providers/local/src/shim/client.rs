@@ -16,7 +16,7 @@ use tokio::{
     process::Command,
     time::{Instant, sleep, timeout, timeout_at},
 };
-use vk_pod_engine::backend::Ran;
+use vk_pod_engine::backend::ExecOutput;
 use vk_provider::{
     Error, Result,
     ability::{AttachOptions, ExecOptions, Session},
@@ -190,7 +190,7 @@ impl Shim {
     }
 
     /// Runs a command in the container and waits for it; a zero limit means no limit.
-    pub async fn run(&self, command: &[String], limit: Duration) -> Result<Ran> {
+    pub async fn run(&self, command: &[String], limit: Duration) -> Result<ExecOutput> {
         let options = ExecOptions { stdout: true, stderr: true, ..ExecOptions::default() };
         let running = async {
             let Session { stdout, stderr, exit, .. } = self.exec(command, &options).await?;
@@ -200,7 +200,7 @@ impl Shim {
                 session::capture(stderr, MAX_CAPTURE)
             );
             output.extend(errors);
-            Ok(Ran::Ended { code: exit?.code, output })
+            Ok(ExecOutput::Exited { code: exit?.code, output })
         };
         if limit.is_zero() {
             return running.await;
@@ -208,7 +208,7 @@ impl Shim {
         timeout(limit, running).await.unwrap_or_else(|_| {
             let command = command.join(" ");
             let message = format!("command timed out: {command:?} timed out after {limit:?}");
-            Ok(Ran::TimedOut { message })
+            Ok(ExecOutput::TimedOut { message })
         })
     }
 

@@ -3,7 +3,7 @@
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use vk_pod_engine::backend::{Capabilities, Mount, Namespaces, Security, UserNamespace};
+use vk_pod_engine::backend::{Capabilities, ContainerSecurity, Mount, Namespaces, UserNamespace};
 use vk_provider::PodRef;
 
 use super::*;
@@ -14,11 +14,11 @@ fn container() -> ContainerConfig {
         "workingDir": "", "env": [["MODE", "test"], ["PATH", "/own"]], "mounts": [], "devices": [], "labels": {},
         "annotations": {}, "logPath": "main/0.log", "stdin": false, "stdinOnce": false, "tty": false,
         "resources": Resources { cpu_period: 100_000, cpu_quota: 50_000, cpu_shares: 512, memory_limit: 1 << 26, ..Resources::default() },
-        "security": Security {
+        "security": ContainerSecurity {
             masked_paths: vec!["/proc/kcore".into()],
             read_only_paths: vec!["/proc/sys".into()],
             namespaces: Namespaces { pid: Share::Container, ..Namespaces::default() },
-            ..Security::default()
+            ..ContainerSecurity::default()
         },
         "stopSignal": null,
     });
@@ -29,7 +29,7 @@ fn sandbox() -> SandboxConfig {
     let config = json!({
         "pod": PodRef::new("default", "web-0", "uid-1"), "attempt": 0, "handler": "", "hostname": "web-0",
         "logDirectory": "/logs", "dns": null, "ports": [], "labels": {}, "annotations": {}, "cgroupParent": "/vk/poduid-1",
-        "sysctls": {}, "security": vk_pod_engine::backend::Sandboxed::default(), "overhead": null, "resources": null,
+        "sysctls": {}, "security": vk_pod_engine::backend::SandboxSecurity::default(), "overhead": null, "resources": null,
     });
     serde_json::from_value(config).unwrap()
 }

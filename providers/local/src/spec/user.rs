@@ -4,7 +4,7 @@ use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
-use vk_pod_engine::backend::{Security, SupplementalGroupsPolicy};
+use vk_pod_engine::backend::{ContainerSecurity, SupplementalGroupsPolicy};
 use vk_provider::{Error, Result};
 
 /// Maximum size of `/etc/passwd`.
@@ -25,13 +25,13 @@ pub struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// Looks up the user in a root filesystem. Links cannot leave it.
-    pub fn find(rootfs: &Path, security: &Security, image: &str) -> Result<Self> {
+    pub fn find(rootfs: &Path, security: &ContainerSecurity, image: &str) -> Result<Self> {
         let text = |path: &str| read(rootfs, path).map_err(|error| unreadable(rootfs, path, error));
         Self::from_files(&text("etc/passwd")?, &text("etc/group")?, security, image)
     }
 
     /// Looks up the user in the contents of `/etc/passwd` and `/etc/group`.
-    pub fn from_files(passwd: &str, group: &str, security: &Security, image: &str) -> Result<Self> {
+    pub fn from_files(passwd: &str, group: &str, security: &ContainerSecurity, image: &str) -> Result<Self> {
         let (user, own_group) = requested(security, image)?;
         let entries = passwd.lines().filter_map(User::parse);
         let number = user.parse::<u32>().ok();
@@ -76,7 +76,7 @@ impl ProcessIdentity {
 }
 
 /// The requested user and group: the pod's number, else the pod's name, else the image's user.
-fn requested(security: &Security, image: &str) -> Result<(String, Option<String>)> {
+fn requested(security: &ContainerSecurity, image: &str) -> Result<(String, Option<String>)> {
     let group = security.group.map(|group| id("group", group).map(|group| group.to_string())).transpose()?;
     let user = match (security.user, &security.username) {
         (Some(user), _) => id("user", user)?.to_string(),
@@ -167,7 +167,7 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken\nweb:x:1000:1001::/home/web:/bin/sh\n1234:x:7:8::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:1001:\nstaff:x:50:web,other\nwheel:x:10:root\n";
 
-    fn find(security: &Security, image: &str) -> Result<ProcessIdentity, String> {
+    fn find(security: &ContainerSecurity, image: &str) -> Result<ProcessIdentity, String> {
         ProcessIdentity::from_files(PASSWD, GROUP, security, image)
             .map_err(|error| error.message().to_owned())
     }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_images_user_is_a_name_or_number_with_an_optional_group() {
-        let none = Security::default();
+        let none = ContainerSecurity::default();
         assert_eq!(find(&none, "").unwrap(), identity(0, 0, &[0, 10]));
         assert_eq!(find(&none, "web").unwrap(), identity(1000, 1001, &[1001, 50]));
         assert_eq!(find(&none, "1000").unwrap(), identity(1000, 1001, &[1001, 50]));
@@ -190,16 +190,16 @@ mod tests {
 
     #[test]
     fn the_pod_overrides_the_image() {
-        let security = Security { user: Some(1000), group: Some(3000), ..Security::default() };
+        let security = ContainerSecurity { user: Some(1000), group: Some(3000), ..ContainerSecurity::default() };
         assert_eq!(find(&security, "root").unwrap(), identity(1000, 3000, &[3000, 50]));
-        let security = Security { username: Some("web".into()), ..Security::default() };
+        let security = ContainerSecurity { username: Some("web".into()), ..ContainerSecurity::default() };
         assert_eq!(find(&security, "root").unwrap(), identity(1000, 1001, &[1001, 50]));
     }
 
     #[test]
     fn the_images_groups_are_merged_unless_the_policy_is_strict() {
         let mut security =
-            Security { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..Security::default() };
+            ContainerSecurity { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..ContainerSecurity::default() };
         assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 50, 2000]));
         security.supplemental_groups_policy = SupplementalGroupsPolicy::Strict;
         assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 2000, 50]));
@@ -207,14 +207,14 @@ mod tests {
 
     #[test]
     fn an_unknown_user_or_group_is_rejected_with_its_name() {
-        let none = Security::default();
+        let none = ContainerSecurity::default();
         let unknown = "unable to find user nobody: no matching entries in passwd file";
         assert_eq!(find(&none, "nobody"), Err(unknown.into()));
         let unknown = "unable to find group nobody: no matching entries in group file";
         assert_eq!(find(&none, "web:nobody"), Err(unknown.into()));
-        let alone = Security { group: Some(5), ..Security::default() };
+        let alone = ContainerSecurity { group: Some(5), ..ContainerSecurity::default() };
         assert_eq!(find(&alone, ""), Err("user group is specified without user".into()));
-        let huge = Security { user: Some(1 << 40), ..Security::default() };
+        let huge = ContainerSecurity { user: Some(1 << 40), ..ContainerSecurity::default() };
         assert!(find(&huge, "").unwrap_err().contains("is not between"));
     }
 
@@ -226,16 +226,16 @@ mod tests {
         std::os::unix::fs::symlink("/etc/group", folder.path().join("etc/passwd")).unwrap();
         std::os::unix::fs::symlink("../../../../../../proc/version", folder.path().join("etc/group"))
             .unwrap();
-        let found = ProcessIdentity::find(folder.path(), &Security::default(), "").unwrap();
+        let found = ProcessIdentity::find(folder.path(), &ContainerSecurity::default(), "").unwrap();
         assert_eq!(found, ProcessIdentity { uid: 0, gid: 0, groups: vec![0] });
-        let error = ProcessIdentity::find(folder.path(), &Security::default(), "root").unwrap_err();
+        let error = ProcessIdentity::find(folder.path(), &ContainerSecurity::default(), "root").unwrap_err();
         assert!(error.message().starts_with("unable to find user root"), "{error}");
     }
 
     proptest! {
         #[test]
         fn malformed_files_never_cause_a_panic(passwd in ".{0,200}", group in ".{0,200}", user in "[a-z0-9:]{0,8}") {
-            let security = Security { supplemental_groups: vec![1, 2], ..Security::default() };
+            let security = ContainerSecurity { supplemental_groups: vec![1, 2], ..ContainerSecurity::default() };
             if let Ok(found) = ProcessIdentity::from_files(&passwd, &group, &security, &user) {
                 prop_assert_eq!(found.groups.first(), Some(&found.gid));
             }

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
-use vk_pod_engine::backend::told;
+use vk_pod_engine::backend::full_message;
 use vk_provider::resolve::PullCredentials;
 use vk_provider_local::image::{Error, Kind, LayerFormat, Settings, Store};
 use vk_testing::host::{Image, Machine, Registry};
@@ -17,7 +17,7 @@ fn store(directory: &Path) -> Arc<Store> {
 
 /// The text that a kubelet shows on the pod.
 fn shown(error: Error) -> String {
-    let told = told(&error.into());
+    let told = full_message(&error.into());
     told.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&told).to_owned()
 }
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::json;
 use vk_pod_engine::{
     ContainerBackend as _,
-    backend::{Resources, SandboxConfig, Sandboxed},
+    backend::{Resources, SandboxConfig, SandboxSecurity},
     snapshot::{ContainerState, SandboxState, label},
 };
 use vk_provider::PodRef;
@@ -59,7 +59,7 @@ async fn foreign(cri: &Cri, name: &str, labelled: bool, folder: &Path) -> String
         annotations: BTreeMap::new(),
         cgroup_parent: String::new(),
         sysctls: BTreeMap::new(),
-        security: Sandboxed::default(),
+        security: SandboxSecurity::default(),
         overhead: None,
         resources: Some(Resources::default()),
     })

@@ -16,20 +16,20 @@ fn a_name_without_tag_and_digest_means_the_latest() {
         ("Registry.Example.com/a", "Registry.Example.com/a:latest"),
         ("under_score.example/a", "under_score.example/a:latest"),
     ] {
-        assert_eq!(normalise(image).as_deref(), Ok(expected), "{image}");
+        assert_eq!(normalize(image).as_deref(), Ok(expected), "{image}");
     }
     for image in ["root", "root:latest", "url:5000/repo:tag"] {
         let image = format!("{image}@{SHA}");
-        assert_eq!(normalise(&image), Ok(image));
+        assert_eq!(normalize(&image), Ok(image));
     }
 }
 
 #[test]
 fn the_bare_name_is_what_was_written_before_tag_and_digest() {
     let whole = format!("url:5000/repo:tag@{SHA}");
-    let expected = Name { bare: "url:5000/repo", tag: Some("tag"), digest: Some(SHA) };
+    let expected = ImageName { bare: "url:5000/repo", tag: Some("tag"), digest: Some(SHA) };
     assert_eq!(parse(&whole), Ok(expected));
-    assert_eq!(parse("root"), Ok(Name { bare: "root", tag: None, digest: None }));
+    assert_eq!(parse("root"), Ok(ImageName { bare: "root", tag: None, digest: None }));
     assert_eq!(parse("url:5000/repo").unwrap().bare, "url:5000/repo");
 }
 
@@ -60,12 +60,12 @@ fn names_that_are_none_are_refused_with_a_kubelets_words() {
         (&format!("url:5000/{long}"), "repository name must not be more than 255 characters"),
     ] {
         let expected = format!("couldn't parse image name {image:?}: {why}");
-        assert_eq!(normalise(image), Err(expected));
+        assert_eq!(normalize(image), Err(expected));
     }
     let upper = format!("a@sha256:{}", hex.to_uppercase());
-    assert!(normalise(&upper).unwrap_err().ends_with("invalid checksum digest format"));
-    assert!(normalise(&format!("a:{}", "t".repeat(128))).is_ok());
-    assert!(normalise(&format!("a:{}", "t".repeat(129))).is_err());
+    assert!(normalize(&upper).unwrap_err().ends_with("invalid checksum digest format"));
+    assert!(normalize(&format!("a:{}", "t".repeat(128))).is_ok());
+    assert!(normalize(&format!("a:{}", "t".repeat(129))).is_err());
 }
 
 #[test]

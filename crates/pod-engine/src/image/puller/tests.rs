@@ -1,22 +1,21 @@
-//! Pulls against a registry and a runtime in memory, under a clock that the tests move.
+//! Pulls from a fake registry and runtime, with a paused clock.
 
-use super::{
-    double::{Machine, Pod, pod, rpc},
-    *,
-};
+mod fake_runtime;
+
 use vk_provider::Error;
 
-use super::super::failed_event;
-use crate::make::tests::{Told, settings};
+use self::fake_runtime::{FakeImageRuntime, Pod, pod, rpc};
+use super::{super::failed_event, *};
+use crate::spec::tests::{RecordedEvents, settings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Bench {
-    machine: Arc<Machine>,
+    runtime: Arc<FakeImageRuntime>,
     puller: Arc<Puller>,
     settings: Settings,
     sandbox: SandboxConfig,
-    told: Told,
+    events: RecordedEvents,
     _folder: tempfile::TempDir,
 }
 
@@ -29,14 +28,14 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings { root: folder.path().to_owned(), ..settings() };
         change(&mut settings);
-        let machine = Arc::<Machine>::default();
+        let runtime = Arc::<FakeImageRuntime>::default();
         let sandbox = sandbox();
         let mut bench = Self {
-            puller: Arc::new(puller(&machine, &settings)),
-            machine,
+            puller: Arc::new(puller(&runtime, &settings)),
+            runtime,
             settings,
             sandbox,
-            told: Told::default(),
+            events: RecordedEvents::default(),
             _folder: folder,
         };
         bench.restart();
@@ -45,32 +44,36 @@ impl Bench {
 
     /// Another process with the same folder.
     fn restart(&mut self) {
-        self.puller = Arc::new(puller(&self.machine, &self.settings));
+        self.puller = Arc::new(puller(&self.runtime, &self.settings));
     }
 
-    async fn ensure(&self, pod: &Pod, image: &str, policy: Policy) -> Result<Ready, Trouble> {
-        let wanted = Wanted { pod: &pod.0, image, policy, sandbox: &self.sandbox, resolver: pod };
-        self.puller.ensure(&wanted, &self.told.tell()).await
+    async fn ensure(&self, pod: &Pod, image: &str, policy: Policy) -> Result<ResolvedImage, FailureReason> {
+        let request = ImageRequest { pod: &pod.0, image, policy, sandbox: &self.sandbox, resolver: pod };
+        self.puller.ensure(&request, &self.events.record()).await
+    }
+
+    fn remaining_backoff(&self, pod_uid: &str, image: &str) -> Option<Duration> {
+        self.puller.backoffs.lock().remaining(pod_uid, image, Instant::now()).map(|(left, _)| left)
     }
 
     /// Reason and message of what must fail.
     async fn fails(&self, pod: &Pod, image: &str, policy: Policy) -> (String, String) {
-        let trouble = self.ensure(pod, image, policy).await.unwrap_err();
-        (trouble.reason, trouble.message)
+        let failure = self.ensure(pod, image, policy).await.unwrap_err();
+        (failure.reason, failure.message)
     }
 
     fn pulls(&self) -> usize {
-        self.machine.0.lock().pulls.len()
+        self.runtime.0.lock().pulls.len()
     }
 
     fn put(&self, name: &str) {
         let image = Image { id: format!("id of {name}"), ..Image::default() };
-        self.machine.0.lock().images.insert(name.to_owned(), image);
+        self.runtime.0.lock().images.insert(name.to_owned(), image);
     }
 }
 
-fn puller(machine: &Arc<Machine>, settings: &Settings) -> Puller {
-    Puller::new(Arc::clone(machine) as _, settings, Clock::following_tokio(Timestamp::UNIX_EPOCH))
+fn puller(runtime: &Arc<FakeImageRuntime>, settings: &Settings) -> Puller {
+    Puller::new(Arc::clone(runtime) as _, settings, Clock::following_tokio(Timestamp::UNIX_EPOCH))
 }
 
 fn sandbox() -> SandboxConfig {
@@ -78,16 +81,16 @@ fn sandbox() -> SandboxConfig {
         "metadata": { "name": "p", "namespace": "team", "uid": "u" }, "spec": { "containers": [] },
     }))
     .unwrap();
-    let order = crate::make::SandboxOrder {
+    let builder = crate::spec::SandboxBuilder {
         pod: &pod,
         attempt: 0,
         settings: &settings(),
-        machine: &crate::make::Machine::default(),
-        runtime: &crate::backend::Runtime::default(),
+        features: &crate::spec::HostFeatures::default(),
+        runtime: &crate::backend::RuntimeInfo::default(),
         runtime_class: None,
         host_dns: &crate::backend::Dns::default(),
     };
-    crate::make::sandbox(&order, &|_, _, _| ()).unwrap()
+    builder.build(&|_, _, _| ()).unwrap()
 }
 
 const PRESENT: &str =
@@ -108,7 +111,7 @@ async fn the_policy_decides_whether_there_is_anything_to_do() {
         }
         let ready = bench.ensure(&pod("u1", &[]), "a:1", policy).await.unwrap();
         assert_eq!(bench.pulls(), pulls, "{policy:?} {there}");
-        let told = bench.told.take();
+        let told = bench.events.take();
         if pulls == 0 {
             assert_eq!((ready.image_ref.as_str(), told), ("id of a:1", vec![PRESENT.to_owned()]));
         } else {
@@ -125,7 +128,7 @@ async fn an_absent_image_that_is_never_pulled_is_an_error() {
     let message = "Container image \"a\" is not present with pull policy of Never";
     let failed = bench.fails(&pod("u1", &[]), "a", Policy::Never).await;
     assert_eq!(failed, ("ErrImageNeverPull".to_owned(), message.to_owned()));
-    assert_eq!(bench.told.take(), [format!("ErrImageNeverPull: {message}")]);
+    assert_eq!(bench.events.take(), [format!("ErrImageNeverPull: {message}")]);
     assert_eq!(bench.pulls(), 0);
 }
 
@@ -136,23 +139,23 @@ async fn a_name_that_is_none_is_told_and_asks_nobody() {
         name (library/A b) must be lowercase";
     let failed = bench.fails(&pod("u1", &[]), "A b", Policy::Always).await;
     assert_eq!(failed, ("InvalidImageName".to_owned(), message.to_owned()));
-    assert_eq!(bench.told.take(), [format!("InspectFailed: {message}")]);
+    assert_eq!(bench.events.take(), [format!("InspectFailed: {message}")]);
     assert_eq!(bench.pulls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_cannot_look_at_images_is_told() {
     let bench = Bench::new();
-    bench.machine.0.lock().blind = Some("no connection");
+    bench.runtime.0.lock().blind = Some("no connection");
     let message = "Failed to inspect image \"\": rpc error: code = Unavailable desc = no connection";
     let failed = bench.fails(&pod("u1", &[]), "a", Policy::IfNotPresent).await;
     assert_eq!(failed, ("ImageInspectError".to_owned(), message.to_owned()));
-    assert_eq!(bench.told.take(), [format!("InspectFailed: {message}")]);
+    assert_eq!(bench.events.take(), [format!("InspectFailed: {message}")]);
     // After a pull its user has to be known: it is not guessed.
-    let trouble = bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap_err();
+    let failure = bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap_err();
     let expected = ("CreateContainerConfigError", "no connection");
-    assert_eq!((trouble.reason.as_str(), trouble.message.as_str()), expected);
-    assert_eq!(failed_event(&trouble).2, "Error: no connection");
+    assert_eq!((failure.reason.as_str(), failure.message.as_str()), expected);
+    assert_eq!(failed_event(&failure).2, "Error: no connection");
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +163,7 @@ async fn an_image_without_a_tag_is_pulled_with_one_and_named_without() {
     let bench = Bench::new();
     let ready = bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap();
     assert_eq!(ready.image_ref, "sha256:a:latest");
-    assert_eq!(bench.told.take()[0], "Pulling: Pulling image \"a\"");
+    assert_eq!(bench.events.take()[0], "Pulling: Pulling image \"a\"");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,10 +172,10 @@ async fn waits_double_from_ten_seconds_to_five_minutes_and_repeat_the_last_real_
     let pod = pod("u1", &[]);
     let error = "rpc error: code = NotFound desc = no such image";
     for wait in [10, 20, 40, 80, 160, 300, 300] {
-        bench.machine.0.lock().faults.push_back(rpc("NotFound", "no such image"));
+        bench.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
         let failed = bench.fails(&pod, "a", Policy::Always).await;
         assert_eq!(failed, ("ErrImagePull".to_owned(), error.to_owned()));
-        let told = bench.told.take();
+        let told = bench.events.take();
         assert_eq!(
             told,
             [
@@ -181,7 +184,7 @@ async fn waits_double_from_ten_seconds_to_five_minutes_and_repeat_the_last_real_
             ]
         );
         let pulls = bench.pulls();
-        assert_eq!(bench.puller.wait("u1", "a"), Some(SECOND * wait));
+        assert_eq!(bench.remaining_backoff("u1", "a"), Some(SECOND * wait));
         tokio::time::advance((SECOND * wait).saturating_sub(Duration::from_millis(1))).await;
         let message = format!("Back-off pulling image \"a\": ErrImagePull: {error}");
         for _ in 0..2 {
@@ -189,23 +192,23 @@ async fn waits_double_from_ten_seconds_to_five_minutes_and_repeat_the_last_real_
                 bench.fails(&pod, "a", Policy::Always).await,
                 ("ImagePullBackOff".to_owned(), message.clone())
             );
-            assert_eq!(bench.told.take(), ["BackOff: Back-off pulling image \"a\""]);
+            assert_eq!(bench.events.take(), ["BackOff: Back-off pulling image \"a\""]);
         }
         assert_eq!(bench.pulls(), pulls);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(bench.puller.wait("u1", "a"), None);
+        assert_eq!(bench.remaining_backoff("u1", "a"), None);
     }
     // Quiet for more than twice the longest wait: as if nothing had been.
     tokio::time::advance(SECOND * 301).await;
-    bench.machine.0.lock().faults.push_back(rpc("NotFound", "no such image"));
+    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
     bench.fails(&pod, "a", Policy::Always).await;
-    assert_eq!(bench.puller.wait("u1", "a"), Some(SECOND * 10));
+    assert_eq!(bench.remaining_backoff("u1", "a"), Some(SECOND * 10));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_pods_wait_is_no_other_pods_and_a_gone_pod_has_none() {
     let bench = Bench::new();
-    bench.machine.0.lock().faults.push_back(rpc("NotFound", "x"));
+    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
     bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
     bench.ensure(&pod("u2", &[]), "a", Policy::Always).await.unwrap();
     bench.ensure(&pod("u1", &[]), "b", Policy::Always).await.unwrap();
@@ -217,7 +220,7 @@ async fn one_pods_wait_is_no_other_pods_and_a_gone_pod_has_none() {
 #[tokio::test(start_paused = true)]
 async fn a_present_image_serves_while_a_pull_would_have_to_wait() {
     let bench = Bench::new();
-    bench.machine.0.lock().faults.push_back(rpc("NotFound", "x"));
+    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
     bench.fails(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await;
     bench.put("a:1");
     bench.ensure(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
@@ -241,7 +244,7 @@ async fn two_causes_that_a_runtime_names_have_reasons_of_their_own_and_a_code_th
         (Error::internal("no code at all"), "ErrImagePull", "no code at all"),
     ] {
         let bench = Bench::new();
-        bench.machine.0.lock().faults.push_back(error);
+        bench.runtime.0.lock().faults.push_back(error);
         let failed = bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
         assert_eq!(failed, (reason.to_owned(), message.to_owned()));
         let (_, again) = bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
@@ -252,19 +255,19 @@ async fn two_causes_that_a_runtime_names_have_reasons_of_their_own_and_a_code_th
 #[tokio::test(start_paused = true)]
 async fn credentials_are_tried_one_after_the_other() {
     let bench = Bench::new();
-    bench.machine.0.lock().password = Some("right");
+    bench.runtime.0.lock().password = Some("right");
     bench.ensure(&pod("u1", &["wrong", "right", "more"]), "a", Policy::Always).await.unwrap();
-    let tried = |bench: &Bench| std::mem::take(&mut bench.machine.0.lock().pulls);
+    let tried = |bench: &Bench| std::mem::take(&mut bench.runtime.0.lock().pulls);
     assert_eq!(tried(&bench), [Some("wrong".to_owned()), Some("right".to_owned())]);
     // The same words twice are said once; credentials that do not fit are no reason to do without.
     let failed = bench.fails(&pod("u2", &["wrong", "bad"]), "a", Policy::Always).await;
     assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()));
     assert_eq!(tried(&bench), [Some("wrong".to_owned()), Some("bad".to_owned())]);
-    bench.machine.0.lock().faults.push_back(rpc("NotFound", "other"));
+    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "other"));
     let failed = bench.fails(&pod("u3", &["wrong", "bad"]), "a", Policy::Always).await;
     assert_eq!(failed.1, "[rpc error: code = NotFound desc = other, pull access denied]");
     tried(&bench);
-    bench.machine.0.lock().password = None;
+    bench.runtime.0.lock().password = None;
     bench.ensure(&pod("u4", &[]), "a", Policy::Always).await.unwrap();
     assert_eq!(tried(&bench), [None]);
 }
@@ -272,13 +275,13 @@ async fn credentials_are_tried_one_after_the_other() {
 #[tokio::test(start_paused = true)]
 async fn one_pull_serves_all_who_wait_for_it() {
     let bench = Bench::new();
-    bench.machine.0.lock().slow = SECOND * 3;
+    bench.runtime.0.lock().slow = SECOND * 3;
     let pods: Vec<Pod> = (0..10).map(|number| pod(&format!("u{number}"), &["pw"])).collect();
     let all = pods.iter().map(|pod| bench.ensure(pod, "a", Policy::Always));
     let all = futures::future::join_all(all).await;
     assert!(all.iter().all(|ready| ready.as_ref().unwrap().image_ref == "sha256:a:latest"));
     assert_eq!(bench.pulls(), 1);
-    let told = bench.told.take();
+    let told = bench.events.take();
     let pulled =
         "Pulled: Successfully pulled image \"a\" in 3s (3s including waiting). Image size: 42 bytes.";
     assert_eq!(told.iter().filter(|told| *told == pulled).count(), 10);
@@ -290,19 +293,19 @@ async fn one_pull_serves_all_who_wait_for_it() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_everybodys_who_waited_and_each_has_its_own_wait() {
     let bench = Bench::new();
-    bench.machine.0.lock().slow = SECOND;
-    bench.machine.0.lock().faults.push_back(rpc("NotFound", "x"));
+    bench.runtime.0.lock().slow = SECOND;
+    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
     let (one, two) = (pod("u1", &[]), pod("u2", &[]));
     let (first, second) =
         tokio::join!(bench.fails(&one, "a", Policy::Always), bench.fails(&two, "a", Policy::Always));
     assert_eq!((first.0.as_str(), first == second, bench.pulls()), ("ErrImagePull", true, 1));
-    assert!(bench.puller.wait("u1", "a").is_some() && bench.puller.wait("u2", "a").is_some());
+    assert!(bench.remaining_backoff("u1", "a").is_some() && bench.remaining_backoff("u2", "a").is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_credentials_or_another_image_are_another_pull() {
     let bench = Bench::new();
-    bench.machine.0.lock().slow = SECOND;
+    bench.runtime.0.lock().slow = SECOND;
     let (one, two) = (pod("u1", &["a"]), pod("u2", &["b"]));
     let (a, b, c) = tokio::join!(
         bench.ensure(&one, "a", Policy::Always),
@@ -310,13 +313,13 @@ async fn other_credentials_or_another_image_are_another_pull() {
         bench.ensure(&one, "b", Policy::Always)
     );
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
-    assert_eq!((bench.pulls(), bench.machine.0.lock().most), (3, 3));
+    assert_eq!((bench.pulls(), bench.runtime.0.lock().most), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pull_goes_on_when_the_one_who_began_it_has_gone() {
     let bench = Bench::new();
-    bench.machine.0.lock().slow = SECOND * 10;
+    bench.runtime.0.lock().slow = SECOND * 10;
     let (one, two) = (pod("u1", &[]), pod("u2", &[]));
     let first = tokio::time::timeout(SECOND * 2, bench.ensure(&one, "a", Policy::Always));
     let (first, second) = tokio::join!(first, bench.ensure(&two, "a", Policy::Always));
@@ -325,7 +328,7 @@ async fn a_pull_goes_on_when_the_one_who_began_it_has_gone() {
     assert_eq!(bench.pulls(), 1);
     // When all have gone the pull is given up, and the next one begins anew.
     assert!(tokio::time::timeout(SECOND, bench.ensure(&one, "b", Policy::Always)).await.is_err());
-    assert_eq!(bench.machine.0.lock().running, 0);
+    assert_eq!(bench.runtime.0.lock().running, 0);
     bench.ensure(&one, "b", Policy::Always).await.unwrap();
     assert_eq!(bench.pulls(), 3);
 }
@@ -333,29 +336,29 @@ async fn a_pull_goes_on_when_the_one_who_began_it_has_gone() {
 #[tokio::test(start_paused = true)]
 async fn no_more_pulls_run_at_once_than_allowed_and_the_wait_for_a_turn_is_told() {
     let bench = Bench::with(|settings| settings.parallel_pulls = Some(2));
-    bench.machine.0.lock().slow = SECOND;
+    bench.runtime.0.lock().slow = SECOND;
     let pods: Vec<Pod> = (0..6).map(|number| pod(&format!("u{number}"), &[])).collect();
     let names: Vec<String> = (0..6).map(|number| format!("i{number}")).collect();
     let all = pods.iter().zip(&names).map(|(pod, image)| bench.ensure(pod, image, Policy::Always));
     assert!(futures::future::join_all(all).await.iter().all(Result::is_ok));
-    assert_eq!((bench.pulls(), bench.machine.0.lock().most), (6, 2));
+    assert_eq!((bench.pulls(), bench.runtime.0.lock().most), (6, 2));
     let last = "Pulled: Successfully pulled image \"i5\" in 1s (3s including waiting). Image size: 42 bytes.";
-    assert!(bench.told.take().contains(&last.to_owned()));
+    assert!(bench.events.take().contains(&last.to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_none() {
     let mut bench = Bench::new();
-    bench.machine.0.lock().password = Some("right");
+    bench.runtime.0.lock().password = Some("right");
     let owner = pod("owner", &["right"]);
     bench.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
     for round in ["before", "after"] {
         let name = |who: &str| format!("{who} {round}");
-        bench.told.take();
+        bench.events.take();
         // Who has the same credentials is let in without a pull.
         let pulls = bench.pulls();
         bench.ensure(&pod(&name("friend"), &["other", "right"]), "a:1", Policy::IfNotPresent).await.unwrap();
-        assert_eq!((bench.told.take(), bench.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
+        assert_eq!((bench.events.take(), bench.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
         // Others have to ask the registry.
         let failed = bench.fails(&pod(&name("stranger"), &[]), "a:1", Policy::IfNotPresent).await;
         assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()), "{round}");
@@ -366,7 +369,7 @@ async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_non
         bench.restart();
     }
     // Once it can be had without credentials it is everybody's.
-    bench.machine.0.lock().password = None;
+    bench.runtime.0.lock().password = None;
     bench.ensure(&pod("first", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
     let pulls = bench.pulls();
     bench.ensure(&pod("second", &["any"]), "a:1", Policy::Never).await.unwrap();
@@ -376,8 +379,8 @@ async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_non
 #[tokio::test(start_paused = true)]
 async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
     let mut bench = Bench::new();
-    bench.machine.0.lock().password = Some("right");
-    bench.machine.0.lock().slow = SECOND * 5;
+    bench.runtime.0.lock().password = Some("right");
+    bench.runtime.0.lock().slow = SECOND * 5;
     let owner = pod("owner", &["right"]);
     assert!(tokio::time::timeout(SECOND, bench.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
     // The runtime finished it, and our process did not see that.
@@ -397,7 +400,7 @@ async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn records_follow_the_images_that_are_there() {
     let bench = Bench::new();
-    bench.machine.0.lock().password = Some("right");
+    bench.runtime.0.lock().password = Some("right");
     bench.ensure(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
     tokio::time::advance(SECOND).await;
     // Somebody removed it and put it there by hand.
@@ -417,22 +420,4 @@ async fn a_folder_that_cannot_be_written_is_told_and_nothing_is_pulled() {
         "{message}"
     );
     assert_eq!(bench.pulls(), 0);
-}
-
-#[test]
-fn durations_are_written_as_go_does() {
-    for (millis, text) in [
-        (0, "0s"),
-        (7, "7ms"),
-        (999, "999ms"),
-        (1000, "1s"),
-        (1250, "1.25s"),
-        (60_000, "1m0s"),
-        (62_500, "1m2.5s"),
-        (3_600_000, "1h0m0s"),
-        (3_723_004, "1h2m3.004s"),
-    ] {
-        assert_eq!(seconds(Duration::from_millis(millis)), text);
-    }
-    assert_eq!(seconds(Duration::from_micros(1999)), "1ms");
 }

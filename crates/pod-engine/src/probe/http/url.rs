@@ -1,18 +1,21 @@
-//! As much of URLs as probes need: made from a host, a port and a path, and followed from one to the next.
+//! URLs of probes: built from a host, a port and a path, and resolved for redirects.
+//!
+//! Not the `url` crate: it normalizes as browsers do (drops default ports, adds a slash to an empty path, resolves dots, rewrites
+//! backslashes), while events and `Host` headers must match Go's `net/url`.
 
 use std::fmt;
 
 use http::{Uri, uri::PathAndQuery};
 
-/// A URL without user, password and fragment.
+/// A URL without user info and fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     pub(super) scheme: String,
-    /// Without brackets.
+    /// The host without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Whether the port is written.
-    shown: bool,
+    /// Whether the port is explicit.
+    has_port: bool,
     /// Path and query, escaped; may be empty.
     path: String,
 }
@@ -20,20 +23,20 @@ pub(super) struct Url {
 // === impl Url ===
 
 impl Url {
-    /// The URL that a probe describes. The path may have a query; were it a URL of its own, its scheme and host would not count.
+    /// The URL of a probe. The path may have a query; if it is a full URL, its scheme and host are ignored.
     pub(super) fn new(scheme: &str, host: &str, port: u16, path: &str) -> Self {
-        if !is_readable(path) {
-            // Nothing in it means anything, then, and all of it is sent.
+        if !is_parsable(path) {
+            // It cannot be parsed: all of it is escaped.
             let path = rooted(&path.replace('%', "%25").replace('?', "%3F").replace('#', "%23"));
-            return Self { scheme: scheme.to_owned(), host: host.to_owned(), port, shown: true, path };
+            return Self { scheme: scheme.to_owned(), host: host.to_owned(), port, has_port: true, path };
         }
         let path = without_fragment(path);
         let (_, rest) = split(path);
         let path = rest.authority.map_or(path, |_| rest.path);
-        Self { scheme: scheme.to_owned(), host: host.to_owned(), port, shown: true, path: rooted(path) }
+        Self { scheme: scheme.to_owned(), host: host.to_owned(), port, has_port: true, path: rooted(path) }
     }
 
-    /// Where a reference leads from here, and whether it was a relative one.
+    /// Resolves a reference. Also returns whether it was relative.
     pub(super) fn join(&self, reference: &str) -> Result<(Self, bool), String> {
         let reference = without_fragment(reference);
         let (scheme, rest) = split(reference);
@@ -41,14 +44,14 @@ impl Url {
         let scheme = scheme.map_or_else(|| self.scheme.clone(), str::to_ascii_lowercase);
         if let Some(authority) = rest.authority {
             let (host, port) = host_and_port(authority)?;
-            let shown = port.is_some();
+            let has_port = port.is_some();
             let port = port.unwrap_or(if scheme == "https" { 443 } else { 80 });
-            return Ok((Self { scheme, host, port, shown, path: rooted(rest.path) }, relative));
+            return Ok((Self { scheme, host, port, has_port, path: rooted(rest.path) }, relative));
         }
         if !relative {
-            // As in `mailto:somebody`: another place, wherever that is.
+            // An opaque URL such as `mailto:somebody`.
             return Ok((
-                Self { scheme, host: String::new(), port: 0, shown: false, path: rooted(rest.path) },
+                Self { scheme, host: String::new(), port: 0, has_port: false, path: rooted(rest.path) },
                 false,
             ));
         }
@@ -66,22 +69,22 @@ impl Url {
         Ok((Self { path: rooted(&path), ..self.clone() }, true))
     }
 
-    /// Host and port as they are written.
+    /// Host and explicit port.
     pub(super) fn authority(&self) -> String {
-        let whole = super::super::dial::authority(&self.host, self.port);
-        if self.shown {
+        let whole = super::super::connection::authority(&self.host, self.port);
+        if self.has_port {
             whole
         } else {
             whole.rsplit_once(':').map_or_else(|| whole.clone(), |(host, _)| host.to_owned())
         }
     }
 
-    /// What stands in the first line of a request.
+    /// The request target of HTTP/1.1.
     pub(super) fn target(&self) -> Result<Uri, String> {
         self.path_and_query().map(Uri::from)
     }
 
-    /// What HTTP/2 wants to know, with another host where one is given.
+    /// The absolute URI for HTTP/2, with another authority if one is given.
     pub(super) fn absolute(&self, host: Option<String>) -> Result<Uri, String> {
         Uri::builder()
             .scheme(self.scheme.as_str())
@@ -142,8 +145,8 @@ fn host_and_port(authority: &str) -> Result<(String, Option<u16>), String> {
     Ok((host.to_owned(), port.transpose()?))
 }
 
-/// Whether a path has no control characters, and escapes that are ones.
-fn is_readable(path: &str) -> bool {
+/// Whether a path has no control characters and only valid escapes.
+fn is_parsable(path: &str) -> bool {
     let path_alone = path.split(['?', '#']).next().unwrap_or_default();
     let is_escape =
         |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
@@ -154,7 +157,7 @@ fn without_fragment(text: &str) -> &str {
     text.split_once('#').map_or(text, |(before, _)| before)
 }
 
-/// Escaped, and with a slash before a path.
+/// The escaped path with a leading slash.
 fn rooted(path: &str) -> String {
     use fmt::Write as _;
     let mut escaped = String::with_capacity(path.len() + 1);
@@ -195,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_path_is_given_can_be_asked_for_and_whatever_reference_is_answered_can_be_followed(
+        fn any_path_gives_a_valid_target_and_any_reference_that_resolves_too(
             path in any::<String>(), reference in any::<String>(),
         ) {
             let url = Url::new("http", "pod", 80, &path);
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_followed_from_where_it_was_found() {
+    fn a_reference_is_resolved_against_its_url() {
         let here = Url::new("http", "pod", 8080, "/a/b?x=1");
         let cases = [
             ("/c", "http://pod:8080/c", true),

@@ -5,7 +5,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
 use super::server::{Body, Server, never, text, trailed};
-use crate::probe::{Outcome, grpc};
+use crate::probe::{ProbeOutcome, grpc};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -24,18 +24,18 @@ fn refused(code: &str, message: &str) -> Response<Body> {
     Response::builder().header("grpc-status", code).header("grpc-message", message).body(text("")).unwrap()
 }
 
-async fn probe(server: &Server, service: &str, limit: Duration) -> Outcome {
+async fn probe(server: &Server, service: &str, limit: Duration) -> ProbeOutcome {
     grpc::probe("127.0.0.1", server.address.port(), service, limit).await
 }
 
-fn failure(text: impl Into<String>) -> Outcome {
-    Outcome::Failure(text.into())
+fn failure(text: impl Into<String>) -> ProbeOutcome {
+    ProbeOutcome::Failure(text.into())
 }
 
 #[tokio::test]
 async fn only_a_server_that_serves_is_well() {
     for (status, wanted) in [
-        (&b"\0\0\0\0\x02\x08\x01"[..], Outcome::Success),
+        (&b"\0\0\0\0\x02\x08\x01"[..], ProbeOutcome::Success),
         (b"\0\0\0\0\x02\x08\x02", failure("service unhealthy (responded with \"NOT_SERVING\")")),
         (b"\0\0\0\0\x02\x08\x03", failure("service unhealthy (responded with \"SERVICE_UNKNOWN\")")),
         (b"\0\0\0\0\0", failure("service unhealthy (responded with \"UNKNOWN\")")),
@@ -67,7 +67,7 @@ async fn errors_of_the_call_are_told_as_a_kubelet_tells_them() {
     assert_eq!(probe(&server, "a", LONG).await, failure(wanted));
     let server =
         Server::http2(|_: &Request<Incoming>| Response::builder().status(404).body(text("")).unwrap()).await;
-    let Outcome::Failure(text) = probe(&server, "", LONG).await else { panic!("404 is no health") };
+    let ProbeOutcome::Failure(text) = probe(&server, "", LONG).await else { panic!("404 is no health") };
     assert!(text.ends_with("unexpected HTTP status code received from server: 404 (Not Found)"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! A runtime that can only run commands, and does so as it is told.
+//! A runtime that only runs commands, with scripted results.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,15 +19,15 @@ use vk_provider::{
 
 use crate::{
     backend::{
-        self, ContainerBackend, ContainerConfig, FsUsage, Image, Listing, PodUsage, Ran, SandboxConfig,
+        self, ContainerBackend, ContainerConfig, ExecOutput, FsUsage, Image, Listing, PodUsage, SandboxConfig,
     },
-    probe::Tell,
+    probe::EventRecorder,
     snapshot::{Container, Sandbox},
 };
 
 /// What a command does.
 #[derive(Clone, Debug)]
-pub(crate) enum Does {
+pub(crate) enum Script {
     Ends(i32, &'static str),
     TimesOut(&'static str),
     Fails(&'static str),
@@ -36,9 +36,9 @@ pub(crate) enum Does {
 
 /// The runtime.
 #[derive(Default)]
-pub(crate) struct Runtime {
+pub(crate) struct ScriptedRuntime {
     /// What the next commands do; the last one for ever.
-    script: Mutex<VecDeque<Does>>,
+    script: Mutex<VecDeque<Script>>,
     /// The commands that were run: container and words.
     pub(crate) commands: Mutex<Vec<(String, Vec<String>)>>,
     /// Limits that were given.
@@ -49,7 +49,7 @@ pub(crate) struct Runtime {
 
 /// Events that were told.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<PodEvent>>>);
+pub(crate) struct RecordedEvents(Arc<Mutex<Vec<PodEvent>>>);
 
 struct Guard<'a>(&'a AtomicUsize);
 
@@ -59,8 +59,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Told {
-    pub(crate) fn sink(&self) -> Tell {
+impl RecordedEvents {
+    pub(crate) fn sink(&self) -> EventRecorder {
         let told = self.clone();
         Arc::new(move |event| told.0.lock().push(event))
     }
@@ -75,13 +75,13 @@ impl Told {
     }
 }
 
-impl Runtime {
-    pub(crate) fn that(script: impl IntoIterator<Item = Does>) -> Arc<Self> {
+impl ScriptedRuntime {
+    pub(crate) fn that(script: impl IntoIterator<Item = Script>) -> Arc<Self> {
         Arc::new(Self { script: Mutex::new(script.into_iter().collect()), ..Self::default() })
     }
 
     /// From now on.
-    pub(crate) fn now(&self, script: impl IntoIterator<Item = Does>) {
+    pub(crate) fn now(&self, script: impl IntoIterator<Item = Script>) {
         *self.script.lock() = script.into_iter().collect();
     }
 
@@ -89,7 +89,7 @@ impl Runtime {
         self.commands.lock().len()
     }
 
-    fn next(&self) -> Does {
+    fn next(&self) -> Script {
         let mut script = self.script.lock();
         if script.len() > 1 { script.pop_front() } else { script.front().cloned() }
             .expect("the test says what commands do")
@@ -101,22 +101,22 @@ fn cannot<T>() -> Result<T> {
 }
 
 #[async_trait]
-impl ContainerBackend for Runtime {
-    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<Ran> {
+impl ContainerBackend for ScriptedRuntime {
+    async fn run(&self, container: &str, command: &[String], limit: Duration) -> Result<ExecOutput> {
         self.commands.lock().push((container.to_owned(), command.to_vec()));
         self.limits.lock().push(limit);
         self.running.fetch_add(1, SeqCst);
         let _guard = Guard(&self.running);
         let does = self.next();
         match does {
-            Does::Ends(code, output) => Ok(Ran::Ended { code, output: output.into() }),
-            Does::TimesOut(message) => Ok(Ran::TimedOut { message: message.to_owned() }),
-            Does::Fails(message) => Err(Error::unavailable("refused").caused_by(message)),
-            Does::Hangs => std::future::pending().await,
+            Script::Ends(code, output) => Ok(ExecOutput::Exited { code, output: output.into() }),
+            Script::TimesOut(message) => Ok(ExecOutput::TimedOut { message: message.to_owned() }),
+            Script::Fails(message) => Err(Error::unavailable("refused").caused_by(message)),
+            Script::Hangs => std::future::pending().await,
         }
     }
 
-    async fn runtime(&self) -> Result<backend::Runtime> {
+    async fn runtime(&self) -> Result<backend::RuntimeInfo> {
         cannot()
     }
     async fn run_sandbox(&self, _: &SandboxConfig) -> Result<String> {

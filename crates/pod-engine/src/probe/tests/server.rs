@@ -1,4 +1,4 @@
-//! Servers on this machine. They end when they are dropped.
+//! Local servers. They end when they are dropped.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
@@ -136,12 +136,12 @@ impl Server {
         .await
     }
 
-    /// Says this after it has heard something, and then either hangs up or says nothing more.
+    /// Says this after it has record_result something, and then either hangs up or says nothing more.
     pub(crate) async fn raw(says: &'static [u8], hangs_up: bool) -> Self {
         Self::serve(move |mut stream, seen| async move {
-            let mut heard = vec![0; 4096];
-            let length = stream.read(&mut heard).await.unwrap_or(0);
-            seen.lock().push(String::from_utf8_lossy(&heard[..length]).into_owned());
+            let mut record_result = vec![0; 4096];
+            let length = stream.read(&mut record_result).await.unwrap_or(0);
+            seen.lock().push(String::from_utf8_lossy(&record_result[..length]).into_owned());
             let _ = stream.write_all(says).await;
             if !hangs_up {
                 std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! The phase, in the situations in which the kubelet's own tests look at it.
+//! The phase, in the situations of the kubelet's own tests.
 
 use super::*;
 use crate::status::phase::phase;
@@ -31,7 +31,7 @@ fn phase_of(
     inits: &[&str],
     sidecar: bool,
     regular: &[&str],
-    over: bool,
+    terminated: bool,
     begun: bool,
 ) -> &'static str {
     let name = |first: u8, index: usize| char::from(first + u8::try_from(index).expect("few")).to_string();
@@ -52,7 +52,7 @@ fn phase_of(
     let status =
         json!({"initContainerStatuses": statuses(b'x', inits), "containerStatuses": statuses(b'a', regular)});
     let pod: Pod = serde_json::from_value(pod).expect("a pod");
-    phase(&pod, &serde_json::from_value(status).expect("a status"), over, begun)
+    phase(&pod, &serde_json::from_value(status).expect("a status"), terminated, begun)
 }
 
 #[test]
@@ -84,11 +84,11 @@ fn regular_containers_alone() {
         ("OnFailure", ["run", "wait0"], false, "Running"),
         ("OnFailure", ["0", "wait1"], false, "Running"),
     ];
-    for (policy, words, over, expected) in table {
+    for (policy, words, terminated, expected) in table {
         assert_eq!(
-            phase_of(policy, &[], false, words, *over, false),
+            phase_of(policy, &[], false, words, *terminated, false),
             *expected,
-            "{policy} {words:?} over: {over}"
+            "{policy} {words:?} terminated: {terminated}"
         );
     }
 }
@@ -120,7 +120,7 @@ fn init_containers_before_the_regular_ones() {
     }
 }
 
-/// Policy, sidecar, regular containers, over, begun, phase.
+/// Policy, sidecar, regular containers, terminated, begun, phase.
 type Row = (&'static str, &'static str, [&'static str; 2], bool, bool, &'static str);
 
 #[test]
@@ -144,9 +144,9 @@ fn sidecars_beside_the_regular_ones() {
         ("Never", "wait1", ["0", "0"], false, true, "Succeeded"),
         ("Never", "0", ["0", "2"], false, true, "Failed"),
     ];
-    for (policy, sidecar, words, over, begun, expected) in table {
-        let found = phase_of(policy, &[sidecar], true, words, *over, *begun);
-        assert_eq!(found, *expected, "{policy} {sidecar} {words:?} over: {over} begun: {begun}");
+    for (policy, sidecar, words, terminated, begun, expected) in table {
+        let found = phase_of(policy, &[sidecar], true, words, *terminated, *begun);
+        assert_eq!(found, *expected, "{policy} {sidecar} {words:?} terminated: {terminated} begun: {begun}");
     }
 }
 

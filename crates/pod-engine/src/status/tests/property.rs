@@ -1,9 +1,9 @@
-//! What holds in every situation, also in those that nobody thought of.
+//! Properties that hold for every input.
 
 use proptest::{prelude::*, sample::select};
 
 use super::*;
-use crate::parts::{Role, parts};
+use crate::containers::{Role, pod_containers};
 
 const NAMES: [&str; 6] = ["web", "aid", "setup", "proxy", "prepare", "debug"];
 
@@ -42,9 +42,9 @@ enum Happening {
     SandboxGone,
     Record(&'static str, Now),
     Forgotten(&'static str),
-    Trouble(&'static str),
-    TroubleOver(&'static str),
-    Verdict(&'static str, Kind, Verdict),
+    FailureReason(&'static str),
+    FailureResolved(&'static str),
+    ProbeResult(&'static str, ProbeKind, ProbeResult),
     Deleted,
     Failed,
     Over,
@@ -53,16 +53,16 @@ enum Happening {
 
 fn happening() -> impl Strategy<Value = Happening> {
     let name = || select(&NAMES[..]);
-    let kind = select(vec![Kind::Liveness, Kind::Readiness, Kind::Startup]);
-    let verdict = select(vec![Verdict::Unknown, Verdict::Success, Verdict::Failure]);
+    let kind = select(vec![ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup]);
+    let result = select(vec![ProbeResult::Unknown, ProbeResult::Success, ProbeResult::Failure]);
     prop_oneof![
         2 => Just(Happening::Sandbox),
         1 => Just(Happening::SandboxGone),
         8 => (name(), now()).prop_map(|(name, now)| Happening::Record(name, now)),
         1 => name().prop_map(Happening::Forgotten),
-        2 => name().prop_map(Happening::Trouble),
-        1 => name().prop_map(Happening::TroubleOver),
-        2 => (name(), kind, verdict).prop_map(|(name, kind, verdict)| Happening::Verdict(name, kind, verdict)),
+        2 => name().prop_map(Happening::FailureReason),
+        1 => name().prop_map(Happening::FailureResolved),
+        2 => (name(), kind, result).prop_map(|(name, kind, result)| Happening::ProbeResult(name, kind, result)),
         1 => Just(Happening::Deleted),
         1 => Just(Happening::Failed),
         1 => Just(Happening::Over),
@@ -70,25 +70,26 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-impl Scene {
+impl StatusFixture {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Sandbox => self.sandbox_again(),
             Happening::SandboxGone => self.stop_sandboxes(),
             Happening::Record(name, now) => self.put(name, now),
             Happening::Forgotten(name) => self.snapshot.containers.retain(|one| one.name != name),
-            Happening::Trouble(name) => self.trouble_again(name, "CrashLoopBackOff"),
-            Happening::TroubleOver(name) => drop(self.troubles.remove(name)),
-            Happening::Verdict(name, kind, verdict) => {
+            Happening::FailureReason(name) => self.trouble_again(name, "CrashLoopBackOff"),
+            Happening::FailureResolved(name) => drop(self.failures.remove(name)),
+            Happening::ProbeResult(name, kind, result) => {
                 if let Some(id) = self.snapshot.newest(name).map(|one| one.id.clone()) {
-                    self.verdicts.set(&id, kind, verdict);
+                    self.probe_results.set(&id, kind, result);
                 }
             }
-            Happening::Deleted => self.pod.metadata.deletion_timestamp = Some(whole(self.now)),
+            Happening::Deleted => self.pod.metadata.deletion_timestamp = Some(whole_seconds(self.now)),
             Happening::Failed => {
-                self.failed = Some(Trouble { reason: "Evicted".to_owned(), message: "no room".to_owned() });
+                self.failed =
+                    Some(FailureReason { reason: "Evicted".to_owned(), message: "no room".to_owned() });
             }
-            Happening::Over => self.over = true,
+            Happening::Over => self.terminated = true,
             Happening::Restarted => self.previous = None,
         }
         self.now += std::time::Duration::from_millis(700);
@@ -110,7 +111,10 @@ fn names(list: Option<&Vec<ContainerStatus>>) -> Vec<String> {
 /// Every container has exactly one status, in the kubelet's order, in exactly one state.
 fn check_containers(pod: &Pod, status: &PodStatus) {
     let wanted = |role: fn(Role) -> bool| {
-        parts(pod).filter(|part| role(part.role)).map(|part| part.container.name.clone()).collect::<Vec<_>>()
+        pod_containers(pod)
+            .filter(|container| role(container.role))
+            .map(|container| container.spec.name.clone())
+            .collect::<Vec<_>>()
     };
     let mut regular = wanted(|role| role == Role::Regular);
     regular.sort();
@@ -172,29 +176,29 @@ proptest! {
 
     #[test]
     fn a_status_never_contradicts_itself_or_what_was_said(spec in spec(), story in prop::collection::vec(happening(), 1..40)) {
-        let mut scene = scene(spec);
+        let mut fixture = fixture(spec);
         for happening in story {
-            let before = scene.previous.clone();
-            let heard = scene.pod.status.clone();
-            scene.happen(happening);
-            let status = scene.look();
-            check_containers(&scene.pod, &status);
-            check_phase(&scene.pod, &status, before.as_ref());
-            let again = scene.step();
+            let before = fixture.previous.clone();
+            let heard = fixture.pod.status.clone();
+            fixture.happen(happening);
+            let status = fixture.look();
+            check_containers(&fixture.pod, &status);
+            check_phase(&fixture.pod, &status, before.as_ref());
+            let again = fixture.step();
             prop_assert_eq!(&again, &status, "pure");
-            let told = scene.pod.status.clone().expect("told");
+            let reported_status = fixture.pod.status.clone().expect("told");
             let was_final = heard.as_ref().is_some_and(|heard| matches!(phase(heard), "Succeeded" | "Failed"));
-            prop_assert!(!was_final || phase(&told) == phase(&heard.expect("heard")), "a final phase was left");
+            prop_assert!(!was_final || phase(&reported_status) == phase(&heard.expect("heard")), "a final phase was left");
             let counts = |status: &PodStatus| status.container_statuses.iter().flatten().map(|one| one.restart_count).collect::<Vec<_>>();
             if let Some(before) = before {
                 let less = counts(&before).iter().zip(counts(&again)).any(|(before, now)| now < *before);
                 prop_assert!(!less, "a restart was forgotten: {:?} after {:?}", counts(&again), counts(&before));
             }
-            let settled = settled(&scene.pod, &again);
-            if !scene.snapshot.is_live() {
-                check_containers(&scene.pod, &settled);
+            let terminated_status = terminated_status(&fixture.pod, &again);
+            if !fixture.snapshot.is_live() {
+                check_containers(&fixture.pod, &terminated_status);
             }
-            prop_assert!(matches!(phase(&settled), "Succeeded" | "Failed"));
+            prop_assert!(matches!(phase(&terminated_status), "Succeeded" | "Failed"));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Whole statuses, field by field, as the kubelet writes them with its default feature gates.
+//! Complete statuses, field by field, as the kubelet writes them with its default feature gates.
 
 use super::*;
 
-fn web() -> Scene {
-    let scene = scene(json!({
+fn web() -> StatusFixture {
+    let fixture = fixture(json!({
         "restartPolicy": "Always",
         "containers": [
             {"name": "web", "image": "web:1",
@@ -14,21 +14,21 @@ fn web() -> Scene {
                 {"name": "deep", "mountPath": "/deep", "readOnly": true, "recursiveReadOnly": "IfPossible"}]},
             {"name": "aid", "image": "aid:1"}],
     }));
-    let mut scene = scene.sandbox();
-    scene.pod.status.as_mut().expect("a status").qos_class = None;
-    scene
+    let mut fixture = fixture.sandbox();
+    fixture.pod.status.as_mut().expect("a status").qos_class = None;
+    fixture
 }
 
 #[test]
 fn a_running_pod() {
-    let mut scene = web();
-    scene.step();
-    scene.put("web", Now::Running);
-    scene.put("aid", Now::Running);
-    scene.snapshot.containers[1].user =
+    let mut fixture = web();
+    fixture.step();
+    fixture.put("web", Now::Running);
+    fixture.put("aid", Now::Running);
+    fixture.snapshot.containers[1].user =
         Some(snapshot::User { uid: 1000, gid: 1000, supplemental_groups: vec![1000, 2000] });
-    scene.now = time("00:00:20");
-    let status = scene.step();
+    fixture.now = time("00:00:20");
+    let status = fixture.step();
     let at = "2026-01-01T00:00:10Z";
     let later = "2026-01-01T00:00:20Z";
     let condition = |kind: &str, at: &str| json!({"type": kind, "status": "True", "observedGeneration": 1, "lastTransitionTime": at});
@@ -65,10 +65,10 @@ fn a_running_pod() {
 
 #[test]
 fn an_end_with_all_that_is_known_of_it() {
-    let mut scene = web();
-    scene.put("web", Now::Exited(3));
-    scene.snapshot.containers[0].message = "out of luck".to_owned();
-    let status = scene.look();
+    let mut fixture = web();
+    fixture.put("web", Now::Exited(3));
+    fixture.snapshot.containers[0].message = "out of luck".to_owned();
+    let status = fixture.look();
     let ended = of(&status, "web").state.clone();
     let expected = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "out of luck",
         "startedAt": "2026-01-01T00:00:03Z", "finishedAt": "2026-01-01T00:00:05Z", "containerID": "containerd://web-0"}});
@@ -79,9 +79,9 @@ fn an_end_with_all_that_is_known_of_it() {
 fn an_ephemeral_container_is_neither_ready_nor_started() {
     let mut spec = two("Always");
     spec["ephemeralContainers"] = json!([{"name": "z", "image": "debug"}, {"name": "d", "image": "debug"}]);
-    let scene =
-        scene(spec).sandbox().record("a", Now::Running).record("b", Now::Running).record("d", Now::Running);
-    let status = scene.look();
+    let fixture =
+        fixture(spec).sandbox().record("a", Now::Running).record("b", Now::Running).record("d", Now::Running);
+    let status = fixture.look();
     let names: Vec<&str> =
         status.ephemeral_container_statuses.iter().flatten().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["d", "z"]);
@@ -102,8 +102,8 @@ fn a_pod_as_a_whole_has_what_its_cgroup_has_while_it_runs() {
             {"name": "setup", "resources": resources(json!({"cpu": "2", "memory": "1Gi"}), json!({"cpu": "2"}))}],
         "containers": [{"name": "a", "resources": resources(json!({"cpu": "500m", "memory": "32Mi"}), json!({"cpu": "1", "memory": "64Mi"}))}],
     });
-    let mut scene = scene(spec).sandbox();
-    let waiting = scene.look();
+    let mut fixture = fixture(spec).sandbox();
+    let waiting = fixture.look();
     let json = |value: &Option<ResourceRequirements>| serde_json::to_value(value).expect("JSON");
     assert_eq!(
         serde_json::to_value(&waiting.allocated_resources).expect("JSON"),
@@ -113,9 +113,9 @@ fn a_pod_as_a_whole_has_what_its_cgroup_has_while_it_runs() {
     let before =
         json!({"requests": {"cpu": "2150m", "memory": "1Gi"}, "limits": {"cpu": "3050m", "memory": "64Mi"}});
     assert_eq!(json(&waiting.resources), before);
-    scene.pod.status.as_mut().expect("a status").phase = Some("Running".to_owned());
+    fixture.pod.status.as_mut().expect("a status").phase = Some("Running".to_owned());
     let running = json!({"requests": {"cpu": "2150m", "memory": "1Gi"}, "limits": {"cpu": "3050m"}});
-    assert_eq!(json(&scene.look().resources), running, "not every container has a limit of memory");
+    assert_eq!(json(&fixture.look().resources), running, "not every container has a limit of memory");
 }
 
 #[test]

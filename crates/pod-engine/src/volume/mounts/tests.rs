@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn placed(path: Option<&str>, read_only: bool) -> Placed {
-    Placed { path: path.map(PathBuf::from), read_only, managed: true }
+fn placed(path: Option<&str>, read_only: bool) -> VolumeLocation {
+    VolumeLocation { path: path.map(PathBuf::from), read_only, managed: true }
 }
 
-fn decide(mount: &Value, env: &[(&str, &str)], with: &With<'_>) -> Result<Wanted, String> {
+fn mount_of(mount: &Value, env: &[(&str, &str)], with: &MountOptions<'_>) -> Result<PendingMount, String> {
     let volumes = BTreeMap::from([
         ("data".to_owned(), placed(Some("/vol/data"), false)),
         ("map".to_owned(), placed(Some("/vol/map"), true)),
@@ -21,19 +21,19 @@ fn decide(mount: &Value, env: &[(&str, &str)], with: &With<'_>) -> Result<Wanted
     }
     let container = serde_json::from_value(json!({ "name": "app", "volumeMounts": [mount] }));
     let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let place = Place::new("/state");
-    let wanted = wanted(&place, "uid", &volumes, &container.expect("a container"), &env, with)?;
-    Ok(wanted.into_iter().next().expect("a mount"))
+    let dirs = PodDirs::new("/state");
+    let mounts = pending_mounts(&dirs, "uid", &volumes, &container.expect("a container"), &env, with)?;
+    Ok(mounts.into_iter().next().expect("a mount"))
 }
 
 #[test]
 fn mounts_say_what_the_spec_says() {
-    let plain = decide(&json!({}), &[], &With::default()).expect("a mount");
+    let plain = mount_of(&json!({}), &[], &MountOptions::default()).expect("a mount");
     assert_eq!((plain.mount.container_path.as_str(), plain.mount.host_path.as_str()), ("/data", "/vol/data"));
-    assert!(!plain.mount.read_only && plain.part.is_none());
-    let relative = decide(&json!({ "mountPath": "x/y" }), &[], &With::default()).expect("a mount");
+    assert!(!plain.mount.read_only && plain.sub_path.is_none());
+    let relative = mount_of(&json!({ "mountPath": "x/y" }), &[], &MountOptions::default()).expect("a mount");
     assert_eq!(relative.mount.container_path, "/x/y");
-    let mount = |mount: Value| decide(&mount, &[], &With::default()).expect("a mount").mount;
+    let mount = |mount: Value| mount_of(&mount, &[], &MountOptions::default()).expect("a mount").mount;
     assert!(mount(json!({ "readOnly": true })).read_only);
     // Nobody writes a ConfigMap.
     assert!(mount(json!({ "name": "map" })).read_only);
@@ -49,18 +49,19 @@ fn mounts_say_what_the_spec_says() {
 #[test]
 fn image_volumes_get_what_the_runtime_has_pulled() {
     let images = BTreeMap::from([("img".to_owned(), "sha256:1".to_owned())]);
-    let with = With { images: Some(&images), ..With::default() };
-    let made = decide(&json!({ "name": "img", "subPath": "bin" }), &[], &with).expect("a mount").mount;
+    let with = MountOptions { images: Some(&images), ..MountOptions::default() };
+    let made = mount_of(&json!({ "name": "img", "subPath": "bin" }), &[], &with).expect("a mount").mount;
     assert_eq!((made.image.as_deref(), made.image_sub_path.as_str()), (Some("sha256:1"), "bin"));
     assert!(made.read_only && made.host_path.is_empty());
-    let error = decide(&json!({ "name": "img" }), &[], &With::default()).expect_err("no image");
+    let error = mount_of(&json!({ "name": "img" }), &[], &MountOptions::default()).expect_err("no image");
     assert_eq!(error, "the image of volume \"img\" was not pulled for container \"app\"");
 }
 
 #[test]
-fn parts_of_volumes_are_expanded_and_checked() {
+fn sub_paths_are_expanded_and_checked() {
     let env = [("A", "one"), ("B", "two"), ("EMPTY", ""), ("UP", "../x"), ("A", "last")];
-    let part = |mount: Value| decide(&mount, &env, &With::default()).map(|wanted| wanted.part);
+    let sub_path =
+        |mount: Value| mount_of(&mount, &env, &MountOptions::default()).map(|pending| pending.sub_path);
     for (mount, wanted) in [
         (json!({ "subPath": "a/b" }), "a/b"),
         (json!({ "subPath": "$(A)" }), "$(A)"),
@@ -69,11 +70,11 @@ fn parts_of_volumes_are_expanded_and_checked() {
         (json!({ "subPathExpr": "plain$" }), "plain$"),
         (json!({ "subPathExpr": "a$b" }), "a$b"),
     ] {
-        let (found, place) = part(mount.clone()).expect("a part").expect("a part");
+        let (found, dirs) = sub_path(mount.clone()).expect("a sub path").expect("a sub path");
         assert_eq!(found, wanted, "{mount}");
-        assert_eq!(place, PathBuf::from("/state/pods/uid/volume-subpaths/data/app/0"));
+        assert_eq!(dirs, PathBuf::from("/state/pods/uid/volume-subpaths/data/app/0"));
     }
-    assert_eq!(part(json!({ "subPath": "" })).expect("fine"), None);
+    assert_eq!(sub_path(json!({ "subPath": "" })).expect("fine"), None);
     for (mount, wanted) in [
         (json!({ "subPath": "/a" }), "error SubPath `/a` must not be an absolute path"),
         (json!({ "subPath": "a/../b" }), "unable to provision SubPath `a/../b`: must not contain '..'"),
@@ -82,15 +83,15 @@ fn parts_of_volumes_are_expanded_and_checked() {
         (json!({ "name": "nope" }), "cannot find volume \"nope\" to mount into container \"app\""),
         (json!({ "mountPropagation": "Sideways" }), "invalid MountPropagation mode: \"Sideways\""),
     ] {
-        assert_eq!(part(mount.clone()).expect_err("refused"), wanted, "{mount}");
+        assert_eq!(sub_path(mount.clone()).expect_err("refused"), wanted, "{mount}");
     }
 }
 
 #[test]
 fn recursive_read_only_is_what_the_runtime_can_do() {
-    let supported = With { recursive_read_only: true, ..With::default() };
-    let mode = |mount: Value, with: &With<'_>| {
-        decide(&mount, &[], with).map(|wanted| wanted.mount.recursive_read_only)
+    let supported = MountOptions { recursive_read_only: true, ..MountOptions::default() };
+    let mode = |mount: Value, with: &MountOptions<'_>| {
+        mount_of(&mount, &[], with).map(|wanted| wanted.mount.recursive_read_only)
     };
     let wish = |mode: &str| json!({ "readOnly": true, "recursiveReadOnly": mode });
     for (wish, can, cannot) in [
@@ -106,7 +107,7 @@ fn recursive_read_only_is_what_the_runtime_can_do() {
             Err("it is not compatible with propagation \"HostToContainer\""),
         ),
     ] {
-        for (with, wanted) in [(&supported, can), (&With::default(), cannot)] {
+        for (with, wanted) in [(&supported, can), (&MountOptions::default(), cannot)] {
             match (mode(wish.clone(), with), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{wish}"),
                 (Err(found), Err(wanted)) => {

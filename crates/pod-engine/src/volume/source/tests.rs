@@ -16,16 +16,16 @@ fn pod(volume: &Value) -> Pod {
     .expect("a pod")
 }
 
-fn source(volume: &Value) -> Result<Source> {
+fn source(volume: &Value) -> Result<VolumeSource> {
     let pod = pod(volume);
     let volume = mounted(&pod).next().expect("a volume").clone();
-    Source::of(&volume, &pod)
+    VolumeSource::of(&volume, &pod)
 }
 
 #[test]
 fn every_kind_that_can_be_made_is_recognised() {
     let table = [
-        (json!({ "emptyDir": {} }), "Empty"),
+        (json!({ "emptyDir": {} }), "EmptyDir"),
         (json!({ "hostPath": { "path": "/x" } }), "Host"),
         (
             json!({ "configMap": { "name": "m" } }),
@@ -89,7 +89,7 @@ fn only_what_containers_use_is_made_and_block_devices_are_refused() {
     spec.containers[0].volume_devices =
         serde_json::from_value(json!([{ "name": "unused", "devicePath": "/dev/x" }])).expect("devices");
     assert_eq!(names(&pod), ["data", "unused"]);
-    let error = block_device(&pod, "unused").expect("a refusal");
+    let error = block_device(&pod, "unused").expect("an error");
     assert_eq!(error.kind(), &Kind::Unsupported);
     assert!(
         error.message().starts_with("volume \"unused\" is a block device of container \"app\""),

@@ -1,4 +1,4 @@
-//! One recorded moment, given to the pure parts.
+//! Replays one recorded moment with the pure modules.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::{Value, json};
 use vk_pod_engine::{
     Snapshot,
-    decide::{self, Backoffs},
-    parts::{part, parts},
-    probe::{Kind, Verdict, Verdicts},
+    containers::{find_container, pod_containers},
+    plan::{self, CrashBackoffs, PlanInput},
+    probe::{ProbeKind, ProbeResult, ProbeResults},
     snapshot::{Container, ContainerState, Sandbox, SandboxState},
-    status::{self, Trouble, Troubles},
+    status::{self, FailureReason, FailureReasons, StatusInput},
 };
 use vk_testing::corpus::{Observation, Recording, compare};
 
@@ -32,8 +32,8 @@ pub(super) struct Replay {
     pod: Pod,
     expected: PodStatus,
     snapshot: Snapshot,
-    verdicts: Verdicts,
-    troubles: Troubles,
+    probe_results: ProbeResults,
+    failures: FailureReasons,
     now: Timestamp,
 }
 
@@ -65,7 +65,7 @@ impl Replay {
             before.pod_ips = before.pod_ips.or_else(|| expected.pod_ips.clone());
         }
         pod.status = Some(before);
-        let (mut verdicts, mut troubles) = (Verdicts::default(), Troubles::new());
+        let (mut probe_results, mut failures) = (ProbeResults::default(), FailureReasons::new());
         for container in containers(&expected) {
             let waiting = container.state.as_ref().and_then(|state| state.waiting.clone());
             if let Some(waiting) =
@@ -73,13 +73,13 @@ impl Replay {
             {
                 let (reason, message) =
                     (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default());
-                troubles.insert(container.name.clone(), Trouble { reason, message });
+                failures.insert(container.name.clone(), FailureReason { reason, message });
             }
-            judge(&pod, container, &mut verdicts);
+            judge(&pod, container, &mut probe_results);
         }
         let (name, passing) = (moment.name.clone(), moment.passing);
         let (told, now) = (expected.clone(), moment.now.parse().unwrap());
-        (Some(Self { name, passing, late, pod, expected, snapshot, verdicts, troubles, now }), told)
+        (Some(Self { name, passing, late, pod, expected, snapshot, probe_results, failures, now }), told)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -89,9 +89,9 @@ impl Replay {
     /// Whether the kubelet had nothing to do.
     pub(super) fn rests(&self) -> bool {
         // One that a container config was refused to is tried again and again.
-        let is_held = self.troubles.values().all(|trouble| trouble.reason == "CrashLoopBackOff");
+        let is_held = self.failures.values().all(|failure| failure.reason == "CrashLoopBackOff");
         // The registry has another name in the recording, and with it every image another sum.
-        let mut images = parts(&self.pod).filter_map(|part| part.container.image.clone());
+        let mut images = pod_containers(&self.pod).filter_map(|container| container.spec.image.clone());
         let is_renamed = images.any(|image| image.starts_with("registry.test/"));
         let begins = self.is_held_before_it_begins();
         is_held && !self.passing && !self.late && !self.is_due() && !is_renamed && !begins
@@ -120,31 +120,29 @@ impl Replay {
         let node_ips: Vec<IpAddr> =
             self.expected.host_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
         let over = matches!(self.expected.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let failed = self
-            .expected
-            .reason
-            .clone()
-            .filter(|_| over)
-            .map(|reason| Trouble { reason, message: self.expected.message.clone().unwrap_or_default() });
-        let situation = status::Situation {
+        let failed = self.expected.reason.clone().filter(|_| over).map(|reason| FailureReason {
+            reason,
+            message: self.expected.message.clone().unwrap_or_default(),
+        });
+        let input = StatusInput {
             pod: &self.pod,
             snapshot: &self.snapshot,
-            verdicts: &self.verdicts,
-            troubles: &self.troubles,
+            probe_results: &self.probe_results,
+            failures: &self.failures,
             previous: None,
             node_ips: &node_ips,
             runtime: "containerd",
             recursive_read_only: false,
             failed: failed.as_ref(),
-            over,
+            terminated: over,
             since: None,
             now: self.now,
         };
-        let mut ours = status::status(&situation);
+        let mut ours = status::compute_status(&input);
         if over {
-            ours = status::settled(&self.pod, &ours);
+            ours = status::terminated_status(&self.pod, &ours);
         }
-        let ours = status::told(&ours, self.pod.status.as_ref(), self.snapshot.is_live());
+        let ours = status::reported_status(&ours, self.pod.status.as_ref(), self.snapshot.is_live());
         compare("status", &comparable(&self.expected), &comparable(&ours))
     }
 
@@ -152,12 +150,12 @@ impl Replay {
     pub(super) fn demands(&self) -> Vec<String> {
         let mut pod = self.pod.clone();
         pod.status = Some(self.expected.clone());
-        let mut backoffs = Backoffs::new(Duration::from_mins(5));
+        let mut backoffs = CrashBackoffs::new(Duration::from_mins(5));
         backoffs.adopt(&pod, &self.snapshot, self.now);
-        let plan = decide::plan(&decide::Situation {
+        let plan = plan::compute_plan(&PlanInput {
             pod: &pod,
             snapshot: &self.snapshot,
-            verdicts: &self.verdicts,
+            probe_results: &self.probe_results,
             backoffs: &backoffs,
             now: self.now,
         });
@@ -167,7 +165,7 @@ impl Replay {
         }
         demands.extend(plan.stop.iter().map(|stop| format!("stop {}: {}", stop.name, stop.message)));
         demands.extend(plan.start.iter().map(|start| format!("start {}", start.name)));
-        if let decide::SandboxPlan::Create { attempt, .. } = &plan.sandbox {
+        if let plan::SandboxPlan::Create { attempt, .. } = &plan.sandbox {
             demands.push(format!("create sandbox {attempt}"));
         }
         demands
@@ -215,19 +213,19 @@ fn rewind(snapshot: &mut Snapshot, expected: &PodStatus, before: &PodStatus) -> 
 }
 
 /// What probes must have found out, as the status shows it.
-fn judge(pod: &Pod, container: &ContainerStatus, verdicts: &mut Verdicts) {
+fn judge(pod: &Pod, container: &ContainerStatus, probe_results: &mut ProbeResults) {
     let Some((_, id)) = container.container_id.as_deref().and_then(|id| id.split_once("://")) else { return };
-    let part = part(pod, &container.name).unwrap();
-    let well = |yes: bool, no: Verdict| if yes { Verdict::Success } else { no };
+    let found = find_container(pod, &container.name).unwrap();
+    let well = |yes: bool, no: ProbeResult| if yes { ProbeResult::Success } else { no };
     let started = container.started.unwrap_or_default();
-    if part.container.startup_probe.is_some() {
-        verdicts.set(id, Kind::Startup, well(started, Verdict::Unknown));
+    if found.spec.startup_probe.is_some() {
+        probe_results.set(id, ProbeKind::Startup, well(started, ProbeResult::Unknown));
     }
-    if part.container.readiness_probe.is_some() {
-        verdicts.set(id, Kind::Readiness, well(container.ready, Verdict::Failure));
+    if found.spec.readiness_probe.is_some() {
+        probe_results.set(id, ProbeKind::Readiness, well(container.ready, ProbeResult::Failure));
     }
-    if part.container.liveness_probe.is_some() {
-        verdicts.set(id, Kind::Liveness, Verdict::Success);
+    if found.spec.liveness_probe.is_some() {
+        probe_results.set(id, ProbeKind::Liveness, ProbeResult::Success);
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use vk_pod_engine::{
     ContainerBackend as _,
-    backend::{Ran, told},
+    backend::{ExecOutput, full_message},
     snapshot::{ContainerState, SandboxState, label},
 };
 use vk_provider::{
@@ -67,12 +67,15 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     };
     assert_eq!(
         run("echo out; echo err >&2; exit 3", 10).await,
-        Ran::Ended { code: 3, output: b"out\nerr\n".to_vec() }
+        ExecOutput::Exited { code: 3, output: b"out\nerr\n".to_vec() }
     );
-    assert_eq!(run("echo $KEY", 10).await, Ran::Ended { code: 0, output: "värde\n".as_bytes().to_vec() });
+    assert_eq!(
+        run("echo $KEY", 10).await,
+        ExecOutput::Exited { code: 0, output: "värde\n".as_bytes().to_vec() }
+    );
     let late = run("sleep 30", 1).await;
     let message = "command timed out: \"sh -c sleep 30\" timed out after 1s".to_owned();
-    assert_eq!(late, Ran::TimedOut { message });
+    assert_eq!(late, ExecOutput::TimedOut { message });
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
     let started = cri.exec(&name, &["true".to_owned()], &options).await.unwrap();
     assert!(matches!(started, Started::Url(url) if url.starts_with("http://127.0.0.1:")));
@@ -107,8 +110,12 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
         cri.remove_sandbox(&id).await.unwrap();
     }
     for error in [cri.container(&name).await.unwrap_err(), cri.sandbox(&id).await.unwrap_err()] {
-        assert_eq!(*error.kind(), Kind::NotFound, "{}", told(&error));
-        assert!(told(&error).starts_with("rpc error: code = NotFound desc = "), "{}", told(&error));
+        assert_eq!(*error.kind(), Kind::NotFound, "{}", full_message(&error));
+        assert!(
+            full_message(&error).starts_with("rpc error: code = NotFound desc = "),
+            "{}",
+            full_message(&error)
+        );
     }
 }
 
@@ -119,7 +126,7 @@ async fn a_real_runtime_that_goes_and_comes_back_is_used_again() {
     let cri = Cri::connect(containerd.socket()).await.unwrap();
     containerd.kill();
     let error = cri.runtime().await.unwrap_err();
-    assert_eq!(*error.kind(), Kind::Unavailable, "{}", told(&error));
+    assert_eq!(*error.kind(), Kind::Unavailable, "{}", full_message(&error));
     containerd.restart().await;
     eventually("the runtime is used again", SOON, || async {
         let runtime = cri.runtime().await.map_err(|error| error.report())?;

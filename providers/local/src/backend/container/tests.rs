@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use vk_pod_engine::{
     ContainerBackend,
-    backend::{Namespaces, Resources, SandboxConfig, Sandboxed, Security, Share},
+    backend::{ContainerSecurity, Namespaces, Resources, SandboxConfig, SandboxSecurity, Share},
 };
 use vk_provider::PodRef;
 
@@ -33,9 +33,9 @@ fn sandbox(folder: &Path) -> SandboxConfig {
         annotations: BTreeMap::new(),
         cgroup_parent: String::new(),
         sysctls: BTreeMap::new(),
-        security: Sandboxed {
+        security: SandboxSecurity {
             namespaces: Namespaces { pid: Share::Container, ..Namespaces::default() },
-            ..Sandboxed::default()
+            ..SandboxSecurity::default()
         },
         overhead: None,
         resources: None,
@@ -61,9 +61,9 @@ fn container() -> ContainerConfig {
         stdin_once: false,
         tty: false,
         resources: Resources::default(),
-        security: Security {
+        security: ContainerSecurity {
             namespaces: Namespaces { pid: Share::Container, ..Namespaces::default() },
-            ..Security::default()
+            ..ContainerSecurity::default()
         },
         stop_signal: None,
     }

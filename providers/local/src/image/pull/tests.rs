@@ -181,14 +181,14 @@ async fn a_missing_image_and_a_wrong_platform_have_the_errors_of_containerd() {
     let error = store.pull(&absent, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert_eq!(
-        vk_pod_engine::backend::told(&error.into()),
+        vk_pod_engine::backend::full_message(&error.into()),
         format!(
             "rpc error: code = NotFound desc = failed to pull and unpack image \"{absent}\": failed to resolve image: {absent}: not found"
         )
     );
     let error = store.pull(&registry.name("demo:foreign"), None).await.unwrap_err();
     assert_eq!(
-        vk_pod_engine::backend::told(&error.into()),
+        vk_pod_engine::backend::full_message(&error.into()),
         format!(
             "rpc error: code = NotFound desc = get image config descriptor: no match for platform in manifest {}: not found",
             foreign.digest()

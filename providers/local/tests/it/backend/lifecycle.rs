@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::io::AsyncReadExt;
 use vk_pod_engine::{
     ContainerBackend,
-    backend::{Ran, Share},
+    backend::{ExecOutput, Share},
     snapshot::{ContainerState, SandboxState},
 };
 use vk_provider::{
@@ -45,7 +45,7 @@ async fn a_pod_runs_and_leaves_nothing_behind() {
 
     let ran =
         backend.run(&id, &["/bin/sh".into(), "-c".into(), "echo in; exit 7".into()], SOON).await.unwrap();
-    assert_eq!(ran, Ran::Ended { code: 7, output: b"in\n".to_vec() });
+    assert_eq!(ran, ExecOutput::Exited { code: 7, output: b"in\n".to_vec() });
     let options = ExecOptions { stdout: true, ..ExecOptions::default() };
     let started = backend.exec(&id, &["/bin/echo".into(), "streamed".into()], &options).await.unwrap();
     let Started::Session(mut session) = started else { panic!("a session") };

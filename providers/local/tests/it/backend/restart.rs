@@ -78,7 +78,7 @@ async fn containers_survive_a_restart_of_the_provider() {
     );
     assert!(!local.join("containers/half").exists() && !local.join("sandboxes/half").exists());
     let ran = backend.run(&id, &["/bin/true".into()], SOON).await.unwrap();
-    assert!(matches!(ran, vk_pod_engine::backend::Ran::Ended { code: 0, .. }), "{ran:?}");
+    assert!(matches!(ran, vk_pod_engine::backend::ExecOutput::Exited { code: 0, .. }), "{ran:?}");
     backend.remove_sandbox(&sandbox).await.unwrap();
     backend.close().await.unwrap();
     assert_eq!(test_backend.leftovers(), Vec::<String>::new());

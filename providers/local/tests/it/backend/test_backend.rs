@@ -13,7 +13,9 @@ use std::{
 
 use vk_pod_engine::{
     ContainerBackend,
-    backend::{ContainerConfig, Namespaces, Resources, SandboxConfig, Sandboxed, Security, Share},
+    backend::{
+        ContainerConfig, ContainerSecurity, Namespaces, Resources, SandboxConfig, SandboxSecurity, Share,
+    },
     snapshot::{Container, ContainerState, label},
 };
 use vk_provider::PodRef;
@@ -120,7 +122,7 @@ impl TestBackend {
             labels,
             annotations: BTreeMap::new(),
             sysctls: BTreeMap::new(),
-            security: Sandboxed { namespaces, ..Sandboxed::default() },
+            security: SandboxSecurity { namespaces, ..SandboxSecurity::default() },
             overhead: None,
             resources: None,
         }
@@ -215,9 +217,9 @@ pub(crate) fn container(name: &str, script: &str) -> ContainerConfig {
             oom_score_adj: 1000,
             ..Resources::default()
         },
-        security: Security {
+        security: ContainerSecurity {
             namespaces: Namespaces { pid: Share::Container, ..Namespaces::default() },
-            ..Security::default()
+            ..ContainerSecurity::default()
         },
         stop_signal: None,
     }

@@ -6,7 +6,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{Instant, timeout},
 };
-use vk_pod_engine::backend::Ran;
+use vk_pod_engine::backend::ExecOutput;
 use vk_provider::ability::{ExecOptions, Session};
 use vk_testing::eventually;
 
@@ -18,8 +18,8 @@ fn words(command: &[&str]) -> Vec<String> {
 
 async fn run_to_exit(bundle: &Bundle, command: &[&str]) -> (i32, String) {
     match bundle.shim.run(&words(command), SOON).await.unwrap() {
-        Ran::Ended { code, output } => (code, String::from_utf8_lossy(&output).into_owned()),
-        Ran::TimedOut { message } => panic!("{message}; {}", bundle.shim_errors()),
+        ExecOutput::Exited { code, output } => (code, String::from_utf8_lossy(&output).into_owned()),
+        ExecOutput::TimedOut { message } => panic!("{message}; {}", bundle.shim_errors()),
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{Instant, timeout},
 };
-use vk_pod_engine::backend::Ran;
+use vk_pod_engine::backend::ExecOutput;
 use vk_provider::ability::{AttachOptions, TermSize};
 use vk_provider_local::shim::State;
 use vk_testing::eventually;
@@ -126,7 +126,7 @@ async fn no_signal_is_blocked_in_a_container_or_its_commands() {
     bundle.start().await.unwrap();
     bundle.wait_for_log("SigIgn").await;
     let signals = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"].map(str::to_owned);
-    let Ran::Ended { output, .. } = bundle.shim.run(&signals, SOON).await.unwrap() else { panic!() };
+    let ExecOutput::Exited { output, .. } = bundle.shim.run(&signals, SOON).await.unwrap() else { panic!() };
     for text in [bundle.log_lines().join("\n"), String::from_utf8(output).unwrap()] {
         for line in text.lines() {
             let bits = u64::from_str_radix(line.split_ascii_whitespace().nth(1).unwrap(), 16).unwrap();

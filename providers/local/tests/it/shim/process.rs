@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use tokio::{io::AsyncReadExt as _, net::UnixDatagram, time::timeout};
-use vk_pod_engine::backend::Ran;
+use vk_pod_engine::backend::ExecOutput;
 use vk_provider::ability::ExecOptions;
 use vk_provider_local::{
     procfs::{container_processes, start_ticks},
@@ -48,7 +48,7 @@ async fn real_time_signals_are_sent_and_reported() {
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "kill -40 $$; sleep 1000"].map(str::to_owned);
     let run_to_exit = bundle.shim.run(&command, SOON).await.unwrap();
-    assert!(matches!(run_to_exit, Ran::Ended { code: 168, .. }), "{run_to_exit:?}");
+    assert!(matches!(run_to_exit, ExecOutput::Exited { code: 168, .. }), "{run_to_exit:?}");
     for number in [0, -9, 65] {
         assert!(bundle.shim.signal(number).await.is_err(), "{number}");
     }
@@ -73,7 +73,7 @@ async fn a_command_that_hangs_in_its_helper_is_killed_when_the_client_disconnect
     };
     wait_for_death(helper).await;
     let run_to_exit = bundle.shim.run(&["true".to_owned()], SOON).await.unwrap();
-    assert!(matches!(run_to_exit, Ran::Ended { code: 0, .. }), "{run_to_exit:?}");
+    assert!(matches!(run_to_exit, ExecOutput::Exited { code: 0, .. }), "{run_to_exit:?}");
 }
 
 #[tokio::test]
@@ -135,7 +135,9 @@ async fn a_command_has_the_environment_and_working_directory_of_the_process() {
     let bundle = Bundle::process("sleep 1000");
     bundle.start().await.unwrap();
     let command = ["sh", "-c", "echo $GREETING; pwd; echo bad >&2; exit 3"].map(str::to_owned);
-    let Ran::Ended { code, output } = bundle.shim.run(&command, SOON).await.unwrap() else { panic!() };
+    let ExecOutput::Exited { code, output } = bundle.shim.run(&command, SOON).await.unwrap() else {
+        panic!()
+    };
     let folder = fs::canonicalize(bundle.folder.path()).unwrap();
     assert_eq!(
         (code, String::from_utf8(output).unwrap()),
@@ -154,7 +156,7 @@ async fn a_command_that_times_out_is_killed_with_its_children() {
     let command = ["sh", "-c", "echo $$ > asleep; sleep 1000; true"].map(str::to_owned);
     let run_to_exit = bundle.shim.run(&command, Duration::from_millis(500)).await.unwrap();
     assert!(
-        matches!(&run_to_exit, Ran::TimedOut { message } if message.starts_with("command timed out")),
+        matches!(&run_to_exit, ExecOutput::TimedOut { message } if message.starts_with("command timed out")),
         "{run_to_exit:?}"
     );
     let pid = fs::read_to_string(bundle.folder.path().join("asleep")).unwrap();
