@@ -11,8 +11,8 @@ use serde::Deserialize;
 use vk_provider::{Config, Error, Quantity, Result};
 
 use crate::{
-    names::Namespaces,
-    node::{Share, is_label_value},
+    names::NamespaceMapping,
+    node::{NodeShare, is_label_value},
     translate::{Access, Policy},
 };
 
@@ -26,29 +26,29 @@ pub struct Settings {
     /// What this upper cluster is called below; `None` is its own id.
     pub origin: Option<String>,
     /// What namespaces are called below.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceMapping,
     /// How pods are translated.
     pub policy: Policy,
     /// Which lower nodes the virtual node stands for, and how much of them it offers.
-    pub share: Share,
+    pub share: NodeShare,
     /// What becomes of a pod that somebody deletes below.
-    pub lost: Lost,
+    pub lost: LostPodPolicy,
     /// How long the node of a lower pod may be lost before the pod is.
     pub lost_after: Duration,
-    /// Namespaces whose pods are not run below, though they are bound to the virtual node.
+    /// NamespaceMapping whose pods are not run below, though they are bound to the virtual node.
     pub ignored_namespaces: Vec<String>,
     /// Whether pods of DaemonSets are run below.
     pub daemon_sets: bool,
     /// What StorageClasses are called below; others keep their names.
     pub storage_classes: BTreeMap<String, String>,
     /// The virtual nodes that the lower cluster is offered as; none for one of the name that the process was given.
-    pub nodes: Vec<VirtualNode>,
+    pub nodes: Vec<NodeOverrides>,
 }
 
 /// One of several virtual nodes of a lower cluster: what is not said of it is as the others have it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct VirtualNode {
+pub struct NodeOverrides {
     /// Its name.
     pub name: String,
     /// Which lower nodes it stands for.
@@ -64,7 +64,7 @@ pub struct VirtualNode {
 /// What becomes of a pod that somebody deletes below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Lost {
+pub enum LostPodPolicy {
     /// It has failed, and whoever made it makes another.
     #[default]
     Fail,
@@ -72,10 +72,10 @@ pub enum Lost {
     Recreate,
 }
 
-/// The configuration as it is written.
+/// The configuration as it is file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct Written {
+struct ConfigFile {
     kubeconfig: Option<PathBuf>,
     cluster: Option<String>,
     origin: Option<String>,
@@ -94,26 +94,26 @@ struct Written {
     priority_classes: BTreeMap<String, String>,
     runtime_classes: BTreeMap<String, String>,
     storage_classes: BTreeMap<String, String>,
-    lost: Lost,
+    lost: LostPodPolicy,
     lost_after_seconds: Option<u64>,
     ignored_namespaces: Option<Vec<String>>,
     daemon_sets: bool,
-    nodes: Vec<VirtualNode>,
+    nodes: Vec<NodeOverrides>,
 }
 
 // === impl Settings ===
 
 impl Default for Settings {
     fn default() -> Self {
-        Written::default().check().expect("invariant: the defaults are well formed")
+        ConfigFile::default().check().expect("invariant: the defaults are well formed")
     }
 }
 
 impl Settings {
     /// Reads the configuration. `Invalid` says where the mistake is.
     pub fn read(config: &Config) -> Result<Self> {
-        let written: Written = config.parse()?.unwrap_or_default();
-        written.check().map_err(|why| {
+        let file: ConfigFile = config.parse()?.unwrap_or_default();
+        file.check().map_err(|why| {
             let place =
                 config.path().map_or_else(|| "providerConfig".to_owned(), |path| path.display().to_string());
             Error::invalid(format!("{place}: {why}"))
@@ -132,7 +132,7 @@ impl Settings {
         self.nodes.iter().map(|node| (node.name.clone(), self.with(node))).collect()
     }
 
-    fn with(&self, node: &VirtualNode) -> Self {
+    fn with(&self, node: &NodeOverrides) -> Self {
         let mut settings = Self { nodes: Vec::new(), ..self.clone() };
         if let Some(selector) = &node.node_selector {
             settings.share.selector.clone_from(selector);
@@ -152,22 +152,22 @@ impl Settings {
     }
 }
 
-// === impl Written ===
+// === impl ConfigFile ===
 
-impl Written {
+impl ConfigFile {
     fn check(self) -> Result<Settings, String> {
         let namespaces = match (self.namespaces, self.namespace_suffix) {
             (Some(_), Some(_)) => {
                 return Err("namespaces, namespaceSuffix: there can be one of them".to_owned());
             }
-            (Some(map), None) => Namespaces::Map(injective(map)?),
-            (None, Some(suffix)) => Namespaces::Suffix(suffix),
-            (None, None) => Namespaces::Same,
+            (Some(map), None) => NamespaceMapping::Map(injective(map)?),
+            (None, Some(suffix)) => NamespaceMapping::Suffix(suffix),
+            (None, None) => NamespaceMapping::Same,
         };
         check_names(&namespaces)?;
         // Who gives a namespace a place below means it.
         let system = "kube-system".to_owned();
-        let mapped = matches!(&namespaces, Namespaces::Map(map) if map.contains_key(&system));
+        let mapped = matches!(&namespaces, NamespaceMapping::Map(map) if map.contains_key(&system));
         let usual = if mapped { Vec::new() } else { vec![system] };
         let ignored_namespaces = self.ignored_namespaces.unwrap_or(usual);
         let percent = self.percent.unwrap_or(100);
@@ -187,7 +187,7 @@ impl Written {
             cluster: self.cluster,
             origin: self.origin,
             namespaces: namespaces.clone(),
-            share: Share {
+            share: NodeShare {
                 selector: self.node_selector.clone(),
                 virtual_nodes: self.virtual_nodes,
                 percent,
@@ -216,7 +216,7 @@ impl Written {
     }
 }
 
-fn check_nodes(nodes: &[VirtualNode]) -> Result<(), String> {
+fn check_nodes(nodes: &[NodeOverrides]) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for (number, node) in nodes.iter().enumerate() {
         let at = format!("nodes[{number}].");
@@ -242,22 +242,24 @@ fn check_share(at: &str, percent: u8, cap: &BTreeMap<String, Quantity>) -> Resul
 }
 
 /// What namespaces are called below must be names of namespaces.
-fn check_names(namespaces: &Namespaces) -> Result<(), String> {
+fn check_names(namespaces: &NamespaceMapping) -> Result<(), String> {
     let letters = |text: &str| text.bytes().all(|letter| matches!(letter, b'a'..=b'z' | b'0'..=b'9' | b'-'));
     let is_name = |text: &str| {
         (1..=63).contains(&text.len()) && letters(text) && !text.starts_with('-') && !text.ends_with('-')
     };
     match namespaces {
-        Namespaces::Suffix(suffix) if !letters(suffix) || suffix.ends_with('-') || suffix.is_empty() => {
+        NamespaceMapping::Suffix(suffix)
+            if !letters(suffix) || suffix.ends_with('-') || suffix.is_empty() =>
+        {
             Err(format!("namespaceSuffix: no namespace can end with {suffix:?}"))
         }
-        Namespaces::Map(map) => match map.iter().find(|(_, lower)| !is_name(lower)) {
+        NamespaceMapping::Map(map) => match map.iter().find(|(_, lower)| !is_name(lower)) {
             Some((upper, lower)) => {
                 Err(format!("namespaces.{upper}: {lower:?} cannot be the name of a namespace"))
             }
             None => Ok(()),
         },
-        Namespaces::Same | Namespaces::Suffix(_) => Ok(()),
+        NamespaceMapping::Same | NamespaceMapping::Suffix(_) => Ok(()),
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
             ["pod-group.scheduling.sigs.k8s.io"],
             "as in tensile-kube"
         );
-        assert_eq!((settings.lost, settings.lost_after), (Lost::Fail, Duration::from_mins(5)));
+        assert_eq!((settings.lost, settings.lost_after), (LostPodPolicy::Fail, Duration::from_mins(5)));
         assert_eq!(settings.ignored_namespaces, ["kube-system"]);
     }
 

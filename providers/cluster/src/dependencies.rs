@@ -21,7 +21,7 @@ pub struct Dependencies {
     pub secrets: BTreeMap<String, Need>,
     /// Names of PersistentVolumeClaims, among them those that are made for one pod.
     pub claims: BTreeSet<String>,
-    /// The service account, which a pod without [access](crate::translate::access_of) does without. `None` for the one that every
+    /// The service account, which a pod without [access](crate::translate::api_access) does without. `None` for the one that every
     /// namespace has.
     pub service_account: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the lower cluster says of our pods, and of the claims that they use, told on the upper pods.
+//! What the lower cluster says of our pods, and of the claims that they use, events on the upper pods.
 //!
 //! Lower events are somebody else's input: their texts are cut, how often they repeat is limited, and nothing of them is interpreted.
 //! What was said before this process began is not said again.
@@ -14,39 +14,39 @@ use vk_kube::{Client, Kind as ErrorKind, Objects, Selector, Slim, WatchEvent};
 use vk_provider::{PodEvent, PodRef};
 use vk_supervisor::{Backoff, Supervisor, task};
 
-use self::{relay::Relay, word::Word};
-use crate::names::{Namespaces, Owner};
+use self::{lower_event::LowerEvent, relay::EventRelay};
+use crate::names::{NamespaceMapping, Owner};
 
+mod lower_event;
 mod relay;
-mod word;
 
 /// What lower events are read of.
 const KINDS: [&str; 2] = ["Pod", "PersistentVolumeClaim"];
-/// How many changes may wait between the watches and whoever decides.
+/// How many changes try_spend wait between the watches and whoever decides.
 const LENGTH: usize = 256;
-/// How often it is tried again to read what may not be read.
+/// How often it is tried again to read what try_spend not be read.
 const REFUSED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
 /// Knows which lower pods are ours. It is asked for each lower event, so it answers from what it has; what is not known yet is asked for
 /// again a little later.
-pub trait Twins: Send + Sync {
+pub trait PodLookup: Send + Sync {
     /// The upper pod that a lower one was made of, by the lower namespace, name and UID.
-    fn twin(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef>;
+    fn upper_pod(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef>;
 
     /// The upper pods whose lower pods use a claim, by the lower namespace and the claim's name.
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef>;
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef>;
 }
 
 /// What is needed to tell lower events.
-pub struct Setup {
+pub struct EventOptions {
     /// The lower cluster.
     pub lower: Client,
     /// Whose the pods are.
     pub owner: Owner,
     /// What namespaces are called below: only those are watched, where they are named.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceMapping,
     /// Our pods.
-    pub pods: Arc<dyn Twins>,
+    pub pods: Arc<dyn PodLookup>,
     /// Owns the task.
     pub supervisor: Supervisor,
     /// Takes what users of pods should know.
@@ -57,27 +57,27 @@ pub struct Setup {
 type Heard = (usize, WatchEvent<Slim<Event>>);
 
 /// Begins to tell, until the supervisor stops.
-pub fn follow(setup: Setup) {
-    let (supervisor, stopping) = (setup.supervisor.clone(), setup.supervisor.clone());
+pub fn follow(options: EventOptions) {
+    let (supervisor, stopping) = (options.supervisor.clone(), options.supervisor.clone());
     // What somebody writes below must not end this process, whatever becomes of its events.
     supervisor.spawn("lower events", task::Kind::Work, async move {
         tokio::select! {
-            () = run(setup) => {}
+            () = run(options) => {}
             () = stopping.stopping() => {}
         }
     });
 }
 
-async fn run(setup: Setup) {
+async fn run(options: EventOptions) {
     let (sender, mut heard) = mpsc::channel(LENGTH);
     let mut readers = JoinSet::new();
-    let scopes = scopes(&setup.namespaces);
+    let scopes = scopes(&options.namespaces);
     for (number, (namespace, kind)) in scopes.iter().enumerate() {
-        readers.spawn(read(setup.lower.clone(), namespace.clone(), kind, number, sender.clone()));
+        readers.spawn(read(options.lower.clone(), namespace.clone(), kind, number, sender.clone()));
     }
     drop(sender);
     let begun = Instant::now();
-    let mut relay = Relay::new(scopes.len());
+    let mut relay = EventRelay::new(scopes.len());
     loop {
         let due = async {
             match relay.deadline() {
@@ -85,30 +85,30 @@ async fn run(setup: Setup) {
                 None => std::future::pending().await,
             }
         };
-        let told = tokio::select! {
+        let events = tokio::select! {
             Some((scope, change)) = heard.recv() => {
                 let now = begun.elapsed();
                 match change {
-                    WatchEvent::Restarted => relay.begin(scope),
+                    WatchEvent::Restarted => relay.begin_listing(scope),
                     WatchEvent::Applied(Slim(event)) => {
-                        let told = Word::read(&event).map(|word| relay.hear(now, scope, word, &*setup.pods));
-                        told.unwrap_or_default()
+                        let events = LowerEvent::read(&event).map(|event| relay.handle_event(now, scope, event, &*options.pods));
+                        events.unwrap_or_default()
                     }
-                    WatchEvent::Listed => relay.listed(scope),
+                    WatchEvent::Listed => relay.finish_listing(scope),
                     WatchEvent::Deleted(_) | WatchEvent::Error(_) => Vec::new(),
                 }
             }
-            () = due => relay.tick(begun.elapsed(), &*setup.pods),
+            () = due => relay.tick(begun.elapsed(), &*options.pods),
             Some(ended) = readers.join_next() => {
                 if let Err(error) = ended && error.is_panic() {
-                    error!(%error, owner = ?setup.owner, "a watch of lower events failed");
+                    error!(%error, owner = ?options.owner, "a watch of lower events failed");
                 }
                 Vec::new()
             }
         };
-        for event in told {
+        for event in events {
             // Whoever does not listen is not waited for.
-            if let Err(lost) = setup.events.try_send(event) {
+            if let Err(lost) = options.events.try_send(event) {
                 debug!(%lost, "an event on a pod is dropped");
             }
         }
@@ -116,7 +116,7 @@ async fn run(setup: Setup) {
 }
 
 /// All that is watched.
-fn scopes(namespaces: &Namespaces) -> Vec<(Option<String>, &'static str)> {
+fn scopes(namespaces: &NamespaceMapping) -> Vec<(Option<String>, &'static str)> {
     namespaces
         .scopes()
         .into_iter()
@@ -150,7 +150,7 @@ async fn read(
                     let namespace = namespace.as_deref().unwrap_or("*");
                     warn!(
                         namespace, of = kind, %error,
-                        "lower events may not be read, so upper pods do not show them: permit to list and watch events there"
+                        "lower events try_spend not be read, so upper pods do not show them: permit to list and watch events there"
                     );
                 }
                 break;
@@ -167,9 +167,9 @@ async fn read(
     }
 }
 
-impl std::fmt::Debug for Setup {
+impl std::fmt::Debug for EventOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("EventOptions").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn only_the_namespaces_that_are_named_are_watched() {
         let all = [(None, "Pod"), (None, "PersistentVolumeClaim")];
-        assert_eq!(scopes(&Namespaces::Same), all);
-        assert_eq!(scopes(&Namespaces::Suffix("-x".to_owned())), all);
+        assert_eq!(scopes(&NamespaceMapping::Same), all);
+        assert_eq!(scopes(&NamespaceMapping::Suffix("-x".to_owned())), all);
         let map = [("a", "x"), ("b", "y")].map(|(above, below)| (above.to_owned(), below.to_owned()));
-        let named = scopes(&Namespaces::Map(map.into()));
+        let named = scopes(&NamespaceMapping::Map(map.into()));
         let named: Vec<_> = named.iter().map(|(namespace, kind)| (namespace.as_deref(), *kind)).collect();
         assert_eq!(
             named,

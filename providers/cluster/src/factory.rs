@@ -16,9 +16,9 @@ use vk_supervisor::Clock;
 use crate::{
     config::Settings,
     doctor,
-    lower::{self, Lower},
+    lower_cluster::{self, LowerCluster},
     names::Owner,
-    provider::{ClusterProvider, Setup},
+    provider::{ClusterProvider, ClusterProviderOptions},
 };
 
 /// The factory of the provider `cluster`.
@@ -33,7 +33,7 @@ const PACE: Duration = Duration::from_millis(20);
 
 /// The virtual nodes of one lower cluster.
 struct VirtualNodes {
-    lower: Lower,
+    lower: LowerCluster,
     nodes: Vec<(String, ClusterProvider)>,
 }
 
@@ -65,11 +65,11 @@ impl Factory for ClusterFactory {
             .ok_or_else(|| Error::internal("the process does not lend its API server's client"))?;
         let origin = match &settings.origin {
             Some(origin) => origin.clone(),
-            None => id_of(&upper.client).await?,
+            None => cluster_id(&upper.client).await?,
         };
         // Last of what can fail and be tried again: it leaves somebody who looks after the file.
         let client = connect(&settings, &upper).await?;
-        let lower = Lower::start(lower::Setup {
+        let lower = LowerCluster::start(lower_cluster::LowerClusterOptions {
             client,
             origin: origin.clone(),
             cluster: settings.cluster.clone(),
@@ -77,7 +77,7 @@ impl Factory for ClusterFactory {
             supervisor: upper.supervisor.clone(),
         });
         let nodes = settings.by_node(&context.node_name).into_iter().map(|(name, settings)| {
-            let provider = ClusterProvider::new(Setup {
+            let provider = ClusterProvider::new(ClusterProviderOptions {
                 upper: upper.clone(),
                 lower: lower.clone(),
                 owner: Owner { origin: origin.clone(), node: name.clone() },
@@ -104,7 +104,7 @@ impl Backend for VirtualNodes {
         let offered = async move {
             drop(tokio::time::timeout(PATIENCE, known(&lower)).await);
             let offer = |(name, provider): &(String, ClusterProvider)| {
-                provider.look();
+                provider.update_resources();
                 NodeEvent::Added(name.clone(), Arc::new(provider.clone()))
             };
             let added: Vec<NodeEvent> = nodes.iter().map(offer).collect();
@@ -127,8 +127,8 @@ async fn given_up((name, provider): (String, ClusterProvider)) -> BoxStream<'sta
 }
 
 /// Resolves when all is known of a lower cluster that has to be.
-async fn known(lower: &Lower) {
-    while lower.known().is_err() || lower.identity().ask(lower.client()).await.is_err() {
+async fn known(lower: &LowerCluster) {
+    while lower.check_synced().is_err() || lower.identity().refresh(lower.client()).await.is_err() {
         tokio::time::sleep(PACE).await;
     }
 }
@@ -148,8 +148,8 @@ async fn connect(settings: &Settings, upper: &UpperCluster) -> Result<Client> {
 }
 
 /// What the upper cluster is called below.
-async fn id_of(upper: &Client) -> Result<String> {
-    lower::id_of(upper).await.map_err(|error| {
+async fn cluster_id(upper: &Client) -> Result<String> {
+    lower_cluster::cluster_id(upper).await.map_err(|error| {
         let denied = matches!(error.kind, ErrorKind::Forbidden | ErrorKind::Unauthorized);
         let hint = if denied {
             ": give `origin` in the provider's configuration, a name that no other upper cluster of the lower one has"

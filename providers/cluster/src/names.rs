@@ -49,7 +49,7 @@ pub const SCHEDULED: &str = "multicluster.virtual-kubelet.io/Scheduled";
 pub const REACHABLE: &str = "multicluster.virtual-kubelet.io/LowerClusterReachable";
 
 /// The most letters that a name of a namespace has, and the value of a label.
-const LONGEST: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 
 /// Whose a lower object is: it is touched by nobody else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Owner {
 
 /// What a namespace is called below. No two have the same name there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Namespaces {
+pub enum NamespaceMapping {
     /// As above.
     #[default]
     Same,
@@ -77,17 +77,17 @@ pub enum Namespaces {
 impl Owner {
     /// The value of the label for a virtual node: names of nodes may be longer than labels.
     pub fn node_label(&self) -> String {
-        shortened(&self.node, LONGEST)
+        shortened(&self.node, MAX_LABEL_LENGTH)
     }
 
     /// Whether a lower object is of this upper cluster.
-    pub fn made(&self, object: &ObjectMeta) -> bool {
+    pub fn is_origin_of(&self, object: &ObjectMeta) -> bool {
         label(object, ORIGIN) == Some(self.origin.as_str())
     }
 
     /// Whether a lower pod is of this virtual node of this upper cluster.
     pub fn owns(&self, pod: &ObjectMeta) -> bool {
-        self.made(pod) && label(pod, NODE) == Some(self.node_label().as_str())
+        self.is_origin_of(pod) && label(pod, NODE) == Some(self.node_label().as_str())
     }
 
     /// Selects the lower pods of this virtual node.
@@ -96,14 +96,14 @@ impl Owner {
     }
 }
 
-// === impl Namespaces ===
+// === impl NamespaceMapping ===
 
-impl Namespaces {
+impl NamespaceMapping {
     /// What an upper namespace is called below; `None` if it has no place there.
-    pub fn below(&self, upper: &str) -> Option<String> {
+    pub fn to_lower(&self, upper: &str) -> Option<String> {
         match self {
             Self::Same => Some(upper.to_owned()),
-            Self::Suffix(suffix) => Some(shortened(&format!("{upper}{suffix}"), LONGEST)),
+            Self::Suffix(suffix) => Some(shortened(&format!("{upper}{suffix}"), MAX_LABEL_LENGTH)),
             Self::Map(map) => map.get(upper).cloned(),
         }
     }
@@ -128,17 +128,17 @@ pub fn annotation<'a>(object: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 }
 
 /// A name that is too long is cut, and told from others that begin alike by its sum.
-fn shortened(name: &str, longest: usize) -> String {
-    if name.len() <= longest {
+fn shortened(name: &str, max_length: usize) -> String {
+    if name.len() <= max_length {
         return name.to_owned();
     }
-    let sum = sum(name.as_bytes());
-    let cut: String = name.chars().take(longest - 9).collect();
-    format!("{}-{}", cut.trim_end_matches(['-', '.']), &sum[..8])
+    let digest = sha256_hex(name.as_bytes());
+    let cut: String = name.chars().take(max_length - 9).collect();
+    format!("{}-{}", cut.trim_end_matches(['-', '.']), &digest[..8])
 }
 
 /// A SHA-256 sum in hexadecimal digits.
-pub(crate) fn sum(bytes: &[u8]) -> String {
+pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
     digest(&SHA256, bytes).as_ref().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
@@ -163,13 +163,13 @@ mod tests {
 
     #[test]
     fn namespaces_that_begin_alike_stay_apart() {
-        let suffix = Namespaces::Suffix("-upper".to_owned());
-        assert_eq!(suffix.below("web").as_deref(), Some("web-upper"));
+        let suffix = NamespaceMapping::Suffix("-upper".to_owned());
+        assert_eq!(suffix.to_lower("web").as_deref(), Some("web-upper"));
         let long = |last: char| format!("{}{last}", "n".repeat(60));
-        let (a, b) = (suffix.below(&long('a')).unwrap(), suffix.below(&long('b')).unwrap());
+        let (a, b) = (suffix.to_lower(&long('a')).unwrap(), suffix.to_lower(&long('b')).unwrap());
         assert!(a != b && a.len() <= 63 && b.len() <= 63, "{a} {b}");
-        let map = Namespaces::Map([("web".to_owned(), "shop".to_owned())].into());
-        assert_eq!((map.below("web").as_deref(), map.below("db")), (Some("shop"), None));
+        let map = NamespaceMapping::Map([("web".to_owned(), "shop".to_owned())].into());
+        assert_eq!((map.to_lower("web").as_deref(), map.to_lower("db")), (Some("shop"), None));
     }
 
     #[test]

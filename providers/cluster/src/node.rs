@@ -3,28 +3,24 @@
 //! Everything is reckoned from what is there now, never from what changed: nothing that was missed can be wrong for ever. Pods of this
 //! virtual node are not taken off, because the upper scheduler does that itself; tensile-kube took them off as well after every restart.
 
-mod describe;
-mod eligible;
-mod rounding;
+mod quantities;
+mod template;
 
 use std::{
     cmp::{self, Reverse},
     collections::BTreeMap,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod, Toleration};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use vk_provider::{
     Quantity,
     requests::{self, ResourceList},
+    taint::tolerates,
 };
 
 use crate::names::{Owner, label};
 
-pub(crate) use self::eligible::is_ready;
-pub use self::{
-    describe::{NODES_AVAILABLE, describe},
-    eligible::is_eligible,
-};
+pub use self::template::{NODES_AVAILABLE, describe};
 
 /// The resource of which every pod takes one.
 const PODS: &str = "pods";
@@ -54,7 +50,7 @@ const SHARED_LABELS: [&str; 10] = [
 
 /// Which lower nodes a virtual node stands for, and how much of them it offers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Share {
+pub struct NodeShare {
     /// The labels that lower nodes must have.
     pub selector: BTreeMap<String, String>,
     /// Whether nodes count that are virtual themselves.
@@ -69,7 +65,7 @@ pub struct Share {
 
 /// What a virtual node has of its lower nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sum {
+pub struct VirtualResources {
     /// What there is.
     pub capacity: ResourceList,
     /// What of it is not taken by pods of others.
@@ -90,7 +86,7 @@ pub struct Sum {
 
 /// What a lower pod takes, and of whom: all that has to be remembered of pods of others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
+pub struct PodRequests {
     /// The lower node that it is bound to.
     pub node: Option<String>,
     /// What it requests.
@@ -101,9 +97,9 @@ pub struct Claim {
     pub terminal: bool,
 }
 
-// === impl Share ===
+// === impl NodeShare ===
 
-impl Default for Share {
+impl Default for NodeShare {
     /// All of every node that is not virtual.
     fn default() -> Self {
         Self {
@@ -116,9 +112,9 @@ impl Default for Share {
     }
 }
 
-// === impl Sum ===
+// === impl VirtualResources ===
 
-impl Sum {
+impl VirtualResources {
     /// What is configured, where the lower nodes cannot be seen.
     pub(crate) fn configured(cap: &ResourceList) -> Self {
         let mut all: ResourceList =
@@ -140,9 +136,9 @@ impl Sum {
     }
 }
 
-// === impl Claim ===
+// === impl PodRequests ===
 
-impl Claim {
+impl PodRequests {
     /// What a lower pod claims.
     pub fn of(pod: &Pod, owner: &Owner) -> Self {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -157,11 +153,11 @@ impl Claim {
 }
 
 /// Makes one node of the eligible ones among many. Neither order matters, and no amount is ever less than nothing.
-pub fn sum<'a>(
+pub fn aggregate<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
-    pods: impl IntoIterator<Item = &'a Claim>,
-    share: &Share,
-) -> Sum {
+    pods: impl IntoIterator<Item = &'a PodRequests>,
+    share: &NodeShare,
+) -> VirtualResources {
     let members: Vec<&Node> = nodes.into_iter().filter(|node| is_eligible(node, share)).collect();
     let mut total: ResourceList =
         ALWAYS.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
@@ -176,22 +172,22 @@ pub fn sum<'a>(
     let nothing = Quantity::units(0);
     let (mut capacity, mut allocatable) = (ResourceList::new(), ResourceList::new());
     for (name, amount) in &total {
-        let part = rounding::percent(name, *amount, share.percent);
+        let part = quantities::percent(name, *amount, share.percent);
         let taken = foreign.get(name).copied().unwrap_or(nothing);
         let cap = |amount: Quantity| {
             let amount = share.cap.get(name).map_or(amount, |cap| cmp::min(*cap, amount));
-            rounding::whole(name, cmp::max(amount, nothing))
+            quantities::whole(name, cmp::max(amount, nothing))
         };
         capacity.insert(name.clone(), cap(part));
         allocatable.insert(name.clone(), cap(part - taken));
     }
     let mut largest_free = ResourceList::new();
     for (name, left) in free.into_values().flatten().filter(|(name, _)| total.contains_key(name)) {
-        let left = rounding::whole(&name, left);
+        let left = quantities::whole(&name, left);
         let most = largest_free.entry(name).or_insert(left);
         *most = cmp::max(*most, left);
     }
-    Sum {
+    VirtualResources {
         capacity,
         allocatable,
         labels: agreed(&members),
@@ -203,6 +199,35 @@ pub fn sum<'a>(
     }
 }
 
+/// Whether a lower node can take pods of the virtual node: it is selected, Ready and not cordoned, it is a real one unless virtual ones are
+/// wanted, and the pods tolerate its taints.
+pub fn is_eligible(node: &Node, share: &NodeShare) -> bool {
+    let selected =
+        || share.selector.iter().all(|(key, value)| label(&node.metadata, key) == Some(value.as_str()));
+    let is_virtual = || label(&node.metadata, "type") == Some("virtual-kubelet");
+    is_ready(node)
+        && !is_cordoned(node)
+        && selected()
+        && (share.virtual_nodes || !is_virtual())
+        && untolerated(node, &share.tolerations).is_none()
+}
+
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
+}
+
+/// A taint that keeps pods away. One that only discourages does not.
+fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration]) -> Option<&'a Taint> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+    hard.find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+}
+
 /// What a node has for pods: what it keeps for itself was never on offer, so this is not its capacity.
 fn offered(node: &Node) -> ResourceList {
     let mut all = requests::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
@@ -212,7 +237,7 @@ fn offered(node: &Node) -> ResourceList {
 
 /// Takes what pods have off what is free on their nodes, and tells what pods of others have together.
 fn place<'a>(
-    pods: impl IntoIterator<Item = &'a Claim>,
+    pods: impl IntoIterator<Item = &'a PodRequests>,
     free: &mut BTreeMap<&str, ResourceList>,
 ) -> ResourceList {
     let nothing = Quantity::units(0);
@@ -282,7 +307,5 @@ fn most_common<'a>(members: &[&'a Node], fact: impl Fn(&'a Node) -> Option<&'a s
     Some(most.0.to_owned())
 }
 
-#[cfg(test)]
-mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,15 @@
 //! One virtual node: its pods run in the lower cluster.
 
-mod abandoning;
-mod changing;
-mod creating;
-mod fault;
-mod memory;
-mod reporting;
-mod standing;
-mod term;
+pub mod abandonment;
+mod backend_health;
+mod leadership;
+mod lower_error;
+mod node_status;
+mod pod_creation;
+mod pod_deletion;
+mod pod_records;
+mod pod_status;
+mod pod_update;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,33 +26,35 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use self::{memory::Memory, standing::NodeStanding, term::Term};
+use self::{
+    backend_health::BackendHealth, leadership::LeadershipSession, node_status::NodeStatus,
+    pod_records::PodRecords,
+};
 use crate::{
-    abandon,
     config::Settings,
     dependencies::dependencies,
-    events::Twins,
-    life,
-    lower::{Key, Listener, Lower},
+    events::PodLookup,
+    lower_cluster::{Key, LowerCluster, LowerClusterListener},
     names::Owner,
-    stats::{Placed, Usage},
-    stream::{Locate, Streams},
+    pod_plan,
+    stats::{PodSource, UsageStats},
+    stream::{PodLocator, PodStreams},
 };
 
 /// The provider of one virtual node. Clones are the same.
 #[derive(Clone)]
 pub struct ClusterProvider {
     node: Arc<VirtualNode>,
-    streams: Streams,
-    usage: Arc<Usage>,
+    streams: PodStreams,
+    usage: Arc<UsageStats>,
 }
 
 /// What a [`ClusterProvider`] is made of.
-pub struct Setup {
+pub struct ClusterProviderOptions {
     /// The cluster that the node is of.
     pub upper: UpperCluster,
     /// The cluster that runs its pods.
-    pub lower: Lower,
+    pub lower: LowerCluster,
     /// Whose the lower pods are.
     pub owner: Owner,
     /// How the lower cluster is offered.
@@ -61,15 +65,16 @@ pub struct Setup {
 
 struct VirtualNode {
     upper: UpperCluster,
-    lower: Lower,
+    lower: LowerCluster,
     owner: Owner,
     settings: Settings,
     clock: Clock,
-    memory: Mutex<Memory>,
+    records: Mutex<PodRecords>,
     outbox: Arc<Outbox>,
     /// What is done as long as the node is ours.
-    term: Mutex<Option<Arc<Term>>>,
-    standing: NodeStanding,
+    session: Mutex<Option<Arc<LeadershipSession>>>,
+    health: BackendHealth,
+    node_status: NodeStatus,
     /// Whether the lower cluster is given up.
     abandoned: watch::Receiver<bool>,
     /// Whether nothing of the node is left to do.
@@ -80,29 +85,30 @@ struct VirtualNode {
 
 impl ClusterProvider {
     /// Begins to follow the lower cluster.
-    pub fn new(setup: Setup) -> Self {
-        let Setup { upper, lower, owner, settings, clock } = setup;
-        let abandoned = abandon::watch(upper.client.clone(), owner.node.clone(), &upper.supervisor);
+    pub fn new(options: ClusterProviderOptions) -> Self {
+        let ClusterProviderOptions { upper, lower, owner, settings, clock } = options;
+        let abandoned = abandonment::watch(upper.client.clone(), owner.node.clone(), &upper.supervisor);
         let node = Arc::new(VirtualNode {
             abandoned,
             removed: watch::Sender::new(false),
-            standing: NodeStanding::default(),
-            memory: Mutex::default(),
+            health: BackendHealth::default(),
+            node_status: NodeStatus::default(),
+            records: Mutex::default(),
             outbox: Arc::default(),
-            term: Mutex::default(),
+            session: Mutex::default(),
             upper,
             lower,
             owner,
             settings,
             clock,
         });
-        let listener: Arc<dyn Listener> = Arc::<VirtualNode>::clone(&node);
+        let listener: Arc<dyn LowerClusterListener> = Arc::<VirtualNode>::clone(&node);
         node.lower.listen(Arc::downgrade(&listener));
-        standing::keep(&node);
+        node_status::spawn_updates(&node);
         let client = node.lower.client().clone();
-        let streams = Streams::new(client.clone(), Arc::<VirtualNode>::clone(&node));
+        let streams = PodStreams::new(client.clone(), Arc::<VirtualNode>::clone(&node));
         let placed = Arc::<VirtualNode>::clone(&node);
-        let usage = Usage::new(client, node.owner.clone(), placed, node.clock.clone());
+        let usage = UsageStats::new(client, node.owner.clone(), placed, node.clock.clone());
         Self { node, streams, usage: Arc::new(usage) }
     }
 
@@ -118,9 +124,9 @@ impl ClusterProvider {
         self.node.remove_node().await;
     }
 
-    /// Reckons now what the node has.
-    pub(crate) fn look(&self) {
-        self.node.reckon();
+    /// Computes the resources of the node now.
+    pub(crate) fn update_resources(&self) {
+        self.node.update_resources();
     }
 }
 
@@ -128,28 +134,28 @@ impl ClusterProvider {
 impl Provider for ClusterProvider {
     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
         if self.node.is_abandoned() {
-            return self.node.create_nowhere(&bundle);
+            return self.node.create_abandoned(&bundle);
         }
         self.node.create(bundle).await
     }
 
     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
         if self.node.is_abandoned() {
-            return self.node.create_nowhere(&bundle);
+            return self.node.create_abandoned(&bundle);
         }
         self.node.update(bundle).await
     }
 
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
         if self.node.is_abandoned() {
-            return Err(self.node.forsake(pod));
+            return Err(self.node.forget_abandoned(pod));
         }
         self.node.delete(pod, last_known.as_deref(), grace).await
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
         if self.node.is_abandoned() {
-            return self.node.status_nowhere(pod);
+            return self.node.abandoned_status(pod);
         }
         self.node.status(pod).await
     }
@@ -158,19 +164,19 @@ impl Provider for ClusterProvider {
         if self.node.is_abandoned() {
             return Ok(Vec::new());
         }
-        self.node.lower.known()?;
-        let there = self.node.own().into_iter().map(|(pod, lower)| {
+        self.node.lower.check_synced()?;
+        let there = self.node.own_pods().into_iter().map(|(pod, lower)| {
             let status = self.node.report(&pod, &lower);
             (pod, status)
         });
-        let all = there.chain(self.node.elsewhere());
+        let all = there.chain(self.node.pods_without_lower());
         let observed =
             all.map(|(pod, status)| ObservedPod { pod, node: Some(self.node.owner.node.clone()), status });
         Ok(observed.collect())
     }
 
     fn changes(&self) -> Changes {
-        Changes::Push(term::begin(&self.node))
+        Changes::Push(leadership::begin(&self.node))
     }
 
     async fn ping(&self) -> Result<()> {
@@ -182,12 +188,12 @@ impl Provider for ClusterProvider {
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
-        let changed = self.node.standing.subscribe();
+        let changed = self.node.node_status.subscribe();
         let looks = stream::unfold(changed, |mut changed| async move {
             changed.changed().await.ok()?;
             Some((NodeChange::Refresh, changed))
         });
-        Some(stream::select(looks, abandoning::farewell(&self.node)).boxed())
+        Some(stream::select(looks, abandonment::final_event(&self.node)).boxed())
     }
 
     fn logs(&self) -> Option<&dyn Logs> {
@@ -222,16 +228,16 @@ impl fmt::Debug for ClusterProvider {
 impl VirtualNode {
     /// Where the lower pod of an upper one is, if it has a place at all.
     fn key(&self, pod: &PodRef) -> Option<Key> {
-        let namespace = self.settings.namespaces.below(&pod.namespace)?;
+        let namespace = self.settings.namespaces.to_lower(&pod.namespace)?;
         Some((namespace, pod.name.to_string()))
     }
 
     /// The upper pod that a lower one of this virtual node is of. A copy that somebody made of it, with its labels, is of none.
-    fn upper_of(&self, lower: &Pod) -> Option<PodRef> {
+    fn upper_pod_of(&self, lower: &Pod) -> Option<PodRef> {
         if !self.owner.owns(&lower.metadata) {
             return None;
         }
-        let (namespace, name, uid) = life::origin(lower)?;
+        let (namespace, name, uid) = pod_plan::upper_pod_of(lower)?;
         let pod = PodRef::new(namespace, name, uid);
         let (there, called) = self.key(&pod)?;
         let metadata = &lower.metadata;
@@ -241,32 +247,33 @@ impl VirtualNode {
     }
 
     /// The lower pod of an upper one, as it was told last.
-    fn twin(&self, pod: &PodRef) -> Option<Arc<Pod>> {
+    fn lower_pod(&self, pod: &PodRef) -> Option<Arc<Pod>> {
         let lower = self.lower.pod(&self.key(pod)?)?;
-        (self.upper_of(&lower)?.uid == pod.uid).then_some(lower)
+        (self.upper_pod_of(&lower)?.uid == pod.uid).then_some(lower)
     }
 
     /// The same at this moment, if it was not told of.
-    async fn find(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
-        match self.twin(pod) {
+    async fn find_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+        match self.lower_pod(pod) {
             Some(lower) => Ok(Some(lower)),
-            None => self.find_now(pod).await,
+            None => self.read_lower_pod(pod).await,
         }
     }
 
     /// The same at this moment, whatever was told.
-    async fn find_now(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+    async fn read_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
         let Some(key) = self.key(pod) else { return Ok(None) };
         let found = self.lower.read(&key).await;
-        let found = found.map_err(|error| fault::of(&format!("read pod {pod}"), error))?;
-        let is_ours = |lower: &Pod| self.upper_of(lower).is_some_and(|upper| upper.uid == pod.uid);
+        let found =
+            found.map_err(|error| lower_error::to_provider_error(&format!("read pod {pod}"), error))?;
+        let is_ours = |lower: &Pod| self.upper_pod_of(lower).is_some_and(|upper| upper.uid == pod.uid);
         Ok(found.filter(is_ours).map(Arc::new))
     }
 
     /// The lower pods of this virtual node, as they were told last.
-    fn own(&self) -> Vec<(PodRef, Arc<Pod>)> {
+    fn own_pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         let all = self.lower.pods_of(&self.owner);
-        all.into_iter().filter_map(|lower| Some((self.upper_of(&lower)?, lower))).collect()
+        all.into_iter().filter_map(|lower| Some((self.upper_pod_of(&lower)?, lower))).collect()
     }
 
     fn pods_in(&self, namespace: &str) -> Objects<Pod> {
@@ -274,56 +281,56 @@ impl VirtualNode {
     }
 
     /// Whether all is known that has to be before anything is said of a pod.
-    fn known_for(&self, pod: &PodRef) -> Result<()> {
+    fn check_synced_for(&self, pod: &PodRef) -> Result<()> {
         let told = |error: Error| Error::unavailable(format!("pod {pod}: {}", error.report()));
-        self.lower.known().map_err(told)
+        self.lower.check_synced().map_err(told)
     }
 
     /// Has the core ask for a pod's status, as long as the node is ours.
-    fn look(&self, pod: &PodRef) {
-        if self.term.lock().is_some() {
+    fn request_status(&self, pod: &PodRef) {
+        if self.session.lock().is_some() {
             self.outbox.refresh(pod);
         }
     }
 
     /// What is done as long as the node is ours.
-    fn term(&self) -> Result<Arc<Term>> {
-        let term = self.term.lock().clone();
-        term.ok_or_else(|| Error::unavailable("this process does not run the node at the moment"))
+    fn session(&self) -> Result<Arc<LeadershipSession>> {
+        let session = self.session.lock().clone();
+        session.ok_or_else(|| Error::unavailable("this process does not run the node at the moment"))
     }
 }
 
-impl Listener for VirtualNode {
-    fn pod(&self, lower: &Arc<Pod>, gone: bool) {
-        let Some(pod) = self.upper_of(lower) else {
+impl LowerClusterListener for VirtualNode {
+    fn pod_changed(&self, lower: &Arc<Pod>, deleted: bool) {
+        let Some(pod) = self.upper_pod_of(lower) else {
             // Of another virtual node, perhaps: it takes from what this one offers.
-            return self.standing.changed_below();
+            return self.node_status.capacity_changed();
         };
-        let stopped = self.memory.lock().saw(&pod, lower, gone);
+        let stopped = self.records.lock().observe(&pod, lower, deleted);
         if stopped {
             // Nobody asks for it any more where its containers had been seen to end.
-            self.let_go(&pod);
-        } else if reporting::has_ended(lower)
-            && let Ok(term) = self.term()
+            self.forget_pod(&pod);
+        } else if pod_status::has_ended(lower)
+            && let Ok(session) = self.session()
         {
-            term.reflector.release(&pod);
+            session.copier.release(&pod);
         }
-        self.look(&pod);
+        self.request_status(&pod);
     }
 
-    fn ground(&self) {
-        self.standing.changed_below();
+    fn capacity_changed(&self) {
+        self.node_status.capacity_changed();
     }
 }
 
-impl Locate for VirtualNode {
+impl PodLocator for VirtualNode {
     fn locate(&self, pod: &PodRef) -> Result<(String, String)> {
-        let found = self.twin(pod).and_then(|_| self.key(pod));
+        let found = self.lower_pod(pod).and_then(|_| self.key(pod));
         found.ok_or_else(|| Error::not_found(format!("pod {pod} is not in the lower cluster")))
     }
 
-    fn runs(&self, container: &ContainerRef) -> Result<()> {
-        let lower = self.twin(&container.pod);
+    fn check_running(&self, container: &ContainerRef) -> Result<()> {
+        let lower = self.lower_pod(&container.pod);
         let status = lower.as_ref().and_then(|lower| lower.status.as_ref());
         let all = status.into_iter().flat_map(|status| {
             let lists = [
@@ -344,13 +351,13 @@ impl Locate for VirtualNode {
     }
 }
 
-impl Twins for VirtualNode {
-    fn twin(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
+impl PodLookup for VirtualNode {
+    fn upper_pod(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
         let lower = self.lower.pod(&(namespace.to_owned(), name.to_owned()))?;
-        (lower.metadata.uid.as_deref() == Some(uid)).then(|| self.upper_of(&lower))?
+        (lower.metadata.uid.as_deref() == Some(uid)).then(|| self.upper_pod_of(&lower))?
     }
 
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
         // Asked for every event of every claim: most are in namespaces where nothing is ours.
         let uses = |lower: &Arc<Pod>| {
             lower.metadata.namespace.as_deref() == Some(namespace)
@@ -360,13 +367,13 @@ impl Twins for VirtualNode {
             .pods_of(&self.owner)
             .iter()
             .filter(|lower| uses(lower))
-            .filter_map(|lower| self.upper_of(lower))
+            .filter_map(|lower| self.upper_pod_of(lower))
             .collect()
     }
 }
 
-impl Placed for VirtualNode {
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)> {
-        self.own()
+impl PodSource for VirtualNode {
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
+        self.own_pods()
     }
 }

@@ -1,12 +1,12 @@
-//! Usage of lower pods, as usage of the upper ones.
+//! UsageStats of lower pods, as usage of the upper ones.
 //!
 //! The kubelets below have the better figures, with counters that need no guessing; reading them takes the right `get` on
 //! `nodes/proxy`, which few give away. Without it the figures are those of the lower metrics API, and the counters are added
 //! up from its rates. Without that API there are none, and that is no error.
 
-mod meter;
-mod metrics;
-mod resource;
+mod cpu_counter;
+mod kubelet_metrics;
+mod metrics_api;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -27,7 +27,7 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use self::meter::{Meters, Reading};
+use self::cpu_counter::{CpuCounters, Sample};
 use crate::names::Owner;
 
 /// Readers come every 15 seconds, and often several of them.
@@ -40,19 +40,19 @@ const AT_ONCE: usize = 8;
 const DENIED_FOR: Duration = Duration::from_mins(10);
 
 /// What was read of each container, by the namespace and the name of the lower pod and the container's name.
-type Readings = HashMap<(String, String), HashMap<String, Reading>>;
+type Readings = HashMap<(String, String), HashMap<String, Sample>>;
 
 /// Knows the lower pods.
-pub trait Placed: Send + Sync {
+pub trait PodSource: Send + Sync {
     /// The lower pods of this virtual node, each with the upper one that it is of.
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)>;
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)>;
 }
 
 /// The ability [`Stats`] of a virtual node.
-pub struct Usage {
+pub struct UsageStats {
     client: Client,
     owner: Owner,
-    pods: Arc<dyn Placed>,
+    pods: Arc<dyn PodSource>,
     clock: Clock,
     opened: Timestamp,
     state: Mutex<State>,
@@ -60,7 +60,7 @@ pub struct Usage {
 
 #[derive(Debug, Default)]
 struct State {
-    meters: Meters,
+    counters: CpuCounters,
     /// Until when kubelets are not asked.
     denied: Option<Instant>,
     /// Whether it was said that there are no figures.
@@ -68,9 +68,9 @@ struct State {
     last: Option<(Instant, Summary)>,
 }
 
-impl Usage {
+impl UsageStats {
     /// With a client of the lower cluster.
-    pub fn new(client: Client, owner: Owner, pods: Arc<dyn Placed>, clock: Clock) -> Self {
+    pub fn new(client: Client, owner: Owner, pods: Arc<dyn PodSource>, clock: Clock) -> Self {
         let opened = clock.now();
         Self { client, owner, pods, clock, opened, state: Mutex::default() }
     }
@@ -119,7 +119,7 @@ impl Usage {
             match answer {
                 Ok(text) => {
                     let all = all.get_or_insert_default();
-                    for (pod, readings) in resource::parse(&text, now) {
+                    for (pod, readings) in kubelet_metrics::parse(&text, now) {
                         all.entry(pod).or_default().extend(readings);
                     }
                 }
@@ -135,7 +135,7 @@ impl Usage {
 
     async fn ask_metrics(&self, placed: &[(PodRef, Arc<Pod>)]) -> Result<Readings, LowerError> {
         let selector = self.owner.selector();
-        match metrics::list(&self.client, None, &selector).await {
+        match metrics_api::list(&self.client, None, &selector).await {
             Err(error) if error.kind == Lower::Forbidden => {}
             answer => return answer,
         }
@@ -143,7 +143,7 @@ impl Usage {
             placed.iter().filter_map(|(_, pod)| pod.metadata.namespace.as_deref()).collect();
         let mut all = Readings::new();
         for namespace in namespaces {
-            all.extend(metrics::list(&self.client, Some(namespace), &selector).await?);
+            all.extend(metrics_api::list(&self.client, Some(namespace), &selector).await?);
         }
         Ok(all)
     }
@@ -152,7 +152,7 @@ impl Usage {
         &self,
         placed: &[(PodRef, Arc<Pod>)],
         mut readings: Readings,
-        meters: &mut Meters,
+        counters: &mut CpuCounters,
     ) -> Summary {
         let mut pods = Vec::new();
         for (upper, lower) in placed {
@@ -164,8 +164,8 @@ impl Usage {
             for (name, reading) in readings {
                 // Of a pod, and not of its sandbox or of what somebody has put in below.
                 if known.contains(name.as_str()) {
-                    let seen = meters.read(&upper.uid, &name, &reading);
-                    containers.push(container_stats(lower, name, &reading, seen));
+                    let usage = counters.read(&upper.uid, &name, &reading);
+                    containers.push(container_stats(lower, name, &reading, usage));
                 }
             }
             containers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -186,7 +186,8 @@ impl Usage {
                 });
             }
         }
-        let total = meters.keep(&placed.iter().map(|(upper, _)| upper.uid.as_ref()).collect::<HashSet<_>>());
+        let total =
+            counters.keep(&placed.iter().map(|(upper, _)| upper.uid.as_ref()).collect::<HashSet<_>>());
         Summary { node: self.node(&pods, total), pods }
     }
 
@@ -214,7 +215,7 @@ impl Usage {
 }
 
 #[async_trait]
-impl Stats for Usage {
+impl Stats for UsageStats {
     async fn summary(&self) -> Result<Summary> {
         let mut state = self.state.lock().await;
         if let Some((at, summary)) = &state.last
@@ -222,28 +223,33 @@ impl Stats for Usage {
         {
             return Ok(summary.clone());
         }
-        let placed = self.pods.placed();
+        let placed = self.pods.pods();
         let readings = self.read(&placed, &mut state).await?;
-        let summary = self.summarise(&placed, readings, &mut state.meters);
+        let summary = self.summarise(&placed, readings, &mut state.counters);
         state.last = Some((Instant::now(), summary.clone()));
         Ok(summary)
     }
 }
 
-impl fmt::Debug for Usage {
+impl fmt::Debug for UsageStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Usage").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("UsageStats").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
-fn container_stats(lower: &Pod, name: String, reading: &Reading, seen: meter::Seen) -> ContainerStats {
+fn container_stats(
+    lower: &Pod,
+    name: String,
+    reading: &Sample,
+    usage: cpu_counter::CpuUsage,
+) -> ContainerStats {
     let start_time = container_started(lower, &name).or_else(|| started(lower)).unwrap_or(reading.at);
     ContainerStats {
         start_time,
         cpu: reading.cpu.map(|_| CpuStats {
             time: reading.at,
-            usage_nano_cores: seen.rate,
-            usage_core_nano_seconds: Some(seen.total),
+            usage_nano_cores: usage.rate,
+            usage_core_nano_seconds: Some(usage.total),
         }),
         memory: reading.memory.map(|bytes| memory(reading.at, bytes)),
         rootfs: None,

@@ -14,28 +14,28 @@
 
 mod conditions;
 mod containers;
-mod lost;
-mod text;
+mod lost_pod;
+mod truncate;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use self::text::{LONGEST_MESSAGE, LONGEST_REASON, optional};
+use self::truncate::{MAX_MESSAGE, MAX_REASON, truncate_optional};
 
-pub(crate) use self::text::capped;
+pub(crate) use self::truncate::truncate;
 pub use self::{
     conditions::scheduling,
-    lost::{NODE_LOST, POD_DELETED, lost},
+    lost_pod::{NODE_LOST, POD_DELETED, failed_status},
 };
 
 /// What the provider reports of an upper pod whose lower pod looks like this, after the lower pod was made anew so many times.
-pub fn status_up(lower: &Pod, upper: &Pod, replaced: i32) -> PodStatus {
+pub fn upper_status(lower: &Pod, upper: &Pod, replaced: i32) -> PodStatus {
     let none = PodStatus::default();
     let below = lower.status.as_ref().unwrap_or(&none);
     let there = upper.status.as_ref().unwrap_or(&none);
     let mut status = PodStatus {
         phase: phase(below, there, replaced),
-        reason: optional(below.reason.as_ref(), LONGEST_REASON),
-        message: optional(below.message.as_ref(), LONGEST_MESSAGE),
+        reason: truncate_optional(below.reason.as_ref(), MAX_REASON),
+        message: truncate_optional(below.message.as_ref(), MAX_MESSAGE),
         pod_ip: below.pod_ip.clone(),
         pod_ips: below.pod_ips.clone(),
         start_time: below.start_time.clone(),
@@ -81,11 +81,5 @@ fn is_terminal(status: &PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-#[cfg(test)]
-mod composed;
-#[cfg(test)]
-mod lifecycle;
-#[cfg(test)]
-mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
 //! Logs, commands, attachments and connections of lower pods, through the lower API server: nothing else has to be reached
 //! from here, and the networks of the two clusters need not know of each other.
 
-mod fault;
 mod forward;
 mod logs;
 mod session;
+mod stream_error;
 
 use std::{fmt, sync::Arc};
 
@@ -18,13 +18,13 @@ use vk_provider::{ContainerRef, Error, PodRef, Result};
 use vk_streaming::{Limits, client::Offer};
 
 /// Tells where the lower pods are.
-pub trait Locate: Send + Sync {
+pub trait PodLocator: Send + Sync {
     /// The namespace and the name of the lower pod of an upper one. `NotFound` if there is none.
     fn locate(&self, pod: &PodRef) -> Result<(String, String)>;
 
     /// Whether a container runs, as far as it is known. `Unavailable` if it does not: the lower API server would agree to a session with it,
     /// and only then say so.
-    fn runs(&self, _container: &ContainerRef) -> Result<()> {
+    fn check_running(&self, _container: &ContainerRef) -> Result<()> {
         Ok(())
     }
 }
@@ -32,18 +32,18 @@ pub trait Locate: Send + Sync {
 /// The abilities that need a way into a lower pod: [`Logs`](vk_provider::ability::Logs), [`Exec`](vk_provider::ability::Exec),
 /// [`Attach`](vk_provider::ability::Attach) and [`PortForward`](vk_provider::ability::PortForward).
 #[derive(Clone)]
-pub struct Streams {
+pub struct PodStreams {
     client: Client,
-    pods: Arc<dyn Locate>,
+    pods: Arc<dyn PodLocator>,
     limits: Limits,
 }
 
 /// A connection that both sides agreed on, and in what.
 type Agreed<P> = (P, Upgraded);
 
-impl Streams {
+impl PodStreams {
     /// With a client of the lower cluster.
-    pub fn new(client: Client, pods: Arc<dyn Locate>) -> Self {
+    pub fn new(client: Client, pods: Arc<dyn PodLocator>) -> Self {
         Self { client, pods, limits: Limits::default() }
     }
 
@@ -63,17 +63,17 @@ impl Streams {
         address: &str,
         websocket: &[(&'static str, P)],
         spdy: &[(&'static str, P)],
-    ) -> Result<Agreed<P>, Fault> {
+    ) -> Result<Agreed<P>, ConnectError> {
         let offer = Offer::websocket(&names(websocket));
         let first = match self.ask(part, Method::GET, address, &offer, websocket).await {
-            Err(Fault::UpgradeError(refused)) if asks_otherwise(&refused) => refused,
+            Err(ConnectError::UpgradeError(refused)) if asks_otherwise(&refused) => refused,
             answer => return answer,
         };
         let offer = Offer::spdy(&names(spdy));
         match self.ask(part, Method::POST, address, &offer, spdy).await {
             // What the API server says counts more than what somebody between us does.
-            Err(Fault::UpgradeError(second)) if first.is_status && !second.is_status => {
-                Err(Fault::UpgradeError(first))
+            Err(ConnectError::UpgradeError(second)) if first.is_status && !second.is_status => {
+                Err(ConnectError::UpgradeError(first))
             }
             answer => answer,
         }
@@ -86,17 +86,17 @@ impl Streams {
         address: &str,
         offer: &Offer,
         known: &[(&'static str, P)],
-    ) -> Result<Agreed<P>, Fault> {
+    ) -> Result<Agreed<P>, ConnectError> {
         let request = Request::builder().method(method).uri(address).body(());
         let mut request = request.map_err(|error| {
-            Fault::Other(Error::invalid(format!("make a request for {part}")).caused_by(error))
+            ConnectError::Other(Error::invalid(format!("make a request for {part}")).caused_by(error))
         })?;
-        offer.ask(request.headers_mut()).map_err(Fault::Other)?;
-        let (answer, io) = self.client.upgrade(part, request).await.map_err(Fault::UpgradeError)?;
-        let taken = offer.taken(&answer.headers).map_err(Fault::Other)?;
+        offer.ask(request.headers_mut()).map_err(ConnectError::Other)?;
+        let (answer, io) = self.client.upgrade(part, request).await.map_err(ConnectError::UpgradeError)?;
+        let taken = offer.taken(&answer.headers).map_err(ConnectError::Other)?;
         match known.iter().find(|(name, _)| *name == taken) {
             Some((_, protocol)) => Ok((*protocol, io)),
-            None => Err(Fault::Other(Error::internal(format!(
+            None => Err(ConnectError::Other(Error::internal(format!(
                 "choose a protocol for {part}: we offered {:?}, and the server took {taken:?}",
                 names(known)
             )))),
@@ -106,17 +106,17 @@ impl Streams {
 
 /// Why there is no connection.
 #[derive(Debug)]
-enum Fault {
+enum ConnectError {
     /// The server's word.
     UpgradeError(UpgradeError),
     /// Ours.
     Other(Error),
 }
 
-impl Fault {
-    fn told(self, doing: &str) -> Error {
+impl ConnectError {
+    fn into_provider_error(self, doing: &str) -> Error {
         match self {
-            Self::UpgradeError(refused) => fault::of(doing, refused.error),
+            Self::UpgradeError(refused) => stream_error::to_provider_error(doing, refused.error),
             Self::Other(error) => Error::new(error.kind().clone(), doing.to_owned()).caused_by(error),
         }
     }
@@ -136,8 +136,8 @@ fn names<P>(protocols: &[(&'static str, P)]) -> Vec<&'static str> {
     protocols.iter().map(|(name, _)| *name).collect()
 }
 
-impl fmt::Debug for Streams {
+impl fmt::Debug for PodStreams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Streams").field("server", &self.client.server()).finish_non_exhaustive()
+        f.debug_struct("PodStreams").field("server", &self.client.server()).finish_non_exhaustive()
     }
 }

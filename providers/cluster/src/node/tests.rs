@@ -1,3 +1,5 @@
+mod properties;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -48,23 +50,23 @@ fn pod(on: &str, requests: Value) -> Pod {
     .unwrap()
 }
 
-pub(super) fn foreign(on: &str, requests: Value) -> Claim {
-    Claim::of(&pod(on, requests), &owner())
+pub(super) fn foreign(on: &str, requests: Value) -> PodRequests {
+    PodRequests::of(&pod(on, requests), &owner())
 }
 
-fn own(on: &str, requests: Value) -> Claim {
+fn own(on: &str, requests: Value) -> PodRequests {
     let mut pod = pod(on, requests);
     let labels = [(names::ORIGIN, "upper"), (names::NODE, "vk-node")];
     pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    Claim::of(&pod, &owner())
+    PodRequests::of(&pod, &owner())
 }
 
 fn amounts(value: Value) -> ResourceList {
     serde_json::from_value(value).unwrap()
 }
 
-pub(super) fn all(nodes: &[Node], pods: &[Claim]) -> Sum {
-    sum(nodes, pods, &Share::default())
+pub(super) fn all(nodes: &[Node], pods: &[PodRequests]) -> VirtualResources {
+    aggregate(nodes, pods, &NodeShare::default())
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn liqo_3137_pods_that_have_ended_take_nothing() {
     for (phase, left) in [("Succeeded", 4), ("Failed", 4), ("Running", 3), ("Pending", 3), ("Unknown", 3)] {
         let mut pod = pod("a", json!({"cpu": "1"}));
         pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
-        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(left), "{phase}");
     }
 }
@@ -173,7 +175,7 @@ fn pods_of_another_virtual_node_or_upper_cluster_are_those_of_others() {
         let mut pod = pod("a", json!({"cpu": "1"}));
         let labels = [(names::ORIGIN, origin), (names::NODE, node), (names::VIRTUAL_POD, "true")];
         pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(3), "{origin} {node}");
     }
 }
@@ -182,7 +184,7 @@ fn pods_of_another_virtual_node_or_upper_cluster_are_those_of_others() {
 fn claims_are_what_the_scheduler_counts() {
     let claim = |spec: Value| {
         let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-        Claim::of(&pod, &owner()).requests
+        PodRequests::of(&pod, &owner()).requests
     };
     let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
     let with_sidecar = json!({
@@ -211,9 +213,9 @@ fn tainted_nodes_count_only_where_pods_tolerate_them() {
     let tainted = |effect: &str| {
         with(usual("a"), "spec.taints", json!([{"key": "team", "value": "blue", "effect": effect}]))
     };
-    let share = |tolerations: Value| Share {
+    let share = |tolerations: Value| NodeShare {
         tolerations: serde_json::from_value(tolerations).unwrap(),
-        ..Share::default()
+        ..NodeShare::default()
     };
     for (effect, tolerations, counts) in [
         ("NoSchedule", json!([]), false),
@@ -242,29 +244,29 @@ fn tainted_nodes_count_only_where_pods_tolerate_them() {
 
 #[test]
 fn only_selected_nodes_count_and_virtual_ones_only_when_wanted() {
-    let share = Share { selector: [("pool".to_owned(), "a".to_owned())].into(), ..Share::default() };
+    let share = NodeShare { selector: [("pool".to_owned(), "a".to_owned())].into(), ..NodeShare::default() };
     assert!(!is_eligible(&usual("a"), &share));
     let pool = |pool: &str| with(usual("a"), "metadata.labels", json!({"pool": pool}));
     assert!(is_eligible(&pool("a"), &share) && !is_eligible(&pool("b"), &share));
     let virtual_one = with(usual("a"), "metadata.labels", json!({"type": "virtual-kubelet"}));
-    assert!(!is_eligible(&virtual_one, &Share::default()));
-    assert!(is_eligible(&virtual_one, &Share { virtual_nodes: true, ..Share::default() }));
+    assert!(!is_eligible(&virtual_one, &NodeShare::default()));
+    assert!(is_eligible(&virtual_one, &NodeShare { virtual_nodes: true, ..NodeShare::default() }));
 }
 
 #[test]
 fn a_part_is_offered_and_never_more_than_the_cap() {
     let nodes = [usual("a"), node("b", json!({"cpu": "3", "memory": "1Gi", "pods": "11"}))];
     let pods = [foreign("a", json!({"cpu": "1"}))];
-    let half = Share { percent: 50, ..Share::default() };
-    let sum_of = |share: &Share| sum(&nodes, &pods, share);
+    let half = NodeShare { percent: 50, ..NodeShare::default() };
+    let sum_of = |share: &NodeShare| aggregate(&nodes, &pods, share);
     let offered = sum_of(&half);
     assert_eq!(offered.capacity, amounts(json!({"cpu": "3500m", "memory": "8704Mi", "pods": "60"})));
     assert_eq!(offered.allocatable, amounts(json!({"cpu": "2500m", "memory": "8704Mi", "pods": "59"})));
     let cap = amounts(json!({"cpu": "2", "pods": "59500m", "example.com/gpu": "1"}));
-    let capped = sum_of(&Share { cap, ..half });
-    assert_eq!(capped.capacity, amounts(json!({"cpu": "2", "memory": "8704Mi", "pods": "59"})));
-    assert_eq!(capped.allocatable, capped.capacity, "what is not there is not made up by a cap");
-    assert_eq!(capped.capacity["pods"].to_string(), "59", "half a pod is none");
+    let truncate = sum_of(&NodeShare { cap, ..half });
+    assert_eq!(truncate.capacity, amounts(json!({"cpu": "2", "memory": "8704Mi", "pods": "59"})));
+    assert_eq!(truncate.allocatable, truncate.capacity, "what is not there is not made up by a cap");
+    assert_eq!(truncate.capacity["pods"].to_string(), "59", "half a pod is none");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use vk_provider::pod::STILL_RUNNING;
 
-use super::text::{LONGEST_MESSAGE, LONGEST_REASON, capped, optional};
+use super::truncate::{MAX_MESSAGE, MAX_REASON, truncate, truncate_optional};
 use crate::names;
 
 const READY: &str = "Ready";
@@ -76,9 +76,9 @@ pub(super) fn unseen(below: &PodStatus, upper: &Pod, shown: &PodStatus) -> Optio
     (!hidden.is_empty()).then(|| PodCondition {
         type_: STILL_RUNNING.to_owned(),
         reason: Some("AddedBelow".to_owned()),
-        message: Some(capped(
+        message: Some(truncate(
             &format!("containers that the lower cluster has added run still: [{}]", hidden.join(" ")),
-            LONGEST_MESSAGE,
+            MAX_MESSAGE,
         )),
         ..condition("True")
     })
@@ -126,8 +126,8 @@ pub(super) fn copy(from: &PodCondition) -> PodCondition {
     PodCondition {
         type_: from.type_.clone(),
         status: from.status.clone(),
-        reason: optional(from.reason.as_ref(), LONGEST_REASON),
-        message: optional(from.message.as_ref(), LONGEST_MESSAGE),
+        reason: truncate_optional(from.reason.as_ref(), MAX_REASON),
+        message: truncate_optional(from.message.as_ref(), MAX_MESSAGE),
         last_transition_time: from.last_transition_time.clone(),
         ..PodCondition::default()
     }

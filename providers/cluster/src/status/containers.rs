@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 
-use super::text::{LONGEST_MESSAGE, LONGEST_NAME, LONGEST_REASON, capped, optional};
+use super::truncate::{MAX_MESSAGE, MAX_NAME, MAX_REASON, truncate, truncate_optional};
 
 /// A container of the upper spec, as far as its status is held to it.
-struct Member<'a> {
+struct UpperContainer<'a> {
     name: &'a str,
     image: &'a str,
     mounts: &'a [VolumeMount],
@@ -28,15 +28,15 @@ pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut P
     let there = upper.status.as_ref().unwrap_or(&none);
     let Some(spec) = upper.spec.as_ref() else { return };
     let replaced = replaced.max(0);
-    let member = |container| Member::of(container, replaced);
-    let regular: Vec<Member<'_>> = spec.containers.iter().map(member).collect();
-    let init: Vec<Member<'_>> = spec.init_containers.iter().flatten().map(member).collect();
+    let member = |container| UpperContainer::of(container, replaced);
+    let regular: Vec<UpperContainer<'_>> = spec.containers.iter().map(member).collect();
+    let init: Vec<UpperContainer<'_>> = spec.init_containers.iter().flatten().map(member).collect();
     // Nobody makes those anew: they are not in a lower pod when it is made.
-    let ephemeral: Vec<Member<'_>> = spec
+    let ephemeral: Vec<UpperContainer<'_>> = spec
         .ephemeral_containers
         .iter()
         .flatten()
-        .map(|one| Member {
+        .map(|one| UpperContainer {
             name: &one.name,
             image: one.image.as_deref().unwrap_or_default(),
             mounts: one.volume_mounts.as_deref().unwrap_or_default(),
@@ -44,8 +44,11 @@ pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut P
             replaced: 0,
         })
         .collect();
-    let list = |members: &[Member<'_>], said: Option<&[ContainerStatus]>, had: Option<&[ContainerStatus]>| {
-        let one = |member: &Member<'_>| Some(member.pass(find(said, member.name)?, find(had, member.name)));
+    let list = |members: &[UpperContainer<'_>],
+                said: Option<&[ContainerStatus]>,
+                had: Option<&[ContainerStatus]>| {
+        let one =
+            |member: &UpperContainer<'_>| Some(member.pass(find(said, member.name)?, find(had, member.name)));
         some(members.iter().filter_map(one).collect())
     };
     status.ephemeral_container_statuses =
@@ -55,7 +58,7 @@ pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut P
     // The core would leave those of an earlier lower pod as they are, running and ready (Admiralty 7).
     if is_silent(below) && !super::is_terminal(below) && !super::is_terminal(there) {
         let why = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-        let wait = |members: &[Member<'_>], had: Option<&[ContainerStatus]>| {
+        let wait = |members: &[UpperContainer<'_>], had: Option<&[ContainerStatus]>| {
             some(members.iter().map(|member| member.waiting(find(had, member.name), why)).collect())
         };
         status.container_statuses = wait(&regular, had);
@@ -74,9 +77,9 @@ fn find<'a>(list: Option<&'a [ContainerStatus]>, name: &str) -> Option<&'a Conta
     list?.iter().find(|status| status.name == name)
 }
 
-// === impl Member ===
+// === impl UpperContainer ===
 
-impl<'a> Member<'a> {
+impl<'a> UpperContainer<'a> {
     fn of(container: &'a Container, replaced: i32) -> Self {
         Self {
             name: &container.name,
@@ -109,15 +112,15 @@ impl<'a> Member<'a> {
             restart_count: self.restarts(said.restart_count, had),
             state: said.state.as_ref().map(state),
             last_state: said.last_state.as_ref().map(state),
-            image: capped(&said.image, LONGEST_NAME),
-            image_id: capped(&said.image_id, LONGEST_NAME),
-            container_id: optional(said.container_id.as_ref(), LONGEST_NAME),
+            image: truncate(&said.image, MAX_NAME),
+            image_id: truncate(&said.image_id, MAX_NAME),
+            container_id: truncate_optional(said.container_id.as_ref(), MAX_NAME),
             allocated_resources: said.allocated_resources.clone(),
             allocated_resources_status: devices.filter(|all| !all.is_empty()),
             resources: said.resources.clone(),
             volume_mounts: mounts.filter(|all| !all.is_empty()),
             user: said.user.clone(),
-            stop_signal: optional(said.stop_signal.as_ref(), LONGEST_REASON),
+            stop_signal: truncate_optional(said.stop_signal.as_ref(), MAX_REASON),
         }
     }
 
@@ -144,15 +147,15 @@ impl<'a> Member<'a> {
 
 fn state(from: &ContainerState) -> ContainerState {
     let mut state = from.clone();
-    let cut = |text: &mut Option<String>, most| *text = optional(text.as_ref(), most);
+    let cut = |text: &mut Option<String>, most| *text = truncate_optional(text.as_ref(), most);
     if let Some(waiting) = &mut state.waiting {
-        cut(&mut waiting.reason, LONGEST_REASON);
-        cut(&mut waiting.message, LONGEST_MESSAGE);
+        cut(&mut waiting.reason, MAX_REASON);
+        cut(&mut waiting.message, MAX_MESSAGE);
     }
     if let Some(ended) = &mut state.terminated {
-        cut(&mut ended.reason, LONGEST_REASON);
-        cut(&mut ended.message, LONGEST_MESSAGE);
-        cut(&mut ended.container_id, LONGEST_NAME);
+        cut(&mut ended.reason, MAX_REASON);
+        cut(&mut ended.message, MAX_MESSAGE);
+        cut(&mut ended.container_id, MAX_NAME);
     }
     state
 }

@@ -1,4 +1,8 @@
-//! What passes up, and what does not.
+//! Which parts of a lower status are reported in the upper cluster.
+
+mod composition;
+mod lifecycle;
+mod properties;
 
 use serde_json::{Value, json};
 
@@ -48,7 +52,7 @@ pub(super) fn ended(name: &str, code: i32) -> Value {
 }
 
 fn up(status: Value) -> PodStatus {
-    status_up(&lower(status), &upper(json!({})), 0)
+    upper_status(&lower(status), &upper(json!({})), 0)
 }
 
 fn names(list: Option<&Vec<ContainerStatus>>) -> Vec<&str> {
@@ -131,7 +135,7 @@ fn ephemeral_containers_of_the_upper_pod_are_shown() {
     let mut debugger = running("debugger");
     debugger["allocatedResourcesStatus"] = json!([{"name": "example.com/gpu"}]);
     let below = json!({"phase": "Running", "ephemeralContainerStatuses": [debugger]});
-    let status = status_up(&lower(below), &above, 3);
+    let status = upper_status(&lower(below), &above, 3);
     let shown = &status.ephemeral_container_statuses.unwrap()[0];
     assert_eq!((shown.name.as_str(), shown.restart_count), ("debugger", 0), "it is never started again");
     assert_eq!(shown.allocated_resources_status, None, "the API server refuses it");
@@ -225,7 +229,7 @@ fn what_the_lower_scheduler_says_is_a_condition_of_its_own() {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]}}),
     );
-    let status = status_up(&waiting, &upper(json!({})), 0);
+    let status = upper_status(&waiting, &upper(json!({})), 0);
     let told = Some(("False", Some("Unschedulable"), Some("0/3 nodes are available")));
     assert_eq!(condition(&status, names::SCHEDULED), told);
     assert_eq!(condition(&status, "PodScheduled"), None, "the upper scheduler's word stands");
@@ -239,13 +243,13 @@ fn what_the_lower_scheduler_says_is_a_condition_of_its_own() {
     let found =
         lower(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}));
     assert_eq!(scheduling(&found).unwrap().status, "True");
-    let after = status_up(&found, &upper(there), 0);
+    let after = upper_status(&found, &upper(there), 0);
     assert_eq!(
         condition(&after, names::SCHEDULED),
         Some(("True", None, None)),
         "it has waited, and waits no more"
     );
-    let at_once = status_up(&found, &upper(json!({})), 0);
+    let at_once = upper_status(&found, &upper(json!({})), 0);
     assert_eq!(condition(&at_once, names::SCHEDULED), None, "a pod that never waited says nothing");
 
     let mut late = waiting;

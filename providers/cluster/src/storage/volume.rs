@@ -27,7 +27,7 @@ const NOWHERE: &str = "/multicluster.virtual-kubelet.io/not-here";
 
 /// What to do about a claim.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum Decision {
     /// It is none of our business.
     Nothing,
     /// This volume is to stand for what is below.
@@ -59,15 +59,15 @@ pub(super) fn decide(
     class: &StorageClass,
     node: &str,
     cluster: &str,
-) -> Verdict {
+) -> Decision {
     if !is_chosen(claim, node) || !is_waiting(claim) {
-        return Verdict::Nothing;
+        return Decision::Nothing;
     }
     let name = class.metadata.name.as_deref().unwrap_or_default();
     match class.provisioner.as_str() {
-        PROVISIONER => volume(claim, name, cluster).map_or(Verdict::Nothing, Verdict::Make),
-        NO_PROVISIONER => Verdict::Nothing,
-        other => Verdict::Mistake(format!(
+        PROVISIONER => volume(claim, name, cluster).map_or(Decision::Nothing, Decision::Make),
+        NO_PROVISIONER => Decision::Nothing,
+        other => Decision::Mistake(format!(
             "the StorageClass {name} is served by {other} in this cluster, and a volume that is made here cannot be used \
              in the cluster behind the node {node}: use a class whose provisioner is {PROVISIONER}"
         )),
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_claim_of_our_class_gets_a_volume_that_draws_its_pods_to_the_lower_cluster() {
         let claim = claim(&json!({}), &json!({}));
-        let Verdict::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
+        let Decision::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
         assert!(is_of(&volume, &claim));
         let volume = serde_json::to_value(volume).unwrap();
         assert_eq!(volume["metadata"]["name"], "pvc-u1");
@@ -185,7 +185,7 @@ mod tests {
         ];
         for claim in others {
             for provisioner in [PROVISIONER, "ebs.csi.aws.com"] {
-                assert_eq!(decide(&claim, &of(provisioner), "vk", "berlin"), Verdict::Nothing, "{claim:?}");
+                assert_eq!(decide(&claim, &of(provisioner), "vk", "berlin"), Decision::Nothing, "{claim:?}");
             }
         }
     }
@@ -194,17 +194,17 @@ mod tests {
     fn a_class_that_somebody_serves_above_is_told_as_the_mistake_that_it_is() {
         let waiting = claim(&json!({}), &json!({}));
         let verdict = decide(&waiting, &of("ebs.csi.aws.com"), "vk", "berlin");
-        let Verdict::Mistake(message) = verdict else { panic!("{verdict:?}") };
+        let Decision::Mistake(message) = verdict else { panic!("{verdict:?}") };
         for word in ["below", "ebs.csi.aws.com", "node vk", PROVISIONER] {
             assert!(message.contains(word), "{message}");
         }
-        assert_eq!(decide(&waiting, &of(NO_PROVISIONER), "vk", "berlin"), Verdict::Nothing, "made by hand");
+        assert_eq!(decide(&waiting, &of(NO_PROVISIONER), "vk", "berlin"), Decision::Nothing, "made by hand");
     }
 
     #[test]
     fn a_volume_of_another_claim_or_maker_is_not_ours() {
         let claim = claim(&json!({}), &json!({}));
-        let Verdict::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
+        let Decision::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
         let mut other = volume.clone();
         other.spec.as_mut().unwrap().claim_ref.as_mut().unwrap().uid = Some("u2".to_owned());
         assert!(!is_of(&other, &claim));

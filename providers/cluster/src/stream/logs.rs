@@ -10,13 +10,13 @@ use vk_provider::{
     ability::{LogBody, LogOptions, Logs, Output, Since},
 };
 
-use super::{Streams, fault};
+use super::{PodStreams, stream_error};
 
 /// The first version whose API server looks at the wish for one of the two streams; those before pass over it.
 const SPLITS: Version = Version { major: 1, minor: 32 };
 
 #[async_trait]
-impl Logs for Streams {
+impl Logs for PodStreams {
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
         let doing = format!("read the log of {container}");
         let query = query(&container.container, options);
@@ -28,7 +28,9 @@ impl Logs for Streams {
         }
         let split = options.output != Output::All;
         if split {
-            let version = Version::ask(&self.client).await.map_err(|error| fault::of(&doing, error))?;
+            let version = Version::ask(&self.client)
+                .await
+                .map_err(|error| stream_error::to_provider_error(&doing, error))?;
             if version < SPLITS {
                 return Err(unsplit(&doing));
             }
@@ -36,7 +38,7 @@ impl Logs for Streams {
         match self.client.stream("pods/log", &address).await {
             Ok(stream) => Ok(LogBody::Final(stream)),
             Err(error) if split && is_unsplit(&error) => Err(unsplit(&doing).caused_by(error)),
-            Err(error) => Err(fault::of(&doing, error)),
+            Err(error) => Err(stream_error::to_provider_error(&doing, error)),
         }
     }
 }

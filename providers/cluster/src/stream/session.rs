@@ -10,7 +10,7 @@ use vk_streaming::{
     exec::{Protocol, Version},
 };
 
-use super::Streams;
+use super::PodStreams;
 
 /// Says the end of input.
 const V5: (&str, Protocol) = ("v5.channel.k8s.io", Protocol::WebSocket(Version::V5));
@@ -20,7 +20,7 @@ const V4: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::WebSocket(Version::
 const SPDY: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::Spdy(Version::V4));
 
 #[async_trait]
-impl Exec for Streams {
+impl Exec for PodStreams {
     async fn start(
         &self,
         container: &ContainerRef,
@@ -32,13 +32,13 @@ impl Exec for Streams {
 }
 
 #[async_trait]
-impl Attach for Streams {
+impl Attach for PodStreams {
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started> {
         self.session(&format!("attach to {container}"), "attach", container, &[], *options).await
     }
 }
 
-impl Streams {
+impl PodStreams {
     async fn session(
         &self,
         doing: &str,
@@ -47,14 +47,14 @@ impl Streams {
         command: &[String],
         options: ExecOptions,
     ) -> Result<Started> {
-        self.pods.runs(container)?;
+        self.pods.check_running(container)?;
         let address = self.address(&container.pod, part, &query(&container.container, command, options))?;
         // A process that waits for the end of its input would wait for ever, if that cannot be said. On a terminal the end
         // is a letter.
         let websocket = if options.stdin && !options.tty { &[V5][..] } else { &[V5, V4] };
         let resource = if part == "exec" { "pods/exec" } else { "pods/attach" };
         let agreed = self.agree(resource, &address, websocket, &[SPDY]).await;
-        let (protocol, io) = agreed.map_err(|fault| fault.told(doing))?;
+        let (protocol, io) = agreed.map_err(|error| error.into_provider_error(doing))?;
         Ok(Started::Session(client::exec_upgraded(io, protocol, &options, &self.limits).await?))
     }
 }

@@ -4,32 +4,32 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Policy, Twin};
+use super::{PodRewriter, Policy};
 use crate::names::{self, Owner};
 
 /// What `kubectl apply` remembers is of the upper object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The metadata of the lower pod. Owners, finalizers and the rest are of the upper one alone.
-pub(super) fn below(twin: &Twin<'_>, owner: &Owner, policy: &Policy) -> ObjectMeta {
-    let mut labels = kept(twin.meta.labels.as_ref(), |key| keeps_label(key, policy));
+pub(super) fn below(rewriter: &PodRewriter<'_>, owner: &Owner, policy: &Policy) -> ObjectMeta {
+    let mut labels = kept(rewriter.meta.labels.as_ref(), |key| keeps_label(key, policy));
     labels.extend(
         [
             (names::ORIGIN, owner.origin.clone()),
             (names::NODE, owner.node_label()),
-            (names::ORIGIN_UID, twin.uid.to_owned()),
+            (names::ORIGIN_UID, rewriter.uid.to_owned()),
             (names::VIRTUAL_POD, "true".to_owned()),
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );
-    let mut annotations = kept(twin.meta.annotations.as_ref(), |key| keeps_annotation(key, policy));
+    let mut annotations = kept(rewriter.meta.annotations.as_ref(), |key| keeps_annotation(key, policy));
     annotations.extend(
-        [(names::ORIGIN_NAMESPACE, twin.namespace), (names::ORIGIN_NAME, twin.name)]
+        [(names::ORIGIN_NAMESPACE, rewriter.namespace), (names::ORIGIN_NAME, rewriter.name)]
             .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
     ObjectMeta {
-        name: Some(twin.name.to_owned()),
-        namespace: Some(twin.below.clone()),
+        name: Some(rewriter.name.to_owned()),
+        namespace: Some(rewriter.below.clone()),
         labels: Some(labels),
         annotations: Some(annotations),
         ..ObjectMeta::default()

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
-mod access;
-mod placement;
+mod api_access;
+mod fields;
 pub(super) mod properties;
+mod scheduling;
 mod upstream;
 
 /// An upper pod `shop/web`.
@@ -34,7 +35,7 @@ pub(super) fn owner() -> Owner {
 
 pub(super) fn mapped(pairs: &[(&str, &str)]) -> Policy {
     let map = pairs.iter().map(|(upper, lower)| ((*upper).to_owned(), (*lower).to_owned()));
-    Policy { namespaces: Namespaces::Map(map.collect()), ..Policy::default() }
+    Policy { namespaces: NamespaceMapping::Map(map.collect()), ..Policy::default() }
 }
 
 pub(super) fn annotate(pod: &mut Pod, key: &str, value: &str) {
@@ -54,11 +55,11 @@ pub(super) fn below(upper: &Pod) -> Pod {
 }
 
 pub(super) fn below_by(upper: &Pod, policy: &Policy) -> Pod {
-    translate(upper, &owner(), policy, &Facts::default()).unwrap().pod
+    translate(upper, &owner(), policy, &ClusterClasses::default()).unwrap().pod
 }
 
 pub(super) fn refused(upper: &Pod, policy: &Policy) -> String {
-    translate(upper, &owner(), policy, &Facts::default()).unwrap_err().to_string()
+    translate(upper, &owner(), policy, &ClusterClasses::default()).unwrap_err().to_string()
 }
 
 /// The spec of the lower pod, in JSON.
@@ -109,7 +110,7 @@ fn annotations_are_copied_but_for_those_that_stay_above() {
     annotate(&mut upper, names::INPUT, "not ours");
     annotate(&mut upper, names::CLUSTER_SELECTOR, "{}");
     let policy = Policy { ignored_annotations: vec!["secret-of-ours".to_owned()], ..Policy::default() };
-    let translated = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+    let translated = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
     let mut annotations = translated.pod.metadata.annotations.unwrap();
     assert_eq!(annotations.remove(names::INPUT), Some(translated.input));
     assert!(annotations.remove(names::APPLIED).is_some());
@@ -153,32 +154,32 @@ fn a_pod_that_claims_devices_is_refused() {
 #[test]
 fn a_priority_class_is_kept_where_it_exists_or_has_another_name() {
     let upper = pod(json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "Never"}));
-    let class = |policy: &Policy, facts: &Facts| {
-        let spec = translate(&upper, &owner(), policy, facts).unwrap().pod.spec.unwrap();
+    let class = |policy: &Policy, classes: &ClusterClasses| {
+        let spec = translate(&upper, &owner(), policy, classes).unwrap().pod.spec.unwrap();
         assert_eq!((spec.priority, spec.preemption_policy), (None, None), "the admission below sets them");
         spec.priority_class_name
     };
-    let there = Facts { priority_classes: ["high".to_owned()].into(), ..Facts::default() };
+    let there = ClusterClasses { priority_classes: ["high".to_owned()].into(), ..ClusterClasses::default() };
     let renamed =
         Policy { priority_classes: [("high".to_owned(), "gold".to_owned())].into(), ..Policy::default() };
-    assert_eq!(class(&Policy::default(), &Facts::default()), None);
+    assert_eq!(class(&Policy::default(), &ClusterClasses::default()), None);
     assert_eq!(class(&Policy::default(), &there).as_deref(), Some("high"));
     assert_eq!(class(&renamed, &there).as_deref(), Some("gold"));
 }
 
 #[test]
 fn a_runtime_class_is_kept_mapped_or_said_and_never_lost_without_a_word() {
-    let translated = |upper: &Pod, policy: &Policy, facts: &Facts| {
-        translate(upper, &owner(), policy, facts)
+    let translated = |upper: &Pod, policy: &Policy, classes: &ClusterClasses| {
+        translate(upper, &owner(), policy, classes)
             .map(|translated| translated.pod.spec.unwrap().runtime_class_name)
     };
-    let there = Facts { runtime_classes: ["gvisor".to_owned()].into(), ..Facts::default() };
+    let there = ClusterClasses { runtime_classes: ["gvisor".to_owned()].into(), ..ClusterClasses::default() };
     let renamed =
         Policy { runtime_classes: [("gvisor".to_owned(), "sandbox".to_owned())].into(), ..Policy::default() };
     let mut upper = pod(json!({"runtimeClassName": "gvisor", "overhead": {"cpu": "1"}}));
     assert_eq!(translated(&upper, &Policy::default(), &there).unwrap().as_deref(), Some("gvisor"));
     assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("sandbox"));
-    let why = translated(&upper, &Policy::default(), &Facts::default()).unwrap_err().to_string();
+    let why = translated(&upper, &Policy::default(), &ClusterClasses::default()).unwrap_err().to_string();
     assert!(why.contains("no RuntimeClass gvisor"), "{why}");
     lower_annotation(&mut upper, &json!({"runtimeClassName": "kata"}));
     assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("kata"));
@@ -214,7 +215,7 @@ fn what_a_pod_takes_of_the_machine_is_as_it_was_or_the_pod_is_refused() {
     ] {
         assert!(why.contains(words), "{words} in {why}");
     }
-    translate(&pod(json!({"hostNetwork": false})), &owner(), &closed, &Facts::default()).unwrap();
+    translate(&pod(json!({"hostNetwork": false})), &owner(), &closed, &ClusterClasses::default()).unwrap();
 }
 
 #[test]

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, To
 use serde_json::{Map, Value, json};
 
 use super::{
-    Facts, Policy, Reject, Twin,
-    applied::{self, Applied, Resources},
-    host, translate,
+    ClusterClasses, PodRewriter, Policy, Rejection, host_access,
+    last_applied::{self, LastApplied, Resources},
+    translate,
 };
 use crate::names::{self, Owner};
 
@@ -36,14 +36,14 @@ pub fn update(
     lower: &Pod,
     owner: &Owner,
     policy: &Policy,
-    facts: &Facts,
-) -> Result<Option<Update>, Reject> {
-    let twin = owner.owns(&lower.metadata)
+    classes: &ClusterClasses,
+) -> Result<Option<Update>, Rejection> {
+    let rewriter = owner.owns(&lower.metadata)
         && names::label(&lower.metadata, names::ORIGIN_UID) == upper.metadata.uid.as_deref();
-    if !twin {
+    if !rewriter {
         return Ok(None);
     }
-    let translated = translate(upper, owner, policy, facts)?;
+    let translated = translate(upper, owner, policy, classes)?;
     let mut update =
         Update { ephemeral_containers: ephemeral_containers(upper, lower, policy)?, ..Update::default() };
     if names::annotation(&lower.metadata, names::INPUT) != Some(&translated.input) {
@@ -52,7 +52,7 @@ pub fn update(
     Ok((update != Update::default()).then_some(update))
 }
 
-fn ephemeral_containers(upper: &Pod, lower: &Pod, policy: &Policy) -> Result<Option<Value>, Reject> {
+fn ephemeral_containers(upper: &Pod, lower: &Pod, policy: &Policy) -> Result<Option<Value>, Rejection> {
     fn of(pod: &Pod) -> impl Iterator<Item = &EphemeralContainer> {
         pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten())
     }
@@ -63,20 +63,22 @@ fn ephemeral_containers(upper: &Pod, lower: &Pod, policy: &Policy) -> Result<Opt
         return Ok(None);
     }
     if !policy.host_access {
-        let taken = |new: &EphemeralContainer| host::by_container(&new.name, new.security_context.as_ref());
-        host::refuse(&new.iter().filter_map(taken).collect::<Vec<_>>())?;
+        let taken = |new: &EphemeralContainer| {
+            host_access::container_field_used(&new.name, new.security_context.as_ref())
+        };
+        host_access::check(&new.iter().filter_map(taken).collect::<Vec<_>>())?;
     }
-    let twin = Twin::of(upper, policy)?;
+    let rewriter = PodRewriter::of(upper, policy)?;
     for container in &mut new {
-        twin.fit_ephemeral(container);
+        rewriter.fit_ephemeral(container);
     }
     Ok(Some(patch(lower, Map::new(), Map::from_iter([("ephemeralContainers".to_owned(), json!(new))]))))
 }
 
 fn changes(translated: &Pod, input: &str, lower: &Pod, update: &mut Update) {
     let (Some(wanted), Some(there)) = (&translated.spec, &lower.spec) else { return };
-    let last = Applied::read(&lower.metadata);
-    let mut now = Applied::of(translated);
+    let last = LastApplied::read(&lower.metadata);
+    let mut now = LastApplied::of(translated);
 
     let labels = texts(
         translated.metadata.labels.as_ref(),
@@ -128,7 +130,7 @@ fn changes(translated: &Pod, input: &str, lower: &Pod, update: &mut Update) {
 }
 
 /// The annotations that say what has been written, and of what if it is all.
-fn memory(applied: &Applied, input: Option<&str>) -> Map<String, Value> {
+fn memory(applied: &LastApplied, input: Option<&str>) -> Map<String, Value> {
     let mut annotations = Map::from_iter([(names::APPLIED.to_owned(), json!(applied.written()))]);
     annotations.extend(input.map(|input| (names::INPUT.to_owned(), json!(input))));
     annotations
@@ -143,9 +145,9 @@ fn texts(
 ) -> Map<String, Value> {
     let there = |key: &str| there.and_then(|there| there.get(key));
     let mut patch = Map::new();
-    for (key, value) in wanted.into_iter().flatten().filter(|(key, _)| applied::is_users(key)) {
+    for (key, value) in wanted.into_iter().flatten().filter(|(key, _)| last_applied::is_users(key)) {
         match (last.get(key), there(key)) {
-            (Some(before), _) if *before == applied::sum(value) => {}
+            (Some(before), _) if *before == last_applied::sum(value) => {}
             (None, Some(_)) => {
                 now.remove(key);
             }
@@ -157,14 +159,14 @@ fn texts(
     }
     for (key, before) in last {
         let gone = wanted.is_none_or(|wanted| !wanted.contains_key(key));
-        if gone && there(key).is_some_and(|value| applied::sum(value) == *before) {
+        if gone && there(key).is_some_and(|value| last_applied::sum(value) == *before) {
             patch.insert(key.clone(), Value::Null);
         }
     }
     patch
 }
 
-fn images(there: &PodSpec, last: &Applied, now: &Applied, spec: &mut Map<String, Value>) {
+fn images(there: &PodSpec, last: &LastApplied, now: &LastApplied, spec: &mut Map<String, Value>) {
     let changed = |container: &Container| {
         let image = now.images.get(&container.name)?;
         let old = last.images.get(&container.name) == Some(image) || container.image.as_ref() == Some(image);
@@ -187,14 +189,14 @@ fn lists(spec: &PodSpec) -> [(&'static str, &[Container]); 2] {
 
 /// The whole list with what is new in it. The API server lets nothing be taken out of it; only for how long something is
 /// tolerated may change.
-fn tolerations(wanted: &PodSpec, there: &PodSpec, last: &Applied) -> Option<Vec<Toleration>> {
+fn tolerations(wanted: &PodSpec, there: &PodSpec, last: &LastApplied) -> Option<Vec<Toleration>> {
     let mut list = there.tolerations.clone().unwrap_or_default();
     let alike = |one: &Toleration, other: &Toleration| {
         Toleration { toleration_seconds: None, ..one.clone() }
             == Toleration { toleration_seconds: None, ..other.clone() }
     };
     for new in wanted.tolerations.iter().flatten() {
-        if last.tolerations.contains(&applied::sum_of(new)) {
+        if last.tolerations.contains(&last_applied::sum_of(new)) {
             continue;
         }
         match list.iter_mut().find(|old| alike(old, new)) {
@@ -205,7 +207,7 @@ fn tolerations(wanted: &PodSpec, there: &PodSpec, last: &Applied) -> Option<Vec<
     (list != there.tolerations.clone().unwrap_or_default()).then_some(list)
 }
 
-fn resize(there: &PodSpec, last: &Applied, now: &Applied) -> Map<String, Value> {
+fn resize(there: &PodSpec, last: &LastApplied, now: &LastApplied) -> Map<String, Value> {
     let none = Resources::new();
     let of = |name: &str, there: &Resources| {
         let last = last.resources.get(name).unwrap_or(&none);
@@ -215,7 +217,7 @@ fn resize(there: &PodSpec, last: &Applied, now: &Applied) -> Map<String, Value> 
     let mut spec = Map::new();
     for (field, containers) in lists(there) {
         let resized = |container: &Container| {
-            let changed = of(&container.name, &applied::resources_of(container.resources.as_ref()));
+            let changed = of(&container.name, &last_applied::resources_of(container.resources.as_ref()));
             (!changed.is_empty()).then(|| json!({"name": container.name, "resources": changed}))
         };
         let list: Vec<Value> = containers.iter().filter_map(resized).collect();
@@ -223,7 +225,7 @@ fn resize(there: &PodSpec, last: &Applied, now: &Applied) -> Map<String, Value> 
             spec.insert(field.to_owned(), json!(list));
         }
     }
-    let changed = of("", &applied::resources_of(there.resources.as_ref()));
+    let changed = of("", &last_applied::resources_of(there.resources.as_ref()));
     if !changed.is_empty() {
         spec.insert("resources".to_owned(), json!(changed));
     }

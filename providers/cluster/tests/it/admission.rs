@@ -8,8 +8,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 use vk_provider_cluster::{
-    names::{self, Namespaces, Owner},
-    translate::{Access, Facts, Policy, translate, update},
+    names::{self, NamespaceMapping, Owner},
+    translate::{Access, ClusterClasses, Policy, translate, update},
 };
 use vk_testing::{ControlPlane, control_plane::Options};
 
@@ -34,7 +34,7 @@ impl Pair {
         Self {
             upper: Api::namespaced(client.clone(), above.name()),
             lower: Api::namespaced(client.clone(), below.name()),
-            policy: Policy { namespaces: Namespaces::Map(map), ..Policy::default() },
+            policy: Policy { namespaces: NamespaceMapping::Map(map), ..Policy::default() },
             owner: Owner { origin: "upper".to_owned(), node: "vk-node".to_owned() },
         }
     }
@@ -43,7 +43,7 @@ impl Pair {
     async fn make(&self, pod: Value) -> (Pod, Pod) {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let upper = self.upper.create(&PostParams::default(), &pod).await.unwrap();
-        let translated = translate(&upper, &self.owner, &self.policy, &Facts::default()).unwrap();
+        let translated = translate(&upper, &self.owner, &self.policy, &ClusterClasses::default()).unwrap();
         let lower = self.lower.create(&PostParams::default(), &translated.pod).await.unwrap();
         (upper, lower)
     }
@@ -55,8 +55,9 @@ impl Pair {
     /// Sends what has changed, and returns the lower pod of after.
     async fn bring_down(&self) -> Pod {
         let (upper, lower) = (self.upper.get("web").await.unwrap(), self.lower.get("web").await.unwrap());
-        let update =
-            update(&upper, &lower, &self.owner, &self.policy, &Facts::default()).unwrap().expect("an update");
+        let update = update(&upper, &lower, &self.owner, &self.policy, &ClusterClasses::default())
+            .unwrap()
+            .expect("an update");
         for (part, patch) in [
             (None, update.metadata_and_spec),
             (Some("ephemeralcontainers"), update.ephemeral_containers),
@@ -73,7 +74,7 @@ impl Pair {
     }
 
     fn pending(&self, upper: &Pod, lower: &Pod) -> Option<vk_provider_cluster::translate::Update> {
-        update(upper, lower, &self.owner, &self.policy, &Facts::default()).unwrap()
+        update(upper, lower, &self.owner, &self.policy, &ClusterClasses::default()).unwrap()
     }
 }
 

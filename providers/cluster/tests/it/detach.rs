@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use vk_kube::{Client, Kind, Metrics, Objects, objects::Object};
 use vk_provider_cluster::{
-    anchor,
-    detach::{Report, Setup, detach},
+    detach::{DetachOptions, DetachReport, detach},
     names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, Owner},
+    owner_config_map,
 };
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
@@ -32,14 +32,14 @@ fn owner(origin: &str, node: &str) -> Owner {
     Owner { origin: origin.to_owned(), node: node.to_owned() }
 }
 
-fn setup(lower: &Client, owner: &Owner) -> Setup {
-    Setup {
+fn options(lower: &Client, owner: &Owner) -> DetachOptions {
+    DetachOptions {
         lower: lower.clone(),
         owner: owner.clone(),
         namespaces: None,
         keep_claims: false,
         dry_run: false,
-        patience: SOON,
+        timeout: SOON,
     }
 }
 
@@ -53,16 +53,16 @@ where
 
 /// All that a virtual node has in a namespace: its anchor, a pod, and what the pod refers to.
 async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<&str>) {
-    anchor::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
+    owner_config_map::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
     let accounts: Objects<k8s_openapi::api::core::v1::ServiceAccount> =
         Objects::namespaced(lower.clone(), namespace);
     eventually("the namespace is furnished", SOON, || async {
         accounts.get("default").await.map_err(|error| error.to_string())?;
-        let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
-        maps.get("kube-root-ca.crt").await.map_err(|error| error.to_string())
+        let config_maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+        config_maps.get("kube-root-ca.crt").await.map_err(|error| error.to_string())
     })
     .await;
-    let controller = anchor::ensure(lower, namespace, owner).await.unwrap();
+    let controller = owner_config_map::ensure(lower, namespace, owner).await.unwrap();
     let plain = k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
         controller: None,
         ..controller.clone()
@@ -136,8 +136,8 @@ fn assert_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>,
 }
 
 /// The keys of a dump that a report names.
-fn named(report: &Report) -> Vec<String> {
-    let key = |item: &vk_provider_cluster::detach::Item| {
+fn named(report: &DetachReport) -> Vec<String> {
+    let key = |item: &vk_provider_cluster::detach::LowerObject| {
         let kind = format!("{}s", item.kind.to_lowercase());
         format!("{kind} {}/{}", item.namespace.clone().unwrap_or_default(), item.name)
     };
@@ -161,9 +161,9 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     furnish(lower, "before", &a, None).await;
     let before = dump(lower).await;
 
-    let planned = detach(&Setup { dry_run: true, ..setup(lower, &a) }).await.unwrap();
+    let planned = detach(&DetachOptions { dry_run: true, ..options(lower, &a) }).await.unwrap();
     assert_same(&dump(lower).await, &before, "nothing is touched by looking");
-    let report = detach(&setup(lower, &a)).await.unwrap();
+    let report = detach(&options(lower, &a)).await.unwrap();
     assert_eq!(report.removed, planned.removed, "what was said is what was done");
 
     let gone = named(&report);
@@ -182,12 +182,16 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     // With a namespace goes what it has of itself.
     expected.retain(|key, _| !gone.contains(key) && !key.contains(" alone/"));
     let mut after = dump(lower).await;
-    let handed = "configmaps both/map-up-a";
-    let (was, is) = (expected.remove(handed).unwrap(), after.remove(handed).unwrap());
+    let handovers = "configmaps both/map-up-a";
+    let (was, is) = (expected.remove(handovers).unwrap(), after.remove(handovers).unwrap());
     let [was, is] = [was, is].map(|text| serde_json::from_str::<Value>(&text).unwrap());
     assert_eq!((&is["data"], &is["metadata"]["labels"]), (&was["data"], &was["metadata"]["labels"]));
     assert_eq!(is["metadata"]["ownerReferences"].as_array().unwrap().len(), 1);
-    assert_eq!(is["metadata"]["ownerReferences"][0]["name"], anchor::name(&b), "the other node needs it");
+    assert_eq!(
+        is["metadata"]["ownerReferences"][0]["name"],
+        owner_config_map::name(&b),
+        "the other node needs it"
+    );
     assert_same(&after, &expected, "byte for byte");
 
     let why: BTreeMap<String, &str> =
@@ -197,9 +201,9 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     assert!(why["PersistentVolumeClaim both/claim-up-b"].contains("virtual node b"), "{why:?}");
     assert!(!why.contains_key("Namespace before"), "{why:?}");
 
-    let again = detach(&setup(lower, &a)).await.unwrap();
+    let again = detach(&options(lower, &a)).await.unwrap();
     assert_eq!(again.removed, [], "there is nothing left to do");
-    after.insert(handed.to_owned(), is.to_string());
+    after.insert(handovers.to_owned(), is.to_string());
     assert_same(&dump(lower).await, &after, "nothing is touched by doing it again");
 }
 
@@ -219,20 +223,23 @@ async fn what_does_not_go_is_named_and_what_is_to_be_kept_stays() {
     let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     let held = hold(json!(["example.com/hold"]));
     pods.patch("pod-held-a", vk_kube::Patch::Merge(&held)).await.unwrap();
-    let quick = Setup { patience: Duration::from_secs(3), keep_claims: true, ..setup(lower, &owner) };
+    let quick =
+        DetachOptions { timeout: Duration::from_secs(3), keep_claims: true, ..options(lower, &owner) };
     let error = detach(&quick).await.unwrap_err();
     assert_eq!(error.kind, Kind::Timeout);
     assert!(error.message.contains("Pod held/pod-held-a"), "{error}");
     pods.patch("pod-held-a", vk_kube::Patch::Merge(&hold(Value::Null))).await.unwrap();
 
     let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(lower.clone(), "held");
-    let report = detach(&Setup { keep_claims: true, ..setup(lower, &owner) }).await.unwrap();
+    let report = detach(&DetachOptions { keep_claims: true, ..options(lower, &owner) }).await.unwrap();
     assert!(claims.get("claim-held-a").await.is_ok());
     let why: Vec<String> = report.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
     assert!(why.contains(&"PersistentVolumeClaim held/claim-held-a: claims are kept".to_owned()), "{why:?}");
     assert!(why.iter().any(|line| line.starts_with("Namespace held: PersistentVolumeClaim")), "{why:?}");
     let report =
-        detach(&Setup { namespaces: Some(vec!["held".to_owned()]), ..setup(lower, &owner) }).await.unwrap();
+        detach(&DetachOptions { namespaces: Some(vec!["held".to_owned()]), ..options(lower, &owner) })
+            .await
+            .unwrap();
     let removed: Vec<String> = report.removed.iter().map(ToString::to_string).collect();
     assert_eq!(removed, ["Namespace held", "PersistentVolumeClaim held/claim-held-a"]);
 }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use vk_kube::{Client, Kind, Metrics, Objects, Patch, Selector};
 use vk_provider::{EventKind, PodEvent, PodRef};
 use vk_provider_cluster::{
-    events::{Setup, Twins, follow},
-    names::{Namespaces, Owner},
+    events::{EventOptions, PodLookup, follow},
+    names::{NamespaceMapping, Owner},
 };
 use vk_supervisor::Supervisor;
 use vk_testing::{ControlPlane, control_plane::Options};
@@ -23,23 +23,23 @@ const SOON: Duration = Duration::from_mins(1);
 /// The provider's knowledge of its pods.
 #[derive(Default)]
 struct Pods {
-    twins: Mutex<HashMap<String, PodRef>>,
+    upper_pods: Mutex<HashMap<String, PodRef>>,
     users: Mutex<HashMap<(String, String), Vec<PodRef>>>,
 }
 
-impl Twins for Pods {
-    fn twin(&self, _namespace: &str, _name: &str, uid: &str) -> Option<PodRef> {
-        self.twins.lock().get(uid).cloned()
+impl PodLookup for Pods {
+    fn upper_pod(&self, _namespace: &str, _name: &str, uid: &str) -> Option<PodRef> {
+        self.upper_pods.lock().get(uid).cloned()
     }
 
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
         self.users.lock().get(&(namespace.to_owned(), claim.to_owned())).cloned().unwrap_or_default()
     }
 }
 
 struct Rig {
     lower: Client,
-    namespaces: Namespaces,
+    namespaces: NamespaceMapping,
     pods: Arc<Pods>,
     supervisor: Supervisor,
     events: mpsc::Receiver<PodEvent>,
@@ -47,7 +47,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(lower: kube::Client, namespaces: Namespaces) -> Self {
+    fn new(lower: kube::Client, namespaces: NamespaceMapping) -> Self {
         let lower = Client::fixed(lower, Metrics::default());
         let pods = Arc::<Pods>::default();
         let (supervisor, events) = begin(&lower, &namespaces, &pods);
@@ -66,19 +66,19 @@ impl Rig {
     fn know(&self, lower: &Pod) -> PodRef {
         let name = lower.metadata.name.clone().unwrap();
         let upper = PodRef::new("above", name.as_str(), format!("upper-{name}"));
-        self.pods.twins.lock().insert(lower.metadata.uid.clone().unwrap(), upper.clone());
+        self.pods.upper_pods.lock().insert(lower.metadata.uid.clone().unwrap(), upper.clone());
         upper
     }
 
     /// Writes events below until one of them is told: before that, the watch may not have begun. Answers the reasons of what else was
     /// told.
-    async fn begun(&mut self, events: &Objects<Event>, about: &Pod) -> Vec<String> {
+    async fn begun(&mut self, events: &Objects<Event>, involved: &Pod) -> Vec<String> {
         let mut others = Vec::new();
         let (last, mut heard) = loop {
             self.marks += 1;
             assert!(self.marks < 500, "nothing is told");
             let name = format!("mark-{}", self.marks);
-            events.create(&event(about, &name, "Mark", &name)).await.unwrap();
+            events.create(&event(involved, &name, "Mark", &name)).await.unwrap();
             if let Ok(told) = tokio::time::timeout(Duration::from_millis(500), self.events.recv()).await {
                 let told = told.unwrap();
                 if told.reason == "Mark" {
@@ -100,16 +100,16 @@ impl Rig {
 
 fn begin(
     lower: &Client,
-    namespaces: &Namespaces,
+    namespaces: &NamespaceMapping,
     pods: &Arc<Pods>,
 ) -> (Supervisor, mpsc::Receiver<PodEvent>) {
     let (sender, events) = mpsc::channel(64);
     let supervisor = Supervisor::new();
-    follow(Setup {
+    follow(EventOptions {
         lower: lower.clone(),
         owner: Owner { origin: "o".to_owned(), node: "vk".to_owned() },
         namespaces: namespaces.clone(),
-        pods: Arc::clone(pods) as Arc<dyn Twins>,
+        pods: Arc::clone(pods) as Arc<dyn PodLookup>,
         supervisor: supervisor.clone(),
         events: sender,
     });
@@ -117,12 +117,12 @@ fn begin(
 }
 
 /// An event as a kubelet writes it.
-fn event(about: &Pod, name: &str, reason: &str, message: &str) -> Event {
-    let namespace = about.metadata.namespace.clone().unwrap();
+fn event(involved: &Pod, name: &str, reason: &str, message: &str) -> Event {
+    let namespace = involved.metadata.namespace.clone().unwrap();
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {"kind": "Pod", "apiVersion": "v1", "namespace": namespace,
-            "name": about.metadata.name, "uid": about.metadata.uid, "fieldPath": "spec.containers{main}"},
+            "name": involved.metadata.name, "uid": involved.metadata.uid, "fieldPath": "spec.containers{main}"},
         "reason": reason, "message": message, "type": "Warning", "count": 1,
         "source": {"component": "kubelet", "host": "node-7"},
         "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
@@ -145,7 +145,7 @@ async fn pod(client: &Client, namespace: &str, name: &str, volumes: Value) -> Po
 async fn an_event_of_our_pod_is_told_once_and_not_again_after_a_restart() {
     let cluster = ControlPlane::shared().await;
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
+    let mut rig = Rig::new(cluster.admin().unwrap(), NamespaceMapping::Same);
     let [ours, theirs] = ["ours", "theirs"].map(|name| {
         let (client, namespace) = (rig.lower.clone(), namespace.name().to_owned());
         async move { pod(&client, &namespace, name, json!([])).await }
@@ -179,8 +179,8 @@ async fn an_event_of_our_pod_is_told_once_and_not_again_after_a_restart() {
 async fn liqo_2603_what_the_lower_controllers_refuse_is_told_on_the_upper_pod() {
     let cluster = ControlPlane::shared_with_controllers().await;
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
-    // The claim is made first, as the reflector does.
+    let mut rig = Rig::new(cluster.admin().unwrap(), NamespaceMapping::Same);
+    // The claim is made first, as the copier does.
     let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(rig.lower.clone(), namespace.name());
     let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "unknown-below",
         "resources": {"requests": {"storage": "1Gi"}}});
@@ -220,7 +220,7 @@ async fn a_role_in_the_mapped_namespaces_suffices_and_may_come_late() {
     let cluster = ControlPlane::shared().await;
     let namespace = cluster.namespace("events").await.unwrap();
     let user = format!("reader-of-{}", namespace.name());
-    let map = Namespaces::Map([("above".to_owned(), namespace.name().to_owned())].into());
+    let map = NamespaceMapping::Map([("above".to_owned(), namespace.name().to_owned())].into());
     let mut rig = Rig::new(cluster.client_for(&user, &[]).unwrap(), map);
     let all = Client::fixed(cluster.admin().unwrap(), Metrics::default());
     let ours = pod(&all, namespace.name(), "ours", json!([])).await;
@@ -253,7 +253,7 @@ async fn a_role_in_the_mapped_namespaces_suffices_and_may_come_late() {
 async fn after_the_lower_api_server_was_away_only_what_is_new_is_told() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
+    let mut rig = Rig::new(cluster.admin().unwrap(), NamespaceMapping::Same);
     let ours = pod(&rig.lower, namespace.name(), "ours", json!([])).await;
     let events: Objects<Event> = Objects::namespaced(rig.lower.clone(), namespace.name());
     rig.know(&ours);

@@ -24,7 +24,7 @@ use vk_provider::{
 };
 use vk_streaming::Limits;
 
-use crate::api::{Answer, Api, Asked, Socket, pod, soon};
+use crate::fake_api_server::{Answer, Api, Asked, Socket, pod, soon};
 
 const V5: &str = "v5.channel.k8s.io";
 const V4: &str = "v4.channel.k8s.io";

@@ -12,7 +12,7 @@ use vk_provider::{
 };
 use vk_streaming::{Limits, client, forward};
 
-use crate::api::{Answer, Api, Asked, pod, soon};
+use crate::fake_api_server::{Answer, Api, Asked, pod, soon};
 
 /// Serves port-forwarding as a kubelet behind the API server does: the ports are echoes, which end when their input does, but
 /// for port 1, where nothing listens.

@@ -12,7 +12,7 @@ use vk_provider::{
     error::Kind,
 };
 
-use crate::api::{Answer, Api, json, pod, soon, status};
+use crate::fake_api_server::{Answer, Api, json, pod, soon, status};
 
 async fn open(api: &Api, options: LogOptions) -> Result<LogStream> {
     match soon(api.streams().open(&pod().container("main"), &options)).await? {
@@ -143,7 +143,7 @@ async fn a_log_that_breaks_off_is_an_error_and_not_an_end() {
 #[tokio::test]
 async fn one_of_the_streams_is_asked_for_only_where_the_wish_is_heard() {
     let version = |minor: &'static str| {
-        move |asked: &crate::api::Asked| match asked.path.as_str() {
+        move |asked: &crate::fake_api_server::Asked| match asked.path.as_str() {
             "/version" => json(&value!({
                 "major": "1", "minor": minor, "gitVersion": "v1", "gitCommit": "", "gitTreeState": "",
                 "buildDate": "", "goVersion": "", "compiler": "", "platform": "",

@@ -1,4 +1,4 @@
-//! Usage.
+//! UsageStats.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,16 +12,16 @@ use vk_provider::{
 };
 use vk_provider_cluster::{
     names::Owner,
-    stats::{Placed, Usage},
+    stats::{PodSource, UsageStats},
 };
 use vk_supervisor::Clock;
 
-use crate::api::{Answer, Api, Asked, json, soon, status};
+use crate::fake_api_server::{Answer, Api, Asked, json, soon, status};
 
 struct Pods(Vec<(PodRef, Arc<Pod>)>);
 
-impl Placed for Pods {
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)> {
+impl PodSource for Pods {
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         self.0.clone()
     }
 }
@@ -41,13 +41,13 @@ fn lower(name: &str, uid: &str) -> (PodRef, Arc<Pod>) {
     (PodRef::new("upper", name, uid), Arc::new(serde_json::from_value(pod).unwrap()))
 }
 
-fn usage(api: &Api, pods: Vec<(PodRef, Arc<Pod>)>) -> Usage {
+fn usage(api: &Api, pods: Vec<(PodRef, Arc<Pod>)>) -> UsageStats {
     let start: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
     let owner = Owner { origin: "o".to_owned(), node: "vk".to_owned() };
-    Usage::new(api.client.clone(), owner, Arc::new(Pods(pods)), Clock::following_tokio(start))
+    UsageStats::new(api.client.clone(), owner, Arc::new(Pods(pods)), Clock::following_tokio(start))
 }
 
-async fn summary(usage: &Usage) -> Summary {
+async fn summary(usage: &UsageStats) -> Summary {
     soon(usage.summary()).await.unwrap()
 }
 

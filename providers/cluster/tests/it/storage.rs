@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use vk_kube::{Client, Kind, Metrics, Objects, Patch, Selector, objects::Object};
 use vk_provider::PodRef;
 use vk_provider_cluster::{
+    copies::{self, Copier},
     dependencies::Dependencies,
-    names::{self, Namespaces, Owner},
-    reflect::{self, Reflector},
-    storage::{PROVISIONER, Setup, follow},
+    names::{self, NamespaceMapping, Owner},
+    storage::{PROVISIONER, StorageOptions, follow},
 };
 use vk_supervisor::Supervisor;
 use vk_testing::{ControlPlane, control_plane, eventually};
@@ -47,11 +47,11 @@ impl Rig {
         let owner = Owner { origin: namespace.name().to_owned(), node: format!("vk-{}", namespace.name()) };
         let cluster = format!("berlin-{}", namespace.name());
         let supervisor = Supervisor::new();
-        follow(Setup {
+        follow(StorageOptions {
             upper: Client::fixed(served, Metrics::default()),
             lower: lower.clone(),
             owner: owner.clone(),
-            namespaces: Namespaces::Suffix("-below".to_owned()),
+            namespaces: NamespaceMapping::Suffix("-below".to_owned()),
             cluster: cluster.clone(),
             supervisor: supervisor.clone(),
         });
@@ -245,20 +245,20 @@ async fn a_larger_request_reaches_the_lower_claim_and_what_becomes_of_it_is_told
     rig.pod("first", "data", json!({"kubernetes.io/hostname": rig.owner.node})).await;
     rig.place("first").await;
     let (events, _heard) = mpsc::channel(16);
-    let reflector = Reflector::new(reflect::Setup {
+    let copier = Copier::new(copies::CopierOptions {
         upper: rig.upper.clone(),
         claims: None,
         lower: rig.lower.clone(),
         owner: rig.owner.clone(),
-        namespaces: Namespaces::Suffix("-below".to_owned()),
+        namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
         supervisor: rig.supervisor.clone(),
         events,
-        grace: reflect::GRACE,
+        grace: copies::GRACE,
     });
     let pod = PodRef::of(&rig.pods().get("first").await.unwrap()).unwrap();
     let needs = Dependencies { claims: ["data".to_owned()].into(), ..Dependencies::default() };
-    reflector.want(&pod, needs).await.unwrap();
+    copier.ensure(&pod, needs).await.unwrap();
 
     // What a provisioner below does.
     let namespace = format!("{}-below", rig.namespace.name());

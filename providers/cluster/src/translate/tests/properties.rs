@@ -121,7 +121,7 @@ pub(in super::super) fn pods() -> impl Strategy<Value = Pod> {
 
 pub(in super::super) fn policies() -> impl Strategy<Value = Policy> {
     (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(mapped, access, selector)| Policy {
-        namespaces: if mapped { Namespaces::Suffix("-x".to_owned()) } else { Namespaces::Same },
+        namespaces: if mapped { NamespaceMapping::Suffix("-x".to_owned()) } else { NamespaceMapping::Same },
         access: if access { Access::Lower } else { Access::None },
         node_selector: if selector { [("pool".to_owned(), "a".to_owned())].into() } else { BTreeMap::new() },
         ..Policy::default()
@@ -135,21 +135,21 @@ fn names_of(list: Option<&Vec<k8s_openapi::api::core::v1::Volume>>) -> BTreeSet<
 proptest! {
     #[test]
     fn the_same_pod_is_made_of_the_same(upper in pods(), policy in policies(), version in any::<u32>()) {
-        let first = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+        let first = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
         let mut later = upper.clone();
         later.metadata.resource_version = Some(version.to_string());
         later.metadata.generation = Some(i64::from(version));
         later.metadata.managed_fields = Some(Vec::new());
         later.status = Some(serde_json::from_value(json!({"phase": "Running"})).unwrap());
-        let second = translate(&later, &owner(), &policy, &Facts::default()).unwrap();
+        let second = translate(&later, &owner(), &policy, &ClusterClasses::default()).unwrap();
         prop_assert_eq!(&first, &second, "neither time nor status is part of it");
         prop_assert_eq!(names::annotation(&first.pod.metadata, names::INPUT), Some(first.input.as_str()));
     }
 
     #[test]
     fn what_differs_below_has_another_sum(one in pods(), other in pods(), policy in policies()) {
-        let one = translate(&one, &owner(), &policy, &Facts::default()).unwrap();
-        let other = translate(&other, &owner(), &policy, &Facts::default()).unwrap();
+        let one = translate(&one, &owner(), &policy, &ClusterClasses::default()).unwrap();
+        let other = translate(&other, &owner(), &policy, &ClusterClasses::default()).unwrap();
         prop_assert_eq!(one.pod == other.pod, one.input == other.input);
     }
 
@@ -158,7 +158,7 @@ proptest! {
         let lower = below_by(&upper, &policy);
         let expected = ObjectMeta {
             name: upper.metadata.name.clone(),
-            namespace: policy.namespaces.below("shop"),
+            namespace: policy.namespaces.to_lower("shop"),
             labels: lower.metadata.labels.clone(),
             annotations: lower.metadata.annotations.clone(),
             ..ObjectMeta::default()
@@ -184,8 +184,8 @@ proptest! {
         let one = Owner { origin: "a".to_owned(), node: "a".to_owned() };
         let other = Owner { origin, node };
         let policy = Policy::default();
-        let ours = translate(&upper, &one, &policy, &Facts::default()).unwrap();
-        let theirs = translate(&upper, &other, &policy, &Facts::default()).unwrap();
+        let ours = translate(&upper, &one, &policy, &ClusterClasses::default()).unwrap();
+        let theirs = translate(&upper, &other, &policy, &ClusterClasses::default()).unwrap();
         prop_assert!(one.owns(&ours.pod.metadata));
         prop_assert_eq!(other.owns(&ours.pod.metadata), one == other);
         prop_assert_eq!(ours == theirs, one == other);

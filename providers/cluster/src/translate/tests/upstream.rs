@@ -35,7 +35,7 @@ fn tensile_kube_pods_of_two_upper_clusters_or_two_virtual_nodes_are_told_apart()
         [Owner { origin: "other".to_owned(), ..owner() }, Owner { node: "other".to_owned(), ..owner() }]
     {
         assert!(!other.owns(&ours.metadata));
-        assert_eq!(update(&upper, &ours, &other, &Policy::default(), &Facts::default()), Ok(None));
+        assert_eq!(update(&upper, &ours, &other, &Policy::default(), &ClusterClasses::default()), Ok(None));
     }
 }
 
@@ -45,7 +45,8 @@ fn tensile_kube_56_a_pod_is_updated_whatever_labels_it_has_above() {
     let lower = below(&upper);
     assert_eq!(upper.metadata.labels, None);
     label(&mut upper, "tier", "gold");
-    let update = update(&upper, &lower, &owner(), &Policy::default(), &Facts::default()).unwrap().unwrap();
+    let update =
+        update(&upper, &lower, &owner(), &Policy::default(), &ClusterClasses::default()).unwrap().unwrap();
     assert_eq!(update.metadata_and_spec.unwrap()["metadata"]["labels"], json!({"tier": "gold"}));
 }
 
@@ -62,7 +63,7 @@ fn tensile_kube_what_has_not_changed_is_not_updated_again_and_again() {
         .as_mut()
         .unwrap()
         .push(Toleration { key: Some("node.kubernetes.io/not-ready".to_owned()), ..Toleration::default() });
-    assert_eq!(update(&upper, &lower, &owner(), &Policy::default(), &Facts::default()), Ok(None));
+    assert_eq!(update(&upper, &lower, &owner(), &Policy::default(), &ClusterClasses::default()), Ok(None));
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn admiralty_127_constraints_for_clusters_stay_above_and_those_for_nodes_hold_be
 
 #[test]
 fn k3k_162_pods_of_two_namespaces_never_have_one_place() {
-    let policy = Policy { namespaces: Namespaces::Suffix("-of-upper".to_owned()), ..Policy::default() };
+    let policy = Policy { namespaces: NamespaceMapping::Suffix("-of-upper".to_owned()), ..Policy::default() };
     let places = ['a', 'b'].map(|last| {
         let mut upper = pod(json!({}));
         upper.metadata.namespace = Some(format!("{}{last}", "n".repeat(62)));

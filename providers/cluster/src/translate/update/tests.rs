@@ -8,7 +8,7 @@ use crate::translate::tests::{
 };
 
 fn update(upper: &Pod, lower: &Pod) -> Option<Update> {
-    super::update(upper, lower, &owner(), &Policy::default(), &Facts::default()).unwrap()
+    super::update(upper, lower, &owner(), &Policy::default(), &ClusterClasses::default()).unwrap()
 }
 
 /// The patch for the pod itself, without the memory that it has each time.
@@ -333,7 +333,8 @@ fn an_ephemeral_container_that_takes_the_machine_is_refused_where_it_is_not_offe
         &mut upper,
         &json!({"ephemeralContainers": [{"name": "debug", "securityContext": {"privileged": true}}]}),
     );
-    let why = super::update(&upper, &lower, &owner(), &closed, &Facts::default()).unwrap_err().to_string();
+    let why =
+        super::update(&upper, &lower, &owner(), &closed, &ClusterClasses::default()).unwrap_err().to_string();
     assert!(why.contains("container debug (privileged)"), "{why}");
 }
 
@@ -341,9 +342,12 @@ fn an_ephemeral_container_that_takes_the_machine_is_refused_where_it_is_not_offe
 fn a_policy_that_changes_only_what_cannot_change_below_writes_nothing() {
     let upper = pod(json!({}));
     let policy = Policy { node_selector: [("pool".to_owned(), "b".to_owned())].into(), ..Policy::default() };
-    let translated = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+    let translated = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
     assert_ne!(Some(translated.input.as_str()), names::annotation(&below(&upper).metadata, names::INPUT));
-    assert_eq!(super::update(&upper, &below(&upper), &owner(), &policy, &Facts::default()), Ok(None));
+    assert_eq!(
+        super::update(&upper, &below(&upper), &owner(), &policy, &ClusterClasses::default()),
+        Ok(None)
+    );
 }
 
 #[test]
@@ -361,8 +365,8 @@ fn a_lower_pod_that_has_forgotten_is_still_updated_and_loses_nothing() {
 proptest! {
     #[test]
     fn what_was_just_made_or_updated_needs_no_update(before in pods(), mut after in pods(), policy in policies()) {
-        let update = |upper: &Pod, lower: &Pod| super::update(upper, lower, &owner(), &policy, &Facts::default()).unwrap();
-        let lower = translate(&before, &owner(), &policy, &Facts::default()).unwrap().pod;
+        let update = |upper: &Pod, lower: &Pod| super::update(upper, lower, &owner(), &policy, &ClusterClasses::default()).unwrap();
+        let lower = translate(&before, &owner(), &policy, &ClusterClasses::default()).unwrap().pod;
         let first = update(&before, &lower).unwrap_or_default();
         prop_assert_eq!((&first.resize, &first.metadata_and_spec), (&None, &None));
         let lower = apply(&lower, &first);
@@ -374,9 +378,9 @@ proptest! {
         let second = update(&after, &lower).unwrap_or_default();
         let lower = apply(&lower, &second);
         prop_assert_eq!(update(&after, &lower), None);
-        let wanted = translate(&after, &owner(), &policy, &Facts::default()).unwrap().pod;
+        let wanted = translate(&after, &owner(), &policy, &ClusterClasses::default()).unwrap().pod;
         prop_assert_eq!(&lower.metadata.labels, &wanted.metadata.labels);
-        let images = |pod: &Pod| pod.spec.as_ref().map(|spec| applied::containers(spec).map(|one| one.image.clone()).collect::<Vec<_>>());
+        let images = |pod: &Pod| pod.spec.as_ref().map(|spec| last_applied::containers(spec).map(|one| one.image.clone()).collect::<Vec<_>>());
         prop_assert_eq!(images(&lower), images(&wanted));
     }
 }

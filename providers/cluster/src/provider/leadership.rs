@@ -1,0 +1,161 @@
+//! What is done as long as the node is ours: from when changes are asked for until nobody wants them any more. A process that stands by
+//! touches nothing below.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use tokio::{sync::mpsc, time::MissedTickBehavior};
+use vk_provider::{PodChange, PodEvent};
+use vk_supervisor::{Supervisor, task};
+
+use super::{VirtualNode, abandonment};
+use crate::{
+    copies::{self, Copier},
+    events, storage,
+};
+
+/// How many events may wait.
+const EVENTS: usize = 256;
+/// How often pods are looked at that should have ended.
+const PATROL: Duration = Duration::from_secs(15);
+
+pub(super) struct LeadershipSession {
+    pub(super) copier: Copier,
+    supervisor: Supervisor,
+}
+
+/// Ends a session when nobody wants its changes any more.
+struct SessionGuard {
+    node: Arc<VirtualNode>,
+    session: Arc<LeadershipSession>,
+}
+
+/// Begins, in place of an earlier session.
+pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
+    let supervisor = node.upper.supervisor.child();
+    let (events, told) = mpsc::channel(EVENTS);
+    let settings = &node.settings;
+    let copier = Copier::new(copies::CopierOptions {
+        upper: node.upper.reader(&node.owner.node),
+        claims: Some(node.upper.client.clone()),
+        lower: node.lower.client().clone(),
+        owner: node.owner.clone(),
+        namespaces: settings.namespaces.clone(),
+        storage_classes: settings.storage_classes.clone(),
+        supervisor: supervisor.clone(),
+        events: events.clone(),
+        grace: copies::GRACE,
+    });
+    events::follow(events::EventOptions {
+        lower: node.lower.client().clone(),
+        owner: node.owner.clone(),
+        namespaces: settings.namespaces.clone(),
+        pods: Arc::<VirtualNode>::clone(node),
+        supervisor: supervisor.clone(),
+        events,
+    });
+    // What was known of pods in an earlier session is given anew, and what was not told then is told now.
+    node.records.lock().clear();
+    node.outbox.clear();
+    spawn_event_forwarding(node, told, &supervisor);
+    abandonment::spawn_abandonment(node, &supervisor);
+    spawn_stuck_pod_check(node, &supervisor);
+    spawn_claims(node, &supervisor);
+    let session = Arc::new(LeadershipSession { copier, supervisor });
+    if let Some(earlier) = node.session.lock().replace(Arc::clone(&session)) {
+        earlier.supervisor.stop();
+    }
+    let guard = SessionGuard { node: Arc::clone(node), session };
+    let changes = node.outbox.changes();
+    let guarded = stream::unfold((changes, guard), |(mut changes, guard)| async move {
+        let change = changes.next().await?;
+        Some((change, (changes, guard)))
+    });
+    guarded.boxed()
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        self.session.supervisor.stop();
+        let mut session = self.node.session.lock();
+        if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, &self.session)) {
+            *session = None;
+        }
+    }
+}
+
+/// Tells on pods what their copies have to say.
+fn spawn_event_forwarding(
+    node: &Arc<VirtualNode>,
+    mut told: mpsc::Receiver<PodEvent>,
+    supervisor: &Supervisor,
+) {
+    let (outbox, guard) = (Arc::clone(&node.outbox), supervisor.clone());
+    supervisor.spawn("events of copies", task::Kind::Work, async move {
+        let pass = async {
+            while let Some(event) = told.recv().await {
+                outbox.event(event);
+            }
+        };
+        tokio::select! {
+            () = pass => {}
+            () = guard.stopping() => {}
+        }
+    });
+}
+
+/// Serves claims once it is known which cluster it is that their volumes are in.
+fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
+    let (weak, owned, guard) = (Arc::downgrade(node), supervisor.clone(), supervisor.clone());
+    let mut changed = node.node_status.subscribe();
+    supervisor.spawn("claims of the node", task::Kind::Work, async move {
+        let known = async {
+            loop {
+                let node = weak.upgrade()?;
+                let cluster = node.lower.identity().info().cluster;
+                if !cluster.is_empty() {
+                    break Some((node, cluster));
+                }
+                drop(node);
+                changed.changed().await.ok()?;
+            }
+        };
+        let found = tokio::select! {
+            found = known => found,
+            () = guard.stopping() => None,
+        };
+        let Some((node, cluster)) = found else { return };
+        storage::follow(storage::StorageOptions {
+            upper: node.upper.client.clone(),
+            lower: node.lower.client().clone(),
+            owner: node.owner.clone(),
+            namespaces: node.settings.namespaces.clone(),
+            cluster,
+            supervisor: owned,
+        });
+    });
+}
+
+/// Looks at what changes by the mere passing of time.
+fn spawn_stuck_pod_check(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
+    let (node, guard) = (Arc::downgrade(node), supervisor.clone());
+    supervisor.spawn("lost pods", task::Kind::Work, async move {
+        let mut turns = tokio::time::interval(PATROL);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = turns.tick() => {}
+                () = guard.stopping() => return,
+            }
+            let Some(node) = node.upgrade() else { return };
+            if node.is_abandoned() {
+                continue;
+            }
+            for (pod, lower) in node.own_pods() {
+                if node.is_stuck(&lower) {
+                    node.request_status(&pod);
+                }
+            }
+        }
+    });
+}

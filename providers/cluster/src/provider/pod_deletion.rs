@@ -1,0 +1,94 @@
+//! Stops and deletes lower pods.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use vk_kube::Kind as LowerKind;
+use vk_provider::{Error, PodRef, Result};
+
+use super::{VirtualNode, lower_error, pod_status::has_ended};
+
+/// Minimum grace period for a pod that may be running. With 0 the lower API server removes the pod without waiting for its kubelet.
+const MIN_GRACE: Duration = Duration::from_secs(1);
+
+impl VirtualNode {
+    pub(super) async fn delete(&self, pod: &PodRef, last_known: Option<&Pod>, grace: Duration) -> Result<()> {
+        let gone = || Error::not_found(format!("pod {pod} is not in the lower cluster"));
+        if last_known.is_some_and(|upper| self.not_offloaded(upper).is_some())
+            && self.lower_pod(pod).is_none()
+        {
+            // It never was there, and need not be asked for.
+            self.forget_pod(pod);
+            return Err(gone());
+        }
+        self.records.lock().set_stopping(pod);
+        let Some(lower) = self.find_lower_pod(pod).await? else {
+            self.forget_pod(pod);
+            return Err(gone());
+        };
+        let metadata = &lower.metadata;
+        let grace = if can_skip_grace(&lower, last_known) { grace } else { grace.max(MIN_GRACE) };
+        let stops_soon_enough = metadata.deletion_timestamp.is_some()
+            && metadata
+                .deletion_grace_period_seconds
+                .is_some_and(|seconds| seconds.max(0).unsigned_abs() <= grace.as_secs());
+        if stops_soon_enough {
+            return Ok(());
+        }
+        let Some((namespace, name)) = self.key(pod) else { return Err(gone()) };
+        let uid = metadata.uid.as_deref().unwrap_or_default();
+        match self.pods_in(&namespace).delete_within(&name, uid, grace).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind == LowerKind::NotFound => {
+                self.forget_pod(pod);
+                Err(gone())
+            }
+            // Another pod has its name, as far as somebody knows: it is looked at again.
+            Err(error) => Err(lower_error::to_provider_error("delete the pod", error)),
+        }
+    }
+
+    /// Nothing of it is below, and nothing will be.
+    pub(super) fn forget_pod(&self, pod: &PodRef) {
+        self.records.lock().forget(pod);
+        if let Ok(session) = self.session() {
+            session.copier.release(pod);
+        }
+    }
+}
+
+/// Whether a lower pod may be gone before its node has said that it is: it has no node, has ended, or a user wants it gone by force, who took
+/// it away above without waiting for anybody.
+fn can_skip_grace(lower: &Pod, last_known: Option<&Pod>) -> bool {
+    let bound = lower.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let forced =
+        last_known.is_some_and(|upper| upper.metadata.deletion_timestamp.is_none() && !has_ended(upper));
+    !bound || has_ended(lower) || forced
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_may_run_is_not_forgotten_before_its_node_has_ended_it() {
+        let runs = pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}}));
+        let stops = pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+        let failed = pod(json!({"status": {"phase": "Failed"}}));
+        for last_known in [None, Some(&stops), Some(&failed)] {
+            assert!(!can_skip_grace(&runs, last_known), "{last_known:?}");
+        }
+        assert!(can_skip_grace(&runs, Some(&pod(json!({})))), "deleted by force");
+        assert!(can_skip_grace(&pod(json!({"spec": {"containers": []}})), None), "it has no node");
+        assert!(can_skip_grace(
+            &pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Failed"}})),
+            None
+        ));
+    }
+}

@@ -1,0 +1,87 @@
+//! What the lower API server refuses, as the contract calls it. Its words are kept: people look for them.
+
+use vk_kube::Kind as Lower;
+use vk_provider::{Error, error::Kind};
+
+/// What a kubelet or an API server says about a container that does not run, or not yet, with the code of a bad request.
+const NOT_RUNNING: [&str; 4] =
+    ["is waiting to start", "does not have a host assigned", "in a completed pod", "is not running"];
+
+/// And about one that it does not have.
+const ABSENT: [&str; 5] = [
+    "is not valid for pod",
+    "container not found",
+    "pod does not exist",
+    "previous terminated container",
+    "is not available",
+];
+
+/// The error of an operation.
+pub(super) fn to_provider_error(doing: &str, error: vk_kube::Error) -> Error {
+    Error::new(kind(&error), doing.to_owned()).caused_by(error)
+}
+
+fn kind(error: &vk_kube::Error) -> Kind {
+    let says = |words: &[&str]| words.iter().any(|words| error.message.contains(words));
+    match error.kind {
+        Lower::NotFound => Kind::NotFound,
+        Lower::AlreadyExists => Kind::AlreadyExists,
+        Lower::Unauthorized | Lower::Forbidden => Kind::Denied,
+        Lower::Throttled => Kind::Throttled { after: error.retry_after },
+        // Some of what a kubelet says comes with the code of the API server that asked it.
+        Lower::Invalid | Lower::Server if says(&ABSENT) => Kind::NotFound,
+        Lower::Invalid if says(&NOT_RUNNING) => Kind::Unavailable,
+        Lower::Invalid => Kind::Invalid,
+        Lower::Conflict
+        | Lower::Replaced
+        | Lower::Expired
+        | Lower::Server
+        | Lower::Timeout
+        | Lower::Unreachable
+        | Lower::Fenced => Kind::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_a_kubelet_says_as_a_bad_request_has_the_kind_of_what_it_means() {
+        for (lower, words, kind) in [
+            (
+                Lower::Invalid,
+                "container \"c\" in pod \"p\" is waiting to start: ContainerCreating",
+                Kind::Unavailable,
+            ),
+            (Lower::Invalid, "previous terminated container \"c\" in pod \"p\" not found", Kind::NotFound),
+            (Lower::Invalid, "container x is not valid for pod p", Kind::NotFound),
+            (
+                Lower::Invalid,
+                "cannot exec into a container in a completed pod; current phase is Succeeded",
+                Kind::Unavailable,
+            ),
+            (Lower::Invalid, "pod p does not have a host assigned", Kind::Unavailable),
+            (Lower::Server, "unable to upgrade connection: container not found (\"c\")", Kind::NotFound),
+            (Lower::Server, "dial tcp 10.0.0.1:10250: connect: connection refused", Kind::Unavailable),
+            (Lower::Invalid, "you must specify at least 1 of stdin, stdout, stderr", Kind::Invalid),
+            (Lower::Forbidden, "pods \"p\" is forbidden", Kind::Denied),
+            (Lower::Unauthorized, "Unauthorized", Kind::Denied),
+            (Lower::NotFound, "pods \"p\" not found", Kind::NotFound),
+            (Lower::Timeout, "no answer", Kind::Unavailable),
+        ] {
+            let error = to_provider_error("do it", vk_kube::Error::new(lower, words));
+            assert_eq!(*error.kind(), kind, "{words}");
+            assert_eq!(error.report(), format!("do it: {words}"));
+        }
+    }
+
+    #[test]
+    fn the_time_to_wait_is_passed_on() {
+        let wait = Some(Duration::from_secs(7));
+        let busy = vk_kube::Error { retry_after: wait, ..vk_kube::Error::new(Lower::Throttled, "slow down") };
+        assert_eq!(to_provider_error("do it", busy).kind().retry_after(), wait);
+    }
+}
