@@ -1,6 +1,7 @@
-//! What pods need of their namespace, to_copy to the lower cluster: ConfigMaps, Secrets, service accounts and claims.
+//! Copies of the ConfigMaps, Secrets, service accounts and claims that pods refer to, in the lower cluster.
 //!
-//! [`state_machine`] decides, and this makes it happen: it watches above by name, as a node may, and below by label, and makes the calls.
+//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by name,
+//! as a node is allowed to, and copies by label.
 
 pub mod build;
 mod calls;
@@ -29,9 +30,9 @@ use vk_kube::{Client, Kind as ErrorKind};
 use vk_provider::{Error, EventKind, PodEvent, PodRef, Result, error};
 use vk_supervisor::{Supervisor, task};
 
-pub(crate) use self::calls::{has_ended, references};
+pub(crate) use self::calls::references;
 pub use self::{
-    copy_state::{Call, Readiness},
+    copy_state::{LowerCall, Readiness},
     kind::Kind,
 };
 use self::{
@@ -40,73 +41,72 @@ use self::{
 };
 use crate::{
     dependencies::Dependencies,
-    names::{NamespaceMapping, Owner},
+    names::{NamespaceMapping, OwnerId},
 };
 
 /// How long copies stay after the last pod that needs them.
 pub const GRACE: Duration = Duration::from_mins(1);
-/// How long a pod waits for what it needs, before it is tried again later.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a pod waits for its copies before the call fails and is retried later.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a [`Copier`] is made of.
+/// What a [`Copier`] needs.
 pub struct CopierOptions {
-    /// The upper cluster. To read single objects by name suffices.
+    /// A client of the upper cluster. Read access to single objects by name is enough.
     pub upper: Client,
-    /// The upper cluster as one who may read claims also when no pod on the node names them any more, as a node may not; `None` if there is
-    /// nobody.
+    /// A client of the upper cluster that may read claims which no pod on the node refers to any more; a node may not. `None` if there is
+    /// no such client.
     pub claims: Option<Client>,
-    /// The lower cluster.
+    /// A client of the lower cluster.
     pub lower: Client,
-    /// Whose the copies are.
-    pub owner: Owner,
-    /// What namespaces are called below.
+    /// The owner of the copies.
+    pub owner: OwnerId,
+    /// Names of upper namespaces in the lower cluster.
     pub namespaces: NamespaceMapping,
-    /// What StorageClasses are called below; others keep their names.
+    /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: BTreeMap<String, String>,
     /// Owns the tasks.
     pub supervisor: Supervisor,
-    /// Takes what users of pods should know.
+    /// Receives warnings for the upper pods.
     pub events: mpsc::Sender<PodEvent>,
-    /// How long copies stay after the last pod that needs them: [`GRACE`], but for tests.
+    /// How long copies stay after the last pod that needs them. Always [`GRACE`] outside of tests.
     pub grace: Duration,
 }
 
-/// Copies what pods need to the lower cluster, and takes it away when no pod needs it any more. Clones are the same.
+/// Copies the dependencies of pods to the lower cluster, and deletes them when no pod needs them any more. Clones share state.
 #[derive(Clone)]
 pub struct Copier(Arc<Inner>);
 
-/// What the tasks have in common.
 struct Inner {
     upper: Client,
     claims: Option<Client>,
     lower: Client,
-    owner: Owner,
+    owner: OwnerId,
     namespaces: NamespaceMapping,
     storage_classes: BTreeMap<String, String>,
     state: Mutex<State>,
-    /// Counts what happened.
+    /// Incremented with each event.
     changed: watch::Sender<u64>,
     started: Instant,
 }
 
 struct State {
     state_machine: CopyStateMachine,
-    /// What is to be done and was not started.
+    /// Actions that the executor has not taken yet.
     actions: Vec<Action>,
 }
 
-/// Does what the state_machine says.
+/// Executes the actions of the state machine.
 struct Executor {
     inner: Arc<Inner>,
     events: mpsc::Sender<PodEvent>,
-    readers: HashMap<CopyKey, AbortHandle>,
+    watches_by_key: HashMap<CopyKey, AbortHandle>,
     tasks: JoinSet<()>,
 }
 
 // === impl Copier ===
 
 impl Copier {
-    /// Begins: what is below already is looked at, and what no pod turns out to need goes.
+    /// Starts watching and copying. Copies found in the lower cluster that no pod needs are deleted after the grace period.
     pub fn new(options: CopierOptions) -> Self {
         let rng = StdRng::from_rng(&mut rand::rng());
         let state_machine =
@@ -125,7 +125,7 @@ impl Copier {
         let mut executor = Executor {
             inner: Arc::clone(&inner),
             events: options.events,
-            readers: HashMap::new(),
+            watches_by_key: HashMap::new(),
             tasks: JoinSet::new(),
         };
         let supervisor = options.supervisor.clone();
@@ -138,12 +138,15 @@ impl Copier {
         Self(inner)
     }
 
-    /// Says what a pod needs, and nothing else any more, until it is [released](Self::release). Answers when all of it that is there
-    /// above is there below, so that the pod can be made; what is missing above comes when it is there. To ask again is harmless.
+    /// Declares all dependencies of a pod, which replace those of an earlier call, until it is [released](Self::release). Returns when
+    /// every dependency that exists in the upper cluster has an up-to-date copy. Dependencies that are missing are copied when they
+    /// appear. Idempotent.
     pub async fn ensure(&self, pod: &PodRef, dependencies: Dependencies) -> Result<()> {
         let namespace = &pod.namespace;
         if self.0.namespaces.to_lower(namespace).is_none() {
-            return Err(Error::invalid(format!("the namespace {namespace} has no key in the lower cluster")));
+            return Err(Error::invalid(format!(
+                "the namespace {namespace} is not mapped to the lower cluster: see `namespaces` in the configuration of the provider"
+            )));
         }
         let mut changed = self.0.changed.subscribe();
         self.0.handle(Event::PodAdded(pod.clone(), dependencies));
@@ -160,25 +163,26 @@ impl Copier {
                 }
             }
         };
-        let answer = tokio::time::timeout(PATIENCE, ready).await;
-        let what = || {
+        let answer = tokio::time::timeout(TIMEOUT, ready).await;
+        let pending = || {
             let state = self.0.state.lock();
             let pending_copy = state.state_machine.pending_copy(pod);
             pending_copy.map_or_else(|| "the lower namespace".to_owned(), ToString::to_string)
         };
         match answer {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => {
-                Err(Error::new(kind_of(&failure), format!("copy what the pod needs: {}: {failure}", what())))
-            }
+            Ok(Err(failure)) => Err(Error::new(
+                error_kind(&failure),
+                format!("copy the dependencies of the pod: {}: {failure}", pending()),
+            )),
             Err(_) => Err(Error::unavailable(format!(
-                "copy what the pod needs: {} is not there after {PATIENCE:?}",
-                what()
+                "copy the dependencies of the pod: {} is missing after {TIMEOUT:?}",
+                pending()
             ))),
         }
     }
 
-    /// A pod is gone or has ended, and needs nothing any more.
+    /// Drops the dependencies of a pod that was deleted or has ended.
     pub fn release(&self, pod: &PodRef) {
         self.0.handle(Event::PodRemoved(pod.clone()));
     }
@@ -190,8 +194,8 @@ impl std::fmt::Debug for Copier {
     }
 }
 
-/// What it means for the pod that a call failed. Nothing of it is for ever: objects change.
-fn kind_of(error: &vk_kube::Error) -> error::Kind {
+/// The provider error kind for a failed call. None of them is permanent, because objects change.
+fn error_kind(error: &vk_kube::Error) -> error::Kind {
     match error.kind {
         ErrorKind::Forbidden | ErrorKind::Unauthorized | ErrorKind::Invalid => error::Kind::Denied,
         ErrorKind::Throttled => error::Kind::Throttled { after: error.retry_after },
@@ -202,7 +206,7 @@ fn kind_of(error: &vk_kube::Error) -> error::Kind {
 // === impl Inner ===
 
 impl Inner {
-    /// Tells the state_machine. What it says is done by the executor.
+    /// Passes an event to the state machine. The executor picks up the resulting actions.
     fn handle(&self, event: Event) {
         let now = self.started.elapsed();
         {
@@ -241,14 +245,14 @@ impl Executor {
                 () = due => self.inner.handle(Event::Tick),
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended && error.is_panic() {
-                        error!(%error, "a task of the copier failed");
+                        error!(%error, "a task of the copier panicked");
                     }
                 }
             }
         }
     }
 
-    /// Watches our copies, in all namespaces or in those that there are.
+    /// Watches all copies, in all namespaces or in the mapped ones.
     fn watch_copies(&mut self) {
         for scope in self.inner.namespaces.scopes() {
             let inner = || Arc::clone(&self.inner);
@@ -274,17 +278,17 @@ impl Executor {
                         tasks.spawn(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source))
                     }
                 };
-                if let Some(before) = self.readers.insert(watched, reader) {
+                if let Some(before) = self.watches_by_key.insert(watched, reader) {
                     before.abort();
                 }
             }
             Action::Unwatch(key) => {
-                if let Some(reader) = self.readers.remove(&key) {
+                if let Some(reader) = self.watches_by_key.remove(&key) {
                     reader.abort();
                 }
             }
             Action::Call(key, call) => {
-                debug!(%key, ?call, "a call below");
+                debug!(%key, ?call, "call the lower cluster");
                 self.tasks.spawn(calls::execute(inner, key, call));
             }
             Action::EnsureNamespace { lower, upper } => {
@@ -298,9 +302,9 @@ impl Executor {
                     reason: reason.to_owned(),
                     message,
                 };
-                // Whoever does not listen is not waited for.
+                // Events are best effort: a slow receiver must not block the copier.
                 if let Err(lost) = self.events.try_send(event) {
-                    debug!(%lost, "an event on a pod is dropped");
+                    debug!(%lost, "dropped an event of a pod");
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! Takes a virtual node out of its lower cluster: all that was made there for it goes, and nothing else.
+//! Removes a virtual node from its lower cluster: everything that was created for it is deleted, and nothing else.
 //!
-//! What is ours is found by what is written on it, so neither the upper cluster nor a process of ours is needed. What pods of another
-//! virtual node of the same upper cluster need as well is handovers over to it.
+//! Our objects are identified by their labels, so neither the upper cluster nor a running process is needed. Copies that pods of another
+//! virtual node of the same upper cluster use are handed over to that node.
 
 mod inventory;
 mod namespace_contents;
@@ -21,59 +21,59 @@ use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
 use self::inventory::{DetachPlan, Handover, Inventory, OwnedObject};
 use crate::{
     lower_cluster,
-    names::{self, Owner},
+    names::{self, OwnerId},
 };
 
-/// How often is looked whether all is gone.
+/// How often the remaining objects are checked.
 const POLL: Duration = Duration::from_millis(500);
-/// How many calls are made at a time.
-const AT_ONCE: usize = 16;
-/// How many objects_listed are named in a message.
-const NAMED: usize = 5;
+/// The number of concurrent calls.
+const CONCURRENCY: usize = 16;
+/// The number of objects that an error message names.
+const MAX_NAMED: usize = 5;
 
-/// What is to be detached, and how.
+/// What to detach, and how.
 #[derive(Clone)]
 pub struct DetachOptions {
-    /// The lower cluster.
+    /// A client of the lower cluster.
     pub lower: Client,
     /// The upper cluster and the virtual node.
-    pub owner: Owner,
-    /// The lower namespaces to look in; `None` for all, which needs the right to list in all of them.
+    pub owner: OwnerId,
+    /// The lower namespaces to search; `None` for all, which needs the permission to list in all namespaces.
     pub namespaces: Option<Vec<String>>,
-    /// Leaves claims where they are, with what is in their volumes.
+    /// Keeps claims and the data in their volumes.
     pub keep_claims: bool,
-    /// Only tells what would go.
+    /// Only reports what would be removed.
     pub dry_run: bool,
-    /// How long all of it may take.
+    /// How long it may take in total.
     pub timeout: Duration,
 }
 
 /// An object in the lower cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LowerObject {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its namespace, if it has one.
+    /// The namespace, unless it is cluster-scoped.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// What became of it.
+/// The result of a detach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DetachReport {
-    /// What is gone, or would go.
+    /// Objects that were removed, or would be.
     pub removed: Vec<LowerObject>,
-    /// What was looked at and stays, and why.
+    /// Objects that stay, and why.
     pub left: Vec<(LowerObject, String)>,
 }
 
-/// The name by which a lower cluster knows an upper one: the UID of its namespace `kube-system`.
+/// The id of an upper cluster in a lower cluster: the UID of its namespace `kube-system`.
 pub async fn origin(upper: &Client) -> Result<String, Error> {
     lower_cluster::cluster_id(upper).await
 }
 
-/// Removes all that a virtual node has in the lower cluster, and waits until it is gone. To ask again is harmless.
+/// Removes everything that a virtual node has in the lower cluster, and waits until it is gone. Idempotent.
 pub async fn detach(options: &DetachOptions) -> Result<DetachReport, Error> {
     check_origin(&options.owner.origin)?;
     let deadline = Instant::now() + options.timeout;
@@ -91,7 +91,7 @@ pub async fn detach(options: &DetachOptions) -> Result<DetachReport, Error> {
             report.removed = items(&plan);
             break found;
         }
-        // What was asked to go may be ours no more to see, and still be on its way.
+        // Objects may lose our labels while they are being deleted.
         let going =
             found.objects_listed().filter(|object| asked.contains(&object.uid)).map(|object| object.item);
         let mut remaining: Vec<LowerObject> = items(&plan);
@@ -104,7 +104,7 @@ pub async fn detach(options: &DetachOptions) -> Result<DetachReport, Error> {
             return Err(overdue(options.timeout, &remaining));
         }
         if !plan.handovers.is_empty() {
-            // Nothing goes before that is known to have succeeded: it would take these with it.
+            // Nothing is deleted before the handovers succeeded: it would delete these copies too.
             hand_over(options, &plan.handovers).await?;
             continue;
         }
@@ -124,12 +124,12 @@ pub async fn detach(options: &DetachOptions) -> Result<DetachReport, Error> {
     Ok(report)
 }
 
-/// It is a part of a selector, and nobody means all upper clusters.
+/// Validates the id, which becomes part of a label selector.
 fn check_origin(origin: &str) -> Result<(), Error> {
     let good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if origin.is_empty() || origin.len() > 63 || !origin.chars().all(good) {
         let message = format!(
-            "{origin:?} is not what an upper cluster can be called: give the UID of its namespace kube-system, or the `origin` that was configured"
+            "{origin:?} is not a valid id of an upper cluster: use the UID of its namespace kube-system, or the configured `origin`"
         );
         return Err(Error::new(Kind::Invalid, message));
     }
@@ -137,17 +137,17 @@ fn check_origin(origin: &str) -> Result<(), Error> {
 }
 
 fn overdue(timeout: Duration, remaining: &[LowerObject]) -> Error {
-    let named: Vec<String> = remaining.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = remaining.len().saturating_sub(NAMED);
+    let named: Vec<String> = remaining.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let more = remaining.len().saturating_sub(MAX_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "still there after {timeout:?}: {}{more}; look for what holds them (finalizers, a node that does not answer), and do it again",
+        "not deleted after {timeout:?}: {}{more}; look for finalizers and unreachable nodes, and try again",
         named.join(", ")
     );
     Error::new(Kind::Timeout, message)
 }
 
-/// Deletes objects_listed of any kind, those with these UIDs and no namesakes.
+/// Deletes objects by UID, so that another object of the same name stays.
 async fn remove(options: &DetachOptions, objects_listed: &[OwnedObject]) -> Result<(), Error> {
     let calls = objects_listed.iter().filter(|object| !object.going).map(|object| async {
         let (lower, uid) = (options.lower.clone(), object.uid.as_str());
@@ -167,7 +167,7 @@ async fn remove(options: &DetachOptions, objects_listed: &[OwnedObject]) -> Resu
             _ => Objects::<Namespace>::cluster(lower).delete(name, uid).await,
         };
         match answer {
-            // Somebody was faster.
+            // It is already gone or was replaced.
             Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => Ok(()),
             Err(error) => {
                 Err(Error { message: format!("delete {}: {}", object.item, error.message), ..error })
@@ -175,10 +175,10 @@ async fn remove(options: &DetachOptions, objects_listed: &[OwnedObject]) -> Resu
             Ok(()) => Ok(()),
         }
     });
-    stream::iter(calls).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
+    stream::iter(calls).buffer_unordered(CONCURRENCY).try_collect::<Vec<()>>().await.map(drop)
 }
 
-/// What another virtual node needs hangs on that one's owner_name from now on, so that it does not go with ours.
+/// Makes the owner ConfigMap of another virtual node the owner of copies that it needs, so that they stay.
 async fn hand_over(options: &DetachOptions, handovers: &[Handover]) -> Result<(), Error> {
     for one in handovers {
         let patch = json!([
@@ -197,7 +197,7 @@ async fn hand_over(options: &DetachOptions, handovers: &[Handover]) -> Result<()
             _ => Objects::<ServiceAccount>::namespaced(lower, namespace).patch(name, patch).await.map(drop),
         };
         match answer {
-            // It is looked at again.
+            // The next round reads it again.
             Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => {}
             answer => answer?,
         }
@@ -205,7 +205,7 @@ async fn hand_over(options: &DetachOptions, handovers: &[Handover]) -> Result<()
     Ok(())
 }
 
-/// Removes the namespaces that we made, where nothing but ours was in them.
+/// Removes the namespaces that we created, if nothing else is in them.
 async fn namespaces(
     options: &DetachOptions,
     found: &Inventory,
@@ -216,7 +216,7 @@ async fn namespaces(
     let labels = Some(format!("{}={}", names::ORIGIN, options.owner.origin));
     let listed = match objects.list(&Selector { fields: None, labels }).await {
         Ok(listing) => listing.objects,
-        // Who has rights in some namespaces alone did not make any.
+        // A process with permissions in some namespaces only has not created any.
         Err(error) if error.kind == Kind::Forbidden => return Ok(()),
         Err(error) => return Err(error),
     };

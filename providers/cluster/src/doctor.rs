@@ -1,4 +1,4 @@
-//! Whether pods could run in the lower cluster: for `virtual-kubelet doctor`.
+//! Checks for `virtual-kubelet doctor`: whether pods can run in the lower cluster.
 
 use std::{fmt, time::Duration};
 
@@ -10,28 +10,29 @@ use vk_supervisor::Supervisor;
 
 use crate::{config::Settings, names::NamespaceMapping};
 
-/// How many questions are asked at a time.
-const AT_ONCE: usize = 8;
-/// The oldest lower cluster that is tested.
-const OLDEST: u32 = 33;
+/// The number of concurrent access checks.
+const CONCURRENCY: usize = 8;
+/// The oldest minor version that is tested.
+const OLDEST_MINOR: u32 = 33;
 /// The published roles.
-const ROLES: &str = "apply deploy/rbac-cluster-lower.yaml below, or rbac-cluster-lower-namespace.yaml";
+const ROLES: &str =
+    "apply deploy/rbac-cluster-lower.yaml or rbac-cluster-lower-namespace.yaml in the lower cluster";
 
-/// How much a permission is needed.
+/// Whether a permission is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// Without it pods do not run.
+    /// Pods do not run without it.
     Required,
-    /// Without it something is missing that pods can do without.
+    /// A feature is check_permissions without it.
     Optional,
 }
 
-/// Something that the provider does in the lower cluster.
+/// A permission that the provider uses in the lower cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// What it is.
+    /// The request that must be allowed.
     pub check: AccessCheck,
-    /// How much it is needed.
+    /// Whether it is required.
     pub requirement: Requirement,
     /// What it is needed for.
     pub purpose: &'static str,
@@ -42,7 +43,7 @@ const OBJECT: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 const FOLLOW: [&str; 2] = ["list", "watch"];
 const CONNECT: [&str; 2] = ["get", "create"];
 
-/// What is done in the namespaces of pods: group, resource, verbs.
+/// Permissions in the namespaces of pods: group, resource, verbs.
 const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
     (CORE, "pods", &OBJECT, Requirement::Required, "to run pods"),
     (
@@ -50,10 +51,10 @@ const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
         "configmaps",
         &OBJECT,
         Requirement::Required,
-        "to copy what pods refer to, and for the anchor that all hangs on",
+        "to copy what pods refer to, and for the owner ConfigMap",
     ),
     (CORE, "secrets", &OBJECT, Requirement::Required, "to copy what pods refer to"),
-    (CORE, "serviceaccounts", &OBJECT, Requirement::Required, "to make the service accounts of pods"),
+    (CORE, "serviceaccounts", &OBJECT, Requirement::Required, "to create the service accounts of pods"),
     (CORE, "persistentvolumeclaims", &OBJECT, Requirement::Required, "to copy the claims of pods"),
     (CORE, "pods/log", &["get"], Requirement::Optional, "to read logs"),
     (CORE, "pods/exec", &CONNECT, Requirement::Optional, "to run commands in containers"),
@@ -61,12 +62,12 @@ const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
     (CORE, "pods/portforward", &CONNECT, Requirement::Optional, "to forward ports"),
     (CORE, "pods/ephemeralcontainers", &["patch"], Requirement::Optional, "to add ephemeral containers"),
     (CORE, "pods/resize", &["patch"], Requirement::Optional, "to resize pods in place"),
-    (CORE, "events", &FOLLOW, Requirement::Optional, "to tell above what happens to pods below"),
+    (CORE, "events", &FOLLOW, Requirement::Optional, "to relay events of lower pods"),
 ];
 
-/// What is done in the cluster as a whole.
+/// Cluster-wide permissions.
 const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 5] = [
-    (CORE, "nodes", &FOLLOW, Requirement::Optional, "to know how much the virtual node has to offer"),
+    (CORE, "nodes", &FOLLOW, Requirement::Optional, "to compute the resources of the virtual node"),
     (
         "scheduling.k8s.io",
         "priorityclasses",
@@ -81,17 +82,11 @@ const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 5] = [
         Requirement::Optional,
         "to know which runtime classes there are",
     ),
-    (
-        CORE,
-        "persistentvolumes",
-        &["get"],
-        Requirement::Optional,
-        "to bind claims to the volumes that they name",
-    ),
-    (CORE, "nodes/proxy", &["get"], Requirement::Optional, "to measure containers exactly"),
+    (CORE, "persistentvolumes", &["get"], Requirement::Optional, "to bind claims to existing volumes"),
+    (CORE, "nodes/proxy", &["get"], Requirement::Optional, "to read exact usage of containers"),
 ];
 
-/// All that the provider does in a lower cluster whose namespaces are called so.
+/// All permissions that the provider uses with this namespace mapping.
 pub fn permissions(namespaces: &NamespaceMapping) -> Vec<Permission> {
     let scopes: Vec<String> = match namespaces {
         NamespaceMapping::Map(map) => map.values().cloned().collect(),
@@ -119,32 +114,38 @@ pub fn permissions(namespaces: &NamespaceMapping) -> Vec<Permission> {
         for row in IN_NAMESPACES {
             add(namespace, row);
         }
-        add(namespace, ("metrics.k8s.io", "pods", &["list"], Requirement::Optional, "to measure pods"));
+        add(namespace, ("metrics.k8s.io", "pods", &["list"], Requirement::Optional, "to read usage of pods"));
     }
     for row in IN_CLUSTER {
         add("", row);
     }
     if matches!(namespaces, NamespaceMapping::Map(_)) {
-        // Who says which namespaces there are has made them.
-        add("", (CORE, "pods", &FOLLOW, Requirement::Optional, "to know what others use of the nodes"));
-        add("", (CORE, "namespaces", &["get"], Requirement::Optional, "to know the cluster by its id"));
+        // Mapped namespaces must exist already.
+        add("", (CORE, "pods", &FOLLOW, Requirement::Optional, "to subtract what other pods use"));
+        add("", (CORE, "namespaces", &["get"], Requirement::Optional, "to identify the cluster"));
         if let Some(permission) = all.last_mut() {
             "kube-system".clone_into(&mut permission.check.name);
         }
     } else {
         add(
             "",
-            (CORE, "namespaces", &["get", "create"], Requirement::Required, "to make the namespaces of pods"),
+            (
+                CORE,
+                "namespaces",
+                &["get", "create"],
+                Requirement::Required,
+                "to create the namespaces of pods",
+            ),
         );
     }
     all
 }
 
-/// Looks whether pods could run in the lower cluster of this configuration.
+/// Checks whether pods can run in the configured lower cluster.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let remedy = "give the kubeconfig of the lower cluster with --client-kubeconfig, or `kubeconfig` in the provider's configuration";
     let Some(path) = &settings.kubeconfig else {
-        return vec![Finding::error("lower kubeconfig", "is not given", remedy)];
+        return vec![Finding::error("lower kubeconfig", "is not configured", remedy)];
     };
     let supervisor = Supervisor::new();
     let source = Source { kubeconfig: Some(path.clone()), server: None };
@@ -164,16 +165,16 @@ async fn examine_cluster(client: &Client, namespaces: &NamespaceMapping) -> Vec<
     match version(client).await {
         Ok(finding) => {
             let mut findings = vec![finding];
-            findings.extend(missing(client, permissions(namespaces)).await);
+            findings.extend(check_permissions(client, permissions(namespaces)).await);
             findings
         }
         Err(error) => {
             let remedy = match error.kind {
                 Kind::Unauthorized => "renew the token or the certificate in the lower kubeconfig",
                 Kind::Forbidden => {
-                    "bind the ClusterRoles that every cluster has for all who are known (system:basic-user, system:public-info-viewer)"
+                    "bind the default ClusterRoles for authenticated users (system:basic-user, system:public-info-viewer)"
                 }
-                _ => "see that the address in the lower kubeconfig is permission, and reached from here",
+                _ => "check that the address in the lower kubeconfig is correct and reachable from here",
             };
             vec![Finding::error("lower API server", format!("{}: {error}", client.server()), remedy)]
         }
@@ -182,36 +183,36 @@ async fn examine_cluster(client: &Client, namespaces: &NamespaceMapping) -> Vec<
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+struct ServerVersion {
     git_version: String,
     minor: String,
 }
 
 async fn version(client: &Client) -> Result<Finding, Error> {
-    // Whoever has no credentials that count may read the version in most clusters, and nothing else.
+    // In most clusters the version can be read without valid credentials, so an access check comes first.
     AccessCheck { verb: "list".to_owned(), resource: "nodes".to_owned(), ..AccessCheck::default() }
         .allowed(client)
         .await?;
-    let version: Version = client.read("version", "/version").await?;
+    let version: ServerVersion = client.read("version", "/version").await?;
     let found = format!("{} is {}", client.server(), version.git_version);
     let minor = version.minor.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0);
-    Ok(if minor < OLDEST {
-        let remedy = format!("nobody has tried clusters before 1.{OLDEST}: use a newer one");
+    Ok(if minor < OLDEST_MINOR {
+        let remedy = format!("clusters before 1.{OLDEST_MINOR} are not tested: use a newer one");
         Finding::warning("lower API server", found, remedy)
     } else {
         Finding::ok("lower API server", found)
     })
 }
 
-/// One finding for each permission that is missing.
-async fn missing(client: &Client, permissions: Vec<Permission>) -> Vec<Finding> {
+/// One finding for each check_permissions permission.
+async fn check_permissions(client: &Client, permissions: Vec<Permission>) -> Vec<Finding> {
     let count = permissions.len();
     let asked = permissions.into_iter().map(|permission| async move {
         let answer = permission.check.allowed(client).await;
         (permission, answer)
     });
     let answers: Vec<(Permission, Result<bool, Error>)> =
-        stream::iter(asked).buffered(AT_ONCE).collect().await;
+        stream::iter(asked).buffered(CONCURRENCY).collect().await;
     let mut findings: Vec<Finding> = Vec::new();
     for (permission, answer) in answers {
         match answer {
@@ -224,13 +225,13 @@ async fn missing(client: &Client, permissions: Vec<Permission>) -> Vec<Finding> 
                 });
             }
             Err(error) => {
-                let remedy = "ask again";
+                let remedy = "try again";
                 findings.push(Finding::error("lower permissions", format!("{permission}: {error}"), remedy));
             }
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("lower permissions", format!("all {count} are there")));
+        findings.push(Finding::ok("lower permissions", format!("all {count} are granted")));
     }
     findings
 }
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_asked_for_where_they_are_used() {
+    fn permissions_are_checked_in_their_namespaces() {
         let everywhere = permissions(&NamespaceMapping::Same);
         assert!(everywhere.iter().all(|permission| permission.check.namespace.is_empty()));
         let map = NamespaceMapping::Map(
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_is_not_there_is_told_with_what_to_do() {
+    async fn a_missing_kubeconfig_is_reported_with_a_remedy() {
         let settings = Settings { kubeconfig: Some("/no/such/file".into()), ..Settings::default() };
         let findings: Vec<String> = examine(&settings).await.iter().map(ToString::to_string).collect();
         assert_eq!(findings.len(), 1, "{findings:?}");

@@ -12,6 +12,7 @@ pub mod detach;
 pub mod doctor;
 pub mod events;
 pub mod factory;
+mod list_tracker;
 pub mod lower_cluster;
 pub mod names;
 pub mod node;

@@ -1,4 +1,4 @@
-//! A lower cluster as it is known here: by watches, which several virtual nodes share. Nothing is written.
+//! A lower cluster as seen through watches, which its virtual nodes share. Nothing is written here.
 
 mod identity;
 mod mirror;
@@ -17,28 +17,28 @@ use vk_supervisor::Supervisor;
 
 use self::mirror::{Mirror, SyncState};
 pub(crate) use self::{
-    identity::{Identity, cluster_id},
-    mirror::Key,
+    identity::{ClusterIdentity, cluster_id},
+    mirror::ObjectKey,
 };
 use crate::{
-    names::{NamespaceMapping, Owner},
+    names::{NamespaceMapping, OwnerId},
     node::{NodeShare, PodRequests, VirtualResources, aggregate},
     translate::ClusterClasses,
 };
 
-/// A lower cluster. Clones are the same.
+/// A lower cluster. Clones share state.
 #[derive(Clone)]
 pub struct LowerCluster(Arc<Inner>);
 
-/// What a [`LowerCluster`] is made of.
+/// What a [`LowerCluster`] needs.
 pub struct LowerClusterOptions {
     /// A client of the lower cluster.
     pub client: Client,
-    /// The upper cluster's id: whose objects are ours.
+    /// The id of the upper cluster, which is the label of our objects.
     pub origin: String,
-    /// What the lower cluster is called, if not by its own id.
+    /// The configured name of the lower cluster; `None` to use its id.
     pub cluster: Option<String>,
-    /// In which namespaces our pods are.
+    /// The namespaces of our pods.
     pub namespaces: NamespaceMapping,
     /// Owns the watches.
     pub supervisor: Supervisor,
@@ -49,39 +49,39 @@ struct Inner {
     origin: String,
     mirrors: RwLock<Mirrors>,
     listeners: Mutex<Vec<Weak<dyn LowerClusterListener>>>,
-    identity: Identity,
+    identity: ClusterIdentity,
 }
 
 #[derive(Default)]
 struct Mirrors {
-    /// Pods of this upper cluster, in one mirror for each watch.
+    /// Pods of this upper cluster, one mirror per watch.
     ours: Vec<Mirror<Arc<Pod>>>,
-    /// What pods of others claim.
+    /// Requests of all other pods.
     foreign: Mirror<PodRequests>,
     nodes: Mirror<Arc<Node>>,
     priority_classes: Mirror<()>,
     runtime_classes: Mirror<()>,
 }
 
-/// Is told what changes below. Called from the watches: it must not wait.
+/// Receives changes of the lower cluster. Called from the watches, so it must not block.
 pub(crate) trait LowerClusterListener: Send + Sync {
-    /// A pod of this upper cluster looks so now, or is gone and looked so last.
+    /// A pod of this upper cluster changed or was deleted. After a deletion, `pod` is its last state.
     fn pod_changed(&self, pod: &Arc<Pod>, gone: bool);
-    /// Something changed of which virtual nodes are made.
+    /// Something changed that the resources of virtual nodes depend on.
     fn capacity_changed(&self);
 }
 
 // === impl LowerCluster ===
 
 impl LowerCluster {
-    /// Begins to watch, and does not wait for the cluster to answer.
+    /// Starts the watches without waiting for the cluster to answer.
     pub fn start(options: LowerClusterOptions) -> Self {
         let lower = Self(Arc::new(Inner {
             client: options.client,
             origin: options.origin,
             mirrors: RwLock::default(),
             listeners: Mutex::default(),
-            identity: Identity::new(options.cluster),
+            identity: ClusterIdentity::new(options.cluster),
         }));
         watches::start(&lower, &options.namespaces, &options.supervisor);
         lower
@@ -92,17 +92,17 @@ impl LowerCluster {
         &self.0.client
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ClusterIdentity {
         &self.0.identity
     }
 
-    /// Has somebody told of changes, as long as he is there.
+    /// Registers a listener, which is dropped when its owner is.
     pub(crate) fn listen(&self, listener: Weak<dyn LowerClusterListener>) {
         self.0.listeners.lock().push(listener);
     }
 
-    /// Whether all is known that has to be: the pods that are ours, and what may be left out only where it is not ours to read.
-    /// `Unavailable` says what is missing, in the lower cluster's words.
+    /// Fails with `Unavailable` unless everything required was listed: the own pods always, other objects unless reading them is
+    /// forbidden.
     pub fn check_synced(&self) -> Result<()> {
         let mirrors = self.0.mirrors.read();
         for mirror in &mirrors.ours {
@@ -117,26 +117,26 @@ impl LowerCluster {
         require_synced("runtimeclasses", mirrors.runtime_classes.sync_state(), true)
     }
 
-    /// Whether changes of our pods are heard of.
+    /// Whether the watches of our pods work.
     pub(crate) fn is_watch_healthy(&self) -> bool {
         self.0.mirrors.read().ours.iter().all(Mirror::is_watch_healthy)
     }
 
     /// A pod of this upper cluster, by its lower namespace and name.
-    pub(crate) fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
+    pub(crate) fn pod(&self, key: &ObjectKey) -> Option<Arc<Pod>> {
         let mirrors = self.0.mirrors.read();
         mirrors.ours.iter().find_map(|mirror| mirror.get(key)).map(Arc::clone)
     }
 
     /// The pods of one virtual node.
-    pub(crate) fn pods_of(&self, owner: &Owner) -> Vec<Arc<Pod>> {
+    pub(crate) fn pods_of(&self, owner: &OwnerId) -> Vec<Arc<Pod>> {
         let mirrors = self.0.mirrors.read();
         let all = mirrors.ours.iter().flat_map(Mirror::values);
         all.filter(|pod| owner.owns(&pod.metadata)).map(Arc::clone).collect()
     }
 
-    /// A pod as the cluster has it at this moment, whoever's it is.
-    pub(crate) async fn read(&self, (namespace, name): &Key) -> Result<Option<Pod>, vk_kube::Error> {
+    /// Reads any pod from the API server.
+    pub(crate) async fn read(&self, (namespace, name): &ObjectKey) -> Result<Option<Pod>, vk_kube::Error> {
         let pods: Objects<Pod> = Objects::namespaced(self.0.client.clone(), namespace.clone());
         match pods.get(name).await {
             Ok(pod) => Ok(Some(pod)),
@@ -145,7 +145,7 @@ impl LowerCluster {
         }
     }
 
-    /// Whether a node is there and Ready; `None` where nodes are not ours to read.
+    /// Whether a node exists and is Ready; `None` if nodes cannot be read.
     pub(crate) fn has_node(&self, name: &str) -> Option<bool> {
         let mirrors = self.0.mirrors.read();
         if *mirrors.nodes.sync_state() != SyncState::Synced {
@@ -155,7 +155,7 @@ impl LowerCluster {
         Some(node.is_some_and(|node| crate::node::is_ready(node)))
     }
 
-    /// The names of classes that a pod may ask for.
+    /// The names of the classes that exist in the cluster.
     pub(crate) fn classes(&self) -> ClusterClasses {
         let names = |mirror: &Mirror<()>| mirror.keys().map(|(_, name)| name.clone()).collect();
         let mirrors = self.0.mirrors.read();
@@ -165,8 +165,8 @@ impl LowerCluster {
         }
     }
 
-    /// What a virtual node has of the cluster. Where nodes are not ours to read, it is what the configuration says.
-    pub(crate) fn resources(&self, owner: &Owner, share: &NodeShare) -> VirtualResources {
+    /// The resources of a virtual node. If nodes cannot be read, these are the configured ones.
+    pub(crate) fn resources(&self, owner: &OwnerId, share: &NodeShare) -> VirtualResources {
         let mirrors = self.0.mirrors.read();
         if matches!(mirrors.nodes.sync_state(), SyncState::Failed(error) if error.kind == Kind::Forbidden) {
             return VirtualResources::configured(&share.cap);
@@ -179,15 +179,17 @@ impl LowerCluster {
     }
 }
 
-/// What cannot be read without a right to it is done without, if that is how it may be.
+/// Fails unless a mirror is synced, or optional and forbidden.
 fn require_synced(what: &str, sync_state: &SyncState, optional: bool) -> Result<()> {
     match sync_state {
         SyncState::Synced => Ok(()),
         SyncState::Failed(error) if optional && error.kind == Kind::Forbidden => Ok(()),
         SyncState::Failed(error) => {
-            Err(Error::unavailable(format!("read {what} of the lower cluster: {error}")))
+            Err(Error::unavailable(format!("list {what} of the lower cluster: {error}")))
         }
-        SyncState::NotListed => Err(Error::unavailable(format!("reading {what} of the lower cluster"))),
+        SyncState::NotListed => {
+            Err(Error::unavailable(format!("list {what} of the lower cluster: not finished yet")))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! What every lower object of a virtual node hangs on: one ConfigMap in each lower namespace.
+//! The owner ConfigMap: one per virtual node and lower namespace, which owns every other lower object of the node.
 //!
-//! A lower pod has it as its controller, so that nobody below takes the pod for his own by its labels, and a drain below treats it as
-//! one that somebody looks after. Whoever deletes the anchor has the lower cluster clean up after us.
+//! It is the controller of the lower pods, so that no lower ReplicaSet adopts them by their labels and `kubectl drain` treats them as
+//! managed. When it is deleted, the garbage collector of the lower cluster removes everything that it owns.
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
@@ -9,22 +9,21 @@ use k8s_openapi::{
 };
 use vk_kube::{Client, Error, Kind, Objects};
 
-use crate::names::{self, Owner};
+use crate::names::{self, OwnerId};
 
-/// What the anchor of a virtual node is called, in every namespace.
-pub fn name(owner: &Owner) -> String {
-    let sum = names::sha256_hex(format!("{}/{}", owner.origin, owner.node).as_bytes());
-    format!("vk-anchor-{}", &sum[..16])
+/// The name of the owner ConfigMap, which is the same in every namespace.
+pub fn name(owner: &OwnerId) -> String {
+    let hash = names::sha256_hex(format!("{}/{}", owner.origin, owner.node).as_bytes());
+    format!("vk-anchor-{}", &hash[..16])
 }
 
-/// Sees to it that there is an anchor in a lower namespace, and answers the reference to it that pods have. Other objects have the
-/// same without `controller`.
-pub async fn ensure(lower: &Client, namespace: &str, owner: &Owner) -> Result<OwnerReference, Error> {
+/// Makes sure that the owner ConfigMap exists, and returns the owner reference for pods. Other objects use it without `controller`.
+pub async fn ensure(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<OwnerReference, Error> {
     let objects: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
     let name = name(owner);
     let found = match objects.get(&name).await {
-        Err(error) if error.kind == Kind::NotFound => match objects.create(&forge(&name, owner)).await {
-            // Somebody was faster: another process of ours.
+        Err(error) if error.kind == Kind::NotFound => match objects.create(&build(&name, owner)).await {
+            // Another process of ours was faster.
             Err(error) if error.kind == Kind::AlreadyExists => objects.get(&name).await?,
             made => made?,
         },
@@ -33,15 +32,20 @@ pub async fn ensure(lower: &Client, namespace: &str, owner: &Owner) -> Result<Ow
     reference(&found.metadata, namespace, owner)
 }
 
-/// Sees to it that there is a lower namespace. To find one there is as good as to make it, whoever made it.
-pub async fn ensure_namespace(lower: &Client, below: &str, above: &str, owner: &Owner) -> Result<(), Error> {
+/// Makes sure that a lower namespace exists. A namespace that somebody else created is fine.
+pub async fn ensure_namespace(
+    lower: &Client,
+    lower_name: &str,
+    upper_name: &str,
+    owner: &OwnerId,
+) -> Result<(), Error> {
     let objects: Objects<Namespace> = Objects::cluster(lower.clone());
-    match objects.get(below).await {
+    match objects.get(lower_name).await {
         Err(error) if error.kind == Kind::NotFound => {
             let metadata = ObjectMeta {
-                name: Some(below.to_owned()),
+                name: Some(lower_name.to_owned()),
                 labels: Some([(names::ORIGIN.to_owned(), owner.origin.clone())].into()),
-                annotations: Some([(names::ORIGIN_NAMESPACE.to_owned(), above.to_owned())].into()),
+                annotations: Some([(names::ORIGIN_NAMESPACE.to_owned(), upper_name.to_owned())].into()),
                 ..ObjectMeta::default()
             };
             match objects.create(&Namespace { metadata, ..Namespace::default() }).await {
@@ -49,15 +53,15 @@ pub async fn ensure_namespace(lower: &Client, below: &str, above: &str, owner: &
                 made => made.map(drop),
             }
         }
-        // Who has rights in some namespaces alone was given those that there are.
+        // A process with permissions in some namespaces only relies on existing ones.
         Err(error) if error.kind == Kind::Forbidden => Ok(()),
         found => found.map(drop),
     }
 }
 
-fn forge(name: &str, owner: &Owner) -> ConfigMap {
+fn build(name: &str, owner: &OwnerId) -> ConfigMap {
     let labels = [(names::ORIGIN, owner.origin.clone()), (names::NODE, owner.node_label())];
-    let about = "All that this virtual node has in this namespace goes when this ConfigMap is deleted.";
+    let about = "Deleting this ConfigMap deletes everything that this virtual node has in this namespace.";
     ConfigMap {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -71,16 +75,18 @@ fn forge(name: &str, owner: &Owner) -> ConfigMap {
     }
 }
 
-fn reference(found: &ObjectMeta, namespace: &str, owner: &Owner) -> Result<OwnerReference, Error> {
+fn reference(found: &ObjectMeta, namespace: &str, owner: &OwnerId) -> Result<OwnerReference, Error> {
     let name = name(owner);
     if !owner.owns(found) {
         let message = format!(
-            "ConfigMap {namespace}/{name} is not ours, though it has the name of our anchor: rename or delete it"
+            "ConfigMap {namespace}/{name} has the name of our owner ConfigMap but is not ours: rename or delete it"
         );
         return Err(Error::new(Kind::Invalid, message));
     }
     if found.deletion_timestamp.is_some() {
-        let message = format!("the anchor {namespace}/{name} is being deleted, and all that hangs on it");
+        let message = format!(
+            "owner ConfigMap {namespace}/{name} is being deleted together with everything that it owns"
+        );
         return Err(Error::new(Kind::Conflict, message));
     }
     Ok(OwnerReference {
@@ -97,22 +103,22 @@ fn reference(found: &ObjectMeta, namespace: &str, owner: &Owner) -> Result<Owner
 mod tests {
     use super::*;
 
-    fn owner() -> Owner {
-        Owner { origin: "upper".to_owned(), node: "vk".to_owned() }
+    fn owner() -> OwnerId {
+        OwnerId { origin: "upper".to_owned(), node: "vk".to_owned() }
     }
 
     #[test]
-    fn every_virtual_node_of_every_cluster_has_an_anchor_of_its_own() {
-        let other_node = Owner { node: "other".to_owned(), ..owner() };
-        let other_origin = Owner { origin: "other".to_owned(), ..owner() };
+    fn the_name_is_unique_per_cluster_and_node() {
+        let other_node = OwnerId { node: "other".to_owned(), ..owner() };
+        let other_origin = OwnerId { origin: "other".to_owned(), ..owner() };
         assert_ne!(name(&owner()), name(&other_node));
         assert_ne!(name(&owner()), name(&other_origin));
-        assert!(name(&Owner { node: "n".repeat(253), ..owner() }).len() < 63);
+        assert!(name(&OwnerId { node: "n".repeat(253), ..owner() }).len() < 63);
     }
 
     #[test]
-    fn pods_are_controlled_by_an_anchor_of_ours_alone() {
-        let mut made = forge(&name(&owner()), &owner()).metadata;
+    fn a_foreign_config_map_never_becomes_the_owner() {
+        let mut made = build(&name(&owner()), &owner()).metadata;
         made.uid = Some("u1".to_owned());
         let reference_to = reference(&made, "default", &owner()).unwrap();
         assert_eq!((reference_to.uid.as_str(), reference_to.controller), ("u1", Some(true)));
@@ -120,7 +126,7 @@ mod tests {
         let foreign = ObjectMeta { labels: None, ..made.clone() };
         let error = reference(&foreign, "default", &owner()).unwrap_err();
         assert!(error.message.contains("not ours"), "{error}");
-        let other = Owner { node: "other".to_owned(), ..owner() };
+        let other = OwnerId { node: "other".to_owned(), ..owner() };
         assert!(reference(&made, "default", &other).is_err(), "another node's");
     }
 }

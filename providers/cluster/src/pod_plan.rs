@@ -1,34 +1,34 @@
-//! What becomes of a pod, by what is found below.
+//! Decides what to do about a pod, from the lower pod that was found.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     config::LostPodPolicy,
-    names::{ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, Owner, annotation, label},
+    names::{ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, OwnerId, annotation, label},
 };
 
-/// What to do about a pod that is to run.
+/// What to do about a pod that should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodPlan {
-    /// There is nothing: make it.
+    /// There is no lower pod: create it.
     Create,
-    /// It is there.
+    /// The lower pod exists.
     Adopt,
-    /// A pod of its name that was ours is there still: it has to go first, under this UID.
+    /// A predecessor of ours has the name and must be gone first.
     Await {
-        /// The predecessor's.
+        /// The UID of the predecessor.
         uid: String,
-        /// Whether it is going already.
+        /// Whether the predecessor is already being deleted.
         going: bool,
     },
-    /// A pod of its name is there that is not ours, which stays.
+    /// A pod of somebody else has the name. It is left alone.
     Conflict,
-    /// It ran, and somebody deleted it.
+    /// The pod ran, and somebody deleted the lower pod.
     Lost,
 }
 
-/// What to do about an upper pod, with the lower pod of its name that was found.
-pub fn plan(upper: &Pod, found: Option<&Pod>, owner: &Owner, lost: LostPodPolicy) -> PodPlan {
+/// Plans for an upper pod and the lower pod of the same name, if there is one.
+pub fn plan(upper: &Pod, found: Option<&Pod>, owner: &OwnerId, lost: LostPodPolicy) -> PodPlan {
     let Some(lower) = found else {
         return if has_run(upper) && !is_recreated(upper, lost) { PodPlan::Lost } else { PodPlan::Create };
     };
@@ -44,13 +44,13 @@ pub fn plan(upper: &Pod, found: Option<&Pod>, owner: &Owner, lost: LostPodPolicy
     }
 }
 
-/// Whether a lower pod was made of this upper one, and of no namesake.
+/// Whether a lower pod belongs to this upper pod, and not to one of the same name.
 pub fn is_lower_pod_of(upper: &Pod, lower: &Pod) -> bool {
     let uid = upper.metadata.uid.as_deref();
     uid.is_some() && label(&lower.metadata, ORIGIN_UID) == uid
 }
 
-/// The upper pod that a lower one was made of: namespace, name and UID.
+/// Namespace, name and UID of the upper pod that a lower pod belongs to.
 pub fn upper_pod_of(lower: &Pod) -> Option<(&str, &str, &str)> {
     let metadata = &lower.metadata;
     Some((
@@ -60,13 +60,13 @@ pub fn upper_pod_of(lower: &Pod) -> Option<(&str, &str, &str)> {
     ))
 }
 
-/// Whether a pod that ran and is lost is made again. What may run once only is not.
+/// Whether a lost pod is created again. A pod that may run only once is not.
 pub(crate) fn is_recreated(upper: &Pod, lost: LostPodPolicy) -> bool {
     let policy = upper.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
     lost == LostPodPolicy::Recreate && policy != Some("Never")
 }
 
-/// Whether something of the pod was seen to run.
+/// Whether a container of the pod was ever seen running.
 pub(crate) fn has_run(upper: &Pod) -> bool {
     let Some(status) = &upper.status else { return false };
     let phase = status.phase.as_deref();
@@ -83,8 +83,8 @@ mod tests {
     use super::*;
     use crate::names::{NODE, ORIGIN};
 
-    fn owner() -> Owner {
-        Owner { origin: "upper".to_owned(), node: "node".to_owned() }
+    fn owner() -> OwnerId {
+        OwnerId { origin: "upper".to_owned(), node: "node".to_owned() }
     }
 
     fn pod(value: Value) -> Pod {
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_never_ran_is_made() {
+    fn a_pod_that_never_ran_is_created() {
         for status in [json!({}), json!({"phase": "Pending"})] {
             assert_eq!(plan(&upper(&status), None, &owner(), LostPodPolicy::Fail), PodPlan::Create);
         }
     }
 
     #[test]
-    fn a_pod_that_is_there_is_adopted_also_after_a_restart() {
+    fn an_existing_lower_pod_is_adopted() {
         let there = lower("upper", "node", "u1");
         assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), LostPodPolicy::Fail), PodPlan::Adopt);
         assert_eq!(
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_that_was_ours_goes_first() {
+    fn a_predecessor_is_deleted_first() {
         let mut there = lower("upper", "node", "u0");
         let awaits = |going| PodPlan::Await { uid: "l1".to_owned(), going };
         assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), LostPodPolicy::Fail), awaits(false));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_in_the_way_and_stays() {
+    fn a_foreign_pod_is_a_conflict() {
         let foreign =
             [lower("other", "node", "u1"), lower("upper", "other", "u1"), pod(json!({"metadata": {}}))];
         for there in foreign {
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_run_once_is_not_made_again() {
+    fn a_pod_that_may_run_once_is_not_recreated() {
         let mut job = upper(&json!({"phase": "Running"}));
         job.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
         assert_eq!(plan(&job, None, &owner(), LostPodPolicy::Recreate), PodPlan::Lost);
     }
 
     #[test]
-    fn a_pod_that_ran_and_is_gone_is_lost_unless_it_shall_come_again() {
+    fn a_deleted_pod_is_lost_or_recreated_by_policy() {
         let state = json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated": {"exitCode": 1}}});
         for status in

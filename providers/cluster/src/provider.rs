@@ -1,4 +1,4 @@
-//! One virtual node: its pods run in the lower cluster.
+//! The provider of one virtual node, whose pods run in the lower cluster.
 
 pub mod abandonment;
 mod backend_health;
@@ -34,14 +34,15 @@ use crate::{
     config::Settings,
     dependencies::dependencies,
     events::PodLookup,
-    lower_cluster::{Key, LowerCluster, LowerClusterListener},
-    names::Owner,
+    lower_cluster::{LowerCluster, LowerClusterListener, ObjectKey},
+    names::OwnerId,
     pod_plan,
     stats::{PodSource, UsageStats},
+    status::has_ended,
     stream::{PodLocator, PodStreams},
 };
 
-/// The provider of one virtual node. Clones are the same.
+/// The provider of one virtual node. Clones share state.
 #[derive(Clone)]
 pub struct ClusterProvider {
     node: Arc<VirtualNode>,
@@ -49,42 +50,42 @@ pub struct ClusterProvider {
     usage: Arc<UsageStats>,
 }
 
-/// What a [`ClusterProvider`] is made of.
+/// What a [`ClusterProvider`] needs.
 pub struct ClusterProviderOptions {
-    /// The cluster that the node is of.
+    /// The cluster that has the virtual node.
     pub upper: UpperCluster,
     /// The cluster that runs its pods.
     pub lower: LowerCluster,
-    /// Whose the lower pods are.
-    pub owner: Owner,
-    /// How the lower cluster is offered.
+    /// The owner of the lower pods.
+    pub owner: OwnerId,
+    /// The settings of this virtual node.
     pub settings: Settings,
-    /// For the ages of things.
+    /// The clock that deadlines are compared with.
     pub clock: Clock,
 }
 
 struct VirtualNode {
     upper: UpperCluster,
     lower: LowerCluster,
-    owner: Owner,
+    owner: OwnerId,
     settings: Settings,
     clock: Clock,
     records: Mutex<PodRecords>,
     outbox: Arc<Outbox>,
-    /// What is done as long as the node is ours.
+    /// The current leadership session; `None` while another process runs the node.
     session: Mutex<Option<Arc<LeadershipSession>>>,
     health: BackendHealth,
     node_status: NodeStatus,
-    /// Whether the lower cluster is given up.
+    /// Whether the lower cluster was abandoned.
     abandoned: watch::Receiver<bool>,
-    /// Whether nothing of the node is left to do.
+    /// Set when an abandoned node has no pods left.
     removed: watch::Sender<bool>,
 }
 
 // === impl ClusterProvider ===
 
 impl ClusterProvider {
-    /// Begins to follow the lower cluster.
+    /// Starts to follow the lower cluster.
     pub fn new(options: ClusterProviderOptions) -> Self {
         let ClusterProviderOptions { upper, lower, owner, settings, clock } = options;
         let abandoned = abandonment::watch(upper.client.clone(), owner.node.clone(), &upper.supervisor);
@@ -112,14 +113,14 @@ impl ClusterProvider {
         Self { node, streams, usage: Arc::new(usage) }
     }
 
-    /// Resolves when the lower cluster was given up and the pods are gone.
+    /// Resolves when the lower cluster was abandoned and all upper pods are gone.
     pub(crate) async fn removed(&self) {
         let mut removed = self.node.removed.subscribe();
         // The sender lives as long as the node.
         drop(removed.wait_for(|removed| *removed).await);
     }
 
-    /// Deletes the Node, which nobody runs any more.
+    /// Deletes the Node object after the core stopped running it.
     pub(crate) async fn remove_node(&self) {
         self.node.remove_node().await;
     }
@@ -226,13 +227,13 @@ impl fmt::Debug for ClusterProvider {
 // === impl VirtualNode ===
 
 impl VirtualNode {
-    /// Where the lower pod of an upper one is, if it has a place at all.
-    fn key(&self, pod: &PodRef) -> Option<Key> {
+    /// The key of the lower pod of an upper pod; `None` if its namespace is not mapped.
+    fn key(&self, pod: &PodRef) -> Option<ObjectKey> {
         let namespace = self.settings.namespaces.to_lower(&pod.namespace)?;
         Some((namespace, pod.name.to_string()))
     }
 
-    /// The upper pod that a lower one of this virtual node is of. A copy that somebody made of it, with its labels, is of none.
+    /// The upper pod of a lower pod of this virtual node. Somebody's copy of a lower pod, labels included, has none.
     fn upper_pod_of(&self, lower: &Pod) -> Option<PodRef> {
         if !self.owner.owns(&lower.metadata) {
             return None;
@@ -246,13 +247,13 @@ impl VirtualNode {
         in_place.then_some(pod)
     }
 
-    /// The lower pod of an upper one, as it was told last.
+    /// The lower pod of an upper pod, from the watch.
     fn lower_pod(&self, pod: &PodRef) -> Option<Arc<Pod>> {
         let lower = self.lower.pod(&self.key(pod)?)?;
         (self.upper_pod_of(&lower)?.uid == pod.uid).then_some(lower)
     }
 
-    /// The same at this moment, if it was not told of.
+    /// The lower pod of an upper pod, read from the API server if the watch has not reported it.
     async fn find_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
         match self.lower_pod(pod) {
             Some(lower) => Ok(Some(lower)),
@@ -260,7 +261,7 @@ impl VirtualNode {
         }
     }
 
-    /// The same at this moment, whatever was told.
+    /// The lower pod of an upper pod, always read from the API server.
     async fn read_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
         let Some(key) = self.key(pod) else { return Ok(None) };
         let found = self.lower.read(&key).await;
@@ -270,7 +271,7 @@ impl VirtualNode {
         Ok(found.filter(is_ours).map(Arc::new))
     }
 
-    /// The lower pods of this virtual node, as they were told last.
+    /// The lower pods of this virtual node, from the watch.
     fn own_pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         let all = self.lower.pods_of(&self.owner);
         all.into_iter().filter_map(|lower| Some((self.upper_pod_of(&lower)?, lower))).collect()
@@ -280,37 +281,37 @@ impl VirtualNode {
         Objects::namespaced(self.lower.client().clone(), namespace)
     }
 
-    /// Whether all is known that has to be before anything is said of a pod.
+    /// Fails unless everything was listed that a statement about a pod depends on.
     fn check_synced_for(&self, pod: &PodRef) -> Result<()> {
-        let told = |error: Error| Error::unavailable(format!("pod {pod}: {}", error.report()));
-        self.lower.check_synced().map_err(told)
+        let with_pod = |error: Error| Error::unavailable(format!("pod {pod}: {}", error.report()));
+        self.lower.check_synced().map_err(with_pod)
     }
 
-    /// Has the core ask for a pod's status, as long as the node is ours.
+    /// Asks the core to fetch the status of a pod, while this process runs the node.
     fn request_status(&self, pod: &PodRef) {
         if self.session.lock().is_some() {
             self.outbox.refresh(pod);
         }
     }
 
-    /// What is done as long as the node is ours.
+    /// The current leadership session.
     fn session(&self) -> Result<Arc<LeadershipSession>> {
         let session = self.session.lock().clone();
-        session.ok_or_else(|| Error::unavailable("this process does not run the node at the moment"))
+        session.ok_or_else(|| Error::unavailable("this process is not the leader of the node"))
     }
 }
 
 impl LowerClusterListener for VirtualNode {
     fn pod_changed(&self, lower: &Arc<Pod>, deleted: bool) {
         let Some(pod) = self.upper_pod_of(lower) else {
-            // Of another virtual node, perhaps: it takes from what this one offers.
+            // It may be a pod of another virtual node, which uses resources that this node offers.
             return self.node_status.capacity_changed();
         };
         let stopped = self.records.lock().observe(&pod, lower, deleted);
         if stopped {
-            // Nobody asks for it any more where its containers had been seen to end.
+            // The core does not ask again for a pod whose containers it has seen terminated.
             self.forget_pod(&pod);
-        } else if pod_status::has_ended(lower)
+        } else if has_ended(lower)
             && let Ok(session) = self.session()
         {
             session.copier.release(&pod);
@@ -341,7 +342,7 @@ impl PodLocator for VirtualNode {
             lists.into_iter().flatten().flatten()
         });
         let mut own = all.filter(|one| one.name == container.container);
-        // What is not told of at all is the lower cluster's to say.
+        // If the status is unknown, the lower API server decides.
         match own.next().and_then(|one| one.state.as_ref()) {
             Some(state) if state.running.is_none() => {
                 Err(Error::unavailable(format!("{container} does not run in the lower cluster")))
@@ -358,7 +359,7 @@ impl PodLookup for VirtualNode {
     }
 
     fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
-        // Asked for every event of every claim: most are in namespaces where nothing is ours.
+        // This is called for each event of each claim. Most of them are in namespaces without pods of ours.
         let uses = |lower: &Arc<Pod>| {
             lower.metadata.namespace.as_deref() == Some(namespace)
                 && dependencies(lower).claims.contains(claim)

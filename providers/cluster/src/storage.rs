@@ -1,10 +1,10 @@
-//! Claims that wait above for a node to be chosen: what the lower cluster has to do with them.
+//! Volumes for claims that wait until a node is chosen.
 //!
-//! A claim of a class whose provisioner is [`PROVISIONER`] gets its volume from the lower cluster of the node that the scheduler chose for
-//! its first pod. Above there is a volume that stands for it: it is never mounted, and draws every pod that uses the claim to the same
-//! lower cluster. The claim itself is copied down with the pod, by [`copies`](crate::copies), and so is a larger request.
+//! A claim whose class has the provisioner [`PROVISIONER`] gets its volume in the lower cluster of the node that the scheduler chose for
+//! its first pod. The upper cluster gets a placeholder volume. It is never mounted, and its node affinity keeps all pods that use the
+//! claim in the same lower cluster. [`copies`](crate::copies) copies the claim itself together with the pod, and later a larger request.
 //!
-//! Users' claims are never written to: what there is to say about them is said by events.
+//! Claims of users are never modified. Everything there is to say about them is recorded as events.
 
 use std::sync::Arc;
 
@@ -19,42 +19,42 @@ use vk_kube::{Client, Error, Kind as ErrorKind, Objects, Recorder};
 use vk_supervisor::{Supervisor, task};
 
 use self::{
-    claim_tracker::{Action, ClaimTracker, Event, Key, Outcome},
+    claim_tracker::{Action, ClaimKey, ClaimTracker, Event, ProvisionOutcome},
     volume::Decision,
 };
-use crate::names::{NamespaceMapping, Owner};
+use crate::names::{NamespaceMapping, OwnerId};
 
 mod claim_copy;
 mod claim_tracker;
 mod volume;
 mod watches;
 
-/// The provisioner of classes whose claims get their volumes in the lower cluster of the node that is chosen.
+/// The provisioner of classes whose volumes come from the lower cluster of the chosen node.
 pub const PROVISIONER: &str = "multicluster.virtual-kubelet.io/storage";
 
-/// How many events may wait for whoever decides.
-const LENGTH: usize = 256;
+/// Capacity of the event channel.
+const CHANNEL_CAPACITY: usize = 256;
 
 /// What is needed to serve claims.
 pub struct StorageOptions {
-    /// The upper cluster, as one who may list and watch claims, read classes, make volumes and write events.
+    /// A client of the upper cluster that may list and watch claims, read classes, create volumes and write events.
     pub upper: Client,
-    /// The lower cluster.
+    /// A client of the lower cluster.
     pub lower: Client,
-    /// Whose the copies below are.
-    pub owner: Owner,
-    /// What namespaces are called below. Claims in others are none of our business.
+    /// The owner of the copies.
+    pub owner: OwnerId,
+    /// Maps upper namespaces to lower ones. Claims in other namespaces are ignored.
     pub namespaces: NamespaceMapping,
-    /// What the lower cluster is called: the value of the label [`CLUSTER`](crate::names::CLUSTER) of its virtual nodes.
+    /// The name of the lower cluster: the label [`CLUSTER`](crate::names::CLUSTER) of its virtual nodes.
     pub cluster: String,
     /// Owns the task.
     pub supervisor: Supervisor,
 }
 
-/// Begins to serve claims, until the supervisor stops.
-pub fn follow(options: StorageOptions) {
+/// Starts serving claims, until the supervisor stops.
+pub fn start(options: StorageOptions) {
     let (supervisor, stopping) = (options.supervisor.clone(), options.supervisor.clone());
-    // Pods without claims do well without it.
+    // Not critical: pods without claims do not need it.
     supervisor.spawn("claims", task::Kind::Work, async move {
         tokio::select! {
             () = run(Arc::new(options)) => {}
@@ -64,7 +64,7 @@ pub fn follow(options: StorageOptions) {
 }
 
 async fn run(options: Arc<StorageOptions>) {
-    let (inbox, mut heard) = mpsc::channel(LENGTH);
+    let (inbox, mut events) = mpsc::channel(CHANNEL_CAPACITY);
     let mut tasks = JoinSet::new();
     let (above, below) = scopes(&options.namespaces);
     for namespace in above {
@@ -84,11 +84,11 @@ async fn run(options: Arc<StorageOptions>) {
             }
         };
         let event = tokio::select! {
-            Some(event) = heard.recv() => event,
+            Some(event) = events.recv() => event,
             () = due => Event::Tick,
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended && error.is_panic() {
-                    error!(%error, "a task of the claims failed");
+                    error!(%error, "a task for claims panicked");
                 }
                 continue;
             }
@@ -109,7 +109,7 @@ async fn run(options: Arc<StorageOptions>) {
     }
 }
 
-/// The namespaces above and below that are watched; `None` for all.
+/// The watched namespaces in the upper and the lower cluster; `None` for all.
 fn scopes(namespaces: &NamespaceMapping) -> (Vec<Option<String>>, Vec<Option<String>>) {
     match namespaces {
         NamespaceMapping::Map(map) => (map.keys().cloned().map(Some).collect(), namespaces.scopes()),
@@ -117,39 +117,50 @@ fn scopes(namespaces: &NamespaceMapping) -> (Vec<Option<String>>, Vec<Option<Str
     }
 }
 
-/// Looks what a claim needs, does it, and tells how that ended.
+/// Provisions a claim and reports the outcome.
 async fn provision(
     options: Arc<StorageOptions>,
     claim: Arc<PersistentVolumeClaim>,
     inbox: mpsc::Sender<Event>,
 ) {
     let outcome = try_provision(&options, &claim).await;
-    if let Some(key) = Key::of(&claim) {
+    if let Some(key) = ClaimKey::of(&claim) {
         let uid = claim.metadata.uid.clone().unwrap_or_default();
-        // Nobody is there to be reported when everything ends.
+        // The receiver is gone only at shutdown.
         drop(inbox.send(Event::ProvisionFinished(key, uid, outcome)).await);
     }
 }
 
-async fn try_provision(options: &StorageOptions, claim: &PersistentVolumeClaim) -> Result<Outcome, Error> {
-    let Some(class) = volume::class(claim) else { return Ok(Outcome::Nothing) };
+async fn try_provision(
+    options: &StorageOptions,
+    claim: &PersistentVolumeClaim,
+) -> Result<ProvisionOutcome, Error> {
+    let Some(class) = volume::class(claim) else { return Ok(ProvisionOutcome::Nothing) };
     let classes: Objects<StorageClass> = Objects::cluster(options.upper.clone());
     let class = classes.get(class).await?;
     let volume = match volume::decide(claim, &class, &options.owner.node, &options.cluster) {
-        Decision::Nothing => return Ok(Outcome::Nothing),
-        Decision::Mistake(message) => return Ok(Outcome::Mistake(message)),
+        Decision::Nothing => return Ok(ProvisionOutcome::Nothing),
+        Decision::Mistake(message) => return Ok(ProvisionOutcome::Mistake(message)),
         Decision::Make(volume) => volume,
     };
     let volumes: Objects<PersistentVolume> = Objects::cluster(options.upper.clone());
     let name = volume.metadata.name.clone().unwrap_or_default();
     match volumes.create(&volume).await {
         Ok(_) => {
-            info!(volume = name, claim = claim.metadata.name, "a volume stands for one of the lower cluster");
-            Ok(Outcome::Made(name))
+            info!(
+                volume = name,
+                claim = claim.metadata.name,
+                "created a placeholder for a volume of the lower cluster"
+            );
+            Ok(ProvisionOutcome::Made(name))
         }
         Err(error) if error.kind == ErrorKind::AlreadyExists => {
             let found = volumes.get(&name).await?;
-            Ok(if volume::is_of(&found, claim) { Outcome::There } else { Outcome::Taken(name) })
+            Ok(if volume::is_placeholder_of(&found, claim) {
+                ProvisionOutcome::There
+            } else {
+                ProvisionOutcome::Taken(name)
+            })
         }
         Err(error) => Err(error),
     }

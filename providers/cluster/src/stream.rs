@@ -1,7 +1,6 @@
-//! Logs, commands, attachments and connections of lower pods, through the lower API server: nothing else has to be reached
-//! from here, and the networks of the two clusters need not know of each other.
+//! Logs, exec, attach and port-forward for lower pods, through the lower API server. Nothing else has to be reachable, and the networks of
+//! the two clusters need not be connected.
 
-mod forward;
 mod logs;
 mod session;
 mod stream_error;
@@ -17,20 +16,19 @@ use vk_kube::{
 use vk_provider::{ContainerRef, Error, PodRef, Result};
 use vk_streaming::{Limits, client::Offer};
 
-/// Tells where the lower pods are.
+/// Finds lower pods.
 pub trait PodLocator: Send + Sync {
-    /// The namespace and the name of the lower pod of an upper one. `NotFound` if there is none.
+    /// The namespace and name of the lower pod of an upper pod. `NotFound` if there is none.
     fn locate(&self, pod: &PodRef) -> Result<(String, String)>;
 
-    /// Whether a container runs, as far as it is known. `Unavailable` if it does not: the lower API server would agree to a session with it,
-    /// and only then say so.
+    /// Fails with `Unavailable` if a container is known not to run. The lower API server would accept the session first and fail then.
     fn check_running(&self, _container: &ContainerRef) -> Result<()> {
         Ok(())
     }
 }
 
-/// The abilities that need a way into a lower pod: [`Logs`](vk_provider::ability::Logs), [`Exec`](vk_provider::ability::Exec),
-/// [`Attach`](vk_provider::ability::Attach) and [`PortForward`](vk_provider::ability::PortForward).
+/// Implements [`Logs`](vk_provider::ability::Logs), [`Exec`](vk_provider::ability::Exec), [`Attach`](vk_provider::ability::Attach) and
+/// [`PortForward`](vk_provider::ability::PortForward) for lower pods.
 #[derive(Clone)]
 pub struct PodStreams {
     client: Client,
@@ -38,16 +36,16 @@ pub struct PodStreams {
     limits: Limits,
 }
 
-/// A connection that both sides agreed on, and in what.
-type Agreed<P> = (P, Upgraded);
+/// An upgraded connection and its protocol.
+type Negotiated<P> = (P, Upgraded);
 
 impl PodStreams {
-    /// With a client of the lower cluster.
+    /// Uses a client of the lower cluster.
     pub fn new(client: Client, pods: Arc<dyn PodLocator>) -> Self {
         Self { client, pods, limits: Limits::default() }
     }
 
-    /// The address of a part of a lower pod.
+    /// The URL of a subresource of a lower pod.
     fn address(&self, pod: &PodRef, part: &str, query: &[(&str, &str)]) -> Result<String> {
         let (namespace, name) = self.pods.locate(pod)?;
         let query = Serializer::new(String::new()).extend_pairs(query).finish();
@@ -55,23 +53,23 @@ impl PodStreams {
         Ok(format!("/api/v1/namespaces/{namespace}/pods/{name}/{part}{mark}{query}"))
     }
 
-    /// Asks for one of these protocols over WebSocket; where that is not served, or not to us, for those over SPDY. kubectl
-    /// does the same: API servers before 1.30 do not know the first, and a role may allow `create` without `get`.
-    async fn agree<P: Copy>(
+    /// Requests one of these protocols over WebSocket and falls back to SPDY if WebSocket is not supported or not permitted, as kubectl
+    /// does. API servers before 1.30 only support SPDY, and a role may allow `create` without `get`.
+    async fn negotiate<P: Copy>(
         &self,
         part: &'static str,
         address: &str,
         websocket: &[(&'static str, P)],
         spdy: &[(&'static str, P)],
-    ) -> Result<Agreed<P>, ConnectError> {
+    ) -> Result<Negotiated<P>, ConnectError> {
         let offer = Offer::websocket(&names(websocket));
-        let first = match self.ask(part, Method::GET, address, &offer, websocket).await {
-            Err(ConnectError::UpgradeError(refused)) if asks_otherwise(&refused) => refused,
+        let first = match self.request_upgrade(part, Method::GET, address, &offer, websocket).await {
+            Err(ConnectError::UpgradeError(refused)) if may_fall_back(&refused) => refused,
             answer => return answer,
         };
         let offer = Offer::spdy(&names(spdy));
-        match self.ask(part, Method::POST, address, &offer, spdy).await {
-            // What the API server says counts more than what somebody between us does.
+        match self.request_upgrade(part, Method::POST, address, &offer, spdy).await {
+            // An error of the API server says more than one of a proxy in between.
             Err(ConnectError::UpgradeError(second)) if first.is_status && !second.is_status => {
                 Err(ConnectError::UpgradeError(first))
             }
@@ -79,14 +77,14 @@ impl PodStreams {
         }
     }
 
-    async fn ask<P: Copy>(
+    async fn request_upgrade<P: Copy>(
         &self,
         part: &'static str,
         method: Method,
         address: &str,
         offer: &Offer,
         known: &[(&'static str, P)],
-    ) -> Result<Agreed<P>, ConnectError> {
+    ) -> Result<Negotiated<P>, ConnectError> {
         let request = Request::builder().method(method).uri(address).body(());
         let mut request = request.map_err(|error| {
             ConnectError::Other(Error::invalid(format!("make a request for {part}")).caused_by(error))
@@ -107,9 +105,9 @@ impl PodStreams {
 /// Why there is no connection.
 #[derive(Debug)]
 enum ConnectError {
-    /// The server's word.
+    /// The server refused the upgrade.
     UpgradeError(UpgradeError),
-    /// Ours.
+    /// An error on our side.
     Other(Error),
 }
 
@@ -122,9 +120,8 @@ impl ConnectError {
     }
 }
 
-/// Whether the same may be answered otherwise when it is asked for in the other way. Nothing that may have begun is begun
-/// twice.
-fn asks_otherwise(refused: &UpgradeError) -> bool {
+/// Whether the fallback may succeed. It is not tried if the first request may have started something.
+fn may_fall_back(refused: &UpgradeError) -> bool {
     match refused.error.kind {
         Kind::Forbidden => true,
         Kind::Invalid => !refused.is_status,

@@ -1,4 +1,4 @@
-//! The lower pod of an upper one.
+//! Translates an upper pod into its lower pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::{last_applied::LastApplied, rewrite::PodRewriter, scheduling::LowerOverrides};
-use crate::names::{self, NamespaceMapping, Owner};
+use crate::names::{self, NamespaceMapping, OwnerId};
 
 mod api_access;
 mod host_access;
@@ -59,66 +59,66 @@ const NOT_COPIED: [&str; 18] = [
 
 /// The configuration of the translation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
-    /// What namespaces are called below.
+pub struct TranslationPolicy {
+    /// Maps upper namespaces to lower ones.
     pub namespaces: NamespaceMapping,
-    /// What lower nodes must have.
+    /// Labels that the lower node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// What lower pods tolerate beside what the upper pod says.
+    /// Tolerations of lower pods in addition to those of the upper pod.
     pub tolerations: Vec<Toleration>,
-    /// Labels of pods that stay above.
+    /// Pod labels that are not copied.
     pub ignored_labels: Vec<String>,
-    /// Annotations of pods that stay above.
+    /// Pod annotations that are not copied.
     pub ignored_annotations: Vec<String>,
-    /// Whether affinity to other pods holds below.
+    /// Whether pod affinity is copied.
     pub keeps_pod_affinity: bool,
-    /// Whether pods may have the lower node's namespaces, paths and rights.
+    /// Whether pods may use namespaces and paths of the lower node, and privileged containers.
     pub host_access: bool,
-    /// Which API server the service accounts of pods are of.
-    pub access: Access,
-    /// What PriorityClasses are called below; others keep their names, where there are such.
+    /// The API server that the service accounts of pods belong to.
+    pub access: ApiAccess,
+    /// Names of PriorityClasses in the lower cluster. Others keep their names if the class exists there.
     pub priority_classes: BTreeMap<String, String>,
-    /// What RuntimeClasses are called below; others keep their names, where there are such.
+    /// Names of RuntimeClasses in the lower cluster. Others keep their names if the class exists there.
     pub runtime_classes: BTreeMap<String, String>,
 }
 
-/// Which API server a pod's service account is of.
+/// The API server that the service account of a pod belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Access {
-    /// The lower one's.
+pub enum ApiAccess {
+    /// The lower API server.
     #[default]
     Lower,
-    /// The pod has none.
+    /// The pod has no access.
     None,
 }
 
-/// What the lower cluster has.
+/// The classes that exist in the lower cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterClasses {
-    /// Names of its PriorityClasses.
+    /// Names of PriorityClasses.
     pub priority_classes: BTreeSet<String>,
-    /// Names of its RuntimeClasses.
+    /// Names of RuntimeClasses.
     pub runtime_classes: BTreeSet<String>,
 }
 
-/// A pod for the lower cluster.
+/// A translated pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translated {
-    /// To be created as it is.
+    /// The pod to create.
     pub pod: Pod,
-    /// The sum of what it was made of, which it has as an annotation: what was made of the same needs no update.
+    /// The hash of the pod, which is also an annotation: a pod with the same hash needs no update.
     pub input: String,
 }
 
-/// Why a pod is not offered to the lower cluster: words for its user.
+/// Why a pod cannot run in the lower cluster. The message is for its user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejection(pub String);
 
-// === impl Policy ===
+// === impl TranslationPolicy ===
 
-impl Default for Policy {
+impl Default for TranslationPolicy {
     fn default() -> Self {
         Self {
             namespaces: NamespaceMapping::Same,
@@ -128,18 +128,19 @@ impl Default for Policy {
             ignored_annotations: Vec::new(),
             keeps_pod_affinity: true,
             host_access: true,
-            access: Access::Lower,
+            access: ApiAccess::Lower,
             priority_classes: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
         }
     }
 }
 
-/// Makes the lower pod of an upper one, by [`RULES`]. Ephemeral containers are not in it: the API server takes them later, see [`update()`].
+/// Translates an upper pod into the lower pod. Ephemeral containers are not part of it, because the API server only accepts them later:
+/// see [`update()`].
 pub fn translate(
     upper: &Pod,
-    owner: &Owner,
-    policy: &Policy,
+    owner: &OwnerId,
+    policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<Translated, Rejection> {
     let rewriter = PodRewriter::of(upper, policy)?;
@@ -150,13 +151,13 @@ pub fn translate(
     let mut below = without_dropped(spec)?;
     scheduling::set_classes(&mut below, spec, &lower, policy, classes)?;
     scheduling::set_placement(&mut below, spec, lower, policy)?;
-    rewriter.fit(&mut below);
+    rewriter.rewrite_spec(&mut below);
 
     let mut pod =
-        Pod { metadata: metadata::below(&rewriter, owner, policy), spec: Some(below), status: None };
+        Pod { metadata: metadata::lower_metadata(&rewriter, owner, policy), spec: Some(below), status: None };
     let input =
         names::sha256_hex(&serde_json::to_vec(&pod).map_err(|error| Rejection(format!("the pod: {error}")))?);
-    let applied = LastApplied::of(&pod).written();
+    let applied = LastApplied::of(&pod).to_annotation();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(names::APPLIED.to_owned(), applied);
     annotations.insert(names::INPUT.to_owned(), input.clone());
@@ -176,13 +177,13 @@ fn without_dropped(spec: &PodSpec) -> Result<PodSpec, Rejection> {
 }
 
 /// Rejects what the lower cluster cannot offer.
-fn check(spec: &PodSpec, policy: &Policy) -> Result<(), Rejection> {
+fn check(spec: &PodSpec, policy: &TranslationPolicy) -> Result<(), Rejection> {
     if spec.containers.is_empty() {
-        return Err(Rejection("spec.containers: there is none".to_owned()));
+        return Err(Rejection("spec.containers: the list is empty".to_owned()));
     }
     if let Some(claim) = spec.resource_claims.iter().flatten().next() {
         return Err(Rejection(format!(
-            "spec.resourceClaims: {}: devices of the upper cluster cannot be claimed in another one: take the claims out, or \
+            "spec.resourceClaims: {}: devices of the upper cluster cannot be used in another cluster: remove the claims, or \
              keep the pod off this node",
             claim.name
         )));

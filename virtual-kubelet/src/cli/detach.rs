@@ -10,7 +10,7 @@ use vk_kube::{Client, Kind, Metrics, Objects, Source};
 use vk_provider_cluster::{
     config::Settings,
     detach::{DetachOptions, DetachReport, detach, origin},
-    names::{NamespaceMapping, Owner},
+    names::{NamespaceMapping, OwnerId},
 };
 use vk_supervisor::{Clock, Supervisor};
 
@@ -99,7 +99,7 @@ impl Detach {
             };
             let setup = DetachOptions {
                 lower: lower.connect(supervisor, Metrics::default()).await.map_err(wrong)?,
-                owner: Owner { origin, node: node.name.clone() },
+                owner: OwnerId { origin, node: node.name.clone() },
                 namespaces: match &node.settings.namespaces {
                     NamespaceMapping::Map(map) => Some(map.values().cloned().collect()),
                     NamespaceMapping::Same | NamespaceMapping::Suffix(_) => None,

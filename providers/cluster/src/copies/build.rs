@@ -1,4 +1,4 @@
-//! Makes the copy of an upper object, and looks at one that is there.
+//! Builds the desired copy of an upper object, and extracts the observed state of a lower object.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use super::{
     diff::{self, CopyKey, DesiredCopy, ObservedCopy, UpperRef},
     kind::{CopiedObject, CopyContext},
 };
-use crate::names::{self, Owner};
+use crate::names::{self, OwnerId};
 
 #[cfg(test)]
 mod tests;
 
-/// What `kubectl apply` remembers is of the upper object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied_keys-configuration";
+/// This annotation describes the upper object, not the copy.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The copy of an upper object; `None` if it is not to be to_copy.
+/// Builds the desired copy of an upper object; `None` if it must not be copied.
 pub fn build<K: CopiedObject>(
     upper: &K,
     key: &CopyKey,
-    owner: &Owner,
+    owner: &OwnerId,
     context: CopyContext<'_>,
 ) -> Option<DesiredCopy> {
     let meta = upper.metadata();
     if names::annotation(meta, names::SKIP) == Some("true") {
         return None;
     }
-    let mut labels = kept(meta.labels.as_ref(), |key| !key.starts_with(names::PREFIX));
-    let mut annotations = kept(meta.annotations.as_ref(), |key| {
+    let mut labels = filter_keys(meta.labels.as_ref(), |key| !key.starts_with(names::PREFIX));
+    let mut annotations = filter_keys(meta.annotations.as_ref(), |key| {
         !key.starts_with(names::PREFIX) && key != LAST_APPLIED && K::keeps_annotation(key)
     });
     let applied_keys = diff::applied_keys(&labels, &annotations);
@@ -64,17 +64,17 @@ pub fn build<K: CopiedObject>(
     })
 }
 
-/// A service account with nothing to it.
-pub(super) fn build_service_account(source: &UpperRef, key: &CopyKey, owner: &Owner) -> DesiredCopy {
+/// Builds a service account without any content.
+pub(super) fn build_service_account(source: &UpperRef, key: &CopyKey, owner: &OwnerId) -> DesiredCopy {
     let mut upper = ServiceAccount::default();
     upper.metadata.namespace = Some(source.namespace.clone());
     upper.metadata.name = Some(source.name.clone());
     let context = CopyContext { storage_classes: &BTreeMap::new(), has_volume: false };
-    build(&upper, key, owner, context).expect("invariant: nothing says that it is not to be to_copy")
+    build(&upper, key, owner, context).expect("invariant: a bare account has no skip annotation")
 }
 
-/// What there is to know of a lower object.
-pub fn observe<K: CopiedObject>(lower: &K, owner: &Owner) -> ObservedCopy {
+/// Extracts the observed state of a lower object.
+pub fn observe<K: CopiedObject>(lower: &K, owner: &OwnerId) -> ObservedCopy {
     let meta = lower.metadata();
     let source = || {
         let namespace = names::annotation(meta, names::ORIGIN_NAMESPACE)?.to_owned();
@@ -93,7 +93,7 @@ pub fn observe<K: CopiedObject>(lower: &K, owner: &Owner) -> ObservedCopy {
     }
 }
 
-/// A version as a number.
+/// The resource version as a number.
 pub(super) fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -102,7 +102,10 @@ fn sum(content: &Value) -> String {
     names::sha256_hex(content.to_string().as_bytes())
 }
 
-fn kept(all: Option<&BTreeMap<String, String>>, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+fn filter_keys(
+    all: Option<&BTreeMap<String, String>>,
+    keeps: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
     let all = all.into_iter().flatten().filter(|(key, _)| keeps(key));
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

@@ -1,4 +1,4 @@
-//! One copy, and what to do about it next.
+//! The state of one copy and its next step.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,44 +12,44 @@ use super::{
     diff::{DesiredCopy, Difference, ObservedCopy, UpperRef},
 };
 
-/// How soon and how seldom a call that failed is made again.
+/// Delay before a failed call is retried.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
-/// How often somebody else's object is looked at again: perhaps it is gone.
-const FOREIGN: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(5));
+/// Delay before a foreign object is read again, in case it was deleted.
+const FOREIGN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(5));
 
-/// How often what was last_written is last_written again: somebody changes it back.
-const REPAIRS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
-/// After so much calm, a repair is the first one.
-const CALM: Duration = Duration::from_mins(2);
-/// What a lower pod still names is looked at again after this and the grace.
-const USED: Duration = Duration::from_mins(4);
+/// Delay before the same content is written again, when somebody keeps reverting it.
+const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
+/// After this long without a repair, the delay starts from the beginning.
+const REPAIR_RESET: Duration = Duration::from_mins(2);
+/// A copy that a lower pod still refers to is checked again after this and the grace period.
+const IN_USE_RECHECK: Duration = Duration::from_mins(4);
 
 /// A call on a lower object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Call {
-    /// Makes it, hung on the anchor where there is one given.
+pub enum LowerCall {
+    /// Creates the object, with this owner reference if there is one.
     Create(Arc<DesiredCopy>, Option<OwnerReference>),
-    /// Makes this version of it what it shall be.
+    /// Patches this version of the object to the desired state.
     Patch(Box<ObservedCopy>, Arc<DesiredCopy>),
-    /// Deletes the one with this UID.
+    /// Deletes the object with this UID.
     Delete(String),
-    /// Looks at it.
+    /// Reads the object.
     Read,
-    /// Looks whether a lower pod of our upper cluster names it.
+    /// Checks whether a lower pod of our upper cluster refers to the object.
     CheckUse,
 }
 
-/// What is known above.
+/// What is known about the upper object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum UpperState {
     Unknown,
     Absent,
-    /// It is there, and is not to be to_copy: what is below stays as it is.
+    /// The object exists but must not be copied: an existing copy stays as it is.
     Skipped,
     Present(Arc<DesiredCopy>),
 }
 
-/// What is known below.
+/// What is known about the lower object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum LowerState {
     Unknown,
@@ -57,49 +57,48 @@ pub(super) enum LowerState {
     Present(Box<ObservedCopy>),
 }
 
-/// What to do next.
+/// The next step for a copy.
 #[derive(Debug, PartialEq)]
 pub(super) enum NextStep {
-    /// Nothing, before this time.
+    /// Nothing to do before this time.
     Wait(Option<Duration>),
-    /// A call.
-    Call(Call),
-    /// To make it there has to be a namespace.
+    Call(LowerCall),
+    /// The lower namespace has to exist before the object can be created.
     EnsureNamespace,
-    /// Nobody needs to know of it any more.
+    /// The entry is no longer needed.
     Forget,
 }
 
-/// A copy.
+/// One copy.
 #[derive(Debug)]
 pub(super) struct CopyState {
     pub(super) kind: Kind,
     pub(super) source: UpperRef,
-    /// The pods that name it.
+    /// The pods that refer to it.
     pub(super) pods: BTreeSet<PodRef>,
-    /// Those of them that were notified about it.
+    /// The pods that already got a warning about it.
     pub(super) notified: BTreeSet<PodRef>,
     pub(super) upper: UpperState,
     pub(super) lower: LowerState,
-    /// What is known below may be old, and so may be what a call that is under way finds: somebody has to look.
+    /// The lower state, or the result of a call in flight, may be outdated: the object has to be read.
     pub(super) stale: bool,
-    /// The newest version below that was heard of, also of its end.
+    /// The newest known resource version of the lower object, including that of its deletion.
     pub(super) newest: u64,
     pub(super) watched: bool,
-    pub(super) in_flight: Option<Call>,
+    pub(super) in_flight: Option<LowerCall>,
     pub(super) not_before: Duration,
     pub(super) backoff: Backoff,
     foreign: Backoff,
     repairs: Backoff,
-    /// What was last_written last.
+    /// The content of the last write.
     last_written: Option<Arc<DesiredCopy>>,
-    /// Since when no pod names it.
+    /// Since when no pod refers to it.
     unused_since: Duration,
-    /// No lower pod names it either.
+    /// No lower pod refers to it either.
     confirmed_unused: bool,
-    /// What the last call said.
+    /// The error of the last call.
     pub(super) last_error: Option<Error>,
-    /// When it is looked at again.
+    /// When the entry has to be looked at again.
     pub(super) due: Option<Duration>,
 }
 
@@ -113,7 +112,7 @@ impl CopyState {
             pods: BTreeSet::new(),
             notified: BTreeSet::new(),
             upper: UpperState::Unknown,
-            // What is ours is heard of before anything is done. What is not heard of is not there, or not ours.
+            // Nothing is done before the copies were listed. An object that was not in the list does not exist or is not ours.
             lower: LowerState::Absent,
             stale: false,
             newest: 0,
@@ -121,8 +120,8 @@ impl CopyState {
             in_flight: None,
             not_before: Duration::ZERO,
             backoff: BACKOFF,
-            foreign: FOREIGN,
-            repairs: REPAIRS,
+            foreign: FOREIGN_BACKOFF,
+            repairs: REPAIR_BACKOFF,
             last_written: None,
             unused_since: now,
             confirmed_unused: false,
@@ -144,7 +143,7 @@ impl CopyState {
         }
     }
 
-    /// The lower object, if it is the copy of our upper one.
+    /// The lower object, if it is the copy of our upper object.
     pub(super) fn own_copy(&self) -> Option<&ObservedCopy> {
         match &self.lower {
             LowerState::Present(found) if found.source.as_ref() == Some(&self.source) => Some(found),
@@ -156,7 +155,7 @@ impl CopyState {
         matches!(self.lower, LowerState::Present(_)) && self.own_copy().is_none()
     }
 
-    /// Whether the copy is kept as the upper object is.
+    /// Whether the copy follows the upper object.
     fn is_maintained(&self) -> bool {
         !self.pods.is_empty() || !self.kind.is_removed_with_pods()
     }
@@ -164,7 +163,7 @@ impl CopyState {
     pub(super) fn next_step(
         &self,
         now: Duration,
-        anchor: Option<&OwnerReference>,
+        owner_reference: Option<&OwnerReference>,
         grace: Duration,
     ) -> NextStep {
         if self.in_flight.is_some() {
@@ -177,11 +176,11 @@ impl CopyState {
             return NextStep::Wait(Some(self.not_before));
         }
         match &self.lower {
-            _ if self.stale => return NextStep::Call(Call::Read),
-            LowerState::Unknown => return NextStep::Call(Call::Read),
-            // It takes as long as its finalizers do.
+            _ if self.stale => return NextStep::Call(LowerCall::Read),
+            LowerState::Unknown => return NextStep::Call(LowerCall::Read),
+            // Deletion takes as long as the finalizers do.
             LowerState::Present(found) if found.deleting && self.own_copy().is_some() => {
-                return NextStep::Call(Call::Read);
+                return NextStep::Call(LowerCall::Read);
             }
             _ => {}
         }
@@ -189,19 +188,19 @@ impl CopyState {
             return self.next_step_without_pods(now, grace);
         }
         match (&self.upper, self.own_copy()) {
-            (UpperState::Present(desired), Some(found)) => match found.against(desired) {
+            (UpperState::Present(desired), Some(found)) => match found.compare(desired) {
                 Difference::None => NextStep::Wait(None),
                 Difference::Change => {
-                    NextStep::Call(Call::Patch(Box::new(found.clone()), Arc::clone(desired)))
+                    NextStep::Call(LowerCall::Patch(Box::new(found.clone()), Arc::clone(desired)))
                 }
-                Difference::Replace => NextStep::Call(Call::Delete(found.uid.clone())),
+                Difference::Replace => NextStep::Call(LowerCall::Delete(found.uid.clone())),
             },
-            (UpperState::Absent, Some(found)) => NextStep::Call(Call::Delete(found.uid.clone())),
-            (UpperState::Present(desired), None) => match anchor {
-                Some(anchor) => {
-                    let anchor = OwnerReference { controller: None, ..anchor.clone() };
-                    let anchor = Some(anchor).filter(|_| self.kind.has_owner());
-                    NextStep::Call(Call::Create(Arc::clone(desired), anchor))
+            (UpperState::Absent, Some(found)) => NextStep::Call(LowerCall::Delete(found.uid.clone())),
+            (UpperState::Present(desired), None) => match owner_reference {
+                Some(owner_reference) => {
+                    let owner_reference = OwnerReference { controller: None, ..owner_reference.clone() };
+                    let owner_reference = Some(owner_reference).filter(|_| self.kind.has_owner());
+                    NextStep::Call(LowerCall::Create(Arc::clone(desired), owner_reference))
                 }
                 None => NextStep::EnsureNamespace,
             },
@@ -217,16 +216,20 @@ impl CopyState {
         if now < end {
             return NextStep::Wait(Some(end));
         }
-        NextStep::Call(if self.confirmed_unused { Call::Delete(found.uid.clone()) } else { Call::CheckUse })
+        NextStep::Call(if self.confirmed_unused {
+            LowerCall::Delete(found.uid.clone())
+        } else {
+            LowerCall::CheckUse
+        })
     }
 
-    /// Whether there is something below that may be ours.
+    /// Whether a copy of ours exists or may exist in the lower cluster.
     fn may_exist(&self) -> bool {
         self.lower == LowerState::Unknown || self.own_copy().is_some()
     }
 
-    /// Takes note of the lower object, unless something newer is known: the watch trails our writes, and the answer to a slow write
-    /// trails the watch.
+    /// Records the lower object unless a newer version is known: the watch lags behind our writes, and the answer to a slow write lags
+    /// behind the watch.
     pub(super) fn observe(&mut self, found: ObservedCopy) {
         if found.version > self.newest {
             self.newest = found.version;
@@ -234,7 +237,7 @@ impl CopyState {
         }
     }
 
-    /// Takes note of its end.
+    /// Records that the lower object was deleted.
     pub(super) fn observe_deleted(&mut self, version: u64) {
         if version >= self.newest {
             self.newest = version;
@@ -242,7 +245,7 @@ impl CopyState {
         }
     }
 
-    /// Takes the answer to a look at it.
+    /// Handles the answer to a read.
     pub(super) fn handle_read(
         &mut self,
         found: Option<ObservedCopy>,
@@ -252,14 +255,14 @@ impl CopyState {
         self.last_error = None;
         let Some(found) = found else {
             self.lower = LowerState::Absent;
-            // It comes and goes.
+            // Somebody creates and deletes the object repeatedly.
             if self.backoff.failures() > 1 {
                 self.not_before = now + self.backoff.next(None, rng);
             }
             return;
         };
         if found.version < self.newest {
-            // Something happened since. What is read next is true.
+            // The object changed in the meantime. The next read returns the current state.
             self.newest = found.version;
             self.lower = LowerState::Unknown;
             return;
@@ -274,19 +277,20 @@ impl CopyState {
         }
     }
 
-    /// A lower pod names it, or none does.
+    /// Handles the answer to a use check.
     pub(super) fn handle_use_check(&mut self, used: bool, now: Duration) {
         self.confirmed_unused = !used;
         if used {
-            self.unused_since = now + USED;
+            self.unused_since = now + IN_USE_RECHECK;
         }
     }
 
-    /// Something was last_written. The first time is at once; to write the same again and again means that somebody fights us.
-    pub(super) fn record_write(&mut self, call: &Call, now: Duration, rng: &mut rand::rngs::StdRng) {
-        let (Call::Create(desired, _) | Call::Patch(_, desired)) = call else { return };
+    /// Records a write. The first write happens at once. Repeated writes of the same content mean that somebody reverts them, so they are
+    /// delayed.
+    pub(super) fn record_write(&mut self, call: &LowerCall, now: Duration, rng: &mut rand::rngs::StdRng) {
+        let (LowerCall::Create(desired, _) | LowerCall::Patch(_, desired)) = call else { return };
         if self.last_written.as_ref() == Some(desired) {
-            if now > self.not_before + CALM {
+            if now > self.not_before + REPAIR_RESET {
                 self.repairs.reset();
             }
             self.not_before = now + self.repairs.next(None, rng);
@@ -296,15 +300,15 @@ impl CopyState {
         self.last_written = Some(Arc::clone(desired));
     }
 
-    /// How a pod that names it stands.
+    /// Whether a pod that refers to the copy can be created.
     pub(super) fn readiness(&self) -> Readiness {
         let ready = match (&self.upper, self.own_copy()) {
             (UpperState::Unknown, _) => false,
             (UpperState::Absent | UpperState::Skipped, _) => true,
-            // A claim is there or not: what it asks for may take long to be given.
+            // A claim only has to exist: provisioning may take long.
             (_, Some(found)) if self.kind == Kind::Claim => !found.deleting,
             (UpperState::Present(desired), Some(found)) => {
-                !found.deleting && found.against(desired) == Difference::None
+                !found.deleting && found.compare(desired) == Difference::None
             }
             (UpperState::Present(_), None) => self.is_foreign(),
         };
@@ -316,13 +320,13 @@ impl CopyState {
     }
 }
 
-/// How a pod stands with what it needs.
+/// Whether the copies that a pod needs are in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// All that there is above is there below.
+    /// Every dependency that exists in the upper cluster has an up-to-date copy.
     Ready,
-    /// Not yet.
+    /// Some copies are missing.
     Waiting,
-    /// Not yet, and the last attempt failed.
+    /// Some copies are missing and the last attempt failed.
     Failed(Error),
 }

@@ -1,4 +1,4 @@
-//! An upper object's copy: what it shall be, what there is, and what lies between.
+//! Desired and observed copies, and the patch between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,76 +8,77 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::names;
 
-/// Where a copy is.
+/// Identifies a copy in the lower cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyKey {
-    /// Of which kind it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The lower namespace.
     pub namespace: String,
-    /// Its name, which is that of the upper object.
+    /// The name, which is the same as that of the upper object.
     pub name: String,
 }
 
-/// The upper object of a copy.
+/// Identifies the upper object of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UpperRef {
     /// The upper namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// What a copy shall be.
+/// The desired state of a copy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DesiredCopy {
-    /// The whole object as JSON, as it is created.
+    /// The whole object as JSON, for creation.
     pub body: String,
-    /// Labels that it has, at least.
+    /// Labels that the copy must have.
     pub labels: BTreeMap<String, String>,
-    /// Annotations that it has, at least.
+    /// Annotations that the copy must have.
     pub annotations: BTreeMap<String, String>,
-    /// The sum of what it contains.
+    /// The hash of the mutable content.
     pub content: String,
-    /// What of it can never change; empty if there is no such thing.
+    /// The part that can never change; empty if there is no such part.
     pub fixed: String,
 }
 
-/// A lower object as it is.
+/// The observed state of a lower object.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ObservedCopy {
-    /// Its UID.
+    /// The UID.
     pub uid: String,
-    /// Its version. Of two, the larger is the later one.
+    /// The resource version.
     pub version: u64,
-    /// The upper object that it says it is a copy of, if it is of our upper cluster.
+    /// The upper object that it is a copy of, if it belongs to our upper cluster.
     pub source: Option<UpperRef>,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// The annotations.
     pub annotations: BTreeMap<String, String>,
-    /// The sum of what it contains.
+    /// The hash of the mutable content.
     pub content: String,
-    /// What of it can never change.
+    /// The part that can never change.
     pub fixed: String,
-    /// Nothing that it contains changes any more.
+    /// Whether the content is marked as immutable.
     pub immutable: bool,
-    /// It is on its way out.
+    /// Whether a deletion timestamp is set.
     pub deleting: bool,
 }
 
-/// What lies between a copy and what it shall be.
+/// The difference between an observed and a desired copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// Nothing.
+    /// No difference.
     None,
-    /// What can be changed.
+    /// The object can be patched.
     Change,
-    /// What cannot: another object has to take its key.
+    /// The object has to be deleted and created again.
     Replace,
 }
 
-/// Which labels and annotations were written from above, so that those of others are notified from what is gone above.
+/// The keys of labels and annotations that were copied, so that keys deleted in the upper cluster can be told from those that others
+/// added.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct AppliedKeys {
@@ -85,7 +86,7 @@ struct AppliedKeys {
     annotations: BTreeSet<String>,
 }
 
-/// What an annotation of a copy remembers of what is written on it.
+/// The value of the annotation that records the copied keys.
 pub(super) fn applied_keys(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
@@ -98,8 +99,8 @@ pub(super) fn applied_keys(
 // === impl ObservedCopy ===
 
 impl ObservedCopy {
-    /// What lies between this and what it shall be.
-    pub fn against(&self, desired: &DesiredCopy) -> Difference {
+    /// Compares this with the desired state.
+    pub fn compare(&self, desired: &DesiredCopy) -> Difference {
         let differs = self.content != desired.content;
         let fixed = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
         if fixed(&self.fixed, &desired.fixed) || (self.immutable && differs) {
@@ -114,8 +115,7 @@ impl ObservedCopy {
         Difference::None
     }
 
-    /// The JSON patch from this to what it shall be. It is refused as a conflict if the object is another one by now, or in another
-    /// version.
+    /// The JSON patch to the desired state. It fails with a conflict if the object was replaced or changed in the meantime.
     pub fn patch(&self, kind: Kind, desired: &DesiredCopy) -> Value {
         let mut patch = vec![
             json!({"op": "replace", "path": "/metadata/resourceVersion", "value": self.version.to_string()}),
@@ -141,7 +141,7 @@ impl ObservedCopy {
             let body: Value = serde_json::from_str(&desired.body).unwrap_or_default();
             for path in kind.content() {
                 match body.pointer(path) {
-                    // What a claim does not say was decided below.
+                    // The lower cluster chose a value that the upper claim leaves open.
                     None if kind == Kind::Claim => {}
                     value => patch.push(json!({"op": "add", "path": path, "value": value})),
                 }
@@ -151,7 +151,7 @@ impl ObservedCopy {
     }
 }
 
-/// A key as a part of a JSON pointer.
+/// Escapes a key for a JSON pointer.
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -162,14 +162,14 @@ impl std::fmt::Display for CopyKey {
     }
 }
 
-/// Without what it contains: that can be a secret.
+/// Omits the body, which may contain a secret.
 impl std::fmt::Debug for DesiredCopy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DesiredCopy").field("content", &self.content).finish_non_exhaustive()
     }
 }
 
-/// Without its annotations: somebody may have applied_keys a secret.
+/// Omits the annotations: `kubectl apply` stores whole objects there, including Secrets.
 impl std::fmt::Debug for ObservedCopy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { uid, version, source, content, deleting, .. } = self;

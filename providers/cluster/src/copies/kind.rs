@@ -1,4 +1,4 @@
-//! The kinds of objects that pods need, and what copies of them contain.
+//! The kinds of objects that are copied, and which of their fields a copy contains.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,65 +15,65 @@ use vk_kube::{Client, Objects, objects::Object};
 
 use crate::names;
 
-/// The type of Secrets that an API server fills in itself, for the service accounts that it knows.
+/// The type of Secrets that an API server fills in for its own service accounts.
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 const OPAQUE: &str = "Opaque";
-/// How the class of a claim was said before it had a field.
+/// The annotation that named the class of a claim before there was a field for it.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// A kind of objects that are to_copy.
+/// A kind of objects that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// ConfigMaps.
     ConfigMap,
     /// Secrets.
     Secret,
-    /// Service accounts. A node may not watch them, and a pod that has one was let in because it is there: they are made bare.
+    /// Service accounts. A node may not watch them, and a pod is only admitted if its account exists, so a bare account is created.
     ServiceAccount,
-    /// PersistentVolumeClaims. They outlive pods: a copy goes when the upper claim does.
+    /// PersistentVolumeClaims. They outlive pods: a copy is deleted together with the upper claim.
     Claim,
 }
 
-/// What forging has to know beside the upper object.
+/// Facts beside the upper object that a copy depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyContext<'a> {
-    /// What StorageClasses are called below; others keep their names.
+    /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: &'a BTreeMap<String, String>,
-    /// Whether there is a lower volume of the name that a claim is bound to.
+    /// Whether the volume that a claim is bound to exists in the lower cluster.
     pub has_volume: bool,
 }
 
-/// What is to be known of a kind.
+/// A type of objects that can be copied.
 pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
-    /// Which it is.
+    /// The kind of this type.
     const COPY_KIND: Kind;
 
-    /// Where objects of this kind are; `None` for all namespaces.
+    /// The API of this type, in one namespace or (`None`) in all.
     fn objects(client: Client, namespace: Option<&str>) -> Objects<Self>;
 
     /// The copy, without metadata.
     #[must_use]
     fn to_copy(&self, context: CopyContext<'_>) -> Self;
 
-    /// What it contains, as far as it can be changed.
+    /// The mutable content.
     fn content(&self) -> Value;
 
-    /// What of it can never change.
+    /// A fingerprint of the part that can never change; empty if there is no such part.
     fn immutable_part(&self) -> String {
         String::new()
     }
 
-    /// Nothing that it contains changes any more.
+    /// Whether the content is marked as immutable.
     fn is_immutable(&self) -> bool {
         false
     }
 
-    /// The volume that it is bound to.
+    /// The volume that a claim is bound to.
     fn volume(&self) -> Option<&str> {
         None
     }
 
-    /// Whether the copy has an annotation of the upper object.
+    /// Whether the copy keeps an annotation of the upper object.
     fn keeps_annotation(_key: &str) -> bool {
         true
     }
@@ -82,10 +82,10 @@ pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
 // === impl Kind ===
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::ConfigMap, Self::Secret, Self::ServiceAccount, Self::Claim];
 
-    /// Where an object has what can be changed.
+    /// JSON pointers to the mutable content.
     pub(super) fn content(self) -> &'static [&'static str] {
         match self {
             Self::ConfigMap => &["/data", "/binaryData", "/immutable"],
@@ -95,17 +95,17 @@ impl Kind {
         }
     }
 
-    /// Whether copies go with the anchor. What is in a volume must not.
+    /// Whether copies are owned by the owner ConfigMap and deleted with it. Data in volumes must not be.
     pub(super) fn has_owner(self) -> bool {
         self != Self::Claim
     }
 
-    /// Whether copies go when no pod needs them any more.
+    /// Whether copies are deleted when no pod needs them any more.
     pub(super) fn is_removed_with_pods(self) -> bool {
         self != Self::Claim
     }
 
-    /// Whether there is something to be read above.
+    /// Whether the upper object is watched.
     pub(super) fn is_watched(self) -> bool {
         self != Self::ServiceAccount
     }
@@ -122,7 +122,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where the objects of a kind are: the same words for each kind.
+/// The constructor of [`Objects`], which is the same for each type.
 macro_rules! objects {
     () => {
         fn objects(client: Client, namespace: Option<&str>) -> Objects<Self> {
@@ -165,7 +165,7 @@ impl CopiedObject for Secret {
     objects!();
 
     fn to_copy(&self, _facts: CopyContext<'_>) -> Self {
-        // The lower server would refuse a token of an account that is not its own, or fill it with another one.
+        // The lower API server would reject a token of a foreign account, or fill the Secret with another token.
         let type_ = self.type_.as_deref().filter(|type_| *type_ != ACCOUNT_TOKEN).unwrap_or(OPAQUE);
         Self {
             data: self.data.clone(),
@@ -231,7 +231,7 @@ impl CopiedObject for PersistentVolumeClaim {
         ])
     }
 
-    /// A claim that was deleted above and made anew is another one: what is in the old volume is none of its business.
+    /// A claim that was deleted and created again in the upper cluster is another claim and must not get the data of the old volume.
     fn immutable_part(&self) -> String {
         let uid = names::annotation(&self.metadata, names::ORIGIN_UID);
         uid.unwrap_or_default().to_owned()
@@ -241,7 +241,7 @@ impl CopiedObject for PersistentVolumeClaim {
         self.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// A claim that says it is bound, to a volume that is not there, is lost.
+    /// A claim that claims to be bound to a volume that does not exist would become `Lost`.
     fn keeps_annotation(key: &str) -> bool {
         let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
         let of_volumes = prefix.starts_with("volume.") && prefix.ends_with("kubernetes.io");
@@ -249,7 +249,7 @@ impl CopiedObject for PersistentVolumeClaim {
     }
 }
 
-/// Snapshots and the like are not known below.
+/// Snapshots and other sources do not exist in the lower cluster.
 fn is_claim(source: &TypedLocalObjectReference) -> bool {
     source.api_group.as_deref().unwrap_or_default().is_empty() && source.kind == "PersistentVolumeClaim"
 }

@@ -1,8 +1,8 @@
-//! What is to_copy down, when, and when it goes: a synchronous state_machine, notified by events what happens and saying by actions what to do.
+//! The synchronous state machine that decides what to copy and when to delete it: events in, actions out.
 //!
-//! It knows of each object which pods name it. A copy is made before the first of them, follows the upper object, and goes some time
-//! after the last. What others made lower is never touched: a name that is taken is known by the attempt to make an object, and all
-//! changes are bound to the UID or the version of an object that was seen to be ours.
+//! It tracks which pods refer to each object. A copy is created before the first of these pods, follows the upper object, and is deleted
+//! some time after the last one. Objects of others are never touched: a name conflict is detected by the attempt to create the object, and
+//! every change is bound to the UID or the version of an object that was observed to be ours.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,12 +18,12 @@ use vk_provider::PodRef;
 use self::namespaces::LowerNamespace;
 use super::{
     Kind, Readiness, build,
-    copy_state::{Call, CopyState, LowerState, NextStep, UpperState},
+    copy_state::{CopyState, LowerCall, LowerState, NextStep, UpperState},
     diff::{CopyKey, DesiredCopy, ObservedCopy, UpperRef},
 };
 use crate::{
     dependencies::Dependencies,
-    names::{self, NamespaceMapping, Owner},
+    names::{self, NamespaceMapping, OwnerId},
     owner_config_map,
 };
 
@@ -31,40 +31,40 @@ mod namespaces;
 #[cfg(test)]
 mod tests;
 
-/// What happens.
+/// An input of the state machine.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Time passes.
+    /// A deadline has passed.
     Tick,
-    /// A pod needs these, and nothing else any more.
+    /// The dependencies of a pod, which replace earlier ones.
     PodAdded(PodRef, Dependencies),
-    /// A pod is gone, or has ended.
+    /// A pod was deleted or has ended.
     PodRemoved(PodRef),
-    /// What an upper object is to be lower; `None` if it is not there.
+    /// The desired copy of an upper object; `None` if the object does not exist.
     UpperRead(CopyKey, Option<Arc<DesiredCopy>>),
-    /// An upper object is there and is not to be to_copy, and what is lower of it stays.
+    /// An upper object exists but must not be copied. An existing copy stays.
     UpperSkipped(CopyKey),
     /// An upper object cannot be read.
     UpperUnreadable(CopyKey, Error),
-    /// A lower object of our upper cluster was seen.
+    /// A copy of our upper cluster was observed.
     LowerSeen(CopyKey, ObservedCopy),
-    /// A lower object is gone since this version, or is not ours any more.
+    /// A copy was deleted at this version, or lost our label.
     LowerDeleted(CopyKey, u64),
-    /// A lower object is not in a listing any more.
+    /// A copy is missing from a new list.
     LowerMissing(CopyKey),
-    /// All lower objects of a kind were notified, of one namespace or of all.
+    /// All copies of a kind were listed, in one namespace or in all.
     Listed(Kind, Option<String>),
-    /// A call has ended.
+    /// A call finished.
     CallFinished(CopyKey, Result<CallOutcome, Error>),
-    /// A lower namespace is there, with our anchor in it, or could not be made.
+    /// A lower namespace and its owner ConfigMap exist, or could not be created.
     NamespaceEnsured(String, Result<OwnerReference, Error>),
 }
 
 // === impl Event ===
 
 impl Event {
-    /// An upper object was read: whether it is there, and what it is to be lower. A claim that is there and shall not be to_copy is no claim that
-    /// is gone: there may be data behind its copy.
+    /// The event for an upper object that was read. A claim that exists but must not be copied is not treated as deleted: its copy may
+    /// hold data.
     pub fn upper_read(key: CopyKey, there: bool, desired: Option<DesiredCopy>) -> Self {
         if there && desired.is_none() && key.kind == Kind::Claim {
             return Self::UpperSkipped(key);
@@ -73,56 +73,56 @@ impl Event {
     }
 }
 
-/// How a call ended.
+/// The outcome of a successful call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallOutcome {
-    /// With this object, or without one.
+    /// The object after the call, if it exists.
     Object(Option<Box<ObservedCopy>>),
-    /// It is being deleted.
+    /// The object is being deleted.
     Deleting,
-    /// With whether a lower pod names it.
+    /// Whether a lower pod refers to the object.
     InUse(bool),
 }
 
-/// What to do.
+/// An output of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Read an upper object, and go on telling of it.
+    /// Start watching an upper object.
     Watch(CopyKey, UpperRef),
-    /// Tell no more of it.
+    /// Stop watching an upper object.
     Unwatch(CopyKey),
-    /// Make a call, and tell how it ended.
-    Call(CopyKey, Call),
-    /// See to it that there is a lower namespace for an upper one, and our anchor in it.
+    /// Execute a call and report its outcome.
+    Call(CopyKey, LowerCall),
+    /// Make sure that a lower namespace and the owner ConfigMap in it exist.
     EnsureNamespace {
         /// The lower namespace.
         lower: String,
-        /// The upper one.
+        /// The upper namespace.
         upper: String,
     },
-    /// Tell the user of a pod.
+    /// Record a warning on an upper pod.
     Warn {
         /// The pod.
         pod: PodRef,
-        /// For programs.
+        /// The machine-readable reason.
         reason: &'static str,
-        /// For people.
+        /// The message.
         message: String,
     },
 }
 
-/// All copies.
+/// The state of all copies.
 #[derive(Debug)]
 pub struct CopyStateMachine {
-    owner: Owner,
-    anchor: String,
+    owner: OwnerId,
+    owner_map_name: String,
     namespaces: NamespaceMapping,
     grace: Duration,
     entries: BTreeMap<CopyKey, CopyState>,
     pods: BTreeMap<PodRef, BTreeSet<CopyKey>>,
     lower_namespaces: BTreeMap<String, LowerNamespace>,
     listed: BTreeSet<(Kind, Option<String>)>,
-    /// When something is due.
+    /// Deadlines of the entries.
     due: BTreeSet<(Duration, CopyKey)>,
     rng: StdRng,
 }
@@ -130,10 +130,10 @@ pub struct CopyStateMachine {
 // === impl CopyStateMachine ===
 
 impl CopyStateMachine {
-    /// A state_machine that knows of nothing. Copies go this long after the last pod that needs them.
-    pub fn new(owner: Owner, namespaces: NamespaceMapping, grace: Duration, rng: StdRng) -> Self {
+    /// A state machine without any knowledge. Copies are deleted `grace` after the last pod that needs them.
+    pub fn new(owner: OwnerId, namespaces: NamespaceMapping, grace: Duration, rng: StdRng) -> Self {
         Self {
-            anchor: owner_config_map::name(&owner),
+            owner_map_name: owner_config_map::name(&owner),
             owner,
             namespaces,
             grace,
@@ -146,7 +146,7 @@ impl CopyStateMachine {
         }
     }
 
-    /// Takes an event and says what to do. The time counts from the start.
+    /// Handles an event. `now` is the time since the start.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -199,35 +199,32 @@ impl CopyStateMachine {
             }
             Event::CallFinished(key, answer) => self.handle_call_result(now, &key, answer, &mut actions),
             Event::NamespaceEnsured(lower, answer) => {
-                self.handle_namespace_result(now, &lower, answer, &mut actions)
+                self.handle_namespace_result(now, &lower, answer, &mut actions);
             }
         }
         actions
     }
 
-    /// When to send a [`Event::Tick`], if nothing else happens before.
+    /// When to send [`Event::Tick`] if nothing else happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        let lower_namespaces = self
-            .lower_namespaces
-            .values()
-            .filter(|namespace_state| namespace_state.is_waiting())
-            .map(|it| it.not_before);
+        let lower_namespaces =
+            self.lower_namespaces.values().filter(|namespace| namespace.is_waiting()).map(|it| it.not_before);
         lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
     }
 
-    /// How a pod stands with what it needs.
+    /// Whether the copies that a pod needs are in place.
     pub fn readiness(&self, pod: &PodRef) -> Readiness {
         let Some(keys) = self.pods.get(pod) else { return Readiness::Ready };
-        let namespace_state =
+        let namespace =
             self.namespaces.to_lower(&pod.namespace).and_then(|lower| self.lower_namespaces.get(&lower));
-        let namespace_state = match namespace_state {
-            Some(LowerNamespace { anchor: Some(_), .. }) => Readiness::Ready,
+        let namespace = match namespace {
+            Some(LowerNamespace { owner_reference: Some(_), .. }) => Readiness::Ready,
             Some(LowerNamespace { last_error: Some(error), .. }) => Readiness::Failed(error.clone()),
             _ => Readiness::Waiting,
         };
         let entries = keys.iter().filter_map(|key| Some(self.entries.get(key)?.readiness()));
         let mut worst = Readiness::Ready;
-        for readiness in entries.chain([namespace_state]) {
+        for readiness in entries.chain([namespace]) {
             match readiness {
                 Readiness::Failed(_) => return readiness,
                 Readiness::Waiting => worst = readiness,
@@ -237,7 +234,7 @@ impl CopyStateMachine {
         worst
     }
 
-    /// What a pod still waits for, for people.
+    /// The first copy that a pod is waiting for, for messages.
     pub fn pending_copy(&self, pod: &PodRef) -> Option<&CopyKey> {
         let mut keys = self.pods.get(pod)?.iter();
         keys.find(|key| self.entries.get(key).is_some_and(|it| it.readiness() != Readiness::Ready))
@@ -262,10 +259,10 @@ impl CopyStateMachine {
                 .entry(key.clone())
                 .or_insert_with(|| CopyState::new(key.kind, source.clone(), now));
             if entry.source != source {
-                // Of a time when namespaces were called otherwise: not ours to change.
+                // A copy made under another namespace mapping: not ours to change.
                 (entry.source, entry.upper, entry.watched) = (source, UpperState::Unknown, false);
             }
-            // A reader that was refused tries ever more seldom, and a new pod may be a new right.
+            // A watch that was denied retries ever less often, but a new pod may have brought the permission.
             if entry.upper == UpperState::Unknown && (entry.pods.is_empty() || entry.last_error.is_some()) {
                 (entry.watched, entry.last_error) = (false, None);
             }
@@ -292,7 +289,7 @@ impl CopyStateMachine {
         }
     }
 
-    /// Sees to it that the upper object is known.
+    /// Makes sure that the upper object is watched.
     fn watch_upper(&mut self, key: &CopyKey, actions: &mut Vec<Action>) {
         let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.watched) else { return };
         entry.watched = true;
@@ -304,11 +301,10 @@ impl CopyStateMachine {
         }
     }
 
-    /// An upper object was read.
     fn handle_upper(&mut self, now: Duration, key: &CopyKey, upper: UpperState, actions: &mut Vec<Action>) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         if entry.upper != upper {
-            // What was refused may do now.
+            // The new version may succeed where the old one was rejected.
             if !entry.is_foreign() {
                 entry.not_before = now;
                 entry.backoff.reset();
@@ -321,12 +317,12 @@ impl CopyStateMachine {
     }
 
     fn handle_lower(&mut self, now: Duration, key: &CopyKey, found: ObservedCopy, actions: &mut Vec<Action>) {
-        // An anchor: this node's, or another's.
+        // The owner ConfigMap of this node or of another one.
         if found.labels.contains_key(names::NODE) {
             return;
         }
         if !self.entries.contains_key(key) {
-            // Of a time before this process. Perhaps no pod needs it any more.
+            // Left by an earlier process. Perhaps no pod needs it any more.
             let Some(source) = found.source.clone() else { return };
             self.entries.insert(key.clone(), CopyState::new(key.kind, source, now));
             if !key.kind.is_removed_with_pods() {
@@ -349,7 +345,7 @@ impl CopyStateMachine {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let Some(call) = entry.in_flight.take() else { return };
         match answer {
-            Ok(CallOutcome::Object(found)) if call == Call::Read => {
+            Ok(CallOutcome::Object(found)) if call == LowerCall::Read => {
                 entry.handle_read(found.map(|found| *found), now, &mut self.rng);
             }
             Ok(CallOutcome::Object(found)) => {
@@ -363,8 +359,8 @@ impl CopyStateMachine {
             }
             Ok(CallOutcome::Deleting) => {
                 entry.last_error = None;
-                // The watch tells when it is gone. Should it not, somebody has to look.
-                if let (LowerState::Present(found), Call::Delete(uid)) = (&mut entry.lower, &call) {
+                // The watch reports the deletion. In case it does not, the object is read later.
+                if let (LowerState::Present(found), LowerCall::Delete(uid)) = (&mut entry.lower, &call) {
                     found.deleting |= found.uid == *uid;
                 }
                 entry.not_before = now + entry.backoff.next(None, &mut self.rng);
@@ -383,7 +379,7 @@ impl CopyStateMachine {
         &mut self,
         now: Duration,
         key: &CopyKey,
-        call: &Call,
+        call: &LowerCall,
         error: Error,
         actions: &mut Vec<Action>,
     ) {
@@ -393,23 +389,23 @@ impl CopyStateMachine {
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::Replaced
         );
         match (call, error.kind) {
-            // The namespace is gone.
-            (Call::Create(..), ErrorKind::NotFound) => {
+            // The namespace does not exist.
+            (LowerCall::Create(..), ErrorKind::NotFound) => {
                 entry.not_before = now + entry.backoff.next(None, &mut self.rng);
-                if let Some(namespace_state) = self.lower_namespaces.get_mut(&key.namespace) {
-                    namespace_state.mark_lost(now);
+                if let Some(namespace) = self.lower_namespaces.get_mut(&key.namespace) {
+                    namespace.mark_lost(now);
                 }
             }
-            // The name is taken. What was foreign before is taken for that until it was looked at.
-            (Call::Create(..), ErrorKind::AlreadyExists) => {
+            // The name is taken. An object known to be foreign stays so until it was read.
+            (LowerCall::Create(..), ErrorKind::AlreadyExists) => {
                 entry.stale = true;
                 if !entry.is_foreign() {
                     entry.lower = LowerState::Unknown;
                 }
                 entry.backoff.next(None, &mut self.rng);
             }
-            // Somebody was faster, or it is another one by now.
-            (Call::Create(..) | Call::Patch(..) | Call::Delete(_), _) if lost => {
+            // Somebody else changed, replaced or deleted the object.
+            (LowerCall::Create(..) | LowerCall::Patch(..) | LowerCall::Delete(_), _) if lost => {
                 entry.lower = LowerState::Unknown;
                 let first = entry.backoff.failures() == 0;
                 let wait = entry.backoff.next(None, &mut self.rng);
@@ -420,7 +416,7 @@ impl CopyStateMachine {
             (_, kind) => {
                 entry.not_before = now + entry.backoff.next(error.retry_after, &mut self.rng);
                 if matches!(kind, ErrorKind::Invalid | ErrorKind::Forbidden) {
-                    let message = format!("cannot be to_copy to the lower cluster as {key}: {error}");
+                    let message = format!("cannot be copied to the lower cluster as {key}: {error}");
                     for pod in entry.pods.difference(&entry.notified) {
                         let (pod, message) = (pod.clone(), message.clone());
                         actions.push(Action::Warn { pod, reason: "FailedReflection", message });
@@ -434,13 +430,13 @@ impl CopyStateMachine {
 
     fn warn_about_foreign(&mut self, key: &CopyKey, actions: &mut Vec<Action>) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        // Where there is nothing upper it is not in the way.
+        // A foreign object without an upper counterpart does not matter.
         if !entry.is_foreign() || !matches!(entry.upper, UpperState::Present(_)) {
             return;
         }
         for pod in entry.pods.difference(&entry.notified) {
             let message = format!(
-                "{key} is in the lower cluster already and was not made from here: it is used as it is"
+                "{key} already exists in the lower cluster and is not a copy of ours: it is used as it is"
             );
             actions.push(Action::Warn { pod: pod.clone(), reason: "ForeignObject", message });
         }
@@ -454,15 +450,15 @@ impl CopyStateMachine {
         }
     }
 
-    /// Starts what is to be done next about one copy.
+    /// Takes the next step for one copy.
     fn advance(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
         self.warn_about_foreign(key, actions);
         let listed = self.listed.contains(&(key.kind, None))
             || self.listed.contains(&(key.kind, Some(key.namespace.clone())));
-        let anchor = self
+        let owner_reference = self
             .lower_namespaces
             .get(&key.namespace)
-            .and_then(|namespace_state| namespace_state.anchor.as_ref());
+            .and_then(|namespace| namespace.owner_reference.as_ref());
         let Some(entry) = self.entries.get_mut(key) else { return };
         if let Some(due) = entry.due.take() {
             self.due.remove(&(due, key.clone()));
@@ -470,13 +466,13 @@ impl CopyStateMachine {
         if !listed {
             return;
         }
-        match entry.next_step(now, anchor, self.grace) {
+        match entry.next_step(now, owner_reference, self.grace) {
             NextStep::Wait(until) => {
                 entry.due = until;
                 self.due.extend(until.map(|until| (until, key.clone())));
             }
             NextStep::Call(call) => {
-                entry.stale &= call != Call::Read;
+                entry.stale &= call != LowerCall::Read;
                 entry.in_flight = Some(call.clone());
                 actions.push(Action::Call(key.clone(), call));
             }
@@ -493,10 +489,10 @@ impl CopyStateMachine {
     }
 }
 
-/// What a pod names.
+/// The objects that a pod refers to.
 fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
-    let config_maps = dependencies.config_maps.keys().map(|name| (Kind::ConfigMap, name));
-    let secrets = dependencies.secrets.keys().map(|name| (Kind::Secret, name));
+    let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+    let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
     let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));
     let accounts = dependencies.service_account.iter().map(|name| (Kind::ServiceAccount, name));
     config_maps.chain(secrets).chain(claims).chain(accounts).map(|(kind, name)| (kind, name.as_str()))

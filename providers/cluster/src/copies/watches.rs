@@ -1,6 +1,6 @@
-//! What is heard of objects: above one by one, below all of ours.
+//! Watches of upper objects, one by one, and of all copies in the lower cluster.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -16,57 +16,48 @@ use super::{
     kind::{CopiedObject, CopyContext, Kind},
     state_machine::Event,
 };
-use crate::names;
+use crate::{list_tracker::ListTracker, names};
 
-/// Right after a pod was bound, its node may not read what the pod names. So long, a refusal is no news.
-const TRAILING: Duration = Duration::from_secs(5);
-/// After so many refusals in a row, a watch is not permitted. A node may read claims and not watch them.
-const REFUSALS: u32 = 3;
+/// For this long after a pod is bound, its node may still be denied access to the objects that the pod refers to. Such errors are not
+/// reported.
+const AUTHORIZATION_LAG: Duration = Duration::from_secs(5);
+/// After this many refusals in a row, watching is not permitted. A node may read claims but not watch them.
+const MAX_REFUSALS: u32 = 3;
 /// How often an object is read that cannot be watched.
 const POLL: Duration = Duration::from_mins(1);
 
-/// Takes off what nobody needs. What kubectl applied_keys last can be as large as the object itself.
+/// Drops metadata that is not needed. The last applied configuration can be as large as the object.
 fn trim<K: CopiedObject>(object: &mut K) {
     let metadata = object.metadata_mut();
     metadata.managed_fields = None;
     if let Some(annotations) = &mut metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied_keys-configuration");
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
 }
 
-/// Tells of all our copies of one kind, for ever.
+/// Reports all copies of one kind. Never returns.
 pub(super) async fn watch_lower<K: CopiedObject>(inner: Arc<Inner>, namespace: Option<String>) {
     let objects = K::objects(inner.lower.clone(), namespace.as_deref());
     let labels = Some(format!("{}={}", names::ORIGIN, inner.owner.origin));
     let mut changes = std::pin::pin!(objects.watch_trimmed(&Selector { fields: None, labels }, trim));
-    let mut known: HashSet<CopyKey> = HashSet::new();
-    let mut listing: Option<HashSet<CopyKey>> = None;
+    let mut tracker = ListTracker::default();
     while let Some(change) = changes.next().await {
         match change {
-            WatchEvent::Restarted => listing = Some(HashSet::new()),
+            WatchEvent::Restarted => tracker.begin_list(),
             WatchEvent::Applied(object) => {
                 let Some(key) = key(&object) else { continue };
-                // Told of, also if the listing breaks off: then the next one tells what became of it.
-                known.insert(key.clone());
-                if let Some(listing) = &mut listing {
-                    listing.insert(key.clone());
-                }
+                tracker.insert(key.clone());
                 inner.handle(Event::LowerSeen(key, observe(&object, &inner.owner)));
             }
             WatchEvent::Deleted(object) => {
                 let Some(key) = key(&object) else { continue };
-                known.remove(&key);
-                if let Some(listing) = &mut listing {
-                    listing.remove(&key);
-                }
+                tracker.remove(&key);
                 inner.handle(Event::LowerDeleted(key, version(object.metadata())));
             }
             WatchEvent::Listed => {
-                let listed = listing.take().unwrap_or_default();
-                for key in known.difference(&listed) {
-                    inner.handle(Event::LowerMissing(key.clone()));
+                for key in tracker.finish_list() {
+                    inner.handle(Event::LowerMissing(key));
                 }
-                known = listed;
                 inner.handle(Event::Listed(K::COPY_KIND, namespace.clone()));
             }
             WatchEvent::Error(_) => {}
@@ -79,52 +70,53 @@ fn key<K: CopiedObject>(object: &K) -> Option<CopyKey> {
     Some(CopyKey { kind: K::COPY_KIND, namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
 }
 
-/// Tells of one upper object, for ever.
+/// Reports one upper object. Never returns.
 pub(super) async fn watch_upper<K: CopiedObject>(inner: Arc<Inner>, key: CopyKey, source: UpperRef) {
     let node = inner.upper.clone();
-    // Claims outlive the pods by which the node may read them, and it may not watch them at all: the process reads them, if it may.
+    // Claims outlive the pods through which the node may read them, and a node may never watch claims. So the process uses its own client
+    // if it may.
     let process = inner.claims.clone().filter(|_| K::COPY_KIND == Kind::Claim);
     let of = |client: Client| K::objects(client, Some(&source.namespace));
     let (first, other) = match process {
         Some(process) => (process, Some(of(node))),
         None => (node, None),
     };
-    let (lane, objects) = (first.watch_slot(), of(first));
-    let mut reading =
+    let (slot, objects) = (first.watch_slot(), of(first));
+    let mut watch =
         UpperWatch { inner, key, source, objects, other, rng: StdRng::from_rng(&mut rand::rng()) };
-    reading.first().await;
-    if let Some(lane) = lane {
-        reading.follow(reading.objects.clone().on(lane)).await;
+    watch.read_until_success().await;
+    if let Some(slot) = slot {
+        watch.follow(watch.objects.clone().on(slot)).await;
     }
-    if let (Some(other), Some(lane)) =
-        (reading.other.clone(), reading.inner.claims.as_ref().and_then(Client::watch_slot))
+    if let (Some(other), Some(slot)) =
+        (watch.other.clone(), watch.inner.claims.as_ref().and_then(Client::watch_slot))
     {
-        reading.follow(other.on(lane)).await;
+        watch.follow(other.on(slot)).await;
     }
-    reading.poll().await;
+    watch.poll().await;
 }
 
-/// The reading of one upper object.
+/// The watch of one upper object.
 struct UpperWatch<K: CopiedObject> {
     inner: Arc<Inner>,
     key: CopyKey,
     source: UpperRef,
     objects: Objects<K>,
-    /// The same as another who may read, where the first may not.
+    /// A second client for the case that the first is denied.
     other: Option<Objects<K>>,
     rng: StdRng,
 }
 
 impl<K: CopiedObject> UpperWatch<K> {
-    /// Reads it until that succeeds once: a watch takes longer to begin.
-    async fn first(&mut self) {
+    /// Reads the object until it succeeds once, which is faster than starting a watch.
+    async fn read_until_success(&mut self) {
         let started = Instant::now();
-        let mut trailing = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        let mut lag_backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         let mut refused = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
         while let Err(error) = self.get().await {
-            let wait = if error.kind == ErrorKind::Forbidden && started.elapsed() < TRAILING {
-                trailing.next(None, &mut self.rng)
+            let wait = if error.kind == ErrorKind::Forbidden && started.elapsed() < AUTHORIZATION_LAG {
+                lag_backoff.next(None, &mut self.rng)
             } else {
                 let backoff = if error.kind == ErrorKind::Forbidden { &mut refused } else { &mut backoff };
                 let wait = backoff.next(error.retry_after, &mut self.rng);
@@ -143,13 +135,13 @@ impl<K: CopiedObject> UpperWatch<K> {
             found = other.get(&self.source.name).await;
         }
         match found {
-            Ok(object) => self.saw(Some(&object)).await,
-            Err(error) if error.kind == ErrorKind::NotFound => self.saw(None).await,
+            Ok(object) => self.report(Some(&object)).await,
+            Err(error) if error.kind == ErrorKind::NotFound => self.report(None).await,
             Err(error) => Err(error),
         }
     }
 
-    async fn saw(&self, object: Option<&K>) -> Result<(), Error> {
+    async fn report(&self, object: Option<&K>) -> Result<(), Error> {
         let desired = match object {
             Some(object) => {
                 let has_volume = self.has_volume(object).await?;
@@ -162,7 +154,7 @@ impl<K: CopiedObject> UpperWatch<K> {
         Ok(())
     }
 
-    /// Whether there is a lower volume of the name that a claim is bound to. Who may not look finds none.
+    /// Whether the volume that a claim is bound to exists in the lower cluster. Without the permission to read volumes the answer is no.
     async fn has_volume(&self, object: &K) -> Result<bool, Error> {
         let Some(volume) = object.volume() else { return Ok(false) };
         let volumes: Objects<PersistentVolume> = Objects::cluster(self.inner.lower.clone());
@@ -173,7 +165,7 @@ impl<K: CopiedObject> UpperWatch<K> {
         }
     }
 
-    /// Follows the object by a watch, until that is not permitted.
+    /// Watches the object, and returns when watching is not permitted.
     async fn follow(&mut self, objects: Objects<K>) {
         let selector = Selector { fields: Some(format!("metadata.name={}", self.source.name)), labels: None };
         let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, trim));
@@ -184,20 +176,20 @@ impl<K: CopiedObject> UpperWatch<K> {
                 WatchEvent::Restarted => listing = Some(false),
                 WatchEvent::Applied(object) => {
                     listing = listing.map(|_| true);
-                    if self.saw(Some(&object)).await.is_err() {
-                        self.first().await;
+                    if self.report(Some(&object)).await.is_err() {
+                        self.read_until_success().await;
                     }
                 }
-                WatchEvent::Deleted(_) => drop(self.saw(None).await),
+                WatchEvent::Deleted(_) => drop(self.report(None).await),
                 WatchEvent::Listed => {
                     refusals = 0;
                     if listing.take() == Some(false) {
-                        drop(self.saw(None).await);
+                        drop(self.report(None).await);
                     }
                 }
                 WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
                     refusals += 1;
-                    if refusals == REFUSALS {
+                    if refusals == MAX_REFUSALS {
                         return;
                     }
                 }
@@ -206,12 +198,12 @@ impl<K: CopiedObject> UpperWatch<K> {
         }
     }
 
-    /// Reads it now and then.
+    /// Reads the object periodically.
     async fn poll(&mut self) {
         loop {
-            // A tenth more or less, so that the reads of many objects spread.
+            // Jitter spreads the reads of many objects.
             tokio::time::sleep(POLL.mul_f64(self.rng.random_range(0.9..1.1))).await;
-            // What is refused says nothing of what is there.
+            // An error says nothing about the object.
             drop(self.get().await);
         }
     }

@@ -1,4 +1,4 @@
-//! What is found in the lower cluster, and what of it is to go.
+//! The objects found in the lower cluster, and the plan for their removal.
 
 use k8s_openapi::{
     Metadata,
@@ -10,8 +10,9 @@ use vk_kube::{Error, Objects, Selector};
 use super::{DetachOptions, LowerObject};
 use crate::{
     copies::{self, kind::CopiedObject},
-    names::{self, Owner, label},
+    names::{self, OwnerId, label},
     owner_config_map,
+    status::has_ended,
 };
 
 pub(super) const POD: &str = "Pod";
@@ -30,41 +31,41 @@ pub(super) struct Inventory {
     pub(super) claims: Vec<PersistentVolumeClaim>,
 }
 
-/// An object that is to go.
+/// An object to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnedObject {
     pub(super) item: LowerObject,
     pub(super) uid: String,
-    /// It is on its way.
+    /// Whether it is already being deleted.
     pub(super) going: bool,
 }
 
-/// A copy that another virtual node needs, too.
+/// A copy that another virtual node needs as well.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Handover {
     pub(super) item: LowerObject,
     pub(super) version: String,
-    /// Whose it is from now on.
+    /// The new owners.
     pub(super) owners: Vec<OwnerReference>,
     pub(super) why: String,
 }
 
-/// What is to be done.
+/// What to do with the inventory.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct DetachPlan {
-    /// First of all.
+    /// To be done first.
     pub(super) handovers: Vec<Handover>,
-    /// One after the other. Claims first: they stay until no pod uses them, and by the pods they are known to be ours. Then the owner_maps,
-    /// so that the lower cluster cleans up even if nobody goes on here.
+    /// Deleted one step after the other. Claims come first: they stay until no pod uses them, and only the pods show that they are ours.
+    /// Then the owner ConfigMaps, so that the lower cluster cleans up even if this process dies.
     pub(super) steps: [Vec<OwnedObject>; 4],
-    /// What stays.
+    /// What stays, and why.
     pub(super) left: Vec<(LowerObject, String)>,
 }
 
 // === impl Inventory ===
 
 impl Inventory {
-    /// Reads what there is.
+    /// Lists all objects.
     pub(super) async fn read(options: &DetachOptions) -> Result<Self, Error> {
         let scopes = match &options.namespaces {
             Some(namespaces) => namespaces.iter().map(|name| Some(name.as_str())).collect(),
@@ -85,8 +86,8 @@ impl Inventory {
         Ok(found)
     }
 
-    /// What of this is to go with a virtual node.
-    pub(super) fn plan(&self, owner: &Owner, keep_claims: bool) -> DetachPlan {
+    /// Plans the removal of a virtual node.
+    pub(super) fn plan(&self, owner: &OwnerId, keep_claims: bool) -> DetachPlan {
         let mut plan = DetachPlan::default();
         let [claims, owner_maps, pods, copies] = &mut plan.steps;
         pods.extend(self.pods.iter().filter(|pod| owner.owns(&pod.metadata)).map(object));
@@ -103,15 +104,15 @@ impl Inventory {
         plan
     }
 
-    /// All of them.
+    /// All objects.
     pub(super) fn objects_listed(&self) -> impl Iterator<Item = OwnedObject> {
         let pods = self.pods.iter().map(object);
         let config_maps = self.config_maps.iter().map(object).chain(self.secrets.iter().map(object));
         pods.chain(config_maps).chain(self.accounts.iter().map(object)).chain(self.claims.iter().map(object))
     }
 
-    /// Another virtual node of the upper cluster that has something in a namespace.
-    pub(super) fn other_node(&self, owner: &Owner, namespace: &str) -> Option<&str> {
+    /// Another virtual node of the upper cluster with objects in a namespace.
+    pub(super) fn other_node(&self, owner: &OwnerId, namespace: &str) -> Option<&str> {
         let marked =
             self.pods.iter().map(|pod| &pod.metadata).chain(self.config_maps.iter().map(|map| &map.metadata));
         let mut here =
@@ -122,7 +123,7 @@ impl Inventory {
     fn copies<K: CopiedObject>(
         &self,
         all: &[K],
-        owner: &Owner,
+        owner: &OwnerId,
         copies: &mut Vec<OwnedObject>,
         handovers: &mut Vec<Handover>,
     ) {
@@ -146,22 +147,22 @@ impl Inventory {
                 item: object(copy).item,
                 version: meta.resource_version.clone().unwrap_or_default(),
                 owners,
-                why: format!("pods of the virtual node {other} use it: it is that node's now"),
+                why: format!("pods of virtual node {other} use it: handed over to that node"),
             });
         }
     }
 
-    /// A pod of another virtual node of the upper cluster that names an object.
-    fn user<K: CopiedObject>(&self, meta: &ObjectMeta, owner: &Owner) -> Option<&Pod> {
+    /// A pod of another virtual node of the upper cluster that refers to an object.
+    fn user<K: CopiedObject>(&self, meta: &ObjectMeta, owner: &OwnerId) -> Option<&Pod> {
         let name = meta.name.as_deref().unwrap_or_default();
         let others = self.pods.iter().filter(|pod| !owner.owns(&pod.metadata));
         let here = others.filter(|pod| pod.metadata.namespace == meta.namespace);
-        // What an ended pod has named in vain can be copied again, but not what was in a volume.
-        let counts = |pod: &&Pod| K::COPY_KIND == copies::Kind::Claim || !copies::has_ended(pod);
+        // Other copies that an ended pod refers to can be made again, but not the data in a volume.
+        let counts = |pod: &&Pod| K::COPY_KIND == copies::Kind::Claim || !has_ended(pod);
         here.filter(counts).find(|pod| copies::references(pod, K::COPY_KIND, name))
     }
 
-    /// The owner_name of another virtual node, as copies refer to it.
+    /// The reference to the owner ConfigMap of another virtual node.
     fn owner_of(&self, node: &str, namespace: Option<&str>) -> Option<OwnerReference> {
         let found =
             self.config_maps.iter().map(|map| &map.metadata).find(|meta| {
@@ -177,19 +178,19 @@ impl Inventory {
         })
     }
 
-    /// Claims do not say which virtual node they are of: a pod may use one on one node today, and on another tomorrow. With another node
-    /// around, only those go that our pods alone use.
-    fn why_kept(&self, claim: &PersistentVolumeClaim, owner: &Owner, keep_claims: bool) -> Option<String> {
+    /// Why a claim stays; `None` if it can be deleted. Claims have no label of a virtual node, because their pods can move between nodes.
+    /// If there is another node, only the claims are deleted that our pods alone use.
+    fn why_kept(&self, claim: &PersistentVolumeClaim, owner: &OwnerId, keep_claims: bool) -> Option<String> {
         let meta = &claim.metadata;
         if keep_claims {
             return Some("claims are kept".to_owned());
         }
         if names::annotation(meta, names::ORIGIN_UID).is_none() {
-            return Some("it does not say of what it is a copy".to_owned());
+            return Some("it is not marked as a copy".to_owned());
         }
         if let Some(user) = self.user::<PersistentVolumeClaim>(meta, owner) {
             let node = label(&user.metadata, names::NODE).unwrap_or_default();
-            return Some(format!("pods of the virtual node {node} use it"));
+            return Some(format!("pods of virtual node {node} use it"));
         }
         let other = self.other_node(owner, meta.namespace.as_deref().unwrap_or_default())?;
         let name = meta.name.as_deref().unwrap_or_default();
@@ -197,11 +198,11 @@ impl Inventory {
         let used = ours.any(|pod| {
             pod.metadata.namespace == meta.namespace && copies::references(pod, copies::Kind::Claim, name)
         });
-        (!used).then(|| format!("no pod uses it, and it may be the virtual node {other}'s"))
+        (!used).then(|| format!("no pod uses it, and it may belong to virtual node {other}"))
     }
 }
 
-fn selector(owner: &Owner) -> Selector {
+fn selector(owner: &OwnerId) -> Selector {
     Selector { fields: None, labels: Some(format!("{}={}", names::ORIGIN, owner.origin)) }
 }
 

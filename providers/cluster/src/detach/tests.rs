@@ -6,8 +6,8 @@ use crate::{
     owner_config_map,
 };
 
-fn owner(node: &str) -> Owner {
-    Owner { origin: "o".to_owned(), node: node.to_owned() }
+fn owner(node: &str) -> OwnerId {
+    OwnerId { origin: "o".to_owned(), node: node.to_owned() }
 }
 
 fn object<K: serde::de::DeserializeOwned>(name: &str, edit: &Value) -> K {
@@ -73,7 +73,7 @@ fn two_nodes() -> Inventory {
 }
 
 #[test]
-fn what_is_of_the_node_goes_and_what_is_of_another_stays() {
+fn objects_of_the_node_are_removed_and_those_of_others_stay() {
     let plan = two_nodes().plan(&owner("a"), false);
     let [claims, owner_maps, pods, copies] = &plan.steps;
     assert_eq!(names(claims), ["ca"]);
@@ -84,15 +84,15 @@ fn what_is_of_the_node_goes_and_what_is_of_another_stays() {
     assert_eq!(
         left,
         [
-            "PersistentVolumeClaim ns/cb: pods of the virtual node b use it",
-            "PersistentVolumeClaim ns/unused: no pod uses it, and it may be the virtual node b's",
-            "PersistentVolumeClaim ns/bare: it does not say of what it is a copy",
+            "PersistentVolumeClaim ns/cb: pods of virtual node b use it",
+            "PersistentVolumeClaim ns/unused: no pod uses it, and it may belong to virtual node b",
+            "PersistentVolumeClaim ns/bare: it is not marked as a copy",
         ]
     );
 }
 
 #[test]
-fn what_another_node_needs_is_handed_over_to_it() {
+fn copies_that_another_node_uses_are_handed_over() {
     let found = two_nodes();
     let plan = found.plan(&owner("a"), false);
     let [one] = plan.handovers.as_slice() else { panic!("{:?}", plan.handovers) };
@@ -103,7 +103,7 @@ fn what_another_node_needs_is_handed_over_to_it() {
 }
 
 #[test]
-fn where_nobody_else_is_all_claims_go_unless_they_are_to_be_kept() {
+fn without_other_nodes_all_claims_are_removed_unless_kept() {
     let mut found = two_nodes();
     found.pods.retain(|pod| pod.metadata.name.as_deref() == Some("pa"));
     found
@@ -118,7 +118,7 @@ fn where_nobody_else_is_all_claims_go_unless_they_are_to_be_kept() {
 }
 
 #[test]
-fn of_an_upper_cluster_without_a_name_nothing_is_removed() {
+fn an_empty_origin_is_rejected() {
     for origin in ["", "a,b", "a=b", "a b", &"x".repeat(64)] {
         assert_eq!(check_origin(origin).unwrap_err().kind, Kind::Invalid, "{origin:?}");
     }

@@ -1,20 +1,20 @@
-//! One lower event, and what is said of it above.
+//! A lower event, and its translation for the upper pod.
 
 use k8s_openapi::api::core::v1::Event;
 use vk_provider::{EventKind, PodEvent, PodRef};
 
 use crate::status::truncate;
 
-/// The API server takes a text of at most 1 kB, and the core leaves it some room.
-const LONGEST_MESSAGE: usize = 1000;
-/// And reasons of as many letters.
-const LONGEST_REASON: usize = 128;
-/// Names of components, nodes and containers.
-const LONGEST_NAME: usize = 253;
-/// The reason of an event that has none: without one the API server does not take it.
+/// The API server accepts messages of 1024 bytes, and the core needs some room.
+const MAX_MESSAGE: usize = 1000;
+/// The API server accepts reasons of 128 characters.
+const MAX_REASON: usize = 128;
+/// The maximum length of names of components, nodes and containers.
+const MAX_NAME: usize = 253;
+/// The reason of events without one, which the API server would reject.
 const NO_REASON: &str = "LowerEvent";
 
-/// What an event is involved.
+/// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InvolvedObject {
     /// A lower pod.
@@ -26,9 +26,9 @@ pub(super) enum InvolvedObject {
 /// A lower event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LowerEvent {
-    /// The event's own UID.
+    /// The UID of the event.
     pub(super) uid: String,
-    /// Its version. Of two, the larger is the later one.
+    /// The resource version.
     pub(super) version: u64,
     pub(super) involved: InvolvedObject,
     /// How often it happened.
@@ -42,7 +42,7 @@ pub(super) struct LowerEvent {
 // === impl LowerEvent ===
 
 impl LowerEvent {
-    /// Reads an event; `None` if it is involved nothing that could be ours.
+    /// Reads an event; `None` if it cannot be about an object of ours.
     pub(super) fn read(event: &Event) -> Option<Self> {
         let object = &event.involved_object;
         let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -67,12 +67,12 @@ impl LowerEvent {
             } else {
                 EventKind::Normal
             },
-            reason: truncate(&reason, LONGEST_REASON),
+            reason: truncate(&reason, MAX_REASON),
             involved,
         })
     }
 
-    /// The same on an upper pod.
+    /// The event for an upper pod.
     pub(super) fn on(&self, pod: PodRef) -> PodEvent {
         PodEvent {
             pod,
@@ -84,11 +84,11 @@ impl LowerEvent {
     }
 }
 
-/// What is said, and by whom. Who says it stays readable, also when the text is cut.
+/// The message with its source. The source stays readable if the text is truncated.
 fn message(event: &Event, involved: &InvolvedObject) -> String {
     let source = event.source.as_ref();
     let given = |text: Option<&String>| {
-        text.filter(|text| !text.is_empty()).map(|text| truncate(text, LONGEST_NAME)).into_iter()
+        text.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_NAME)).into_iter()
     };
     let component = given(event.reporting_component.as_ref())
         .chain(given(source.and_then(|source| source.component.as_ref())))
@@ -101,15 +101,15 @@ fn message(event: &Event, involved: &InvolvedObject) -> String {
         InvolvedObject::Claim { name, .. } => format!("PersistentVolumeClaim {name}: "),
     };
     let said = event.message.as_deref().unwrap_or_default().trim();
-    let said = truncate(&format!("{what}{said}"), LONGEST_MESSAGE.saturating_sub(by.len()));
+    let said = truncate(&format!("{what}{said}"), MAX_MESSAGE.saturating_sub(by.len()));
     format!("{said}{by}").trim_start().to_owned()
 }
 
-/// The container that an event is involved, as kubelets say it: `spec.containers{name}`.
+/// The container that an event is about, which kubelets write as `spec.containers{name}`.
 fn container(path: Option<&str>) -> Option<String> {
     let (list, name) = path?.strip_suffix('}')?.split_once('{')?;
     let known = matches!(list, "spec.containers" | "spec.initContainers" | "spec.ephemeralContainers");
-    (known && !name.is_empty()).then(|| truncate(name, LONGEST_NAME))
+    (known && !name.is_empty()).then(|| truncate(name, MAX_NAME))
 }
 
 #[cfg(test)]
@@ -136,19 +136,19 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelets_event_is_told_in_its_words_with_its_name_and_container() {
+    fn an_event_of_a_kubelet_keeps_message_source_and_container() {
         let mut object = pod();
         object["fieldPath"] = json!("spec.initContainers{setup}");
         let source = json!({"component": "kubelet", "host": "node-7"});
         let event = read(event(&object, &json!({"source": source, "count": 3}))).unwrap();
-        let told = event.on(PodRef::new("shop", "a", "u1"));
-        assert_eq!(told.message, "no such image (lower: kubelet, node-7)");
-        assert_eq!((told.kind, told.reason.as_str()), (EventKind::Warning, "Failed"));
-        assert_eq!((told.container.as_deref(), event.count, event.version), (Some("setup"), 3, 7));
+        let upper_event = event.on(PodRef::new("shop", "a", "u1"));
+        assert_eq!(upper_event.message, "no such image (lower: kubelet, node-7)");
+        assert_eq!((upper_event.kind, upper_event.reason.as_str()), (EventKind::Warning, "Failed"));
+        assert_eq!((upper_event.container.as_deref(), event.count, event.version), (Some("setup"), 3, 7));
     }
 
     #[test]
-    fn a_schedulers_event_has_its_count_in_a_series() {
+    fn an_event_of_a_scheduler_has_its_count_in_a_series() {
         let more = json!({"reportingComponent": "default-scheduler", "series": {"count": 9}, "source": {},
             "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal"});
         let event = read(event(&pod(), &more)).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_cut_and_who_says_them_is_not() {
+    fn a_long_message_is_truncated_but_not_its_source() {
         let more = json!({"message": "é".repeat(5000), "reason": "R".repeat(500),
             "reportingComponent": "x".repeat(500)});
         let event = read(event(&pod(), &more)).unwrap();
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_words_is_told_so_that_the_upper_server_takes_it() {
+    fn an_event_without_reason_and_message_gets_defaults() {
         let event = read(event(&pod(), &json!({"message": null, "reason": "", "type": "?"}))).unwrap();
         assert_eq!((event.reason.as_str(), event.message.as_str()), ("LowerEvent", "(lower)"));
         assert_eq!(event.kind, EventKind::Normal);
     }
 
     #[test]
-    fn what_is_about_nothing_of_ours_is_not_read() {
+    fn events_about_other_kinds_are_ignored() {
         let node = json!({"kind": "Node", "name": "node-7", "uid": "node-7"});
         assert_eq!(read(event(&node, &json!({}))), None);
         let nobody = json!({"kind": "Pod", "namespace": "web", "name": "a"});

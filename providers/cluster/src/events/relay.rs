@@ -1,7 +1,7 @@
-//! Which lower events are events above, and when: a synchronous machine.
+//! The synchronous state machine that decides which lower events are relayed, and when.
 //!
-//! Listings come again when a watch breaks. What is new in one is known by its version, and not by memory of all events that a cluster
-//! has: most of them are not involved our pods.
+//! A watch that breaks lists all events again. New events are recognised by their version rather than by remembering all events of a
+//! cluster, most of which are not about our pods.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,62 +19,62 @@ use super::{
 #[cfg(test)]
 mod tests;
 
-/// How long an event try_spend wait for its pod to become known: what is known of pods comes by another watch.
+/// How long an event waits for its pod to become known. Pods are reported by another watch.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it is asked for meanwhile.
+/// How often waiting events are retried.
 const RETRY: Duration = Duration::from_millis(500);
-/// How many events wait. Those of other people's pods wait too.
+/// The maximum number of waiting events, including those about pods of others.
 const MAX_WAITING: usize = 1024;
-/// The same event is not events again sooner, however often it happens; and then ever more seldom, so that it does not use up what the core lets
-/// be events of a pod.
+/// The delay before the same event is relayed again, which doubles up to a maximum, so that it does not use up the events that the core
+/// allows for a pod.
 const MIN_REPEAT: Duration = Duration::from_mins(1);
 const MAX_REPEAT: Duration = Duration::from_mins(10);
-/// How many events a pod try_spend have at once for one reason, and when it try_spend have another.
+/// How many events with the same reason a pod may get at once, and how often one more.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(30);
-/// How many events are remembered, to tell a repetition.
+/// How many sent events are remembered to detect repetitions.
 const MAX_SENT: usize = 8192;
-/// How many buckets are kept before those are dropped that are as if they were new.
+/// The number of token buckets at which the full ones are dropped.
 const MAX_BUCKETS: usize = 4096;
 
-/// Decides what is events.
+/// Decides which events are relayed.
 #[derive(Debug)]
 pub(super) struct EventRelay {
     scopes: Vec<WatchScope>,
     sent: SentEvents,
     buckets: HashMap<(Arc<str>, String), TokenBucket>,
-    /// What waits for its pod, from the oldest to the newest, with the time until which it does.
+    /// Events that wait for their pod, oldest first, each with its deadline.
     waiting: VecDeque<(Duration, LowerEvent)>,
-    /// When it is asked for again.
+    /// When the waiting events are retried.
     retry: Option<Duration>,
 }
 
-/// What one watch has events.
+/// The progress of one watch.
 #[derive(Debug, Default)]
 struct WatchScope {
-    /// What is not newer was there before, or was heard. Before the first listing there is none.
+    /// Events up to this version are old. `None` before the first list.
     floor: Option<u64>,
-    /// The newest version in the listing that is under way.
+    /// The newest version in the list in progress.
     listing: Option<u64>,
 }
 
-/// What was events lately, by the event and the pod.
+/// Recently relayed events, by event and pod.
 #[derive(Debug, Default)]
 struct SentEvents {
     last: HashMap<(String, Arc<str>), LastSent>,
     order: VecDeque<(String, Arc<str>)>,
 }
 
-/// When an event was events last.
+/// When an event was relayed last.
 #[derive(Clone, Copy, Debug)]
 struct LastSent {
     count: i32,
     at: Duration,
-    /// When it try_spend be events again.
+    /// The delay before it may be relayed again.
     gap: Duration,
 }
 
-/// How many events a pod try_spend still have for one reason.
+/// How many events with one reason a pod may still get.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     left: u32,
@@ -84,7 +84,7 @@ struct TokenBucket {
 // === impl EventRelay ===
 
 impl EventRelay {
-    /// With so many watches.
+    /// A relay for this number of watches.
     pub(super) fn new(scopes: usize) -> Self {
         Self {
             scopes: (0..scopes).map(|_| WatchScope::default()).collect(),
@@ -95,7 +95,7 @@ impl EventRelay {
         }
     }
 
-    /// A listing begins.
+    /// A list begins.
     pub(super) fn begin_listing(&mut self, scope: usize) -> Vec<PodEvent> {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.listing = Some(0);
@@ -103,18 +103,18 @@ impl EventRelay {
         Vec::new()
     }
 
-    /// A listing is complete.
+    /// A list is complete.
     pub(super) fn finish_listing(&mut self, scope: usize) -> Vec<PodEvent> {
         if let Some(scope) = self.scopes.get_mut(scope) {
             let newest = scope.listing.take().filter(|newest| *newest > 0);
-            // Also if that is older than what was heard: what is gone does not come back, but for a server that was set back, and what is
-            // said there from then on is new.
+            // Taken even if it is older than the floor: deleted events do not come back, but an API server restored from a backup starts
+            // with older versions, and its new events count.
             scope.floor = Some(newest.or(scope.floor).unwrap_or(0));
         }
         Vec::new()
     }
 
-    /// An event was seen. Answers what is to be events.
+    /// Handles an event and returns the events to send.
     pub(super) fn handle_event(
         &mut self,
         now: Duration,
@@ -137,7 +137,7 @@ impl EventRelay {
         self.publish(now, &event, targets)
     }
 
-    /// Time passes: what waits is tried again.
+    /// Retries the waiting events.
     pub(super) fn tick(&mut self, now: Duration, pods: &dyn PodLookup) -> Vec<PodEvent> {
         if self.retry.is_none_or(|retry| now < retry) {
             return Vec::new();
@@ -155,7 +155,7 @@ impl EventRelay {
         events
     }
 
-    /// When there is something to do without anything being heard.
+    /// When to call [`Self::tick`].
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.retry
     }
@@ -185,7 +185,7 @@ impl EventRelay {
     }
 }
 
-/// The upper pods that an event is events on.
+/// The upper pods that an event is relayed to.
 fn targets(event: &LowerEvent, pods: &dyn PodLookup) -> Vec<PodRef> {
     match &event.involved {
         InvolvedObject::Pod { namespace, name, uid } => {
@@ -198,7 +198,7 @@ fn targets(event: &LowerEvent, pods: &dyn PodLookup) -> Vec<PodRef> {
 // === impl WatchScope ===
 
 impl WatchScope {
-    /// Whether what has this version was not there before.
+    /// Whether an event of this version is new.
     fn is_new(&mut self, version: u64) -> bool {
         if let Some(newest) = &mut self.listing {
             *newest = version.max(*newest);

@@ -1,4 +1,4 @@
-//! What the lower cluster is called, and of which version it is.
+//! Name, id and version of the lower cluster.
 
 use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
@@ -7,22 +7,23 @@ use vk_kube::{Client, Error, Kind, Objects};
 
 use crate::names;
 
-/// What is known of it. Asked for until it is known, and the version again now and then: clusters are upgraded.
+/// The identity of the lower cluster. It is requested until it is known. The version is refreshed periodically, because clusters are
+/// upgraded.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ClusterIdentity {
     known: Mutex<ClusterInfo>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterInfo {
-    /// What it is called; empty as long as that is not known.
+    /// The name; empty until it is known.
     pub(crate) cluster: String,
-    /// The UID of its namespace `kube-system`, where that may be read.
+    /// The UID of the namespace `kube-system`, if it can be read.
     pub(crate) id: Option<String>,
-    /// As the API server says it, such as `v1.36.4`; empty as long as that is not known.
+    /// The version of the API server, such as `v1.36.4`; empty until it is known.
     pub(crate) version: String,
-    /// How often it was asked for.
-    asked: u32,
+    /// Number of refreshes.
+    refreshes: u32,
 }
 
 #[derive(Deserialize)]
@@ -31,12 +32,12 @@ struct VersionAnswer {
     git_version: String,
 }
 
-/// Every so many questions the version is asked for again.
-const AGAIN: u32 = 30;
+/// The version is requested again with every so many refreshes.
+const VERSION_REFRESH_INTERVAL: u32 = 30;
 
-// === impl Identity ===
+// === impl ClusterIdentity ===
 
-impl Identity {
+impl ClusterIdentity {
     pub(super) fn new(cluster: Option<String>) -> Self {
         Self {
             known: Mutex::new(ClusterInfo { cluster: cluster.unwrap_or_default(), ..ClusterInfo::default() }),
@@ -47,15 +48,15 @@ impl Identity {
         self.known.lock().clone()
     }
 
-    /// Asks for what is not known. Whether anything is known now that was not.
+    /// Requests what is unknown. Returns whether anything changed.
     pub(crate) async fn refresh(&self, client: &Client) -> Result<bool, Error> {
         let before = {
             let mut known = self.known.lock();
-            known.asked = known.asked.wrapping_add(1);
+            known.refreshes = known.refreshes.wrapping_add(1);
             known.clone()
         };
         let mut now = before.clone();
-        if before.version.is_empty() || before.asked % AGAIN == 0 {
+        if before.version.is_empty() || before.refreshes % VERSION_REFRESH_INTERVAL == 0 {
             now.version = client.read::<VersionAnswer>("version", "/version").await?.git_version;
         }
         if before.id.is_none() {
@@ -66,7 +67,7 @@ impl Identity {
                     }
                     now.id = Some(id);
                 }
-                // ClusterInfo by its address to those who may not read namespaces.
+                // Without the permission to read namespaces, the cluster is identified by its address.
                 Err(error) if error.kind == Kind::Forbidden && now.cluster.is_empty() => {
                     names::sha256_hex(client.server().as_bytes())[..32].clone_into(&mut now.cluster);
                 }
@@ -74,13 +75,13 @@ impl Identity {
                 Err(error) => return Err(error),
             }
         }
-        let news = now.version != before.version || now.cluster != before.cluster;
+        let changed = now.version != before.version || now.cluster != before.cluster;
         *self.known.lock() = now;
-        Ok(news)
+        Ok(changed)
     }
 }
 
-/// The id of a cluster: the UID of a namespace that is as old as it, and that nobody can delete.
+/// The id of a cluster: the UID of `kube-system`, which is as old as the cluster and cannot be deleted.
 pub(crate) async fn cluster_id(client: &Client) -> Result<String, Error> {
     let namespaces: Objects<Namespace> = Objects::cluster(client.clone());
     let system = namespaces.get("kube-system").await?;

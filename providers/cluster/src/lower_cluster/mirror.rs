@@ -1,4 +1,4 @@
-//! What a watch has told, kept.
+//! The objects of one watch, kept in memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,34 +8,34 @@ use std::{
 use tokio::time::Instant;
 use vk_kube::Error;
 
-/// Troubles that come no further apart are one, and it counts when it lasts as long.
-const ROW: Duration = Duration::from_secs(30);
-/// It is over when there was no more of it for so long: a watch is begun again after ten seconds at the latest.
-const OVER: Duration = Duration::from_secs(15);
+/// Errors that are closer than this belong to one period, and a period that lasts this long means that the watch is broken.
+const ERROR_PERIOD: Duration = Duration::from_secs(30);
+/// The period is over after this long without an error: a watch is restarted after ten seconds at most.
+const RECOVERY: Duration = Duration::from_secs(15);
 
-/// Where an object is: its namespace, if it has one, and its name.
-pub(crate) type Key = (String, String);
+/// Namespace (empty for cluster-scoped objects) and name.
+pub(crate) type ObjectKey = (String, String);
 
-/// The objects of one watch, as they were told last.
+/// The objects of one watch.
 #[derive(Debug)]
 pub(super) struct Mirror<V> {
-    objects: HashMap<Key, V>,
-    /// What a listing that is not over has told.
-    listing: Option<HashSet<Key>>,
+    objects: HashMap<ObjectKey, V>,
+    /// The keys seen by a list in progress.
+    listing: Option<HashSet<ObjectKey>>,
     sync_state: SyncState,
-    /// The first error_period of a row and the last one.
+    /// The first and the last error of the current period.
     error_period: Option<(Instant, Instant)>,
 }
 
-/// How much a mirror shows.
+/// Whether a mirror is complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum SyncState {
-    /// Nothing was told yet.
+    /// Not listed yet.
     #[default]
     NotListed,
-    /// Nothing was told yet, and the server said why.
+    /// Not listed yet, because of this error.
     Failed(Error),
-    /// All that there is.
+    /// Complete.
     Synced,
 }
 
@@ -52,8 +52,8 @@ impl<V> Mirror<V> {
         self.listing = Some(HashSet::new());
     }
 
-    /// What it was before, if it was there.
-    pub(super) fn upsert(&mut self, key: Key, value: V) -> Option<V> {
+    /// Returns the previous value.
+    pub(super) fn upsert(&mut self, key: ObjectKey, value: V) -> Option<V> {
         self.error_period = None;
         if let Some(listing) = &mut self.listing {
             listing.insert(key.clone());
@@ -61,7 +61,7 @@ impl<V> Mirror<V> {
         self.objects.insert(key, value)
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<V> {
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<V> {
         self.error_period = None;
         if let Some(listing) = &mut self.listing {
             listing.remove(key);
@@ -69,29 +69,31 @@ impl<V> Mirror<V> {
         self.objects.remove(key)
     }
 
-    /// The listing is over: what it did not notify of is gone, and is answered.
+    /// Ends a list. Returns the objects that were not part of it and are gone.
     pub(super) fn finish_listing(&mut self) -> Vec<V> {
         (self.sync_state, self.error_period) = (SyncState::Synced, None);
         let Some(listing) = self.listing.take() else { return Vec::new() };
-        let gone: Vec<Key> = self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
+        let gone: Vec<ObjectKey> =
+            self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.objects.remove(key)).collect()
     }
 
-    /// The server cannot be asked. What was whole stays: it is old, and that shows elsewhere.
+    /// Records an error of the watch. A complete mirror stays complete, only outdated.
     pub(super) fn record_error(&mut self, error: Error) {
         let now = Instant::now();
-        let row = self.error_period.filter(|(_, last)| now.duration_since(*last) < ROW);
-        self.error_period = Some((row.map_or(now, |(first, _)| first), now));
+        let period = self.error_period.filter(|(_, last)| now.duration_since(*last) < ERROR_PERIOD);
+        self.error_period = Some((period.map_or(now, |(first, _)| first), now));
         if self.sync_state != SyncState::Synced {
             self.sync_state = SyncState::Failed(error);
         }
     }
 
-    /// Whether changes are heard of. One error_period is none; only what goes on for a while is. A watch that goes on says nothing when
-    /// nothing changes, so the end of error_period is that there is no more of it.
+    /// Whether the watch works. A single error does not count, only errors over some time. A working watch is silent while nothing
+    /// changes, so a period of errors ends when no more errors follow.
     pub(super) fn is_watch_healthy(&self) -> bool {
-        let goes_on =
-            |(first, last): (Instant, Instant)| last.duration_since(first) >= ROW && last.elapsed() < OVER;
+        let goes_on = |(first, last): (Instant, Instant)| {
+            last.duration_since(first) >= ERROR_PERIOD && last.elapsed() < RECOVERY
+        };
         !self.error_period.is_some_and(goes_on)
     }
 
@@ -99,7 +101,7 @@ impl<V> Mirror<V> {
         &self.sync_state
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&V> {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&V> {
         self.objects.get(key)
     }
 
@@ -107,7 +109,7 @@ impl<V> Mirror<V> {
         self.objects.values()
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.objects.keys()
     }
 }
@@ -116,12 +118,12 @@ impl<V> Mirror<V> {
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         ("default".to_owned(), name.to_owned())
     }
 
     #[test]
-    fn what_a_listing_does_not_tell_of_is_gone_and_said_to_be() {
+    fn objects_missing_from_a_new_list_are_removed() {
         let mut mirror = Mirror::default();
         assert_eq!(*mirror.sync_state(), SyncState::NotListed);
         mirror.begin_listing();
@@ -132,14 +134,14 @@ mod tests {
         mirror.begin_listing();
         assert_eq!(mirror.upsert(key("b"), 3), Some(2));
         mirror.upsert(key("c"), 4);
-        assert_eq!(mirror.remove(&key("c")), Some(4), "between the parts of the listing");
-        assert_eq!(mirror.get(&key("a")), Some(&1), "it may be told of yet");
+        assert_eq!(mirror.remove(&key("c")), Some(4), "during the list");
+        assert_eq!(mirror.get(&key("a")), Some(&1), "the list may still contain it");
         assert_eq!(mirror.finish_listing(), [1]);
         assert_eq!(mirror.values().collect::<Vec<_>>(), [&3]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_fails_for_long_is_not_heard_and_one_that_failed_once_is() {
+    async fn a_watch_is_unhealthy_only_after_a_period_of_errors() {
         let mut mirror: Mirror<u8> = Mirror::default();
         let error = || Error::new(vk_kube::Kind::Unreachable, "no");
         mirror.finish_listing();
@@ -149,19 +151,19 @@ mod tests {
             tokio::time::advance(Duration::from_secs(10)).await;
             mirror.record_error(error());
         }
-        assert!(!mirror.is_watch_healthy(), "forty seconds");
-        tokio::time::advance(OVER).await;
-        assert!(mirror.is_watch_healthy(), "there was no more of it");
+        assert!(!mirror.is_watch_healthy(), "errors for forty seconds");
+        tokio::time::advance(RECOVERY).await;
+        assert!(mirror.is_watch_healthy(), "no more errors");
         mirror.record_error(error());
-        assert!(!mirror.is_watch_healthy(), "it goes on");
+        assert!(!mirror.is_watch_healthy(), "the errors continue");
         mirror.upsert(key("a"), 1);
-        assert!(mirror.is_watch_healthy(), "something is told");
+        assert!(mirror.is_watch_healthy(), "an event arrived");
         mirror.record_error(error());
-        assert!(mirror.is_watch_healthy(), "another row begins");
+        assert!(mirror.is_watch_healthy(), "a new period begins");
     }
 
     #[test]
-    fn trouble_counts_until_everything_was_read_once() {
+    fn an_error_matters_only_before_the_first_list() {
         let mut mirror: Mirror<u8> = Mirror::default();
         let error = Error::new(vk_kube::Kind::Forbidden, "no");
         mirror.record_error(error.clone());

@@ -14,30 +14,30 @@ use k8s_openapi::{
 use vk_kube::{Error, Kind, Objects, Selector, Slim, WatchEvent, access::AccessCheck, objects::Object};
 use vk_supervisor::{Supervisor, task};
 
-use super::{Inner, Key, LowerCluster, Mirror};
+use super::{Inner, LowerCluster, Mirror, ObjectKey};
 use crate::{
-    names::{NamespaceMapping, ORIGIN, Owner},
+    names::{NamespaceMapping, ORIGIN, OwnerId},
     node::PodRequests,
 };
 
 const SCHEDULING: &str = "scheduling.k8s.io";
 const NODE: &str = "node.k8s.io";
-/// When whoever may not read something access_check again whether he may.
-const AGAIN: Duration = Duration::from_mins(5);
+/// How often a denied permission is checked again.
+const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(5);
 
-/// What a change makes of a mirror.
+/// The effect of a watch event on a mirror.
 enum MirrorChange<V> {
-    /// Nothing that anybody has to know.
+    /// No visible change.
     None,
-    /// An object is new, or another than before.
+    /// An object was added or changed.
     Upserted,
-    /// A listing is complete, and these are gone.
+    /// A list is complete. The values are the objects that are gone.
     Listed(Vec<V>),
-    /// An object is gone.
+    /// An object was deleted.
     Deleted,
 }
 
-/// Starts all of them.
+/// Starts all watches.
 pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervisor: &Supervisor) {
     let client = || lower.0.client.clone();
     let scopes = namespaces.scopes();
@@ -51,7 +51,7 @@ pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervi
         let take = move |inner: &Inner, change: WatchEvent<Slim<Pod>>| handle_own_pod(inner, number, change);
         spawn_watch(lower, supervisor, "lower pods", &pods, &ours, None, take);
     }
-    // Without those above: what is ours is told once.
+    // Excludes our own pods, which the watches above report.
     let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
     let pods: Objects<Slim<Pod>> = Objects::everywhere(client());
     spawn_watch(
@@ -95,13 +95,13 @@ pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervi
     );
 }
 
-/// To list things of all namespaces. A right to watch goes with it.
+/// The permission to list a resource in all namespaces. It is assumed to include watching.
 fn list_permission(group: &str, resource: &str) -> AccessCheck {
     let (group, resource) = (group.to_owned(), resource.to_owned());
     AccessCheck { verb: "list".to_owned(), group, resource, ..AccessCheck::default() }
 }
 
-/// Keeps a mirror. What is asked for first may be done without.
+/// Spawns a watch that fills a mirror. With an access check, the mirror is optional.
 fn spawn_watch<K: Object>(
     lower: &LowerCluster,
     supervisor: &Supervisor,
@@ -117,15 +117,15 @@ fn spawn_watch<K: Object>(
     supervisor.spawn(name, task::Kind::Work, async move {
         let mut changes = pin!(changes);
         let work = async {
-            // Whoever may not is not heard of every few seconds, and does without it.
+            // Without permission, check rarely instead of failing every few seconds.
             while let Some(check) = &access_check
                 && matches!(check.allowed(&client).await, Ok(false))
             {
                 let Some(inner) = inner.upgrade() else { return };
-                let message = format!("we may not list {}", check.resource);
+                let message = format!("not allowed to list {}", check.resource);
                 take(&inner, WatchEvent::Error(Error::new(Kind::Forbidden, message)));
                 drop(inner);
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(ACCESS_CHECK_INTERVAL).await;
             }
             while let Some(change) = changes.next().await {
                 let Some(inner) = inner.upgrade() else { break };
@@ -148,7 +148,7 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
             now = Some(Arc::clone(&pod));
             WatchEvent::Applied((key(&pod.metadata), pod))
         }
-        // As it was in the end.
+        // The last state.
         WatchEvent::Deleted(Slim(pod)) => {
             let pod = Arc::new(pod);
             last = Some(Arc::clone(&pod));
@@ -158,14 +158,18 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
         WatchEvent::Listed => WatchEvent::Listed,
         WatchEvent::Error(error) => WatchEvent::Error(error),
     };
-    let told = apply(&mut inner.mirrors.write().ours[scope], change);
-    match told {
+    let change_kind = apply(&mut inner.mirrors.write().ours[scope], change);
+    match change_kind {
         MirrorChange::None => {}
         MirrorChange::Upserted => {
-            now.iter().for_each(|pod| inner.notify(|listener| listener.pod_changed(pod, false)))
+            if let Some(pod) = &now {
+                inner.notify(|listener| listener.pod_changed(pod, false));
+            }
         }
         MirrorChange::Deleted => {
-            last.iter().for_each(|pod| inner.notify(|listener| listener.pod_changed(pod, true)))
+            if let Some(pod) = &last {
+                inner.notify(|listener| listener.pod_changed(pod, true));
+            }
         }
         MirrorChange::Listed(gone) => {
             for pod in &gone {
@@ -176,8 +180,8 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     }
 }
 
-/// Takes off what nobody access_check for: what containers are to do is known above, and is told here for every pod. What may change and whose claims
-/// they are stays.
+/// Drops the parts of a pod that no_node reads. The upper pod has the containers' commands and environment. The parts that can change, and
+/// the requests and claims, stay.
 fn strip(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     let bare = |container: &mut Container| {
@@ -201,15 +205,15 @@ fn strip(pod: &mut Pod) {
 }
 
 fn handle_foreign_pod(inner: &Inner, change: WatchEvent<Slim<Pod>>) {
-    let nobody = Owner { origin: inner.origin.clone(), node: String::new() };
-    let change = change.map(|Slim(pod)| (key(&pod.metadata), PodRequests::of(&pod, &nobody)));
+    let no_node = OwnerId { origin: inner.origin.clone(), node: String::new() };
+    let change = change.map(|Slim(pod)| (key(&pod.metadata), PodRequests::of(&pod, &no_node)));
     update_capacity(inner, |inner| apply(&mut inner.mirrors.write().foreign, change));
 }
 
 fn handle_node(inner: &Inner, change: WatchEvent<Slim<Node>>) {
     let change = change.map(|Slim(mut node)| {
         if let Some(status) = &mut node.status {
-            // By far the most of a node, and of no use here.
+            // These make up most of a node and are not needed.
             (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
         }
         (key(&node.metadata), Arc::new(node))
@@ -227,14 +231,14 @@ fn handle_runtime_class(inner: &Inner, change: WatchEvent<RuntimeClass>) {
     apply(&mut inner.mirrors.write().runtime_classes, change);
 }
 
-/// Changes what virtual nodes are made of.
+/// Applies a change that the resources of virtual nodes depend on.
 fn update_capacity<V>(inner: &Inner, change: impl FnOnce(&Inner) -> MirrorChange<V>) {
     if !matches!(change(inner), MirrorChange::None) {
         inner.notify(|listener| listener.capacity_changed());
     }
 }
 
-fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(Key, V)>) -> MirrorChange<V> {
+fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(ObjectKey, V)>) -> MirrorChange<V> {
     match change {
         WatchEvent::Restarted => {
             mirror.begin_listing();
@@ -256,7 +260,7 @@ fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(Key, V)>) -> 
     }
 }
 
-fn key(metadata: &ObjectMeta) -> Key {
+fn key(metadata: &ObjectMeta) -> ObjectKey {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
@@ -268,7 +272,7 @@ mod tests {
     use crate::dependencies::dependencies;
 
     #[test]
-    fn of_our_pods_what_may_change_and_what_they_take_is_kept() {
+    fn stripped_pods_keep_their_requests_and_claims() {
         let mut pod: Pod = serde_json::from_value(json!({"spec": {
             "nodeName": "n", "tolerations": [{"operator": "Exists"}],
             "containers": [{"name": "a", "image": "i", "resources": {"requests": {"cpu": "1"}}, "command": ["long"],

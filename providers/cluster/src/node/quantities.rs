@@ -1,37 +1,36 @@
-//! Amounts as a node tells them: processors in thousandths, all else in whole units.
+//! Rounding of resource amounts: milli-units for cpu, round_down units for everything else.
 //!
-//! The API server refuses fractions of most resources, and a promise is rounded down.
+//! The API server rejects fractions of most resources. Amounts are rounded down, because they are promises.
 
 use vk_provider::Quantity;
 
-/// A part of an amount, rounded down.
+/// A percentage of an amount, rounded down.
 pub(super) fn percent(name: &str, amount: Quantity, percent: u8) -> Quantity {
-    let part = |grains: i64| {
-        let part = i128::from(grains) * i128::from(percent) / 100;
+    let part = |smallest_units: i64| {
+        let part = i128::from(smallest_units) * i128::from(percent) / 100;
         i64::try_from(part).unwrap_or(i64::MAX)
     };
-    of_grains(name, part(grains(name, amount)))
+    from_smallest_units(name, part(smallest_units(name, amount)))
 }
 
-/// An amount rounded down, in the notation that is usual for the resource: in whatever order amounts were added, the same is written.
-pub(super) fn whole(name: &str, amount: Quantity) -> Quantity {
-    of_grains(name, grains(name, amount))
+/// An amount rounded down, in the usual notation of the resource, which does not depend on the order of additions.
+pub(super) fn round_down(name: &str, amount: Quantity) -> Quantity {
+    from_smallest_units(name, smallest_units(name, amount))
 }
 
-/// How often the smallest amount of a resource that is told is in this one. Quantities round up, as Kubernetes does; so what is
-/// missing to nothing is rounded up.
-fn grains(name: &str, amount: Quantity) -> i64 {
+/// The number of smallest units in an amount. Quantities round up, as in Kubernetes, so the negated amount is rounded.
+fn smallest_units(name: &str, amount: Quantity) -> i64 {
     let missing = Quantity::units(0) - amount;
     let up = if name == "cpu" { missing.to_milli() } else { missing.to_units() };
     up.saturating_neg()
 }
 
-fn of_grains(name: &str, grains: i64) -> Quantity {
+fn from_smallest_units(name: &str, smallest_units: i64) -> Quantity {
     match name {
-        "cpu" => Quantity::milli(grains),
-        "memory" | "ephemeral-storage" => Quantity::bytes(grains),
-        _ if name.starts_with(super::HUGE_PAGES) => Quantity::bytes(grains),
-        _ => Quantity::units(grains),
+        "cpu" => Quantity::milli(smallest_units),
+        "memory" | "ephemeral-storage" => Quantity::bytes(smallest_units),
+        _ if name.starts_with(super::HUGE_PAGES) => Quantity::bytes(smallest_units),
+        _ => Quantity::units(smallest_units),
     }
 }
 
@@ -44,8 +43,8 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_an_amount_is_rounded_down_to_what_can_be_told() {
-        for (name, whole, of, part) in [
+    fn a_percentage_is_rounded_down() {
+        for (name, round_down, of, part) in [
             ("cpu", "1001m", 50, "500m"),
             ("cpu", "3", 33, "990m"),
             ("pods", "111", 50, "55"),
@@ -54,16 +53,16 @@ mod tests {
             ("memory", "1", 100, "1"),
             ("ephemeral-storage", "8Ei", 100, "9223372036854775807"),
         ] {
-            let part_of = percent(name, amount(whole), of);
-            assert_eq!(part_of, amount(part), "{of}% of {whole} {name}");
+            let part_of = percent(name, amount(round_down), of);
+            assert_eq!(part_of, amount(part), "{of}% of {round_down} {name}");
         }
     }
 
     #[test]
-    fn fractions_that_the_api_server_refuses_are_not_told() {
-        assert_eq!(whole("pods", amount("1500m")).to_string(), "1");
-        assert_eq!(whole("cpu", amount("1500500u")).to_string(), "1500m");
-        assert_eq!(whole("memory", amount("128974848000m")).to_string(), "123Mi");
-        assert_eq!(whole("memory", amount("17179869184")).to_string(), "16Gi");
+    fn amounts_have_no_fractions_that_the_api_server_rejects() {
+        assert_eq!(round_down("pods", amount("1500m")).to_string(), "1");
+        assert_eq!(round_down("cpu", amount("1500500u")).to_string(), "1500m");
+        assert_eq!(round_down("memory", amount("128974848000m")).to_string(), "123Mi");
+        assert_eq!(round_down("memory", amount("17179869184")).to_string(), "16Gi");
     }
 }

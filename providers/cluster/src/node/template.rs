@@ -1,4 +1,4 @@
-//! The virtual node as the upper cluster sees it.
+//! The description of the virtual node in the upper cluster.
 
 use serde_json::json;
 use vk_provider::{
@@ -9,16 +9,15 @@ use vk_provider::{
 use super::{ARCH, ARCH_OLD, OS, OS_OLD, VirtualResources};
 use crate::{names, status::truncate};
 
-/// Condition of the virtual node: whether pods can be put on any of its lower nodes. It stays Ready when they cannot: the pods that it
-/// has run on.
+/// Condition of the virtual node: whether any lower node can take pods. If not, the node stays Ready, because its existing pods keep
+/// running.
 pub const NODES_AVAILABLE: &str = "multicluster.virtual-kubelet.io/NodesAvailable";
-/// Which provider a virtual node is of.
+/// The label that names the provider of a virtual node.
 const PROVIDER: &str = "virtual-kubelet.io/provider";
-/// The most letters of a version that is believed.
-const LONGEST_VERSION: usize = 128;
+/// The maximum length of a version string.
+const MAX_VERSION_LENGTH: usize = 128;
 
-/// Describes the virtual node of a lower cluster, whose API server has this version. All but whether that answers
-/// ([`names::REACHABLE`]).
+/// Describes the virtual node of a lower cluster with this version of the API server, except for the condition [`names::REACHABLE`].
 pub fn describe(sum: &VirtualResources, cluster: &str, version: &str, template: &mut NodeTemplate) {
     labels(sum, cluster, template);
     if !sum.unseen {
@@ -35,21 +34,22 @@ pub fn describe(sum: &VirtualResources, cluster: &str, version: &str, template: 
     if let Some(architecture) = &sum.architecture {
         template.system.architecture.clone_from(architecture);
     }
-    template.kubelet_version = Some(truncate(version, LONGEST_VERSION)).filter(|version| !version.is_empty());
+    template.kubelet_version =
+        Some(truncate(version, MAX_VERSION_LENGTH)).filter(|version| !version.is_empty());
     template.set_condition(available(sum, cluster));
-    // Said, because controllers of clouds taint nodes of which nobody says it (Admiralty 74).
+    // Set explicitly, because cloud controllers taint nodes without this condition (Admiralty 74).
     template.set_condition(Condition {
         kind: "NetworkUnavailable".to_owned(),
         status: ConditionStatus::False,
         reason: "LowerClusterNetwork".to_owned(),
-        message: "pods have the network of the lower cluster".to_owned(),
+        message: "pods use the network of the lower cluster".to_owned(),
     });
 }
 
 fn labels(sum: &VirtualResources, cluster: &str, template: &mut NodeTemplate) {
     let labels = &mut template.labels;
-    // The template has those of this process's machine, on which no pod of this node will ever run. What system it is may be
-    // configured, so that stands as long as no node says otherwise.
+    // The template has the labels of the machine of this process, where no pod of this node runs. The operating system may be configured,
+    // so it stays until a lower node reports another one.
     for (key, known) in [(ARCH, true), (ARCH_OLD, true), (OS, sum.nodes > 0), (OS_OLD, sum.nodes > 0)] {
         if known {
             labels.remove(key);
@@ -64,7 +64,7 @@ fn labels(sum: &VirtualResources, cluster: &str, template: &mut NodeTemplate) {
 }
 
 fn available(sum: &VirtualResources, cluster: &str) -> Condition {
-    // It is not known before it has answered once.
+    // The name is unknown until the cluster answers.
     let cluster = if cluster.is_empty() { "(unknown)" } else { cluster };
     let (status, reason, message) = if sum.nodes == 0 && !sum.unseen {
         let message = format!(
@@ -72,7 +72,7 @@ fn available(sum: &VirtualResources, cluster: &str) -> Condition {
         );
         (ConditionStatus::False, "NoEligibleNodes", message)
     } else if sum.offers_nothing() {
-        (ConditionStatus::False, "NothingFree", format!("pods of others take all nodes of cluster {cluster}"))
+        (ConditionStatus::False, "NothingFree", format!("other pods use all nodes of cluster {cluster}"))
     } else {
         (ConditionStatus::True, "NodesAvailable", format!("cluster {cluster} has nodes for pods"))
     };

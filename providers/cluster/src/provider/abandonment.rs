@@ -1,4 +1,7 @@
-//! A node whose lower cluster is given up: its pods are let go, nobody below is asked, and the node goes.
+//! Abandoned lower clusters: somebody set the annotation `multicluster.virtual-kubelet.io/abandon: "true"` on the virtual Node.
+//!
+//! The upper pods are then deleted without asking a cluster that may never answer again, and the Node is removed. A last event on the Node
+//! lists the pods that may still be running in the lower cluster.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,38 +18,38 @@ use vk_supervisor::{Supervisor, task};
 
 use super::VirtualNode;
 use crate::{
-    names::{ABANDON, Owner, annotation},
+    names::{ABANDON, OwnerId, annotation},
     status::failed_status,
 };
 
 /// The reason of the last event on a virtual Node.
 pub const ABANDONED: &str = "LowerClusterAbandoned";
 
-/// As much as an event can say, with some room.
+/// The API server accepts messages of 1024 bytes.
 const MAX_MESSAGE_LENGTH: usize = 1000;
 
-/// How long the upper pods may take to leave before the node goes without them: the cluster removes pods of nodes that are gone.
-const LEAVE: Duration = Duration::from_secs(30);
-/// How often it is looked whether they are gone.
-const PACE: Duration = Duration::from_millis(200);
-/// How often, and how many times, the Node is looked for after it was deleted: whoever runs it may have made it anew while he stopped.
-const LOOKS: (u32, Duration) = (5, Duration::from_secs(1));
+/// How long the upper pods may take to disappear before the Node is removed anyway. The cluster deletes pods of nodes that do not exist.
+const UPPER_POD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the upper pods are checked.
+const POLL: Duration = Duration::from_millis(200);
+/// How many times, and how often, the Node is deleted: the core may recreate it while it is shutting down.
+const NODE_DELETIONS: (u32, Duration) = (5, Duration::from_secs(1));
 
-/// Whether the lower cluster of a virtual Node is given up.
+/// Whether a virtual Node has the annotation.
 pub fn is_abandoned(node: &ObjectMeta) -> bool {
     annotation(node, ABANDON) == Some("true")
 }
 
-/// Tells whether the lower cluster of a node is given up. Once it is there is no way back: the pods are gone, also if the annotation goes or
-/// the Node is made anew. Nothing more is told when the supervisor stops.
+/// Watches whether the lower cluster of a node is abandoned. This cannot be undone: once seen, removing the annotation or recreating the
+/// Node has no effect. The value does not change any more when the supervisor stops.
 pub fn watch(upper: Client, node: String, supervisor: &Supervisor) -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     let stopping = supervisor.clone();
     supervisor.spawn(format!("abandon {node}"), task::Kind::Work, async move {
         tokio::select! {
             () = wait_for_annotation(&upper, &node, &sender) => {
-                warn!(node, "the lower cluster is given up: {ABANDON} is on the Node");
-                // Whoever asks later is told, too.
+                warn!(node, "the lower cluster is abandoned: the Node has the annotation {ABANDON}");
+                // Keeps the sender for receivers that are cloned later.
                 stopping.stopping().await;
             }
             () = stopping.stopping() => {}
@@ -55,7 +58,7 @@ pub fn watch(upper: Client, node: String, supervisor: &Supervisor) -> watch::Rec
     receiver
 }
 
-/// Ends when the node is seen to be abandoned.
+/// Returns when the annotation was seen on the node.
 async fn wait_for_annotation(upper: &Client, node: &str, abandoned: &watch::Sender<bool>) {
     let nodes: Objects<Slim<Node>> = Objects::cluster(upper.clone());
     let selector = Selector { fields: Some(format!("metadata.name={node}")), labels: None };
@@ -70,18 +73,18 @@ async fn wait_for_annotation(upper: &Client, node: &str, abandoned: &watch::Send
     }
 }
 
-/// The text of the last event on a virtual Node, from the lower pods (namespace and name) that are left behind.
-pub fn final_message(owner: &Owner, left: &[(String, String)]) -> String {
+/// The message of the last event on a virtual Node. `left` are the namespaces and names of the lower pods that are left behind.
+pub fn final_message(owner: &OwnerId, left: &[(String, String)]) -> String {
     if left.is_empty() {
-        return "the lower cluster is given up; no pod of this node was known to be there".to_owned();
+        return "the lower cluster was abandoned; no pod of this node was known to run there".to_owned();
     }
     let pods = if left.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", left.len()) };
     let find = format!("; to find them there: kubectl get pods -A -l {}", owner.selector());
-    let mut text = format!("the lower cluster is given up; {pods} of this node may still run there: ");
+    let mut text = format!("the lower cluster was abandoned; {pods} of this node may still run there: ");
     for (number, (namespace, name)) in left.iter().enumerate() {
         let pod = format!("{}{namespace}/{name}", if number == 0 { "" } else { ", " });
         let more = format!("{}and {} more", if number == 0 { "" } else { " " }, left.len() - number);
-        // What comes after this one has to have its place.
+        // Leave room for the text that follows this pod.
         let reserve = if number + 1 == left.len() { 0 } else { more.len() + 1 };
         if text.len() + pod.len() + reserve + find.len() > MAX_MESSAGE_LENGTH {
             text.push_str(&more);
@@ -97,7 +100,7 @@ impl VirtualNode {
         *self.abandoned.borrow()
     }
 
-    /// Takes a pod, to say that it has failed.
+    /// Accepts a pod, so that it can be reported as failed.
     pub(super) fn create_abandoned(&self, bundle: &PodBundle) -> Result<()> {
         let pod = bundle.reference().ok_or_else(|| Error::invalid("the pod has no uid"))?;
         self.records.lock().set_upper(&pod, &bundle.pod);
@@ -107,7 +110,7 @@ impl VirtualNode {
 
     pub(super) fn forget_abandoned(&self, pod: &PodRef) -> Error {
         self.records.lock().forget(pod);
-        Error::not_found(format!("the lower cluster of pod {pod} is given up"))
+        Error::not_found(format!("the lower cluster of pod {pod} was abandoned"))
     }
 
     pub(super) fn abandoned_status(&self, pod: &PodRef) -> Result<PodStatus> {
@@ -115,33 +118,33 @@ impl VirtualNode {
         let Some(upper) = known.upper.filter(|_| !known.stopping) else {
             return Err(self.forget_abandoned(pod));
         };
-        let message = format!("the lower cluster was given up: the node has the annotation {ABANDON}");
+        let message = format!("the lower cluster was abandoned: the node has the annotation {ABANDON}");
         let last = self.lower_pod(pod).map(|lower| self.report(pod, &lower));
         Ok(failed_status(&upper, last.as_ref(), ABANDONED, &message))
     }
 
-    /// Deletes the Node, when nobody runs it any more.
+    /// Deletes the Node object after the core stopped running it.
     pub(super) async fn remove_node(&self) {
         let nodes: Objects<Node> = Objects::cluster(self.upper.client.clone());
         let name = &self.owner.node;
-        for _ in 0..LOOKS.0 {
-            tokio::time::sleep(LOOKS.1).await;
+        for _ in 0..NODE_DELETIONS.0 {
+            tokio::time::sleep(NODE_DELETIONS.1).await;
             let deleted = match nodes.get(name).await {
                 Ok(node) => nodes.delete(name, node.metadata.uid.as_deref().unwrap_or_default()).await,
                 Err(error) => Err(error),
             };
             match deleted {
-                Ok(()) => info!(node = name, "the Node of the lower cluster that was given up is deleted"),
+                Ok(()) => info!(node = name, "deleted the Node of the abandoned lower cluster"),
                 Err(error) if error.kind == ErrorKind::NotFound => {}
                 Err(error) => {
-                    warn!(node = name, %error, "cannot delete the Node of the lower cluster that was given up: delete it, or see deploy/rbac-delete-nodes.yaml");
+                    warn!(node = name, %error, "cannot delete the Node of the abandoned lower cluster: delete it by hand, or see deploy/rbac-delete-nodes.yaml");
                 }
             }
         }
     }
 }
 
-/// Lets the pods go as soon as the lower cluster is given up, and then the node.
+/// Spawns the task that deletes the upper pods when the lower cluster is abandoned.
 pub(super) fn spawn_abandonment(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
     let (node, guard) = (Arc::clone(node), supervisor.clone());
     supervisor.spawn("abandon", task::Kind::Work, async move {
@@ -161,7 +164,7 @@ pub(super) fn spawn_abandonment(node: &Arc<VirtualNode>, supervisor: &Supervisor
 
 impl VirtualNode {
     async fn delete_upper_pods(&self) {
-        let deadline = tokio::time::Instant::now() + LEAVE;
+        let deadline = tokio::time::Instant::now() + UPPER_POD_TIMEOUT;
         loop {
             let pods = self.records.lock().pods();
             if pods.is_empty() || tokio::time::Instant::now() > deadline {
@@ -176,17 +179,17 @@ impl VirtualNode {
                         self.records.lock().forget(pod);
                     }
                     Err(error) => {
-                        warn!(%pod, %error, "cannot delete a pod of the lower cluster that was given up");
+                        warn!(%pod, %error, "cannot delete a pod of the abandoned lower cluster");
                     }
                 }
                 self.request_status(pod);
             }
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }
 
-/// What is told of the node when its lower cluster is given up, once.
+/// The last event of the node, sent once when the lower cluster is abandoned.
 pub(super) fn final_event(node: &Arc<VirtualNode>) -> impl Stream<Item = NodeChange> + Send + use<> {
     let node = Arc::downgrade(node);
     stream::unfold(node, |weak| async move {
@@ -196,13 +199,13 @@ pub(super) fn final_event(node: &Arc<VirtualNode>) -> impl Stream<Item = NodeCha
         let left: Vec<(String, String)> =
             node.own_pods().iter().filter_map(|(pod, _)| node.key(pod)).collect();
         node.node_status.mark_changed();
-        let told = NodeChange::Event {
+        let event = NodeChange::Event {
             kind: EventKind::Warning,
             reason: ABANDONED.to_owned(),
             message: final_message(&node.owner, &left),
         };
-        // There is nothing to tell after it.
-        Some((told, std::sync::Weak::new()))
+        // The stream ends after this event.
+        Some((event, std::sync::Weak::new()))
     })
 }
 
@@ -210,8 +213,8 @@ pub(super) fn final_event(node: &Arc<VirtualNode>) -> impl Stream<Item = NodeCha
 mod tests {
     use super::*;
 
-    fn owner() -> Owner {
-        Owner { origin: "7e0c1a52-8f6e-4a5c-9a6e-2d3f1b0c9d8e".to_owned(), node: "vk".to_owned() }
+    fn owner() -> OwnerId {
+        OwnerId { origin: "7e0c1a52-8f6e-4a5c-9a6e-2d3f1b0c9d8e".to_owned(), node: "vk".to_owned() }
     }
 
     fn pods(count: usize, letters: usize) -> Vec<(String, String)> {
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_true_gives_a_cluster_up() {
+    fn only_the_value_true_abandons_a_cluster() {
         let node = |value: &str| ObjectMeta {
             annotations: Some([(ABANDON.to_owned(), value.to_owned())].into()),
             ..ObjectMeta::default()
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_named_with_the_way_to_find_it() {
+    fn the_message_lists_the_remaining_pods_and_how_to_find_them() {
         let left =
             [("web", "a"), ("db", "b")].map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         let text = final_message(&owner(), &left);
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_there_are_an_event_holds_them_and_says_how_many_it_does_not_name() {
+    fn a_long_list_of_pods_is_truncated_with_a_count() {
         for (count, letters) in [(1000, 5), (1000, 63), (5, 253), (1, 253), (20_000, 20)] {
             let text = final_message(&owner(), &pods(count, letters));
             assert!(text.len() <= MAX_MESSAGE_LENGTH, "{}", text.len());
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_left_nothing_is_named() {
+    fn the_message_without_pods_lists_none() {
         assert!(final_message(&owner(), &[]).contains("no pod"));
     }
 }

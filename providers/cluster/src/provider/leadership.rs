@@ -1,5 +1,5 @@
-//! What is done as long as the node is ours: from when changes are asked for until nobody wants them any more. A process that stands by
-//! touches nothing below.
+//! The leadership session of a virtual node: everything that runs while this process runs the node. It starts when the core subscribes to
+//! changes and ends when it drops the stream. A standby process writes nothing to the lower cluster.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,26 +14,26 @@ use crate::{
     events, storage,
 };
 
-/// How many events may wait.
-const EVENTS: usize = 256;
-/// How often pods are looked at that should have ended.
-const PATROL: Duration = Duration::from_secs(15);
+/// Capacity of the event channel.
+const EVENT_CAPACITY: usize = 256;
+/// How often pods are checked that should have terminated.
+const STUCK_POD_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(super) struct LeadershipSession {
     pub(super) copier: Copier,
     supervisor: Supervisor,
 }
 
-/// Ends a session when nobody wants its changes any more.
+/// Ends a session when the core drops its stream of changes.
 struct SessionGuard {
     node: Arc<VirtualNode>,
     session: Arc<LeadershipSession>,
 }
 
-/// Begins, in place of an earlier session.
+/// Starts a session, which replaces an earlier one.
 pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     let supervisor = node.upper.supervisor.child();
-    let (events, told) = mpsc::channel(EVENTS);
+    let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
     let settings = &node.settings;
     let copier = Copier::new(copies::CopierOptions {
         upper: node.upper.reader(&node.owner.node),
@@ -46,7 +46,7 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         events: events.clone(),
         grace: copies::GRACE,
     });
-    events::follow(events::EventOptions {
+    events::start(events::EventOptions {
         lower: node.lower.client().clone(),
         owner: node.owner.clone(),
         namespaces: settings.namespaces.clone(),
@@ -54,10 +54,10 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         supervisor: supervisor.clone(),
         events,
     });
-    // What was known of pods in an earlier session is given anew, and what was not told then is told now.
+    // The core passes all pods and asks for all statuses again.
     node.records.lock().clear();
     node.outbox.clear();
-    spawn_event_forwarding(node, told, &supervisor);
+    spawn_event_forwarding(node, receiver, &supervisor);
     abandonment::spawn_abandonment(node, &supervisor);
     spawn_stuck_pod_check(node, &supervisor);
     spawn_claims(node, &supervisor);
@@ -84,16 +84,16 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Tells on pods what their copies have to say.
+/// Forwards events about copies and lower pods to the core.
 fn spawn_event_forwarding(
     node: &Arc<VirtualNode>,
-    mut told: mpsc::Receiver<PodEvent>,
+    mut receiver: mpsc::Receiver<PodEvent>,
     supervisor: &Supervisor,
 ) {
     let (outbox, guard) = (Arc::clone(&node.outbox), supervisor.clone());
     supervisor.spawn("events of copies", task::Kind::Work, async move {
         let pass = async {
-            while let Some(event) = told.recv().await {
+            while let Some(event) = receiver.recv().await {
                 outbox.event(event);
             }
         };
@@ -104,7 +104,7 @@ fn spawn_event_forwarding(
     });
 }
 
-/// Serves claims once it is known which cluster it is that their volumes are in.
+/// Serves claims as soon as the identity of the lower cluster is known, which their volumes need.
 fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
     let (weak, owned, guard) = (Arc::downgrade(node), supervisor.clone(), supervisor.clone());
     let mut changed = node.node_status.subscribe();
@@ -125,7 +125,7 @@ fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
             () = guard.stopping() => None,
         };
         let Some((node, cluster)) = found else { return };
-        storage::follow(storage::StorageOptions {
+        storage::start(storage::StorageOptions {
             upper: node.upper.client.clone(),
             lower: node.lower.client().clone(),
             owner: node.owner.clone(),
@@ -136,11 +136,11 @@ fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
     });
 }
 
-/// Looks at what changes by the mere passing of time.
+/// Refreshes the status of pods that become stuck as time passes.
 fn spawn_stuck_pod_check(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
     let (node, guard) = (Arc::downgrade(node), supervisor.clone());
     supervisor.spawn("lost pods", task::Kind::Work, async move {
-        let mut turns = tokio::time::interval(PATROL);
+        let mut turns = tokio::time::interval(STUCK_POD_INTERVAL);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

@@ -1,9 +1,9 @@
-//! What the lower API server's refusals mean for a pod.
+//! Errors of the lower API server as provider errors.
 
 use vk_kube::{Error as LowerError, Kind as Lower};
 use vk_provider::{Error, error::Kind};
 
-/// What it means that a call below failed. Nothing of it is for ever.
+/// The provider error for a failed call. None of them is permanent.
 pub(super) fn to_provider_error(doing: &str, error: LowerError) -> Error {
     let kind = match error.kind {
         Lower::NotFound | Lower::Replaced => Kind::NotFound,
@@ -16,8 +16,7 @@ pub(super) fn to_provider_error(doing: &str, error: LowerError) -> Error {
     Error::new(kind, format!("{doing} in the lower cluster")).caused_by(error)
 }
 
-/// Whether it is the object that the lower cluster does not like: what it says would be said again, however often it is asked. A right
-/// that we lack is our fault.
+/// Whether the lower cluster rejects the object itself, so that a retry would fail the same way. A missing permission is not a rejection.
 pub(super) fn is_rejection(error: &LowerError) -> bool {
     match error.kind {
         Lower::Invalid => true,
@@ -30,7 +29,7 @@ pub(super) fn is_rejection(error: &LowerError) -> bool {
     }
 }
 
-/// Whether a refusal passes by itself: a namespace that is going away will be gone, and one that was just made gets its service account.
+/// Whether an error goes away without intervention: a terminating namespace will be deleted, and a new one gets its service account.
 fn is_transient(error: &LowerError) -> bool {
     ["because it is being terminated", "error looking up service account"]
         .iter()
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_admission_says_of_a_pod_is_a_verdict_and_a_lack_of_rights_is_none() {
+    fn an_admission_error_is_a_rejection_and_a_missing_permission_is_not() {
         let forbidden = |message: &str| LowerError::new(Lower::Forbidden, message);
         assert!(is_rejection(&forbidden("pods \"a\" is forbidden: exceeded quota: few, requested: pods=1")));
         assert!(is_rejection(&forbidden(
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_clusters_words_are_passed_on() {
+    fn the_message_of_the_lower_cluster_is_kept() {
         let error =
             to_provider_error("create the pod", LowerError::new(Lower::Unauthorized, "token expired"));
         assert_eq!(*error.kind(), Kind::Denied);

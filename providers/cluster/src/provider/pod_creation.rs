@@ -1,4 +1,4 @@
-//! Making pods below, and taking over those that are there.
+//! Creates lower pods and adopts existing ones.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use vk_provider::{Error, EventKind, PodBundle, PodEvent, PodRef, Result, error::
 use super::{VirtualNode, lower_error, pod_status::NOT_OFFLOADED};
 use crate::{
     dependencies::{Dependencies, dependencies},
-    lower_cluster::Key,
+    lower_cluster::ObjectKey,
     names::{REPLACED, annotation},
     owner_config_map,
     pod_plan::{self, PodPlan, plan},
-    translate::{Access, api_access, translate},
+    status::has_ended,
+    translate::{ApiAccess, api_access, translate},
 };
 
-/// How long a pod without a grace of its own has to stop.
+/// The default grace period of pods, in seconds.
 const GRACE: i64 = 30;
 
 impl VirtualNode {
@@ -24,7 +25,7 @@ impl VirtualNode {
         let pod = bundle.reference().ok_or_else(|| Error::invalid("the pod has no uid"))?;
         let made = self.create_or_adopt(&pod, bundle).await;
         if matches!(&made, Err(error) if *error.kind() == Kind::Invalid) {
-            // It has failed for good, and nobody will ask for it.
+            // The pod failed permanently. The core will not ask for it again.
             self.records.lock().forget(&pod);
         }
         made
@@ -43,24 +44,24 @@ impl VirtualNode {
         self.check_synced_for(pod)?;
         let Some(key) = self.key(pod) else {
             return Err(Error::invalid(format!(
-                "the namespace {} has no place in the lower cluster: see `namespaces` of the node's configuration",
+                "namespace {} is not mapped to the lower cluster: see `namespaces` in the configuration of the provider",
                 pod.namespace
             )));
         };
         let mut found = self.lower.pod(&key);
-        // Nothing is said to be lost that the cluster was not asked for.
+        // A pod is only considered lost after the API server was asked.
         if found.is_none() && pod_plan::has_run(&upper) {
             found = self.read(&key).await?;
         }
         match self.follow_plan(pod, &upper, &key, found.as_deref()).await? {
             CreateOutcome::Done => Ok(()),
-            // Somebody's pod has the name, and was not told of.
+            // A pod with this name exists that the watch has not reported.
             CreateOutcome::Taken => {
                 let found = self.read(&key).await?;
                 match self.follow_plan(pod, &upper, &key, found.as_deref()).await? {
                     CreateOutcome::Done => Ok(()),
                     CreateOutcome::Taken => Err(Error::unavailable(format!(
-                        "the pod {}/{} of the lower cluster comes and goes",
+                        "pod {}/{} of the lower cluster is created and deleted repeatedly",
                         key.0, key.1
                     ))),
                 }
@@ -68,7 +69,7 @@ impl VirtualNode {
         }
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Arc<Pod>>> {
+    async fn read(&self, key: &ObjectKey) -> Result<Option<Arc<Pod>>> {
         let found = self
             .lower
             .read(key)
@@ -81,7 +82,7 @@ impl VirtualNode {
         &self,
         pod: &PodRef,
         upper: &Arc<Pod>,
-        key: &Key,
+        key: &ObjectKey,
         found: Option<&Pod>,
     ) -> Result<CreateOutcome> {
         match plan(upper, found, &self.owner, self.settings.lost) {
@@ -93,7 +94,7 @@ impl VirtualNode {
                 self.request_status(pod);
                 Ok(CreateOutcome::Done)
             }
-            // It is told when its status is asked for.
+            // The loss is reported with the status.
             PodPlan::Lost => {
                 self.request_status(pod);
                 Ok(CreateOutcome::Done)
@@ -115,7 +116,7 @@ impl VirtualNode {
         }
     }
 
-    /// Takes over what is there. That a change of it is refused was told when it was made, and is no reason to end what runs.
+    /// Adopts an existing lower pod. A rejected update is a warning, not a reason to stop a running pod.
     async fn adopt(&self, pod: &PodRef, upper: &Arc<Pod>, lower: &Pod) -> Result<()> {
         let taken = async {
             self.ensure_copies(pod, upper, lower).await?;
@@ -130,8 +131,13 @@ impl VirtualNode {
         }
     }
 
-    /// Makes it, after what it needs.
-    async fn create_lower_pod(&self, pod: &PodRef, upper: &Arc<Pod>, key: &Key) -> Result<CreateOutcome> {
+    /// Copies the dependencies and creates the lower pod.
+    async fn create_lower_pod(
+        &self,
+        pod: &PodRef,
+        upper: &Arc<Pod>,
+        key: &ObjectKey,
+    ) -> Result<CreateOutcome> {
         let translated = translate(upper, &self.owner, &self.settings.policy, &self.lower.classes())
             .map_err(|rejection| Error::invalid(rejection.0))?;
         let session = self.session()?;
@@ -139,7 +145,7 @@ impl VirtualNode {
         let not_offloaded_status =
             owner_config_map::ensure(self.lower.client(), &key.0, &self.owner)
                 .await
-                .map_err(|error| lower_error::to_provider_error("make the anchor", error))?;
+                .map_err(|error| lower_error::to_provider_error("create the owner ConfigMap", error))?;
         let mut lower = translated.pod;
         lower.metadata.owner_references = Some(vec![not_offloaded_status]);
         let replaced = self.replacements(pod, upper);
@@ -155,7 +161,7 @@ impl VirtualNode {
             }
             Err(error) if error.kind == Lower::AlreadyExists => Ok(CreateOutcome::Taken),
             Err(error) if lower_error::is_rejection(&error) => {
-                let why = format!("the lower cluster refuses the pod: {error}");
+                let why = format!("the lower cluster rejects the pod: {error}");
                 let never =
                     upper.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
                 if !never {
@@ -171,10 +177,10 @@ impl VirtualNode {
         }
     }
 
-    /// Sees to what a pod needs that is there already. One that has ended needs nothing.
+    /// Makes sure that the dependencies of an existing lower pod are copied. A pod that has ended needs none.
     pub(super) async fn ensure_copies(&self, pod: &PodRef, upper: &Pod, lower: &Pod) -> Result<()> {
         let session = self.session()?;
-        if super::pod_status::has_ended(lower) {
+        if has_ended(lower) {
             session.copier.release(pod);
             return Ok(());
         }
@@ -185,26 +191,26 @@ impl VirtualNode {
         let access =
             api_access(upper, &self.settings.policy).map_err(|rejection| Error::invalid(rejection.0))?;
         let mut needs = dependencies(upper);
-        if access == Access::None {
+        if access == ApiAccess::None {
             needs.service_account = None;
         }
         Ok(needs)
     }
 
-    /// How many lower pods the one that is to be made takes the place of: restarts of containers only ever grow.
+    /// How many lower pods the new one replaces. Restart counts must never decrease.
     fn replacements(&self, pod: &PodRef, upper: &Pod) -> i32 {
         let before = self.records.lock().get(pod).last.as_deref().map_or(0, replaced);
         let status = upper.status.as_ref();
-        let told = status.iter().flat_map(|status| {
+        let containers = status.iter().flat_map(|status| {
             status.container_statuses.iter().chain(&status.init_container_statuses).flatten()
         });
-        let restarts = told.map(|container| container.restart_count).max().unwrap_or(0);
+        let restarts = containers.map(|container| container.restart_count).max().unwrap_or(0);
         if pod_plan::has_run(upper) { before.max(restarts) + 1 } else { before }
     }
 
-    /// Has a predecessor go that has the name. It is ours, and the upper cluster has another pod of this name now: it is asked, because
-    /// what we were given may be old.
-    async fn delete_predecessor(&self, pod: &PodRef, key: &Key, uid: &str, lower: &Pod) -> Result<()> {
+    /// Deletes the predecessor, which has the name of the new pod. The upper API server is asked first, because our view of the upper pod
+    /// may be outdated.
+    async fn delete_predecessor(&self, pod: &PodRef, key: &ObjectKey, uid: &str, lower: &Pod) -> Result<()> {
         let above: Objects<Pod> =
             Objects::namespaced(self.upper.reader(&self.owner.node), pod.namespace.to_string());
         let now = above.get(&pod.name).await;
@@ -237,14 +243,14 @@ impl VirtualNode {
     }
 }
 
-/// How far an attempt came.
+/// The outcome of an attempt to create a pod.
 enum CreateOutcome {
     Done,
-    /// The name is taken below.
+    /// Another lower pod has the name.
     Taken,
 }
 
-/// How many lower pods one took the place of.
+/// How many lower pods this one replaced.
 pub(super) fn replaced(lower: &Pod) -> i32 {
     let said = annotation(&lower.metadata, REPLACED).and_then(|count| count.parse().ok());
     said.filter(|count| *count > 0).unwrap_or(0)

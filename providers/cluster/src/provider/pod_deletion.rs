@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use vk_kube::Kind as LowerKind;
 use vk_provider::{Error, PodRef, Result};
 
-use super::{VirtualNode, lower_error, pod_status::has_ended};
+use super::{VirtualNode, lower_error};
+use crate::status::has_ended;
 
 /// Minimum grace period for a pod that may be running. With 0 the lower API server removes the pod without waiting for its kubelet.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -17,7 +18,7 @@ impl VirtualNode {
         if last_known.is_some_and(|upper| self.not_offloaded(upper).is_some())
             && self.lower_pod(pod).is_none()
         {
-            // It never was there, and need not be asked for.
+            // The pod was never created, so there is nothing to look for.
             self.forget_pod(pod);
             return Err(gone());
         }
@@ -43,12 +44,12 @@ impl VirtualNode {
                 self.forget_pod(pod);
                 Err(gone())
             }
-            // Another pod has its name, as far as somebody knows: it is looked at again.
+            // On a conflict another pod has the name by now; the retry finds out.
             Err(error) => Err(lower_error::to_provider_error("delete the pod", error)),
         }
     }
 
-    /// Nothing of it is below, and nothing will be.
+    /// Forgets a pod that does not exist in the lower cluster and will not be created again.
     pub(super) fn forget_pod(&self, pod: &PodRef) {
         self.records.lock().forget(pod);
         if let Ok(session) = self.session() {
@@ -57,8 +58,8 @@ impl VirtualNode {
     }
 }
 
-/// Whether a lower pod may be gone before its node has said that it is: it has no node, has ended, or a user wants it gone by force, who took
-/// it away above without waiting for anybody.
+/// Whether a lower pod may be removed before its kubelet confirmed that it stopped: it is not bound, has ended, or was deleted with force
+/// in the upper cluster, where nobody waits for it.
 fn can_skip_grace(lower: &Pod, last_known: Option<&Pod>) -> bool {
     let bound = lower.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
     let forced =
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_may_run_is_not_forgotten_before_its_node_has_ended_it() {
+    fn a_pod_that_may_be_running_gets_a_grace_period() {
         let runs = pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}}));
         let stops = pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
         let failed = pod(json!({"status": {"phase": "Failed"}}));

@@ -1,4 +1,4 @@
-//! What is remembered of pods: nothing that a restart could not do without.
+//! What the provider remembers of pods. Nothing of it is needed after a restart.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 use vk_provider::PodRef;
 
-/// How long the watch may take to tell of a pod that was just made.
+/// How long the watch may lag behind the creation of a pod.
 const WATCH_LAG: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -14,18 +14,18 @@ pub(super) struct PodRecords {
     pods: HashMap<Arc<str>, PodRecord>,
 }
 
-/// One pod.
+/// What is remembered of one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodRecord {
-    /// As it was given last.
+    /// The last version of the upper pod.
     pub(super) upper: Option<Arc<Pod>>,
-    /// It is to stop.
+    /// Deletion was requested.
     pub(super) stopping: bool,
-    /// As it was made below, and when. Nobody has told of it yet.
+    /// The lower pod as created, and when, until the watch reports it.
     created: Option<(Instant, Arc<Pod>)>,
-    /// As it looked below before it went.
+    /// The last state of a deleted lower pod.
     pub(super) last: Option<Arc<Pod>>,
-    /// Why the lower cluster does not take it, and never will.
+    /// Why the lower cluster rejects the pod permanently.
     pub(super) rejected: Option<String>,
 }
 
@@ -36,12 +36,12 @@ impl PodRecords {
         self.pods.get(&pod.uid).cloned().unwrap_or_default()
     }
 
-    /// All that were given.
+    /// All pods whose upper pod is known.
     pub(super) fn pods(&self) -> Vec<PodRef> {
         self.pods.values().filter_map(|known| PodRef::of(known.upper.as_deref()?)).collect()
     }
 
-    /// Whether it was not known before.
+    /// Returns whether the upper pod was unknown before.
     pub(super) fn set_upper(&mut self, pod: &PodRef, upper: &Arc<Pod>) -> bool {
         let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
         known.upper.replace(Arc::clone(upper)).is_none()
@@ -60,16 +60,16 @@ impl PodRecords {
         self.pods.entry(Arc::clone(&pod.uid)).or_default().stopping = true;
     }
 
-    /// It was told of, or told to be gone. Whether it is gone because it was to stop.
+    /// Records an event of the watch. Returns whether the pod was deleted after deletion was requested.
     pub(super) fn observe(&mut self, pod: &PodRef, lower: &Arc<Pod>, gone: bool) -> bool {
-        // What nobody gave us is nothing to remember: nobody will ask for it when it is gone.
+        // Pods that the core has not passed to us are not remembered: nobody asks for them after their deletion.
         let Some(known) = self.pods.get_mut(&pod.uid) else { return false };
         known.created = None;
         known.last = gone.then(|| Arc::clone(lower));
         gone && known.stopping
     }
 
-    /// Another session begins: all that matters is given anew.
+    /// Forgets everything: in a new session the core passes all pods again.
     pub(super) fn clear(&mut self) {
         self.pods.clear();
     }
@@ -82,7 +82,7 @@ impl PodRecords {
 // === impl PodRecord ===
 
 impl PodRecord {
-    /// What was made below and nobody has told of yet, which soon somebody will.
+    /// The lower pod that was just created, as long as the watch may not have reported it.
     pub(super) fn recently_created(&self) -> Option<Arc<Pod>> {
         let (when, lower) = self.created.as_ref()?;
         (when.elapsed() < WATCH_LAG).then(|| Arc::clone(lower))

@@ -1,4 +1,4 @@
-//! What is told of pods.
+//! The status that is reported for each pod.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use vk_provider::{Error, PodRef, Result};
@@ -7,26 +7,26 @@ use super::{VirtualNode, pod_creation::replaced};
 use crate::{
     names::SCHEDULED,
     pod_plan,
-    status::{NODE_LOST, POD_DELETED, failed_status, upper_status},
+    status::{NODE_LOST, POD_DELETED, failed_status, has_ended, upper_status},
 };
 
-/// Why a pod is not run below.
+/// The reason of pods that are not run in the lower cluster.
 pub(super) const NOT_OFFLOADED: &str = "NotOffloaded";
-/// Why a pod has failed that the lower cluster does not take.
+/// The reason of pods that the lower cluster rejects.
 const REJECTED: &str = "LowerAdmissionRejected";
 
 impl VirtualNode {
     pub(super) async fn status(&self, pod: &PodRef) -> Result<PodStatus> {
         let known = self.records.lock().get(pod);
         if let Some(lower) = self.lower_pod(pod) {
-            // What is to stop is not waited for by the word of somebody who hears nothing.
+            // While the watch is interrupted, its state is not trusted for a pod that is stopping.
             if !known.stopping || self.lower.is_watch_healthy() {
                 return Ok(self.report(pod, &lower));
             }
         } else if let Some(why) = known.upper.as_deref().and_then(|upper| self.not_offloaded(upper)) {
             return if known.stopping { Err(absent(pod)) } else { Ok(not_offloaded_status(why)) };
         }
-        // What is not told of is not there only if all is told.
+        // A pod that the watch does not know is only missing if the watch is complete.
         self.check_synced_for(pod)?;
         if let Some(lower) = known.recently_created() {
             return Ok(self.report(pod, &lower));
@@ -41,10 +41,10 @@ impl VirtualNode {
         self.missing_status(pod).ok_or_else(|| absent(pod))
     }
 
-    /// Pods that are not below, as far as was told, and of which there is something to tell all the same.
+    /// Pods without a known lower pod that have a status all the same.
     pub(super) fn pods_without_lower(&self) -> Vec<(PodRef, PodStatus)> {
         let known = self.records.lock().pods();
-        let told = |pod: PodRef| {
+        let status_of = |pod: PodRef| {
             if self.lower_pod(&pod).is_some() {
                 return None;
             }
@@ -56,27 +56,27 @@ impl VirtualNode {
                 not_offloaded_status.or_else(recently_created).or_else(|| self.missing_status(&pod))?;
             Some((pod, status))
         };
-        known.into_iter().filter_map(told).collect()
+        known.into_iter().filter_map(status_of).collect()
     }
 
-    /// What is told of a pod whose lower pod looks so.
+    /// The status of a pod with this lower pod.
     pub(super) fn report(&self, pod: &PodRef, lower: &Pod) -> PodStatus {
         let known = self.records.lock().get(pod);
-        // Nobody has given it to us yet: what runs below is then all that is known of it.
+        // Until the core passes the upper pod, the lower pod is all that is known.
         let upper = known.upper.as_deref().unwrap_or(lower);
         let status = upper_status(lower, upper, replaced(lower));
         if known.stopping || !self.is_stuck(lower) {
             return status;
         }
         let message = format!(
-            "the lower node {} has not been heard of, and the pod on it should have ended {:?} ago",
+            "the lower node {} is unreachable, and its pod should have terminated {:?} ago",
             lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default(),
             self.settings.lost_after,
         );
         failed_status(upper, Some(&status), NODE_LOST, &message)
     }
 
-    /// What is told of a pod that is not below, though nobody has stopped it; `None` if it can be made.
+    /// The status of a pod whose lower pod is missing although nobody stopped it; `None` if it can be created.
     pub(super) fn missing_status(&self, pod: &PodRef) -> Option<PodStatus> {
         let known = self.records.lock().get(pod);
         let upper = known.upper.as_deref()?;
@@ -102,20 +102,20 @@ impl VirtualNode {
         Some(failed_status(upper, last.as_ref().map(|(_, status)| status), POD_DELETED, message))
     }
 
-    /// Why a pod is not run below, if it is not. Pods of every node's own are those of the lower cluster's own nodes.
+    /// Why a pod is not run in the lower cluster; `None` if it is. The nodes of the lower cluster have DaemonSet pods of their own.
     pub(super) fn not_offloaded(&self, upper: &Pod) -> Option<String> {
         let namespace = upper.metadata.namespace.as_deref().unwrap_or_default();
         if self.settings.ignored_namespaces.iter().any(|ignored| ignored == namespace) {
-            return Some(format!("pods of the namespace {namespace} are not run in the lower cluster"));
+            return Some(format!("pods of namespace {namespace} are not run in the lower cluster"));
         }
         let mut owners = upper.metadata.owner_references.iter().flatten();
         let of_every_node = owners.any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
         (of_every_node && !self.settings.daemon_sets).then(|| {
-            "pods of DaemonSets are for nodes, and the lower cluster has its own: keep them off this one with node affinity".to_owned()
+            "pods of DaemonSets are not run in the lower cluster, whose nodes have their own: exclude this node with node affinity".to_owned()
         })
     }
 
-    /// Whether a lower pod should have ended long ago, and nobody is there to end it.
+    /// Whether a lower pod should have terminated long ago, but its node is not there to confirm it.
     pub(super) fn is_stuck(&self, lower: &Pod) -> bool {
         let Some(due) = &lower.metadata.deletion_timestamp else { return false };
         let late = self.clock.now().duration_since(due.0);
@@ -126,13 +126,7 @@ impl VirtualNode {
     }
 }
 
-/// Whether a lower pod has ended.
-pub(super) fn has_ended(lower: &Pod) -> bool {
-    let phase = lower.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// A pod that waits here for ever.
+/// The status of a pod that stays pending because it is not offloaded.
 fn not_offloaded_status(why: String) -> PodStatus {
     PodStatus {
         phase: Some("Pending".to_owned()),

@@ -1,4 +1,4 @@
-//! Changing and stopping pods that are below.
+//! Applies changes of upper pods to their lower pods.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ impl VirtualNode {
             return Ok(());
         }
         self.check_synced_for(&pod)?;
-        // As it is at this moment: what was written a moment ago may not have been told of yet, and would not be taken back.
+        // The watch may not have seen our latest write, so the pod is read.
         let Some(lower) = self.read_lower_pod(&pod).await? else {
-            // One that is lost is told to be when its status is asked for.
+            // A lost pod is reported with its status.
             if self.missing_status(&pod).is_none() {
                 return Err(Error::not_found(format!("pod {pod} is not in the lower cluster")));
             }
@@ -30,7 +30,7 @@ impl VirtualNode {
         self.apply_update(&pod, &bundle.pod, &lower).await
     }
 
-    /// Brings a lower pod to what the upper one says now. What is refused keeps nothing else back.
+    /// Updates a lower pod to the current upper pod. A rejected part does not prevent the other parts.
     pub(super) async fn apply_update(&self, pod: &PodRef, upper: &Arc<Pod>, lower: &Pod) -> Result<()> {
         let policy = &self.settings.policy;
         let changes = update(upper, lower, &self.owner, policy, &self.lower.classes());
@@ -57,7 +57,7 @@ impl VirtualNode {
         match refusals.into_iter().next() {
             None => Ok(()),
             Some(error) if lower_error::is_rejection(&error) => {
-                Err(Error::invalid("the lower cluster refuses the change").caused_by(error))
+                Err(Error::invalid("the lower cluster rejects the change").caused_by(error))
             }
             Some(error) => Err(lower_error::to_provider_error("change the pod", error)),
         }

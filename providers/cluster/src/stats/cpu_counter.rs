@@ -1,4 +1,4 @@
-//! Counters that only grow, of figures that come and go.
+//! Monotonic CPU counters from rates and counters that come and go.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,67 +7,67 @@ use std::{
 
 use jiff::Timestamp;
 
-/// What was read of a container.
+/// A sample of a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct UsageSample {
     pub(super) at: Timestamp,
     pub(super) cpu: Option<Cpu>,
-    /// The working set, in bytes.
+    /// The working set in bytes.
     pub(super) memory: Option<u64>,
 }
 
-/// Use of processors.
+/// CPU usage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cpu {
-    /// Billionths of a core, on average over this time.
+    /// Nanocores, averaged over a window.
     Rate { nano_cores: u64, window: Duration },
-    /// Nanoseconds since the container has started.
+    /// Nanoseconds since the start of the container.
     Total(u64),
 }
 
-/// What is shown of a container.
+/// The reported CPU usage of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct CpuUsage {
-    /// Billionths of a core.
+pub(super) struct ContainerCpu {
+    /// Nanocores.
     pub(super) rate: Option<u64>,
-    /// Nanoseconds in all. Never goes back.
+    /// Nanoseconds in total, which never decrease.
     pub(super) total: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct CpuCounter {
     at: Timestamp,
-    /// What the counter below said last.
+    /// The last value of the lower counter.
     counter: Option<u64>,
-    usage: CpuUsage,
+    usage: ContainerCpu,
 }
 
 /// The counters of all containers.
 #[derive(Debug, Default)]
 pub(super) struct CpuCounters {
     pods: HashMap<String, HashMap<String, CpuCounter>>,
-    /// Spent by pods that are gone: the node's counter does not go back with them.
+    /// The total of deleted pods, so that the counter of the node never decreases.
     gone: u64,
 }
 
 impl CpuCounters {
-    /// Takes a reading in.
-    pub(super) fn read(&mut self, uid: &str, container: &str, reading: &Sample) -> CpuUsage {
-        let Some(cpu) = reading.cpu else { return CpuUsage::default() };
+    /// Adds a sample.
+    pub(super) fn add_sample(&mut self, uid: &str, container: &str, sample: &UsageSample) -> ContainerCpu {
+        let Some(cpu) = sample.cpu else { return ContainerCpu::default() };
         let pod = match self.pods.get_mut(uid) {
             Some(pod) => pod,
             None => self.pods.entry(uid.to_owned()).or_default(),
         };
         if let Some(counter) = pod.get_mut(container) {
-            return counter.read(reading.at, cpu);
+            return counter.add(sample.at, cpu);
         }
-        let counter = CpuCounter::begin(reading.at, cpu);
+        let counter = CpuCounter::begin(sample.at, cpu);
         pod.insert(container.to_owned(), counter);
         counter.usage
     }
 
-    /// Lets go of pods that are not there any more. Answers what all that there were have spent.
-    pub(super) fn keep(&mut self, there: &HashSet<&str>) -> u64 {
+    /// Drops pods that do not exist any more. Returns the total of all pods that ever existed.
+    pub(super) fn retain(&mut self, there: &HashSet<&str>) -> u64 {
         let spent =
             |pod: &HashMap<String, CpuCounter>| pod.values().map(|counter| counter.usage.total).sum::<u64>();
         let gone = &mut self.gone;
@@ -86,15 +86,15 @@ impl CpuCounter {
     fn begin(at: Timestamp, cpu: Cpu) -> Self {
         match cpu {
             Cpu::Rate { nano_cores, window } => {
-                let usage = CpuUsage { rate: Some(nano_cores), total: spent(nano_cores, window) };
+                let usage = ContainerCpu { rate: Some(nano_cores), total: spent(nano_cores, window) };
                 Self { at, counter: None, usage }
             }
-            Cpu::Total(total) => Self { at, counter: Some(total), usage: CpuUsage { rate: None, total } },
+            Cpu::Total(total) => Self { at, counter: Some(total), usage: ContainerCpu { rate: None, total } },
         }
     }
 
-    fn read(&mut self, at: Timestamp, cpu: Cpu) -> CpuUsage {
-        // The same figures twice, or older ones from another place.
+    fn add(&mut self, at: Timestamp, cpu: Cpu) -> ContainerCpu {
+        // Ignores repeated samples and older ones from another source.
         let Some(since) =
             Duration::try_from(at.duration_since(self.at)).ok().filter(|since| !since.is_zero())
         else {
@@ -108,7 +108,7 @@ impl CpuCounter {
             }
             Cpu::Total(total) => {
                 if let Some(before) = self.counter {
-                    // One that is smaller began anew, with the container.
+                    // A smaller counter was reset by a restart of the container.
                     let more = total.checked_sub(before).unwrap_or(total);
                     self.usage.rate = Some(per_second(more, since));
                     self.usage.total = self.usage.total.saturating_add(more);
@@ -121,7 +121,7 @@ impl CpuCounter {
     }
 }
 
-/// Nanoseconds of processor time at a rate.
+/// Nanoseconds of CPU time at a rate.
 fn spent(nano_cores: u64, time: Duration) -> u64 {
     let spent = u128::from(nano_cores).saturating_mul(time.as_nanos()) / 1_000_000_000;
     u64::try_from(spent).unwrap_or(u64::MAX)
@@ -144,8 +144,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn reading(second: i64, cpu: Cpu) -> Sample {
-        Sample { at: at(second), cpu: Some(cpu), memory: None }
+    fn sample(second: i64, cpu: Cpu) -> UsageSample {
+        UsageSample { at: at(second), cpu: Some(cpu), memory: None }
     }
 
     fn rate(nano_cores: u64) -> Cpu {
@@ -153,43 +153,43 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_added_up_over_the_time_between_them() {
+    fn rates_are_integrated_over_time() {
         let mut counters = CpuCounters::default();
-        let mut read = |second, cpu| counters.read("u", "c", &reading(second, cpu));
-        assert_eq!(read(100, rate(SECOND / 2)), CpuUsage { rate: Some(SECOND / 2), total: 5 * SECOND });
-        assert_eq!(read(120, rate(SECOND)), CpuUsage { rate: Some(SECOND), total: 25 * SECOND });
+        let mut read = |second, cpu| counters.add_sample("u", "c", &sample(second, cpu));
+        assert_eq!(read(100, rate(SECOND / 2)), ContainerCpu { rate: Some(SECOND / 2), total: 5 * SECOND });
+        assert_eq!(read(120, rate(SECOND)), ContainerCpu { rate: Some(SECOND), total: 25 * SECOND });
         assert_eq!(read(120, rate(SECOND)).total, 25 * SECOND, "the same figure counts once");
         assert_eq!(read(110, rate(SECOND)).total, 25 * SECOND, "and an older one not at all");
     }
 
     #[test]
-    fn a_counter_is_shown_as_it_is_and_a_container_that_restarts_does_not_take_it_back() {
+    fn a_counter_survives_the_restart_of_a_container() {
         let mut counters = CpuCounters::default();
-        let mut read = |second, total| counters.read("u", "c", &reading(second, Cpu::Total(total)));
-        assert_eq!(read(100, 7 * SECOND), CpuUsage { rate: None, total: 7 * SECOND });
-        assert_eq!(read(110, 12 * SECOND), CpuUsage { rate: Some(SECOND / 2), total: 12 * SECOND });
-        assert_eq!(read(120, SECOND), CpuUsage { rate: Some(SECOND / 10), total: 13 * SECOND });
+        let mut read = |second, total| counters.add_sample("u", "c", &sample(second, Cpu::Total(total)));
+        assert_eq!(read(100, 7 * SECOND), ContainerCpu { rate: None, total: 7 * SECOND });
+        assert_eq!(read(110, 12 * SECOND), ContainerCpu { rate: Some(SECOND / 2), total: 12 * SECOND });
+        assert_eq!(read(120, SECOND), ContainerCpu { rate: Some(SECOND / 10), total: 13 * SECOND });
     }
 
     #[test]
-    fn what_a_node_has_spent_stays_when_its_pods_go() {
+    fn the_total_of_the_node_includes_deleted_pods() {
         let mut counters = CpuCounters::default();
-        counters.read("a", "c", &reading(100, Cpu::Total(3)));
-        counters.read("b", "c", &reading(100, Cpu::Total(4)));
-        assert_eq!(counters.keep(&["a", "b"].into()), 7);
-        assert_eq!(counters.keep(&["b"].into()), 7);
-        assert_eq!(counters.keep(&[].into()), 7);
+        counters.add_sample("a", "c", &sample(100, Cpu::Total(3)));
+        counters.add_sample("b", "c", &sample(100, Cpu::Total(4)));
+        assert_eq!(counters.retain(&["a", "b"].into()), 7);
+        assert_eq!(counters.retain(&["b"].into()), 7);
+        assert_eq!(counters.retain(&[].into()), 7);
         assert!(counters.pods.is_empty());
     }
 
     proptest! {
         #[test]
-        fn no_counter_ever_goes_back(steps: Vec<(i16, bool, u32)>) {
+        fn counters_never_decrease(steps: Vec<(i16, bool, u32)>) {
             let (mut counters, mut before) = (CpuCounters::default(), 0);
             for (second, is_rate, value) in steps {
                 let value = u64::from(value);
                 let cpu = if is_rate { rate(value) } else { Cpu::Total(value) };
-                let total = counters.read("u", "c", &reading(second.into(), cpu)).total;
+                let total = counters.add_sample("u", "c", &sample(second.into(), cpu)).total;
                 prop_assert!(total >= before);
                 before = total;
             }

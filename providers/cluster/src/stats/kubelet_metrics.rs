@@ -1,57 +1,58 @@
-//! What a kubelet serves at `/metrics/resource`.
+//! Parses `/metrics/resource` of a kubelet.
 
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 
 use super::{
-    Readings,
-    cpu_counter::{Cpu, Sample},
+    UsageSamples,
+    cpu_counter::{Cpu, UsageSample},
 };
 
 const CPU: &str = "container_cpu_usage_seconds_total";
 const MEMORY: &str = "container_memory_working_set_bytes";
 
-/// A line of the text.
-struct Line<'a> {
+/// A line of the text format.
+struct MetricLine<'a> {
     name: &'a str,
     labels: HashMap<&'a str, String>,
     value: f64,
     at: Option<Timestamp>,
 }
 
-/// The figures of all containers in a text. Lines that cannot be read are passed over.
-pub(super) fn parse(text: &str, now: Timestamp) -> Readings {
-    let mut readings = Readings::new();
+/// The samples of all containers. Malformed lines are skipped.
+pub(super) fn parse(text: &str, now: Timestamp) -> UsageSamples {
+    let mut samples = UsageSamples::new();
     for line in text.lines() {
         if !line.starts_with(CPU) && !line.starts_with(MEMORY) {
             continue;
         }
-        let Some(mut sample) = sample(line) else { continue };
-        let mut label = |name: &str| sample.labels.remove(name);
+        let Some(mut parsed) = parse_line(line) else { continue };
+        let mut label = |name: &str| parsed.labels.remove(name);
         let (Some(namespace), Some(pod), Some(container)) =
             (label("namespace"), label("pod"), label("container"))
         else {
             continue;
         };
-        let at = sample.at.unwrap_or(now);
-        let containers = readings.entry((namespace, pod)).or_default();
-        let reading = containers.entry(container).or_insert(Sample { at, cpu: None, memory: None });
-        match sample.name {
+        let at = parsed.at.unwrap_or(now);
+        let containers = samples.entry((namespace, pod)).or_default();
+        let container_sample =
+            containers.entry(container).or_insert(UsageSample { at, cpu: None, memory: None });
+        match parsed.name {
             CPU => {
-                // Rates are made of counters, and so of their times.
-                reading.at = at;
-                reading.cpu = whole(sample.value * 1e9).map(Cpu::Total);
+                // Rates are computed from counters, so their timestamp counts.
+                container_sample.at = at;
+                container_sample.cpu = whole(parsed.value * 1e9).map(Cpu::Total);
             }
-            MEMORY => reading.memory = whole(sample.value),
+            MEMORY => container_sample.memory = whole(parsed.value),
             _ => {}
         }
     }
-    readings
+    samples
 }
 
 /// `name{label="value",...} number [milliseconds]`
-fn sample(line: &str) -> Option<Line<'_>> {
+fn parse_line(line: &str) -> Option<MetricLine<'_>> {
     let (name, mut rest) = line.split_once('{')?;
     let mut labels = HashMap::new();
     loop {
@@ -68,10 +69,10 @@ fn sample(line: &str) -> Option<Line<'_>> {
     let mut words = rest.split_whitespace();
     let value = words.next()?.parse().ok()?;
     let at = words.next().and_then(|word| Timestamp::from_millisecond(word.parse().ok()?).ok());
-    Some(Line { name: name.trim(), labels, value, at })
+    Some(MetricLine { name: name.trim(), labels, value, at })
 }
 
-/// A text up to its closing quote, and what comes after that.
+/// The text up to the closing quote, and the rest.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();
@@ -112,22 +113,22 @@ resource_scrape_error 0
 "#;
 
     #[test]
-    fn containers_are_read_and_the_rest_is_passed_over() {
+    fn container_metrics_are_parsed_and_other_lines_skipped() {
         let now = Timestamp::from_second(9).unwrap();
-        let readings = parse(TEXT, now);
-        let web = &readings[&("shop".to_owned(), "web".to_owned())];
+        let samples = parse(TEXT, now);
+        let web = &samples[&("shop".to_owned(), "web".to_owned())];
         let at = Timestamp::from_second(1_767_225_600).unwrap();
-        let main = Sample { at, cpu: Some(Cpu::Total(1_500_000_000)), memory: Some(14_000_000) };
+        let main = UsageSample { at, cpu: Some(Cpu::Total(1_500_000_000)), memory: Some(14_000_000) };
         assert_eq!(web["main"], main);
-        assert_eq!(web["side"], Sample { at: now, cpu: Some(Cpu::Total(25_000)), memory: None });
-        let odd = &readings[&("shop".to_owned(), "odd".to_owned())];
+        assert_eq!(web["side"], UsageSample { at: now, cpu: Some(Cpu::Total(25_000)), memory: None });
+        let odd = &samples[&("shop".to_owned(), "odd".to_owned())];
         assert_eq!(odd["odd\"}\\ name"].cpu, None);
-        assert_eq!(readings.len(), 2);
+        assert_eq!(samples.len(), 2);
     }
 
     proptest! {
         #[test]
-        fn no_text_is_too_strange(text: String) {
+        fn any_text_can_be_parsed(text: String) {
             parse(&format!("{CPU}{text}"), Timestamp::UNIX_EPOCH);
             parse(&format!("{CPU}{{{text}}} 1"), Timestamp::UNIX_EPOCH);
         }

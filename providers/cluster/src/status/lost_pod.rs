@@ -1,30 +1,29 @@
-//! Pods that are no more below.
+//! The status of pods whose lower pod is lost.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use super::{
-    conditions, is_terminal,
+    conditions, is_terminal, qos_class,
     truncate::{MAX_MESSAGE, MAX_REASON, truncate},
-    whole,
 };
 
-/// Why a pod has failed whose lower pod somebody deleted.
+/// The reason if somebody deleted the lower pod.
 pub const POD_DELETED: &str = "LowerPodDeleted";
-/// Why a pod has failed whose lower node was not heard of for too long.
+/// The reason if the lower node was unreachable for too long.
 pub const NODE_LOST: &str = "LowerNodeLost";
 
-/// What the provider reports of an upper pod whose lower pod is gone: it has failed for this reason, and whatever ran has ended in a way that
-/// nobody saw. `last` is what was reported last, if that is still known. A pod that had ended already ends no other way.
+/// The report for an upper pod whose lower pod is gone: it failed for this reason, and its running containers ended in an unknown way.
+/// `last` is the last report, if it is known. A pod that had ended before keeps its result.
 pub fn failed_status(upper: &Pod, last: Option<&PodStatus>, reason: &str, message: &str) -> PodStatus {
     let there = upper.status.as_ref();
     let ended = there.filter(|there| is_terminal(there)).or_else(|| last.filter(|last| is_terminal(last)));
     let none = PodStatus::default();
-    // Of a pod that has ended both may tell, and what was told last tells more of its containers.
+    // For a pod that has ended, the last report knows more about its containers.
     let known = last.or(there).unwrap_or(&none);
-    let end = |all: &Option<Vec<ContainerStatus>>| {
+    let end_all = |all: &Option<Vec<ContainerStatus>>| {
         let mut all = all.clone()?;
         for one in &mut all {
-            end(one, ended.is_some());
+            end_container(one, ended.is_some());
         }
         Some(all)
     };
@@ -35,21 +34,21 @@ pub fn failed_status(upper: &Pod, last: Option<&PodStatus>, reason: &str, messag
         pod_ip: known.pod_ip.clone(),
         pod_ips: known.pod_ips.clone(),
         start_time: known.start_time.clone(),
-        // The others follow from the phase, which is the core's to say.
+        // The core derives the others from the phase.
         conditions: conditions::find(Some(known), "DisruptionTarget").map(|one| vec![conditions::copy(one)]),
-        container_statuses: end(&known.container_statuses),
-        init_container_statuses: end(&known.init_container_statuses),
-        ephemeral_container_statuses: end(&known.ephemeral_container_statuses),
+        container_statuses: end_all(&known.container_statuses),
+        init_container_statuses: end_all(&known.init_container_statuses),
+        ephemeral_container_statuses: end_all(&known.ephemeral_container_statuses),
         resources: known.resources.clone(),
         allocated_resources: known.allocated_resources.clone(),
-        qos_class: whole(known, known.container_statuses.as_deref()),
+        qos_class: qos_class(known, known.container_statuses.as_deref()),
         ..PodStatus::default()
     }
 }
 
-/// What still ran has ended; what never started in a pod that had ended already never will. What has ended stays as it was told: init
-/// containers that ended well are ready.
-fn end(container: &mut ContainerStatus, was_over: bool) {
+/// Ends a running container. A container that never started in a pod that had already ended stays as it is, and so does one that has
+/// ended: init containers that succeeded are ready.
+fn end_container(container: &mut ContainerStatus, was_over: bool) {
     let state = container.state.take().unwrap_or_default();
     if state.terminated.is_some() {
         container.state = Some(state);
@@ -63,7 +62,7 @@ fn end(container: &mut ContainerStatus, was_over: bool) {
     }
     let terminated = ContainerStateTerminated {
         container_id: container.container_id.clone(),
-        // As a kubelet says it of a container that it cannot find.
+        // What a kubelet reports for a container that it cannot find.
         exit_code: 137,
         reason: Some("ContainerStatusUnknown".to_owned()),
         message: Some("the lower pod is gone".to_owned()),

@@ -1,28 +1,27 @@
-//! Words from below are cut: nobody there may fill up the upper cluster.
+//! Truncates texts from the lower cluster, so that they cannot fill up the upper one.
 
-/// As long as a kubelet lets the last words of a container be.
+/// The limit of kubelets for termination messages.
 pub(super) const MAX_MESSAGE: usize = 4096;
-/// Reasons are words for programs.
+/// The limit for reasons.
 pub(super) const MAX_REASON: usize = 256;
-/// Names of images, and what identifies images and containers.
+/// The limit for image names and ids.
 pub(super) const MAX_NAME: usize = 1024;
 
-/// What is too long ends with this.
-const CUT: &str = "...";
+/// The end of truncated texts.
+const ELLIPSIS: &str = "...";
 
-/// A text that is no longer than so many bytes, and more than three.
-pub(crate) fn truncate(text: &str, most: usize) -> String {
-    if text.len() <= most {
+/// Limits a text to this number of bytes, which must be more than three.
+pub(crate) fn truncate(text: &str, max_length: usize) -> String {
+    if text.len() <= max_length {
         return text.to_owned();
     }
-    let kept = text.floor_char_boundary(most.saturating_sub(CUT.len()));
-    format!("{}{CUT}", &text[..kept])
+    let kept = text.floor_char_boundary(max_length.saturating_sub(ELLIPSIS.len()));
+    format!("{}{ELLIPSIS}", &text[..kept])
 }
 
-/// The same where there may be none. An empty one is none: the API server does not keep it, and what it does not keep would be written
-/// again and again.
-pub(super) fn truncate_optional(text: Option<&String>, most: usize) -> Option<String> {
-    text.filter(|text| !text.is_empty()).map(|text| truncate(text, most))
+/// Limits an optional text. An empty text becomes `None`: the API server does not store it, and it would be written again and again.
+pub(super) fn truncate_optional(text: Option<&String>, max_length: usize) -> Option<String> {
+    text.filter(|text| !text.is_empty()).map(|text| truncate(text, max_length))
 }
 
 #[cfg(test)]
@@ -30,14 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_letters() {
+    fn a_text_is_truncated_between_characters() {
         assert_eq!(truncate("short", 5), "short");
         assert_eq!(truncate("longer", 5), "lo...");
-        assert_eq!(truncate("éééé", 6), "é...", "half a letter is none");
+        assert_eq!(truncate("éééé", 6), "é...", "only whole characters");
     }
 
     #[test]
-    fn an_empty_text_is_none() {
+    fn an_empty_text_becomes_none() {
         assert_eq!(truncate_optional(None, 5), None);
         assert_eq!(truncate_optional(Some(&String::new()), 5), None);
         assert_eq!(truncate_optional(Some(&"longer".to_owned()), 5).as_deref(), Some("lo..."));

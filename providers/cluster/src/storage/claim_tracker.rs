@@ -1,4 +1,4 @@
-//! Which claims are looked at, when again, and what is said about them: a synchronous machine.
+//! The synchronous state machine that decides which claims are provisioned, when to retry, and which events are recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,93 +21,93 @@ use crate::status::truncate;
 #[cfg(test)]
 mod tests;
 
-/// How soon and how seldom it is tried again what failed.
+/// Delay before a failed attempt is retried.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
-/// After this, a claim that still waits is looked at again: perhaps somebody deleted its volume.
-const AGAIN: Duration = Duration::from_mins(1);
-/// From then on, also failures are reported that may be everyday pod_plan.
-const PATIENCE: u32 = 3;
-/// The words of a server that refuses.
-const LONGEST: usize = 900;
+/// A claim that still waits after this is provisioned again, in case somebody deleted its volume.
+const RECHECK: Duration = Duration::from_mins(1);
+/// From this number of failures on, temporary errors are recorded too.
+const REPORT_FAILURES: u32 = 3;
+/// The maximum length of an error message.
+const MAX_ERROR: usize = 900;
 
-/// Where an upper claim is.
+/// Identifies an upper claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Key {
+pub(super) struct ClaimKey {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-/// What happens.
+/// An input of the state machine.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// Time passes.
+    /// A deadline has passed.
     Tick,
-    /// An upper claim for which our node was chosen was seen.
-    Upper(Key, Arc<PersistentVolumeClaim>),
-    /// It is gone, or another node was chosen.
-    UpperGone(Key),
-    /// A copy was seen, and whether it was so before we began.
+    /// An upper claim for which our node was chosen was observed.
+    Upper(ClaimKey, Arc<PersistentVolumeClaim>),
+    /// The claim was deleted, or another node was chosen.
+    UpperGone(ClaimKey),
+    /// A copy was observed. The flag says whether it was in the first list.
     Lower(ClaimCopy, bool),
-    /// The copy of the claim with this UID is gone.
+    /// The copy of the claim with this UID was deleted.
     LowerGone(String),
-    /// A claim with this UID was looked at.
-    ProvisionFinished(Key, String, Result<Outcome, Error>),
+    /// Provisioning of the claim with this UID finished.
+    ProvisionFinished(ClaimKey, String, Result<ProvisionOutcome, Error>),
 }
 
-/// What became of a claim that waited.
+/// The outcome of provisioning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It is none of our business.
+pub(super) enum ProvisionOutcome {
+    /// The claim is not ours to serve.
     Nothing,
-    /// It has a volume of this name now.
+    /// A volume of this name was created.
     Made(String),
-    /// It had one already.
+    /// The volume exists already.
     There,
-    /// Somebody else's volume has the name that its volume would have.
+    /// A foreign volume has the name.
     Taken(String),
-    /// It cannot be served, and the user has to know why.
+    /// The claim cannot be served, for this reason.
     Mistake(String),
 }
 
-/// What to do.
+/// An output of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Look at its class, and serve it.
+    /// Provision the claim according to its class.
     Provision(Arc<PersistentVolumeClaim>),
-    /// Say something about it.
+    /// Record an event about the claim.
     RecordEvent { claim: Arc<PersistentVolumeClaim>, severity: Severity, reason: String, message: String },
 }
 
-/// Keeps the claims of one virtual node.
+/// Tracks the claims of one virtual node.
 #[derive(Debug)]
 pub(super) struct ClaimTracker {
-    claims: BTreeMap<Key, Claim>,
-    /// What is known below, by the UID of the upper claim.
-    copies: BTreeMap<String, CopyReport>,
+    claims: BTreeMap<ClaimKey, TrackedClaim>,
+    /// What was reported about copies, by the UID of the upper claim.
+    copies: BTreeMap<String, ReportedCopy>,
     rng: StdRng,
 }
 
 /// An upper claim.
 #[derive(Debug)]
-struct Claim {
+struct TrackedClaim {
     object: Arc<PersistentVolumeClaim>,
     in_flight: bool,
-    /// Whether there is nothing to be done about it, whatever comes.
+    /// Nothing remains to be done.
     done: bool,
     not_before: Duration,
     backoff: Backoff,
 }
 
-/// What was said about a copy.
+/// What was reported about a copy.
 #[derive(Debug, Default)]
-struct CopyReport {
+struct ReportedCopy {
     reported: BTreeSet<ClaimFact>,
     capacity: Option<Quantity>,
 }
 
-// === impl Key ===
+// === impl ClaimKey ===
 
-impl Key {
+impl ClaimKey {
     pub(super) fn of(claim: &PersistentVolumeClaim) -> Option<Self> {
         let metadata = &claim.metadata;
         Some(Self { namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
@@ -121,7 +121,7 @@ impl ClaimTracker {
         Self { claims: BTreeMap::new(), copies: BTreeMap::new(), rng }
     }
 
-    /// Something happened. Answers what is to be done.
+    /// Handles an event and returns the actions to handle_outcome.
     pub(super) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -131,24 +131,24 @@ impl ClaimTracker {
                 }
             }
             Event::Upper(key, object) => {
-                let claim = self.claims.entry(key).or_insert_with(|| Claim::new(Arc::clone(&object)));
-                // One of the same name is another one, and so is one of another class.
+                let claim = self.claims.entry(key).or_insert_with(|| TrackedClaim::new(Arc::clone(&object)));
+                // A claim with another UID or class is another claim.
                 if claim.object.metadata.uid != object.metadata.uid
                     || volume::class(&claim.object) != volume::class(&object)
                 {
-                    *claim = Claim::new(Arc::clone(&object));
+                    *claim = TrackedClaim::new(Arc::clone(&object));
                 }
                 claim.object = object;
                 claim.advance(now, &mut actions);
             }
             Event::UpperGone(key) => drop(self.claims.remove(&key)),
-            Event::Lower(copy, before) => self.see(copy, before, &mut actions),
+            Event::Lower(copy, before) => self.observe_copy(copy, before, &mut actions),
             Event::LowerGone(uid) => drop(self.copies.remove(&uid)),
             Event::ProvisionFinished(key, uid, outcome) => {
                 if let Some(claim) = self.claims.get_mut(&key)
                     && claim.object.metadata.uid.as_deref() == Some(&uid)
                 {
-                    claim.take(now, outcome, &mut self.rng, &mut actions);
+                    claim.handle_outcome(now, outcome, &mut self.rng, &mut actions);
                     claim.advance(now, &mut actions);
                 }
             }
@@ -156,13 +156,13 @@ impl ClaimTracker {
         actions
     }
 
-    /// When there is something to do without anything happening.
+    /// When to send [`Event::Tick`].
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.claims.values().filter(|claim| claim.is_open()).map(|claim| claim.not_before).min()
+        self.claims.values().filter(|claim| claim.is_pending()).map(|claim| claim.not_before).min()
     }
 
-    /// Says what is new about a copy. What held before we began was said before.
-    fn see(&mut self, copy: ClaimCopy, before: bool, actions: &mut Vec<Action>) {
+    /// Reports what is new about a copy. Conditions in the first list were reported by an earlier process.
+    fn observe_copy(&mut self, copy: ClaimCopy, before: bool, actions: &mut Vec<Action>) {
         let claim = self.claims.get(&copy.source).map(|claim| &claim.object);
         let claim = claim.filter(|claim| claim.metadata.uid.as_ref() == Some(&copy.uid));
         let below = self.copies.entry(copy.uid).or_default();
@@ -178,37 +178,37 @@ impl ClaimTracker {
         if let (Some(old), Some(new)) = (below.capacity, copy.capacity)
             && new > old
         {
-            tell(Severity::Normal, "Resized", &format!("the claim has {new} now (lower)"));
+            tell(Severity::Normal, "Resized", &format!("the claim now has {new} (lower)"));
         }
-        // What holds no more is reported anew when it holds again.
+        // A condition that disappears is reported again when it comes back.
         below.reported = copy.facts.into_iter().collect();
         below.capacity = copy.capacity.or(below.capacity);
     }
 }
 
-// === impl Claim ===
+// === impl TrackedClaim ===
 
-impl Claim {
+impl TrackedClaim {
     fn new(object: Arc<PersistentVolumeClaim>) -> Self {
         Self { object, in_flight: false, done: false, not_before: Duration::ZERO, backoff: BACKOFF }
     }
 
-    /// Whether something remains to be done.
-    fn is_open(&self) -> bool {
+    /// Whether the claim still has to be provisioned.
+    fn is_pending(&self) -> bool {
         !self.in_flight && !self.done && volume::is_waiting(&self.object)
     }
 
     fn advance(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.is_open() && now >= self.not_before {
+        if self.is_pending() && now >= self.not_before {
             self.in_flight = true;
             actions.push(Action::Provision(Arc::clone(&self.object)));
         }
     }
 
-    fn take(
+    fn handle_outcome(
         &mut self,
         now: Duration,
-        outcome: Result<Outcome, Error>,
+        outcome: Result<ProvisionOutcome, Error>,
         rng: &mut StdRng,
         actions: &mut Vec<Action>,
     ) {
@@ -220,34 +220,34 @@ impl Claim {
         match outcome {
             Ok(outcome) => {
                 match &outcome {
-                    Outcome::Nothing | Outcome::There => {}
-                    Outcome::Made(name) => tell(
+                    ProvisionOutcome::Nothing | ProvisionOutcome::There => {}
+                    ProvisionOutcome::Made(name) => tell(
                         Severity::Normal,
                         "ProvisioningSucceeded",
-                        format!("the volume {name} stands for one of the lower cluster"),
+                        format!("created volume {name} as the placeholder of a volume in the lower cluster"),
                     ),
-                    Outcome::Taken(name) => tell(
+                    ProvisionOutcome::Taken(name) => tell(
                         Severity::Warning,
                         "ProvisioningFailed",
                         format!(
-                            "there is a volume {name} already that does not belong to this claim: it is left as it is"
+                            "volume {name} already exists and does not belong to this claim: it is left as it is"
                         ),
                     ),
-                    Outcome::Mistake(message) => {
+                    ProvisionOutcome::Mistake(message) => {
                         tell(Severity::Warning, "ProvisionedAbove", message.clone());
                     }
                 }
-                self.done = matches!(outcome, Outcome::Nothing | Outcome::Mistake(_));
+                self.done = matches!(outcome, ProvisionOutcome::Nothing | ProvisionOutcome::Mistake(_));
                 self.backoff.reset();
-                self.not_before = now + AGAIN;
+                self.not_before = now + RECHECK;
             }
             Err(error) => {
                 let wait = self.backoff.next(error.retry_after, rng);
                 let refused = matches!(error.kind, ErrorKind::Forbidden | ErrorKind::Invalid);
-                // Trouble that stays is said again with growing patience; it counts up on the same event.
-                if refused || self.backoff.failures() >= PATIENCE {
+                // A lasting error is recorded again with growing delay, which increments the count of the same event.
+                if refused || self.backoff.failures() >= REPORT_FAILURES {
                     let message =
-                        format!("make a volume for the claim: {}", truncate(&error.to_string(), LONGEST));
+                        format!("create a volume for the claim: {}", truncate(&error.to_string(), MAX_ERROR));
                     tell(Severity::Warning, "ProvisioningFailed", message);
                 }
                 self.not_before = now + wait;

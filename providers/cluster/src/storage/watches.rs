@@ -1,6 +1,6 @@
-//! What is heard of claims, above and below.
+//! Watches of upper claims and of their copies.
 
-use std::{collections::HashSet, hash::Hash, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -13,19 +13,13 @@ use vk_supervisor::Backoff;
 use super::{
     PROVISIONER, StorageOptions,
     claim_copy::ClaimCopy,
-    claim_tracker::{Event, Key},
+    claim_tracker::{ClaimKey, Event},
     volume,
 };
-use crate::names;
+use crate::{list_tracker::ListTracker, names};
 
-/// How often it is tried again to read what may not be read.
-const REFUSED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
-
-/// What a watch reported of, so that what a new listing does not have is known to be gone.
-struct ListTracker<K> {
-    known: HashSet<K>,
-    listing: Option<HashSet<K>>,
-}
+/// Delay before a forbidden watch is retried.
+const FORBIDDEN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
 fn objects(client: &Client, namespace: Option<&String>) -> Objects<Slim<PersistentVolumeClaim>> {
     match namespace {
@@ -34,8 +28,8 @@ fn objects(client: &Client, namespace: Option<&String>) -> Objects<Slim<Persiste
     }
 }
 
-/// Tells of upper claims for which our node was chosen, for ever. Where claims may not be watched, that is said once, and tried again ever
-/// more seldom.
+/// Reports upper claims for which our node was chosen. Never returns. A missing permission is logged once and retried with a growing
+/// delay.
 pub(super) async fn watch_upper(
     options: Arc<StorageOptions>,
     namespace: Option<String>,
@@ -43,44 +37,45 @@ pub(super) async fn watch_upper(
 ) {
     let claims = objects(&options.upper, namespace.as_ref());
     let mut rng = StdRng::from_rng(&mut rand::rng());
-    let mut refused = REFUSED;
+    let mut refused = FORBIDDEN_BACKOFF;
     let mut warned = false;
-    let mut listed = ListTracker::<Key>::new();
+    let mut tracker = ListTracker::<ClaimKey>::default();
     loop {
         let mut changes = std::pin::pin!(claims.watch(&Selector::default()));
         while let Some(change) = changes.next().await {
             let mut events = Vec::new();
             match change {
-                WatchEvent::Restarted => listed.begin(),
+                WatchEvent::Restarted => tracker.begin_list(),
                 WatchEvent::Applied(Slim(claim)) => {
-                    let Some(key) = Key::of(&claim) else { continue };
+                    let Some(key) = ClaimKey::of(&claim) else { continue };
                     if volume::is_chosen(&claim, &options.owner.node) {
-                        listed.see(key.clone());
+                        tracker.insert(key.clone());
                         events.push(Event::Upper(key, Arc::new(claim)));
-                    } else if listed.miss(&key) {
+                    } else if tracker.remove(&key) {
                         events.push(Event::UpperGone(key));
                     }
                 }
                 WatchEvent::Deleted(Slim(claim)) => {
-                    events.extend(Key::of(&claim).filter(|key| listed.miss(key)).map(Event::UpperGone));
+                    events
+                        .extend(ClaimKey::of(&claim).filter(|key| tracker.remove(key)).map(Event::UpperGone));
                 }
                 WatchEvent::Listed => {
                     refused.reset();
                     warned = false;
-                    events.extend(listed.end().into_iter().map(Event::UpperGone));
+                    events.extend(tracker.finish_list().into_iter().map(Event::UpperGone));
                 }
                 WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
                     if !std::mem::replace(&mut warned, true) {
                         warn!(
                             %error, namespace = namespace.as_deref().unwrap_or("*"),
-                            "upper claims may not be watched, so classes of {PROVISIONER} are not served: permit to list and watch persistentvolumeclaims"
+                            "not allowed to watch upper claims, so classes of {PROVISIONER} are not served: allow list and watch on persistentvolumeclaims"
                         );
                     }
                     break;
                 }
                 WatchEvent::Error(_) => {}
             }
-            if !sent(&inbox, events).await {
+            if !send_all(&inbox, events).await {
                 return;
             }
         }
@@ -88,7 +83,7 @@ pub(super) async fn watch_upper(
     }
 }
 
-/// Tells of our copies of claims, for ever.
+/// Reports the copies of claims. Never returns.
 pub(super) async fn watch_lower(
     options: Arc<StorageOptions>,
     namespace: Option<String>,
@@ -97,99 +92,39 @@ pub(super) async fn watch_lower(
     let claims = objects(&options.lower, namespace.as_ref());
     let labels = Some(format!("{}={}", names::ORIGIN, options.owner.origin));
     let mut changes = std::pin::pin!(claims.watch(&Selector { fields: None, labels }));
-    let mut listed = ListTracker::<String>::new();
+    let mut tracker = ListTracker::<String>::default();
     let mut first = true;
     while let Some(change) = changes.next().await {
         let mut events = Vec::new();
         match change {
-            WatchEvent::Restarted => listed.begin(),
+            WatchEvent::Restarted => tracker.begin_list(),
             WatchEvent::Applied(Slim(claim)) => {
                 let Some(copy) = ClaimCopy::read(&claim) else { continue };
-                listed.see(copy.uid.clone());
+                tracker.insert(copy.uid.clone());
                 events.push(Event::Lower(copy, first));
             }
             WatchEvent::Deleted(Slim(claim)) => {
                 let uid = ClaimCopy::read(&claim).map(|copy| copy.uid);
-                events.extend(uid.filter(|uid| listed.miss(uid)).map(Event::LowerGone));
+                events.extend(uid.filter(|uid| tracker.remove(uid)).map(Event::LowerGone));
             }
             WatchEvent::Listed => {
                 first = false;
-                events.extend(listed.end().into_iter().map(Event::LowerGone));
+                events.extend(tracker.finish_list().into_iter().map(Event::LowerGone));
             }
             WatchEvent::Error(_) => {}
         }
-        if !sent(&inbox, events).await {
+        if !send_all(&inbox, events).await {
             return;
         }
     }
 }
 
-/// Whether somebody is there to be reported.
-async fn sent(inbox: &mpsc::Sender<Event>, events: Vec<Event>) -> bool {
+/// Sends events. Returns whether the receiver still exists.
+async fn send_all(inbox: &mpsc::Sender<Event>, events: Vec<Event>) -> bool {
     for event in events {
         if inbox.send(event).await.is_err() {
             return false;
         }
     }
     true
-}
-
-// === impl ListTracker ===
-
-impl<K: Clone + Eq + Hash> ListTracker<K> {
-    fn new() -> Self {
-        Self { known: HashSet::new(), listing: None }
-    }
-
-    fn begin(&mut self) {
-        self.listing = Some(HashSet::new());
-    }
-
-    fn see(&mut self, key: K) {
-        if let Some(listing) = &mut self.listing {
-            listing.insert(key.clone());
-        }
-        // Also if the listing breaks off: then the next one tells what became of it.
-        self.known.insert(key);
-    }
-
-    /// Whether it was known.
-    fn miss(&mut self, key: &K) -> bool {
-        if let Some(listing) = &mut self.listing {
-            listing.remove(key);
-        }
-        self.known.remove(key)
-    }
-
-    /// What is gone.
-    fn end(&mut self) -> Vec<K> {
-        let listed = self.listing.take().unwrap_or_default();
-        let gone = self.known.difference(&listed).cloned().collect();
-        self.known = listed;
-        gone
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_new_listing_does_not_have_is_gone() {
-        let mut listed = ListTracker::new();
-        listed.begin();
-        listed.see("a");
-        listed.see("b");
-        assert!(listed.end().is_empty());
-        assert!(listed.miss(&"b") && !listed.miss(&"b"));
-        listed.see("c");
-        // One that breaks off.
-        listed.begin();
-        listed.see("d");
-        listed.begin();
-        listed.see("c");
-        let mut gone = listed.end();
-        gone.sort_unstable();
-        assert_eq!(gone, ["a", "d"]);
-    }
 }

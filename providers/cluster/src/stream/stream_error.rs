@@ -1,13 +1,13 @@
-//! What the lower API server refuses, as the contract calls it. Its words are kept: people look for them.
+//! Errors of streaming requests as provider errors. The messages are kept, because people search for them.
 
 use vk_kube::Kind as Lower;
 use vk_provider::{Error, error::Kind};
 
-/// What a kubelet or an API server says about a container that does not run, or not yet, with the code of a bad request.
+/// Messages with status 400 about a container that is not running.
 const NOT_RUNNING: [&str; 4] =
     ["is waiting to start", "does not have a host assigned", "in a completed pod", "is not running"];
 
-/// And about one that it does not have.
+/// Messages about a container that does not exist.
 const ABSENT: [&str; 5] = [
     "is not valid for pod",
     "container not found",
@@ -16,7 +16,7 @@ const ABSENT: [&str; 5] = [
     "is not available",
 ];
 
-/// The error of an operation.
+/// The provider error of an operation.
 pub(super) fn to_provider_error(doing: &str, error: vk_kube::Error) -> Error {
     Error::new(kind(&error), doing.to_owned()).caused_by(error)
 }
@@ -28,7 +28,7 @@ fn kind(error: &vk_kube::Error) -> Kind {
         Lower::AlreadyExists => Kind::AlreadyExists,
         Lower::Unauthorized | Lower::Forbidden => Kind::Denied,
         Lower::Throttled => Kind::Throttled { after: error.retry_after },
-        // Some of what a kubelet says comes with the code of the API server that asked it.
+        // Some kubelet errors carry the status code of the API server that proxied the request.
         Lower::Invalid | Lower::Server if says(&ABSENT) => Kind::NotFound,
         Lower::Invalid if says(&NOT_RUNNING) => Kind::Unavailable,
         Lower::Invalid => Kind::Invalid,
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kubelet_says_as_a_bad_request_has_the_kind_of_what_it_means() {
+    fn messages_of_kubelets_determine_the_error_kind() {
         for (lower, words, kind) in [
             (
                 Lower::Invalid,
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_wait_is_passed_on() {
+    fn retry_after_is_kept() {
         let wait = Some(Duration::from_secs(7));
         let busy = vk_kube::Error { retry_after: wait, ..vk_kube::Error::new(Lower::Throttled, "slow down") };
         assert_eq!(to_provider_error("do it", busy).kind().retry_after(), wait);

@@ -1,21 +1,21 @@
-//! What a pod takes of the machine that it runs on.
+//! Host access of pods: host namespaces, host paths and privileged containers.
 
 use k8s_openapi::api::core::v1::{PodSpec, SecurityContext, WindowsSecurityContextOptions};
 
 use super::Rejection;
 
-/// Refuses a pod that takes something, and says what.
+/// Rejects a pod that uses any of these fields.
 pub(super) fn check(taken: &[String]) -> Result<(), Rejection> {
     if taken.is_empty() {
         return Ok(());
     }
     Err(Rejection(format!(
-        "{}: the lower cluster's machines are not offered (`hostAccess: false` in the provider's configuration)",
+        "{}: access to lower hosts is not allowed (`hostAccess: false` in the configuration of the provider)",
         taken.join(", ")
     )))
 }
 
-/// The fields by which a pod takes something of its machine.
+/// The fields through which a pod uses its host.
 pub(super) fn fields_used(spec: &PodSpec) -> Vec<String> {
     let namespaces =
         [("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)];
@@ -38,7 +38,7 @@ pub(super) fn fields_used(spec: &PodSpec) -> Vec<String> {
     taken
 }
 
-/// The same of one container.
+/// The field through which a container uses its host.
 pub(super) fn container_field_used(name: &str, context: Option<&SecurityContext>) -> Option<String> {
     let context = context?;
     if context.privileged == Some(true) {

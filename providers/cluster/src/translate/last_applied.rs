@@ -1,7 +1,7 @@
-//! What of a lower pod is the upper one's and may change while it runs.
+//! The values that were last to_annotation from the upper pod, as far as they may change while the pod is running.
 //!
-//! Admission below may set labels, rewrite images and raise requests. What differs from the upper pod is therefore not what has
-//! changed: that is what differs from what was written last, which the lower pod itself remembers.
+//! Admission in the lower cluster may set labels, rewrite images and raise requests. So a difference to the upper pod does not mean that
+//! the upper pod changed. Only a difference to the last to_annotation values does. They are stored in an annotation of the lower pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,26 +14,26 @@ use serde::{Deserialize, Serialize};
 use super::metadata;
 use crate::names;
 
-/// Amounts by resource, by `requests` and `limits`.
-pub(super) type Resources = BTreeMap<String, BTreeMap<String, String>>;
+/// Amounts by resource, for `requests` and `limits`.
+pub(super) type ResourceAmounts = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What was written last.
+/// The values that were last to_annotation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct LastApplied {
-    /// Sums of values.
+    /// Hashes of values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) labels: BTreeMap<String, String>,
-    /// Sums of values.
+    /// Hashes of values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) annotations: BTreeMap<String, String>,
     /// By container.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) images: BTreeMap<String, String>,
-    /// By container; without a name for the pod as a whole.
+    /// By container; the empty name stands for the pod.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) resources: BTreeMap<String, Resources>,
-    /// Sums.
+    pub(super) resources: BTreeMap<String, ResourceAmounts>,
+    /// Hashes.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) tolerations: BTreeSet<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,12 +43,12 @@ pub(super) struct LastApplied {
 // === impl LastApplied ===
 
 impl LastApplied {
-    /// Of a pod that has been translated.
+    /// The values of a translated pod.
     pub(super) fn of(translated: &Pod) -> Self {
         let meta = &translated.metadata;
         let sums = |all: Option<&BTreeMap<String, String>>| {
-            let users = all.into_iter().flatten().filter(|(key, _)| is_users(key));
-            users.map(|(key, value)| (key.clone(), sum(value))).collect()
+            let users = all.into_iter().flatten().filter(|(key, _)| is_user_key(key));
+            users.map(|(key, value)| (key.clone(), short_hash(value))).collect()
         };
         let mut applied = Self {
             labels: sums(meta.labels.as_ref()),
@@ -63,20 +63,20 @@ impl LastApplied {
             applied.add(&container.name, container.resources.as_ref());
         }
         applied.add("", spec.resources.as_ref());
-        applied.tolerations = spec.tolerations.iter().flatten().map(sum_of).collect();
+        applied.tolerations = spec.tolerations.iter().flatten().map(toleration_hash).collect();
         applied.active_deadline_seconds = spec.active_deadline_seconds;
         applied
     }
 
-    /// From a lower pod. One that somebody has spoilt remembers nothing.
+    /// Reads the annotation of a lower pod. An invalid annotation counts as empty.
     pub(super) fn read(lower: &ObjectMeta) -> Self {
         let text = names::annotation(lower, names::APPLIED).unwrap_or_default();
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// For an annotation.
-    pub(super) fn written(&self) -> String {
-        serde_json::to_string(self).expect("invariant: maps of texts can be written")
+    /// The value of the annotation.
+    pub(super) fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("invariant: maps of texts can be to_annotation")
     }
 
     fn add(&mut self, name: &str, resources: Option<&ResourceRequirements>) {
@@ -87,19 +87,19 @@ impl LastApplied {
     }
 }
 
-/// Whether a label or annotation of a translated pod is the user's, and not one of our own.
-pub(super) fn is_users(key: &str) -> bool {
+/// Whether a label or annotation of a translated pod comes from the user.
+pub(super) fn is_user_key(key: &str) -> bool {
     !metadata::is_ours(key) && key != names::VIRTUAL_POD
 }
 
-/// The containers that a pod is made with.
+/// The containers and init containers.
 pub(super) fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.containers.iter().chain(spec.init_containers.iter().flatten())
 }
 
-/// The amounts that a container or a pod asks for.
-pub(super) fn resources_of(resources: Option<&ResourceRequirements>) -> Resources {
-    let Some(resources) = resources else { return Resources::new() };
+/// The requests and limits of a container or a pod.
+pub(super) fn resources_of(resources: Option<&ResourceRequirements>) -> ResourceAmounts {
+    let Some(resources) = resources else { return ResourceAmounts::new() };
     let both = [("requests", &resources.requests), ("limits", &resources.limits)];
     let amounts = both.into_iter().filter_map(|(name, list)| {
         let list = list.as_ref().filter(|list| !list.is_empty())?;
@@ -109,14 +109,14 @@ pub(super) fn resources_of(resources: Option<&ResourceRequirements>) -> Resource
     amounts.collect()
 }
 
-/// Enough of the sum of a text to tell it from its successor.
-pub(super) fn sum(text: &str) -> String {
-    let mut sum = names::sha256_hex(text.as_bytes());
-    sum.truncate(12);
-    sum
+/// A short hash of a text.
+pub(super) fn short_hash(text: &str) -> String {
+    let mut short_hash = names::sha256_hex(text.as_bytes());
+    short_hash.truncate(12);
+    short_hash
 }
 
-/// The same of a toleration.
-pub(super) fn sum_of(toleration: &Toleration) -> String {
-    sum(&serde_json::to_string(toleration).expect("invariant: a toleration can be written"))
+/// A short hash of a toleration.
+pub(super) fn toleration_hash(toleration: &Toleration) -> String {
+    short_hash(&serde_json::to_string(toleration).expect("invariant: a toleration can be to_annotation"))
 }

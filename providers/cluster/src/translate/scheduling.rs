@@ -14,19 +14,19 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 
-use super::{ClusterClasses, Policy, Rejection};
+use super::{ClusterClasses, Rejection, TranslationPolicy};
 use crate::names;
 
 /// The RuntimeClass by which a pod opts in to a virtual node. It means nothing in the lower cluster.
 const OPT_IN: &str = "virtual-kubelet";
-/// The taint of virtual nodes. A pod tolerates it to come to one, not to come to the next one below.
+/// The taint of virtual nodes. Pods tolerate it to run on this virtual node, not on the next one in the lower cluster.
 const TAINT: &str = "virtual-kubelet.io/provider";
-/// What the admission above lets every pod tolerate for a while, as the one below does.
-const BY_DEFAULT: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+/// Taints that the upper admission tolerates for every pod by default. The lower admission does the same.
+const DEFAULT_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 /// For how long.
-const BY_DEFAULT_SECONDS: i64 = 300;
+const DEFAULT_TOLERATION_SECONDS: i64 = 300;
 
-/// What holds below instead of what the upper scheduler was told. What it does not say is as for other pods.
+/// Scheduling fields for the lower pod. Missing fields have the default of other pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(super) struct LowerOverrides {
@@ -42,7 +42,7 @@ pub(super) struct LowerOverrides {
 // === impl LowerOverrides ===
 
 impl LowerOverrides {
-    /// Reads it from our annotation, or from tensile-kube's where there is none.
+    /// Reads our annotation, or that of tensile-kube if there is none.
     pub(super) fn from_annotations(upper: &ObjectMeta) -> Result<Self, Rejection> {
         let read = |key: &'static str| names::annotation(upper, key).map(|text| (key, text));
         let Some((key, text)) = read(names::LOWER).or_else(|| read(names::CLUSTER_SELECTOR)) else {
@@ -50,7 +50,7 @@ impl LowerOverrides {
         };
         serde_json::from_str(text).map_err(|error| {
             Rejection(format!(
-                "annotation {key}: {error}: it is JSON with nodeSelector, affinity, tolerations, topologySpreadConstraints, \
+                "annotation {key}: {error}: expected JSON with nodeSelector, affinity, tolerations, topologySpreadConstraints, \
                  schedulerName, priorityClassName, runtimeClassName, as in the spec of a pod"
             ))
         })
@@ -62,19 +62,19 @@ pub(super) fn set_classes(
     below: &mut PodSpec,
     upper: &PodSpec,
     lower: &LowerOverrides,
-    policy: &Policy,
+    policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<(), Rejection> {
     below.scheduler_name.clone_from(&lower.scheduler_name);
-    // One that is unknown below would have the pod refused.
+    // A pod with an unknown PriorityClass would be rejected.
     below.priority_class_name = lower.priority_class_name.clone().or_else(|| {
-        let name = said(upper.priority_class_name.as_ref())?;
-        mapped(&policy.priority_classes, name)
+        let name = non_empty(upper.priority_class_name.as_ref())?;
+        lookup(&policy.priority_classes, name)
             .or_else(|| classes.priority_classes.contains(name).then(|| name.clone()))
     });
     below.runtime_class_name = match &lower.runtime_class_name {
         Some(name) => Some(name.clone()),
-        None => said(upper.runtime_class_name.as_ref())
+        None => non_empty(upper.runtime_class_name.as_ref())
             .map(|name| runtime_class(name, policy, classes))
             .transpose()?
             .flatten(),
@@ -82,13 +82,13 @@ pub(super) fn set_classes(
     Ok(())
 }
 
-/// A RuntimeClass is often there for safety, so a pod does not lose one without a word.
+/// A RuntimeClass is often a security measure, so it is never dropped silently.
 fn runtime_class(
     name: &String,
-    policy: &Policy,
+    policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<Option<String>, Rejection> {
-    if let Some(other) = mapped(&policy.runtime_classes, name) {
+    if let Some(other) = lookup(&policy.runtime_classes, name) {
         Ok(Some(other))
     } else if classes.runtime_classes.contains(name) {
         Ok(Some(name.clone()))
@@ -96,35 +96,35 @@ fn runtime_class(
         Ok(None)
     } else {
         Err(Rejection(format!(
-            "spec.runtimeClassName: the lower cluster has no RuntimeClass {name}: make it there, name another one for it in \
-             `runtimeClasses` of the provider's configuration, or take it out of the pod"
+            "spec.runtimeClassName: the lower cluster has no RuntimeClass {name}: create it there, map it to another one in \
+             `runtimeClasses` of the configuration of the provider, or remove it from the pod"
         )))
     }
 }
 
-fn mapped(map: &BTreeMap<String, String>, name: &str) -> Option<String> {
+fn lookup(map: &BTreeMap<String, String>, name: &str) -> Option<String> {
     map.get(name).cloned()
 }
 
-fn said(name: Option<&String>) -> Option<&String> {
+fn non_empty(name: Option<&String>) -> Option<&String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Sets what the lower scheduler is told.
+/// Sets node selector, tolerations, spread constraints and affinity of the lower pod.
 pub(super) fn set_placement(
     below: &mut PodSpec,
     upper: &PodSpec,
     lower: LowerOverrides,
-    policy: &Policy,
+    policy: &TranslationPolicy,
 ) -> Result<(), Rejection> {
     let mut selector = lower.node_selector.unwrap_or_default();
-    // The pod may choose among the nodes that the virtual one stands for, and not leave them.
+    // The pod can select among the nodes behind the virtual node, but not leave them.
     selector.extend(policy.node_selector.clone());
     below.node_selector = (!selector.is_empty()).then_some(selector);
 
     let mut tolerations: Vec<Toleration> = Vec::new();
-    let said = lower.tolerations.as_ref().or(upper.tolerations.as_ref());
-    let kept = said.into_iter().flatten().filter(|toleration| !is_dropped(toleration));
+    let non_empty = lower.tolerations.as_ref().or(upper.tolerations.as_ref());
+    let kept = non_empty.into_iter().flatten().filter(|toleration| !is_dropped(toleration));
     for toleration in kept.chain(&policy.tolerations) {
         if !tolerations.contains(toleration) {
             tolerations.push(toleration.clone());
@@ -140,16 +140,16 @@ pub(super) fn set_placement(
 fn is_dropped(toleration: &Toleration) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     key == TAINT
-        || (BY_DEFAULT.contains(&key)
+        || (DEFAULT_TOLERATED.contains(&key)
             && toleration.operator.as_deref() == Some("Exists")
             && toleration.effect.as_deref() == Some("NoExecute")
-            && toleration.toleration_seconds == Some(BY_DEFAULT_SECONDS))
+            && toleration.toleration_seconds == Some(DEFAULT_TOLERATION_SECONDS))
 }
 
 fn affinity(
     upper: Option<&Affinity>,
     lower: Option<Affinity>,
-    policy: &Policy,
+    policy: &TranslationPolicy,
 ) -> Result<Option<Affinity>, Rejection> {
     let lower = lower.unwrap_or_default();
     let kept = upper.filter(|_| policy.keeps_pod_affinity);
@@ -158,51 +158,57 @@ fn affinity(
         pod_affinity: lower.pod_affinity.or_else(|| kept?.pod_affinity.clone()),
         pod_anti_affinity: lower.pod_anti_affinity.or_else(|| kept?.pod_anti_affinity.clone()),
     };
-    if let Some(near) = affinity.pod_affinity.take() {
-        affinity.pod_affinity = self::near(near, policy)?;
+    if let Some(pod_affinity) = affinity.pod_affinity.take() {
+        affinity.pod_affinity = self::pod_affinity(pod_affinity, policy)?;
     }
-    if let Some(far) = affinity.pod_anti_affinity.take() {
-        affinity.pod_anti_affinity = self::far(far, policy);
+    if let Some(pod_anti_affinity) = affinity.pod_anti_affinity.take() {
+        affinity.pod_anti_affinity = self::pod_anti_affinity(pod_anti_affinity, policy);
     }
     Ok((affinity != Affinity::default()).then_some(affinity))
 }
 
-fn near(mut near: PodAffinity, policy: &Policy) -> Result<Option<PodAffinity>, Rejection> {
-    for term in near.required_during_scheduling_ignored_during_execution.iter_mut().flatten() {
+fn pod_affinity(
+    mut pod_affinity: PodAffinity,
+    policy: &TranslationPolicy,
+) -> Result<Option<PodAffinity>, Rejection> {
+    for term in pod_affinity.required_during_scheduling_ignored_during_execution.iter_mut().flatten() {
         let namespaces = term.namespaces.clone().unwrap_or_default();
-        if !fit(term, policy) {
+        if !rewrite_term(term, policy) {
             return Err(Rejection(format!(
-                "spec.affinity.podAffinity: it needs pods of {} beside it: no such namespace has a place in the lower cluster",
+                "spec.affinity.podAffinity: it requires pods of {}, and none of these namespaces is mapped to the lower cluster",
                 namespaces.join(", ")
             )));
         }
     }
-    let preferred = &mut near.preferred_during_scheduling_ignored_during_execution;
+    let preferred = &mut pod_affinity.preferred_during_scheduling_ignored_during_execution;
     if let Some(terms) = preferred {
-        terms.retain_mut(|weighted| fit(&mut weighted.pod_affinity_term, policy));
+        terms.retain_mut(|weighted| rewrite_term(&mut weighted.pod_affinity_term, policy));
     }
     *preferred = preferred.take().filter(|terms| !terms.is_empty());
-    Ok((near != PodAffinity::default()).then_some(near))
+    Ok((pod_affinity != PodAffinity::default()).then_some(pod_affinity))
 }
 
-/// A pod is far from all that is not there.
-fn far(mut far: PodAntiAffinity, policy: &Policy) -> Option<PodAntiAffinity> {
-    let required = &mut far.required_during_scheduling_ignored_during_execution;
+/// Terms about pods that are not in the lower cluster are always satisfied.
+fn pod_anti_affinity(
+    mut pod_anti_affinity: PodAntiAffinity,
+    policy: &TranslationPolicy,
+) -> Option<PodAntiAffinity> {
+    let required = &mut pod_anti_affinity.required_during_scheduling_ignored_during_execution;
     if let Some(terms) = required {
-        terms.retain_mut(|term| fit(term, policy));
+        terms.retain_mut(|term| rewrite_term(term, policy));
     }
     *required = required.take().filter(|terms| !terms.is_empty());
-    let preferred = &mut far.preferred_during_scheduling_ignored_during_execution;
+    let preferred = &mut pod_anti_affinity.preferred_during_scheduling_ignored_during_execution;
     if let Some(terms) = preferred {
-        terms.retain_mut(|weighted| fit(&mut weighted.pod_affinity_term, policy));
+        terms.retain_mut(|weighted| rewrite_term(&mut weighted.pod_affinity_term, policy));
     }
     *preferred = preferred.take().filter(|terms| !terms.is_empty());
-    (far != PodAntiAffinity::default()).then_some(far)
+    (pod_anti_affinity != PodAntiAffinity::default()).then_some(pod_anti_affinity)
 }
 
-/// Makes of a term one that says the same below; `false` if it is about no pod there.
-fn fit(term: &mut PodAffinityTerm, policy: &Policy) -> bool {
-    // The API server above has made selectors of these labels. The one below would do so once more, and refuse to have both.
+/// Rewrites a term for the lower cluster. Returns `false` if it cannot match any pod there.
+fn rewrite_term(term: &mut PodAffinityTerm, policy: &TranslationPolicy) -> bool {
+    // The upper API server has merged these keys into the label selector. The lower one would do it again and reject the duplicates.
     let selects = |operator: &str, key: &String| {
         let expressions =
             term.label_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
@@ -216,10 +222,10 @@ fn fit(term: &mut PodAffinityTerm, policy: &Policy) -> bool {
     let mismatch_label_keys = without(term.mismatch_label_keys.as_ref(), "NotIn");
     (term.match_label_keys, term.mismatch_label_keys) = (match_label_keys, mismatch_label_keys);
 
-    // No list means the pod's own namespace, so a list must not become none.
+    // An empty list would mean the namespace of the pod.
     let Some(upper) = term.namespaces.take().filter(|list| !list.is_empty()) else { return true };
     let lower: Vec<String> = upper.iter().filter_map(|name| policy.namespaces.to_lower(name)).collect();
-    let speaks = !lower.is_empty() || term.namespace_selector.is_some();
+    let matches_any = !lower.is_empty() || term.namespace_selector.is_some();
     term.namespaces = (!lower.is_empty()).then_some(lower);
-    speaks
+    matches_any
 }

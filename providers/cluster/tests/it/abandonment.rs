@@ -1,4 +1,4 @@
-//! A virtual Node on which somebody writes that its lower cluster is given up.
+//! The annotation that abandons the lower cluster of a virtual Node.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_node_that_is_abandoned_stays_so_and_the_rights_of_a_node_suffice_to_see_it() {
+async fn abandonment_is_permanent_and_visible_with_node_permissions() {
     let cluster = ControlPlane::shared().await;
     let nodes: Objects<Node> = Objects::cluster(Client::fixed(cluster.admin().unwrap(), Metrics::default()));
     let [name, other] = ["abandoned", "kept"].map(|name| format!("{name}-{:08x}", rand::random::<u32>()));
@@ -36,7 +36,7 @@ async fn a_node_that_is_abandoned_stays_so_and_the_rights_of_a_node_suffice_to_s
 
     nodes.patch(&name, Patch::Merge(&annotated(json!(null)))).await.unwrap();
     assert!(*abandoned.borrow(), "there is no way back");
-    // After a restart it is as the Node says, and another node is not concerned.
+    // After a restart the annotation counts again, and other nodes are not affected.
     nodes.patch(&other, Patch::Merge(&annotated(json!("true")))).await.unwrap();
     let mut again = begin(&other);
     tokio::time::timeout(SOON, again.wait_for(|yes| *yes)).await.unwrap().unwrap();

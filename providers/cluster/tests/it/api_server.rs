@@ -1,4 +1,4 @@
-//! What a real API server says, with a kubelet behind it that is not there.
+//! A real API server whose kubelet is unreachable.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use vk_provider::{
     error::Kind,
 };
 use vk_provider_cluster::{
-    names::Owner,
+    names::OwnerId,
     stats::{PodSource, UsageStats},
     stream::{PodLocator, PodStreams},
 };
@@ -25,18 +25,18 @@ use vk_testing::{ControlPlane, control_plane::Options};
 
 use crate::fake_api_server::soon;
 
-/// Lower pods are called as above.
-struct Alike;
+/// Lower pods have the same namespace and name.
+struct SameNames;
 
-impl PodLocator for Alike {
+impl PodLocator for SameNames {
     fn locate(&self, pod: &PodRef) -> Result<(String, String)> {
         Ok((pod.namespace.to_string(), pod.name.to_string()))
     }
 }
 
-struct One(PodRef, Arc<Pod>);
+struct SinglePod(PodRef, Arc<Pod>);
 
-impl PodSource for One {
+impl PodSource for SinglePod {
     fn pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         vec![(self.0.clone(), Arc::clone(&self.1))]
     }
@@ -61,7 +61,7 @@ const OPTIONS: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: tr
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_real_api_server_is_understood_also_when_its_kubelets_do_not_answer() {
+async fn errors_of_a_real_api_server_without_kubelets_are_mapped() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let admin = cluster.admin().unwrap();
     let namespace = cluster.namespace("streams").await.unwrap();
@@ -71,7 +71,7 @@ async fn a_real_api_server_is_understood_also_when_its_kubelets_do_not_answer() 
         json!({"metadata": {"name": "builder"}}),
     )
     .await;
-    // Nobody listens on the first port.
+    // Nothing listens on port 1.
     make(
         Api::<Node>::all(admin.clone()),
         json!({"metadata": {"name": "silent"}, "status": {
@@ -83,26 +83,26 @@ async fn a_real_api_server_is_understood_also_when_its_kubelets_do_not_answer() 
     let bound = make(pods(), pod("bound", Some("silent"))).await;
     make(pods(), pod("waiting", None)).await;
     let client = Client::fixed(admin.clone(), Metrics::default());
-    let streams = PodStreams::new(client.clone(), Arc::new(Alike));
+    let streams = PodStreams::new(client.clone(), Arc::new(SameNames));
     let upper = |name: &str| PodRef::new(namespace.name(), name, "u");
     let command = ["true".to_owned()];
 
-    // Not there.
+    // The pod does not exist.
     let error =
         soon(streams.start(&upper("absent").container("main"), &command, &OPTIONS)).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::NotFound, "{}", error.report());
     assert!(error.report().ends_with("pods \"absent\" not found"), "{}", error.report());
-    // No such container.
+    // The container does not exist.
     let error = soon(streams.open(&upper("bound").container("x"), &LogOptions::default())).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::NotFound, "{}", error.report());
-    // On no node.
+    // The pod is not bound.
     let error =
         soon(streams.start(&upper("waiting").container("main"), &command, &OPTIONS)).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unavailable, "{}", error.report());
     let error = soon(streams.dial(&upper("waiting"), 80)).await.err().unwrap();
     assert_eq!(*error.kind(), Kind::Unavailable, "{}", error.report());
 
-    // On a node that does not answer: said over version 5, when the protocol is switched already.
+    // The node does not answer: reported over version 5, after the protocol switch.
     let started = soon(streams.start(&upper("bound").container("main"), &command, &OPTIONS)).await.unwrap();
     let Started::Session(session) = started else { panic!("{started:?}") };
     let error = soon(session.exit).await.unwrap_err();
@@ -120,9 +120,9 @@ async fn a_real_api_server_is_understood_also_when_its_kubelets_do_not_answer() 
     };
     assert!(told.contains("connection refused"), "{told}");
 
-    // No metrics API, and no figures of a kubelet.
-    let owner = Owner { origin: "o".to_owned(), node: "vk".to_owned() };
+    // There is no metrics API and no kubelet.
+    let owner = OwnerId { origin: "o".to_owned(), node: "vk".to_owned() };
     let usage =
-        UsageStats::new(client, owner, Arc::new(One(upper("bound"), Arc::new(bound))), Clock::system());
+        UsageStats::new(client, owner, Arc::new(SinglePod(upper("bound"), Arc::new(bound))), Clock::system());
     assert!(soon(usage.summary()).await.unwrap().pods.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What pods need, copied from one real API server to another.
+//! Copies between two real API servers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,8 +11,8 @@ use vk_kube::{Client, Kind, Metrics, Objects, Patch, objects::Object};
 use vk_provider::{EventKind, PodEvent, PodRef};
 use vk_provider_cluster::{
     copies::{Copier, CopierOptions},
-    dependencies::{Dependencies, Need},
-    names::{self, NamespaceMapping, Owner},
+    dependencies::Dependencies,
+    names::{self, NamespaceMapping, OwnerId},
     owner_config_map,
 };
 use vk_supervisor::Supervisor;
@@ -29,20 +29,20 @@ const GRACE: Duration = Duration::from_secs(3);
 static LOWER: OnceCell<ControlPlane> = OnceCell::const_new();
 
 /// An upper namespace, both clusters, and a copier between them.
-struct Rig {
+struct CopierFixture {
     above: control_plane::Namespace,
     namespace: String,
     upper: Client,
-    /// What the copier reads with.
+    /// The client that the copier reads with.
     reader: Client,
     lower: Client,
-    owner: Owner,
+    owner: OwnerId,
     copier: Copier,
     supervisor: Supervisor,
     events: mpsc::Receiver<PodEvent>,
 }
 
-fn begin(reader: &Client, lower: &Client, owner: &Owner) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
+fn begin(reader: &Client, lower: &Client, owner: &OwnerId) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
     let (sender, events) = mpsc::channel(16);
     let supervisor = Supervisor::new();
     let copier = Copier::new(CopierOptions {
@@ -59,13 +59,13 @@ fn begin(reader: &Client, lower: &Client, owner: &Owner) -> (Copier, Supervisor,
     (copier, supervisor, events)
 }
 
-impl Rig {
+impl CopierFixture {
     async fn new() -> Self {
         let upper = ControlPlane::shared().await;
         Self::reading(Client::fixed(upper.admin().unwrap(), Metrics::default())).await
     }
 
-    /// With a client of few rights for the upper cluster.
+    /// With a client of few permissions for the upper cluster.
     async fn reading(reader: Client) -> Self {
         let upper = ControlPlane::shared().await;
         let lower =
@@ -73,7 +73,7 @@ impl Rig {
         let above = upper.namespace("reflect").await.unwrap();
         let [upper, lower] = [upper, lower].map(|it| Client::fixed(it.admin().unwrap(), Metrics::default()));
         // Each test is an upper cluster of its own.
-        let owner = Owner { origin: above.name().to_owned(), node: "vk".to_owned() };
+        let owner = OwnerId { origin: above.name().to_owned(), node: "vk".to_owned() };
         let (copier, supervisor, events) = begin(&reader, &lower, &owner);
         let namespace = format!("{}-below", above.name());
         Self { above, namespace, upper, reader, lower, owner, copier, supervisor, events }
@@ -88,35 +88,35 @@ impl Rig {
         PodRef::new(self.above.name(), name, format!("uid-of-{name}"))
     }
 
-    fn maps(&self) -> Two<ConfigMap> {
-        Two::new(
+    fn maps(&self) -> ObjectPair<ConfigMap> {
+        ObjectPair::new(
             Objects::namespaced(self.upper.clone(), self.above.name()),
             Objects::namespaced(self.lower.clone(), &self.namespace),
         )
     }
 
-    fn secrets(&self) -> Two<Secret> {
-        Two::new(
+    fn secrets(&self) -> ObjectPair<Secret> {
+        ObjectPair::new(
             Objects::namespaced(self.upper.clone(), self.above.name()),
             Objects::namespaced(self.lower.clone(), &self.namespace),
         )
     }
 
-    fn claims(&self) -> Two<PersistentVolumeClaim> {
-        Two::new(
+    fn claims(&self) -> ObjectPair<PersistentVolumeClaim> {
+        ObjectPair::new(
             Objects::namespaced(self.upper.clone(), self.above.name()),
             Objects::namespaced(self.lower.clone(), &self.namespace),
         )
     }
 }
 
-/// Objects of one kind, above and below.
-struct Two<K> {
+/// Objects of one kind in both clusters.
+struct ObjectPair<K> {
     above: Objects<K>,
     below: Objects<K>,
 }
 
-impl<K: Object> Two<K> {
+impl<K: Object> ObjectPair<K> {
     fn new(above: Objects<K>, below: Objects<K>) -> Self {
         Self { above, below }
     }
@@ -157,16 +157,15 @@ impl<K: Object> Two<K> {
 }
 
 fn needs(config_maps: &[&str], secrets: &[&str]) -> Dependencies {
-    let all =
-        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), Need { optional: false })).collect();
+    let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     Dependencies { config_maps: all(config_maps), secrets: all(secrets), ..Dependencies::default() }
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn what_a_pod_needs_is_below_when_it_may_be_made_and_follows_what_happens_above() {
-    let rig = Rig::new().await;
-    let (maps, secrets) = (rig.maps(), rig.secrets());
+async fn dependencies_are_copied_before_the_pod_and_follow_the_upper_objects() {
+    let fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
     maps.create(json!({"metadata": {"name": "a", "labels": {"team": "x"}}, "data": {"old": "1"}})).await;
     let token = json!({
         "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "default"}},
@@ -175,14 +174,14 @@ async fn what_a_pod_needs_is_below_when_it_may_be_made_and_follows_what_happens_
     secrets.create(token).await;
     let mut all = needs(&["a", "late"], &["s"]);
     all.service_account = Some("builder".to_owned());
-    rig.copier.ensure(&rig.pod("p"), all).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), all).await.unwrap();
 
     let map = maps.copy("a").await;
     assert_eq!((&map["data"], &map["metadata"]["labels"]["team"]), (&json!({"old": "1"}), &json!("x")));
-    assert_eq!(map["metadata"]["labels"][names::ORIGIN], rig.owner.origin);
-    assert_eq!(map["metadata"]["ownerReferences"][0]["name"], owner_config_map::name(&rig.owner));
+    assert_eq!(map["metadata"]["labels"][names::ORIGIN], fixture.owner.origin);
+    assert_eq!(map["metadata"]["ownerReferences"][0]["name"], owner_config_map::name(&fixture.owner));
     assert_eq!(secrets.copy("s").await["type"], "Opaque");
-    let accounts: Objects<ServiceAccount> = Objects::namespaced(rig.lower.clone(), &rig.namespace);
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
     accounts.get("builder").await.unwrap();
 
     let change = json!({"data": {"old": null, "new": "2"}, "metadata": {"labels": {"team": null}}});
@@ -194,68 +193,68 @@ async fn what_a_pod_needs_is_below_when_it_may_be_made_and_follows_what_happens_
 
     maps.create(json!({"metadata": {"name": "late"}, "data": {"k": "v"}})).await;
     maps.becomes("late", "what comes late is copied", |map| map["data"]["k"] == "v").await;
-    Two::delete(&maps.above, "a").await;
-    Two::delete(&secrets.above, "s").await;
+    ObjectPair::delete(&maps.above, "a").await;
+    ObjectPair::delete(&secrets.above, "s").await;
     maps.goes("a").await;
     secrets.goes("s").await;
-    rig.copier.release(&rig.pod("p"));
+    fixture.copier.release(&fixture.pod("p"));
     maps.goes("late").await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_foreign_object_below_is_used_as_it_is() {
-    let mut rig = Rig::new().await;
-    let namespaces: Objects<Namespace> = Objects::cluster(rig.lower.clone());
-    let namespace = json!({"metadata": {"name": rig.namespace}});
+async fn a_foreign_lower_object_is_left_alone() {
+    let mut fixture = CopierFixture::new().await;
+    let namespaces: Objects<Namespace> = Objects::cluster(fixture.lower.clone());
+    let namespace = json!({"metadata": {"name": fixture.namespace}});
     namespaces.create(&serde_json::from_value(namespace).unwrap()).await.unwrap();
-    let (maps, secrets) = (rig.maps(), rig.secrets());
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
     let theirs = json!({"metadata": {"name": "a"}, "data": {"key": "theirs"}});
     let map = maps.below.create(&serde_json::from_value(theirs).unwrap()).await.unwrap();
-    let annotations = json!({names::ORIGIN_NAMESPACE: rig.above.name(), names::ORIGIN_NAME: "s"});
+    let annotations = json!({names::ORIGIN_NAMESPACE: fixture.above.name(), names::ORIGIN_NAME: "s"});
     let theirs =
         json!({"metadata": {"name": "s", "labels": {names::ORIGIN: "other"}, "annotations": annotations}});
     let secret = secrets.below.create(&serde_json::from_value(theirs).unwrap()).await.unwrap();
 
     maps.create(json!({"metadata": {"name": "a"}, "data": {"key": "ours"}})).await;
     secrets.create(json!({"metadata": {"name": "s"}, "data": {"key": "eA=="}})).await;
-    rig.copier.ensure(&rig.pod("p"), needs(&["a"], &["s"])).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &["s"])).await.unwrap();
     let mut warned = Vec::new();
     for _ in 0..2 {
-        let event = tokio::time::timeout(SOON, rig.events.recv()).await.unwrap().unwrap();
+        let event = tokio::time::timeout(SOON, fixture.events.recv()).await.unwrap().unwrap();
         assert_eq!((event.kind, event.reason.as_str()), (EventKind::Warning, "ForeignObject"));
         warned.push(event.message.split(' ').next().unwrap_or_default().to_owned());
     }
     warned.sort();
     assert_eq!(warned, ["ConfigMap", "Secret"]);
 
-    // What comes after a later object was copied has had its time.
-    Two::delete(&maps.above, "a").await;
+    // When a later object was copied, this one had its chance.
+    ObjectPair::delete(&maps.above, "a").await;
     secrets.above.patch("s", Patch::Merge(&json!({"data": {"key": "eQ=="}}))).await.unwrap();
     maps.create(json!({"metadata": {"name": "mark"}})).await;
-    rig.copier.ensure(&rig.pod("q"), needs(&["mark"], &[])).await.unwrap();
-    rig.copier.release(&rig.pod("p"));
-    rig.copier.release(&rig.pod("q"));
+    fixture.copier.ensure(&fixture.pod("q"), needs(&["mark"], &[])).await.unwrap();
+    fixture.copier.release(&fixture.pod("p"));
+    fixture.copier.release(&fixture.pod("q"));
     maps.goes("mark").await;
     assert_eq!(maps.below.get("a").await.unwrap(), map);
     assert_eq!(secrets.below.get("s").await.unwrap(), secret);
-    assert!(rig.events.try_recv().is_err(), "told once");
+    assert!(fixture.events.try_recv().is_err(), "told once");
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn an_immutable_object_replaced_above_is_replaced_below() {
-    let rig = Rig::new().await;
-    let (maps, secrets) = (rig.maps(), rig.secrets());
+async fn a_replaced_immutable_object_is_replaced() {
+    let fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
     let map = |value: &str| json!({"metadata": {"name": "a"}, "immutable": true, "data": {"key": value}});
     let secret = |value: &str| json!({"metadata": {"name": "s"}, "immutable": true, "data": {"key": value}});
     maps.create(map("1")).await;
     secrets.create(secret("eA==")).await;
-    rig.copier.ensure(&rig.pod("p"), needs(&["a"], &["s"])).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &["s"])).await.unwrap();
     assert_eq!(maps.copy("a").await["immutable"], true);
-    Two::delete(&maps.above, "a").await;
+    ObjectPair::delete(&maps.above, "a").await;
     maps.create(map("2")).await;
-    Two::delete(&secrets.above, "s").await;
+    ObjectPair::delete(&secrets.above, "s").await;
     secrets.create(secret("eQ==")).await;
     maps.becomes("a", "the new one is below", |map| map["data"]["key"] == "2").await;
     secrets.becomes("s", "the new one is below", |secret| secret["data"]["key"] == "eQ==").await;
@@ -263,27 +262,27 @@ async fn an_immutable_object_replaced_above_is_replaced_below() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn after_a_restart_what_nobody_needs_goes_unless_a_lower_pod_names_it() {
-    let mut rig = Rig::new().await;
-    let (maps, secrets) = (rig.maps(), rig.secrets());
+async fn after_a_restart_unused_copies_are_deleted() {
+    let mut fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
     for name in ["wanted", "used", "left"] {
         maps.create(json!({"metadata": {"name": name}, "data": {"key": "1"}})).await;
     }
     secrets.create(json!({"metadata": {"name": "left"}, "data": {"key": "eA=="}})).await;
-    rig.copier.ensure(&rig.pod("p"), needs(&["wanted", "used", "left"], &["left"])).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["wanted", "used", "left"], &["left"])).await.unwrap();
     let uid = maps.copy("wanted").await["metadata"]["uid"].clone();
-    let accounts: Objects<ServiceAccount> = Objects::namespaced(rig.lower.clone(), &rig.namespace);
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
     let account = json!({"metadata": {"name": "default"}});
     accounts.create(&serde_json::from_value(account).unwrap()).await.unwrap();
-    let pods: Objects<Pod> = Objects::namespaced(rig.lower.clone(), &rig.namespace);
+    let pods: Objects<Pod> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
     let container = json!({"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "used"}}]});
-    let metadata = json!({"name": "p", "labels": {names::ORIGIN: rig.owner.origin}});
+    let metadata = json!({"name": "p", "labels": {names::ORIGIN: fixture.owner.origin}});
     let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
     pods.create(&serde_json::from_value(pod).unwrap()).await.unwrap();
 
-    rig.restart().await;
+    fixture.restart().await;
     maps.above.patch("wanted", Patch::Merge(&json!({"data": {"key": "2"}}))).await.unwrap();
-    rig.copier.ensure(&rig.pod("p"), needs(&["wanted"], &[])).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["wanted"], &[])).await.unwrap();
     assert_eq!(maps.copy("wanted").await["data"]["key"], "2", "what happened meanwhile");
     maps.goes("left").await;
     secrets.goes("left").await;
@@ -293,17 +292,17 @@ async fn after_a_restart_what_nobody_needs_goes_unless_a_lower_pod_names_it() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_rights_of_a_node_suffice_above() {
+async fn node_permissions_suffice_in_the_upper_cluster() {
     let cluster = ControlPlane::shared().await;
     let node = Client::fixed(cluster.node_client("reflecting").unwrap(), Metrics::default());
-    let rig = Rig::reading(node).await;
-    let (maps, secrets, claims) = (rig.maps(), rig.secrets(), rig.claims());
+    let fixture = CopierFixture::reading(node).await;
+    let (maps, secrets, claims) = (fixture.maps(), fixture.secrets(), fixture.claims());
     maps.create(json!({"metadata": {"name": "a"}, "data": {"key": "1"}})).await;
     secrets.create(json!({"metadata": {"name": "s"}, "data": {"key": "eA=="}})).await;
     let resources = json!({"requests": {"storage": "1Gi"}});
     let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": resources, "storageClassName": ""});
     claims.create(json!({"metadata": {"name": "c"}, "spec": spec})).await;
-    let pods: Objects<Pod> = Objects::namespaced(rig.upper.clone(), rig.above.name());
+    let pods: Objects<Pod> = Objects::namespaced(fixture.upper.clone(), fixture.above.name());
     let from = json!([{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "s"}}]);
     let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
     let pod = json!({
@@ -316,7 +315,7 @@ async fn the_rights_of_a_node_suffice_above() {
     });
     let pod = pods.create(&serde_json::from_value(pod).unwrap()).await.unwrap();
     let reference = PodRef::of(&pod).unwrap();
-    rig.copier.ensure(&reference, vk_provider_cluster::dependencies::dependencies(&pod)).await.unwrap();
+    fixture.copier.ensure(&reference, vk_provider_cluster::dependencies::dependencies(&pod)).await.unwrap();
     assert_eq!(maps.copy("a").await["data"]["key"], "1");
     assert_eq!(secrets.copy("s").await["data"]["key"], "eA==");
     let claim = claims.copy("c").await;
@@ -324,18 +323,18 @@ async fn the_rights_of_a_node_suffice_above() {
     assert_eq!(claim["metadata"].get("ownerReferences"), None);
     maps.above.patch("a", Patch::Merge(&json!({"data": {"key": "2"}}))).await.unwrap();
     maps.becomes("a", "the update is below", |map| map["data"]["key"] == "2").await;
-    rig.copier.release(&reference);
+    fixture.copier.release(&reference);
     maps.goes("a").await;
     claims.copy("c").await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_claim_bound_to_a_volume_that_is_below_too_is_bound_to_that_one() {
-    let rig = Rig::new().await;
-    let claims = rig.claims();
-    let volume = format!("{}-volume", rig.above.name());
-    let volumes: Objects<PersistentVolume> = Objects::cluster(rig.lower.clone());
+async fn a_claim_bound_to_a_volume_that_exists_in_both_clusters_uses_it() {
+    let fixture = CopierFixture::new().await;
+    let claims = fixture.claims();
+    let volume = format!("{}-volume", fixture.above.name());
+    let volumes: Objects<PersistentVolume> = Objects::cluster(fixture.lower.clone());
     let spec = json!({
         "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"},
     });
@@ -351,15 +350,15 @@ async fn a_claim_bound_to_a_volume_that_is_below_too_is_bound_to_that_one() {
     }
     let both = ["static", "dynamic"].map(str::to_owned).into();
     let needs = Dependencies { claims: both, ..Dependencies::default() };
-    rig.copier.ensure(&rig.pod("p"), needs).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs).await.unwrap();
     assert_eq!(claims.copy("static").await["spec"]["volumeName"], volume);
     let dynamic = claims.copy("dynamic").await;
     assert_eq!(dynamic["spec"].get("volumeName"), None);
     assert_eq!(dynamic["metadata"]["annotations"].get("pv.kubernetes.io/bind-completed"), None);
 
-    // It goes with the upper claim, and the volume stays: there is no controller here that would take the finalizer off.
-    rig.copier.release(&rig.pod("p"));
-    Two::delete(&claims.above, "static").await;
+    // It is deleted with the upper claim, and the volume stays. There is no controller here to remove the finalizer.
+    fixture.copier.release(&fixture.pod("p"));
+    ObjectPair::delete(&claims.above, "static").await;
     let unprotect = json!({"metadata": {"finalizers": null}});
     claims.above.patch("static", Patch::Merge(&unprotect)).await.unwrap();
     claims
@@ -373,23 +372,29 @@ async fn a_claim_bound_to_a_volume_that_is_below_too_is_bound_to_that_one() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn many_who_make_one_namespace_and_one_anchor_all_have_them() {
-    let rig = Rig::new().await;
+async fn concurrent_creation_of_namespace_and_owner_config_map_succeeds() {
+    let fixture = CopierFixture::new().await;
     let attempts = (0..8).map(|_| async {
-        owner_config_map::ensure_namespace(&rig.lower, &rig.namespace, rig.above.name(), &rig.owner).await?;
-        owner_config_map::ensure(&rig.lower, &rig.namespace, &rig.owner).await
+        owner_config_map::ensure_namespace(
+            &fixture.lower,
+            &fixture.namespace,
+            fixture.above.name(),
+            &fixture.owner,
+        )
+        .await?;
+        owner_config_map::ensure(&fixture.lower, &fixture.namespace, &fixture.owner).await
     });
     let made = futures::future::join_all(attempts).await;
     let first = made[0].as_ref().unwrap();
     assert!(made.iter().all(|one| one.as_ref() == Ok(first)), "{made:?}");
-    let maps = rig.maps();
+    let maps = fixture.maps();
     maps.create(json!({"metadata": {"name": "a"}})).await;
-    rig.copier.ensure(&rig.pod("p"), needs(&["a"], &[])).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &[])).await.unwrap();
     let owners = &maps.copy("a").await["metadata"]["ownerReferences"];
     assert_eq!((&owners[0]["uid"], owners[0].get("controller")), (&json!(first.uid), None));
 
-    // Without it, the garbage collector would take all that comes after.
-    Two::delete(&maps.below, &first.name).await;
+    // Without the owner ConfigMap, the garbage collector would delete everything that follows.
+    ObjectPair::delete(&maps.below, &first.name).await;
     eventually("there is another anchor", SOON, || async {
         match maps.below.get(&first.name).await {
             Ok(found) if found.metadata.uid.as_ref() != Some(&first.uid) => Ok(()),

@@ -1,4 +1,4 @@
-//! What a virtual node leaves in its lower cluster when it is taken out, with the controllers that clean up there: nothing.
+//! `detach` with the controllers of a real lower cluster: nothing of the virtual node is left.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,15 +8,15 @@ use tokio::sync::OnceCell;
 use vk_kube::{Client, Kind, Metrics, Objects, objects::Object};
 use vk_provider_cluster::{
     detach::{DetachOptions, DetachReport, detach},
-    names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, Owner},
+    names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, OwnerId},
     owner_config_map,
 };
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 const SOON: Duration = Duration::from_mins(1);
-/// Where the first test looks.
+/// The namespaces of the first test.
 const SPACES: [&str; 4] = ["alone", "both", "inhabited", "before"];
-/// What is compared there.
+/// The kinds that are compared.
 const KINDS: [&str; 7] =
     ["namespaces", "pods", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "services"];
 
@@ -28,11 +28,11 @@ async fn lower() -> Client {
     Client::fixed(plane.admin().unwrap(), Metrics::default())
 }
 
-fn owner(origin: &str, node: &str) -> Owner {
-    Owner { origin: origin.to_owned(), node: node.to_owned() }
+fn owner(origin: &str, node: &str) -> OwnerId {
+    OwnerId { origin: origin.to_owned(), node: node.to_owned() }
 }
 
-fn options(lower: &Client, owner: &Owner) -> DetachOptions {
+fn options(lower: &Client, owner: &OwnerId) -> DetachOptions {
     DetachOptions {
         lower: lower.clone(),
         owner: owner.clone(),
@@ -51,8 +51,8 @@ where
     Objects::<K>::namespaced(lower.clone(), namespace).create(&object).await.unwrap();
 }
 
-/// All that a virtual node has in a namespace: its anchor, a pod, and what the pod refers to.
-async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<&str>) {
+/// Creates everything that a virtual node has in a namespace: its owner ConfigMap, a pod, and its dependencies.
+async fn furnish(lower: &Client, namespace: &str, owner: &OwnerId, shared: Option<&str>) {
     owner_config_map::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
     let accounts: Objects<k8s_openapi::api::core::v1::ServiceAccount> =
         Objects::namespaced(lower.clone(), namespace);
@@ -95,7 +95,7 @@ async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<
     create::<Pod>(lower, namespace, json!({"metadata": pod, "spec": spec})).await;
 }
 
-/// Objects that nobody of ours made.
+/// Creates foreign objects.
 async fn strangers(lower: &Client, namespace: &str) {
     create::<ConfigMap>(lower, namespace, json!({"metadata": {"name": "theirs"}, "data": {"a": "1"}})).await;
     create::<Secret>(lower, namespace, json!({"metadata": {"name": "theirs"}})).await;
@@ -107,7 +107,7 @@ async fn strangers(lower: &Client, namespace: &str) {
         .await;
 }
 
-/// Every object, as it is stored, by kind, namespace and name.
+/// All stored objects, by kind, namespace and name.
 async fn dump(lower: &Client) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {
@@ -125,7 +125,7 @@ async fn dump(lower: &Client) -> BTreeMap<String, String> {
     all
 }
 
-/// Fails with the names of what differs: all of it would be too much to read.
+/// Fails with the names of the differences, because the whole dump would be too much to read.
 #[track_caller]
 fn assert_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, why: &str) {
     let lacks = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| -> Vec<String> {
@@ -146,7 +146,7 @@ fn named(report: &DetachReport) -> Vec<String> {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is() {
+async fn detach_removes_all_objects_of_a_node_and_no_others() {
     let lower = &lower().await;
     let [a, b, stranger] = [owner("up", "a"), owner("up", "b"), owner("other", "a")];
     furnish(lower, "alone", &a, None).await;
@@ -156,7 +156,7 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     furnish(lower, "inhabited", &a, None).await;
     strangers(lower, "inhabited").await;
     strangers(lower, "both").await;
-    // A namespace that was there before is nobody's to remove.
+    // A namespace that existed before must not be removed.
     create_namespace(lower, "before").await;
     furnish(lower, "before", &a, None).await;
     let before = dump(lower).await;
@@ -179,7 +179,7 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
         assert!(gone.iter().any(|one| one == key), "{key} in {gone:?}");
     }
     let mut expected = before.clone();
-    // With a namespace goes what it has of itself.
+    // Deleting a namespace deletes its default objects.
     expected.retain(|key, _| !gone.contains(key) && !key.contains(" alone/"));
     let mut after = dump(lower).await;
     let handovers = "configmaps both/map-up-a";
@@ -215,7 +215,7 @@ async fn create_namespace(lower: &Client, name: &str) {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn what_does_not_go_is_named_and_what_is_to_be_kept_stays() {
+async fn objects_that_cannot_be_deleted_are_named_and_claims_can_be_kept() {
     let lower = &lower().await;
     let owner = owner("held", "a");
     furnish(lower, "held", &owner, None).await;

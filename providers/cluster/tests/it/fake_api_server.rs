@@ -1,4 +1,4 @@
-//! An API server that answers as a test says.
+//! A fake API server with scripted answers.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,16 +28,16 @@ use vk_kube::{Client, Metrics};
 use vk_provider::{Error, PodRef, Result};
 use vk_provider_cluster::stream::{PodLocator, PodStreams};
 
-/// Whatever a test waits for comes within this time, or never.
+/// Everything that a test waits for happens within this time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) type Io = TokioIo<Upgraded>;
 pub(crate) type Socket = WebSocketStream<Io>;
 type Script = Box<dyn FnOnce(Io) -> BoxFuture<'static, ()> + Send>;
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: String,
@@ -45,26 +45,28 @@ pub(crate) struct Asked {
     pub(crate) parts: Parts,
 }
 
-/// What is answered.
-pub(crate) enum Answer {
+/// An answer.
+pub(crate) enum ScriptedAnswer {
     Text(u16, String),
     Stream(BoxStream<'static, io::Result<Bytes>>),
     Switch(Response<()>, Script),
-    /// The text, when this has come.
+    /// The text, after the receiver fires.
     Late(oneshot::Receiver<()>, String),
 }
 
-pub(crate) struct Api {
+pub(crate) struct FakeApiServer {
     pub(crate) client: Client,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
     _tasks: JoinSet<()>,
 }
 
-impl Api {
-    pub(crate) async fn start(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+impl FakeApiServer {
+    pub(crate) async fn start(
+        answer: impl Fn(&RecordedRequest) -> ScriptedAnswer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
         let (log, answer) = (Arc::clone(&asked), Arc::new(answer));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -74,14 +76,14 @@ impl Api {
                 let (log, answer, scripts) = (Arc::clone(&log), Arc::clone(&answer), Arc::clone(&scripts));
                 let service = service_fn(move |mut request: Request<Incoming>| {
                     let upgrade = hyper::upgrade::on(&mut request);
-                    let asked = Asked::of(request.into_parts().0);
+                    let asked = RecordedRequest::of(request.into_parts().0);
                     log.lock().push(asked.clone());
                     let (answer, scripts) = (answer(&asked), Arc::clone(&scripts));
                     async move {
                         let answer = match answer {
-                            Answer::Late(when, text) => {
+                            ScriptedAnswer::Late(when, text) => {
                                 let _ = when.await;
-                                Answer::Text(200, text)
+                                ScriptedAnswer::Text(200, text)
                             }
                             answer => answer,
                         };
@@ -100,23 +102,23 @@ impl Api {
     }
 
     pub(crate) fn streams(&self) -> PodStreams {
-        PodStreams::new(self.client.clone(), Arc::new(Suffixed))
+        PodStreams::new(self.client.clone(), Arc::new(SuffixedNames))
     }
 
-    /// All that was asked so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    /// All requests so far.
+    pub(crate) fn asked(&self) -> Vec<RecordedRequest> {
         self.asked.lock().clone()
     }
 
-    /// The one thing that was asked.
-    pub(crate) fn only(&self) -> Asked {
+    /// The only request.
+    pub(crate) fn only(&self) -> RecordedRequest {
         let asked = self.asked();
         assert_eq!(asked.len(), 1, "{asked:?}");
         asked.into_iter().next().unwrap()
     }
 }
 
-/// As [`vk_kube::Source`] makes it: whoever calls decides what is tried again.
+/// A client like that of [`vk_kube::Source`]: callers decide what to retry.
 pub(crate) fn client(address: SocketAddr) -> Client {
     let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
     config.default_retry = false;
@@ -124,7 +126,7 @@ pub(crate) fn client(address: SocketAddr) -> Client {
 }
 
 fn respond(
-    answer: Answer,
+    answer: ScriptedAnswer,
     upgrade: hyper::upgrade::OnUpgrade,
     scripts: &Mutex<JoinSet<()>>,
 ) -> Response<UnsyncBoxBody<Bytes, io::Error>> {
@@ -132,14 +134,14 @@ fn respond(
         StreamBody::new(stream.map(|chunk| chunk.map(Frame::data))).boxed_unsync()
     };
     match answer {
-        Answer::Late(..) => unreachable!("it was waited for"),
-        Answer::Text(code, text) => {
+        ScriptedAnswer::Late(..) => unreachable!("it was waited for"),
+        ScriptedAnswer::Text(code, text) => {
             let mut response = Response::new(body(stream::iter([Ok(Bytes::from(text))]).boxed()));
             *response.status_mut() = StatusCode::from_u16(code).unwrap();
             response
         }
-        Answer::Stream(stream) => Response::new(body(stream)),
-        Answer::Switch(response, script) => {
+        ScriptedAnswer::Stream(stream) => Response::new(body(stream)),
+        ScriptedAnswer::Switch(response, script) => {
             scripts.lock().spawn(async move {
                 if let Ok(upgraded) = upgrade.await {
                     script(TokioIo::new(upgraded)).await;
@@ -150,7 +152,7 @@ fn respond(
     }
 }
 
-impl Asked {
+impl RecordedRequest {
     fn of(parts: Parts) -> Self {
         Self {
             method: parts.method.clone(),
@@ -170,12 +172,12 @@ impl Asked {
         self.header(header::SEC_WEBSOCKET_PROTOCOL)
     }
 
-    /// Agrees to WebSocket with this protocol, and does the rest as the script says.
+    /// Accepts WebSocket with this protocol, and runs the script.
     pub(crate) fn websocket<F>(
         &self,
         protocol: &str,
         script: impl FnOnce(Socket) -> F + Send + 'static,
-    ) -> Answer
+    ) -> ScriptedAnswer
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -188,7 +190,7 @@ impl Asked {
             .header(header::SEC_WEBSOCKET_PROTOCOL, protocol)
             .body(())
             .unwrap();
-        Answer::Switch(
+        ScriptedAnswer::Switch(
             response,
             Box::new(|io| {
                 Box::pin(async move {
@@ -199,23 +201,23 @@ impl Asked {
     }
 }
 
-/// A refusal in the words of an API server.
-pub(crate) fn status(code: u16, reason: &str, message: &str) -> Answer {
+/// An error status of an API server.
+pub(crate) fn status(code: u16, reason: &str, message: &str) -> ScriptedAnswer {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code,
     });
-    Answer::Text(code, status.to_string())
+    ScriptedAnswer::Text(code, status.to_string())
 }
 
-pub(crate) fn json(value: &Value) -> Answer {
-    Answer::Text(200, value.to_string())
+pub(crate) fn json(value: &Value) -> ScriptedAnswer {
+    ScriptedAnswer::Text(200, value.to_string())
 }
 
-/// Lower pods are in the namespace `lower` and are called as above with `-x`.
-struct Suffixed;
+/// Lower pods are in the namespace `lower` and have the suffix `-x`.
+struct SuffixedNames;
 
-impl PodLocator for Suffixed {
+impl PodLocator for SuffixedNames {
     fn locate(&self, pod: &PodRef) -> Result<(String, String)> {
         if &*pod.name == "absent" {
             return Err(Error::not_found(format!("find the lower pod of {pod}")));
@@ -228,7 +230,7 @@ pub(crate) fn pod() -> PodRef {
     PodRef::new("upper", "web", "u-1")
 }
 
-/// Waits no longer than is sensible.
+/// Waits with a timeout.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future).await.expect("it happens within the deadline")
 }

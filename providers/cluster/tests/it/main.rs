@@ -1,4 +1,4 @@
-//! The provider against real API servers, and against one that is none: what goes over the wire, and what is made of it.
+//! Integration tests of the provider with real API servers and with a fake one.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod abandonment;

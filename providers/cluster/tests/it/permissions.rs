@@ -1,4 +1,4 @@
-//! The published roles of the lower cluster: all that the provider does, and nothing else.
+//! The published roles grant exactly the permissions that the provider uses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,14 +19,14 @@ use vk_testing::{ControlPlane, control_plane::Options, kubectl};
 
 const ACCOUNT: &str = "system:serviceaccount:kube-system:virtual-kubelet-lower";
 
-struct Rig {
+struct PermissionFixture {
     cluster: ControlPlane,
     kubeconfig: PathBuf,
     client: Client,
     admin: Client,
 }
 
-impl Rig {
+impl PermissionFixture {
     async fn new() -> Self {
         let cluster = ControlPlane::start(Options::default()).await.unwrap();
         let kubeconfig = cluster.data_dir().join("lower-account");
@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-/// What is done, as it stands in a role.
+/// The permissions in use, in the notation of roles.
 fn used<'a>(permissions: impl Iterator<Item = &'a Permission>) -> BTreeSet<String> {
     let words = permissions.filter(|permission| permission.check.subresource != "proxy").map(|permission| {
         let AccessCheck { verb, group, resource, subresource, name, .. } = &permission.check;
@@ -76,7 +76,7 @@ fn used<'a>(permissions: impl Iterator<Item = &'a Permission>) -> BTreeSet<Strin
     words.collect()
 }
 
-/// What a role allows, in the same words.
+/// The permissions that a role grants, in the same notation.
 fn granted(rules: Option<Vec<PolicyRule>>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for rule in rules.unwrap() {
@@ -107,9 +107,9 @@ fn check(verb: &str, resource: &str, namespace: &str) -> AccessCheck {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_role_of_a_lower_cluster_is_what_the_provider_does_there_and_no_more() {
-    let rig = Rig::new().await;
-    let findings = rig.findings(&NamespaceMapping::Same).await;
+async fn the_lower_cluster_role_is_minimal() {
+    let fixture = PermissionFixture::new().await;
+    let findings = fixture.findings(&NamespaceMapping::Same).await;
     let told = findings.iter().filter(|one| one.what == "lower permissions");
     let all = permissions(&NamespaceMapping::Same);
     assert_eq!(told.clone().count(), all.len(), "one for each that is missing: {findings:?}");
@@ -117,9 +117,10 @@ async fn the_role_of_a_lower_cluster_is_what_the_provider_does_there_and_no_more
     assert_eq!(told.clone().filter(|one| one.level == Level::Error).count(), must);
     assert!(told.clone().all(|one| one.remedy.contains("rbac-cluster-lower.yaml")), "{findings:?}");
 
-    rig.apply("rbac-cluster-lower.yaml", None).await;
-    rig.check(&NamespaceMapping::Same).await;
-    let role = Objects::<ClusterRole>::cluster(rig.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
+    fixture.apply("rbac-cluster-lower.yaml", None).await;
+    fixture.check(&NamespaceMapping::Same).await;
+    let role =
+        Objects::<ClusterRole>::cluster(fixture.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
     assert_eq!(granted(role.rules), used(all.iter()), "each permission of the role is used");
     for (verb, resource) in [
         ("delete", "namespaces"),
@@ -133,32 +134,32 @@ async fn the_role_of_a_lower_cluster_is_what_the_provider_does_there_and_no_more
         ("delete", "persistentvolumes"),
         ("create", "events"),
     ] {
-        assert!(!check(verb, resource, "").allowed(&rig.client).await.unwrap(), "{verb} {resource}");
+        assert!(!check(verb, resource, "").allowed(&fixture.client).await.unwrap(), "{verb} {resource}");
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn in_some_namespaces_alone_the_roles_are_what_the_provider_does_there_and_no_more() {
-    let rig = Rig::new().await;
+async fn the_lower_namespace_roles_are_minimal() {
+    let fixture = PermissionFixture::new().await;
     let map = BTreeMap::from([("web".to_owned(), "shop".to_owned()), ("db".to_owned(), "store".to_owned())]);
     for name in ["shop", "store"] {
-        let made = kubectl(&rig.cluster, ["create", "namespace", name]).await.unwrap();
+        let made = kubectl(&fixture.cluster, ["create", "namespace", name]).await.unwrap();
         assert!(made.success(), "{made:?}");
-        rig.apply("rbac-cluster-lower-namespace.yaml", Some(name)).await;
+        fixture.apply("rbac-cluster-lower-namespace.yaml", Some(name)).await;
     }
     let namespaces = NamespaceMapping::Map(map);
-    // Pods run with no permission in the cluster as a whole.
+    // Pods run without any cluster-wide permission.
     for permission in
         permissions(&namespaces).iter().filter(|permission| permission.requirement == Requirement::Required)
     {
-        assert!(permission.check.allowed(&rig.client).await.unwrap(), "{permission}");
+        assert!(permission.check.allowed(&fixture.client).await.unwrap(), "{permission}");
     }
-    rig.apply("rbac-cluster-lower-nodes.yaml", None).await;
-    rig.check(&namespaces).await;
+    fixture.apply("rbac-cluster-lower-nodes.yaml", None).await;
+    fixture.check(&namespaces).await;
 
     let all = permissions(&namespaces);
-    let admin = || rig.admin.clone();
+    let admin = || fixture.admin.clone();
     let role = Objects::<Role>::namespaced(admin(), "shop").get("virtual-kubelet-lower").await.unwrap();
     assert_eq!(
         granted(role.rules),
@@ -179,7 +180,7 @@ async fn in_some_namespaces_alone_the_roles_are_what_the_provider_does_there_and
         ("get", "pods/log", "default"),
     ] {
         assert!(
-            !check(verb, resource, namespace).allowed(&rig.client).await.unwrap(),
+            !check(verb, resource, namespace).allowed(&fixture.client).await.unwrap(),
             "{verb} {resource} in {namespace:?}"
         );
     }
@@ -187,7 +188,7 @@ async fn in_some_namespaces_alone_the_roles_are_what_the_provider_does_there_and
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn doctor_tells_a_token_that_has_expired_from_an_address_where_nobody_is() {
+async fn doctor_distinguishes_an_expired_token_from_an_unreachable_server() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let path = cluster.data_dir().join("expired");
     let write = |server: &str| {
@@ -210,19 +211,19 @@ async fn doctor_tells_a_token_that_has_expired_from_an_address_where_nobody_is()
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn the_role_of_the_upper_cluster_is_what_claims_and_names_need_there_and_no_more() {
-    let rig = Rig::new().await;
+async fn the_upper_cluster_role_is_minimal() {
+    let fixture = PermissionFixture::new().await;
     for file in ["rbac.yaml", "rbac-cluster-upper.yaml"] {
-        rig.apply(file, None).await;
+        fixture.apply(file, None).await;
     }
-    let account = rig.cluster.data_dir().join("upper-account");
+    let account = fixture.cluster.data_dir().join("upper-account");
     let user = "system:serviceaccount:kube-system:virtual-kubelet";
-    rig.cluster.write_kubeconfig(&account, user, &["system:serviceaccounts"]).unwrap();
+    fixture.cluster.write_kubeconfig(&account, user, &["system:serviceaccounts"]).unwrap();
     let source = vk_kube::Source { kubeconfig: Some(account), server: None };
     let client = source.connect(&Supervisor::new(), Metrics::default()).await.unwrap();
     let system = AccessCheck { name: "kube-system".to_owned(), ..check("get", "namespaces", "") };
     let classes = AccessCheck { group: "storage.k8s.io".to_owned(), ..check("get", "storageclasses", "") };
-    // What the storage of lower clusters does above is tried with these permissions in its own tests.
+    // The tests of the storage module use these permissions in the upper cluster.
     let needed = [
         system,
         check("list", "persistentvolumeclaims", ""),
@@ -237,7 +238,7 @@ async fn the_role_of_the_upper_cluster_is_what_claims_and_names_need_there_and_n
     let permissions =
         needed.map(|check| Permission { check, requirement: Requirement::Required, purpose: "" });
     let role =
-        Objects::<ClusterRole>::cluster(rig.admin.clone()).get("virtual-kubelet-cluster").await.unwrap();
+        Objects::<ClusterRole>::cluster(fixture.admin.clone()).get("virtual-kubelet-cluster").await.unwrap();
     assert_eq!(granted(role.rules), used(permissions.iter()));
     for (verb, resource) in [
         ("get", "secrets"),

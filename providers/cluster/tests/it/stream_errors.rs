@@ -1,4 +1,4 @@
-//! What is refused, by whom, and in whose words.
+//! Errors of streaming requests: who rejects them, and with which message.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use vk_provider::{
 };
 use vk_provider_cluster::stream::{PodLocator, PodStreams};
 
-use crate::fake_api_server::{Answer, Api, client, pod, soon, status};
+use crate::fake_api_server::{FakeApiServer, ScriptedAnswer, client, pod, soon, status};
 
 const OPTIONS: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
-/// What each of the abilities answers.
+/// The errors of all abilities.
 async fn refused(streams: &PodStreams) -> Vec<Error> {
     let container = pod().container("main");
     let command = ["x".to_owned()];
@@ -27,7 +27,7 @@ async fn refused(streams: &PodStreams) -> Vec<Error> {
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_api_server_has_its_kind_and_its_words() {
+async fn errors_of_the_api_server_keep_kind_and_message() {
     for (code, reason, words, kind) in [
         (404, "NotFound", "pods \"web-x\" not found", Kind::NotFound),
         (403, "Forbidden", "pods \"web-x\" is forbidden: User \"vk\" cannot get resource", Kind::Denied),
@@ -44,25 +44,25 @@ async fn a_refusal_of_the_api_server_has_its_kind_and_its_words() {
         (500, "InternalError", "dial tcp 10.0.0.1:10250: connection refused", Kind::Unavailable),
         (503, "ServiceUnavailable", "the server is shutting down", Kind::Unavailable),
     ] {
-        let api = Api::start(move |_| status(code, reason, words)).await;
+        let api = FakeApiServer::start(move |_| status(code, reason, words)).await;
         for error in refused(&api.streams()).await {
             assert_eq!(*error.kind(), kind, "{code}: {}", error.report());
             assert!(error.report().ends_with(words), "{}", error.report());
             assert!(error.message().contains("upper/web"), "{}", error.message());
         }
-        // Only what may be allowed in another way is asked for in another way.
+        // Only errors that the other protocol may avoid cause a fallback.
         let again = api.asked().iter().filter(|asked| asked.method == Method::POST).count();
         assert_eq!(again, if code == 403 { 3 } else { 0 }, "{code}");
     }
 }
 
 #[tokio::test]
-async fn the_word_of_the_api_server_counts_more_than_that_of_a_proxy() {
-    let api = Api::start(|asked| {
+async fn an_error_of_the_api_server_takes_precedence_over_that_of_a_proxy() {
+    let api = FakeApiServer::start(|asked| {
         if asked.method == Method::GET {
             return status(403, "Forbidden", "pods \"web-x\" is forbidden");
         }
-        Answer::Text(400, "<html>what is SPDY?</html>".to_owned())
+        ScriptedAnswer::Text(400, "<html>what is SPDY?</html>".to_owned())
     })
     .await;
     let error = soon(api.streams().dial(&pod(), 80)).await.err().unwrap();
@@ -71,8 +71,8 @@ async fn the_word_of_the_api_server_counts_more_than_that_of_a_proxy() {
 }
 
 #[tokio::test]
-async fn a_server_that_switches_to_what_nobody_offered_is_not_believed() {
-    let api = Api::start(|asked| asked.websocket("v9.channel.k8s.io", |_| async {})).await;
+async fn an_unexpected_protocol_is_rejected() {
+    let api = FakeApiServer::start(|asked| asked.websocket("v9.channel.k8s.io", |_| async {})).await;
     let error =
         soon(api.streams().start(&pod().container("main"), &["x".to_owned()], &OPTIONS)).await.err().unwrap();
     assert_eq!(*error.kind(), Kind::Internal);
@@ -80,8 +80,8 @@ async fn a_server_that_switches_to_what_nobody_offered_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_below_is_not_asked_for() {
-    let api = Api::start(|_| Answer::Text(200, String::new())).await;
+async fn without_a_lower_pod_no_request_is_sent() {
+    let api = FakeApiServer::start(|_| ScriptedAnswer::Text(200, String::new())).await;
     let absent = PodRef::new("upper", "absent", "u-2");
     let error =
         soon(api.streams().open(&absent.container("main"), &LogOptions::default())).await.err().unwrap();
@@ -98,7 +98,7 @@ impl PodLocator for Anywhere {
 }
 
 #[tokio::test]
-async fn a_lower_cluster_that_is_not_there_is_unavailable() {
+async fn an_unreachable_lower_cluster_is_unavailable() {
     // A port that was free a moment ago.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,23 +1,23 @@
-//! One cluster as a node of another: two real control planes with their controllers, the command between them, and below it nodes of
-//! its own kind, that keep pods in memory or run containers.
+//! One cluster as a node of another: two real control planes with controllers, and the command between them. The lower nodes are virtual
+//! nodes too: they keep pods in memory or run containers.
 
 mod admission;
 mod capacity;
+mod cluster_pair;
 mod conformance;
 mod crash;
-mod demo;
-mod dependency;
+mod dependencies;
 mod detach;
-mod dump;
 mod lifecycle;
-#[cfg(feature = "e2e")]
-mod older;
+mod namespace_client;
 mod outage;
-mod refusal;
-mod rig;
-mod rights;
+mod permissions;
+mod rejection;
 mod rollout;
-mod sharing;
-mod side;
+mod shared_lower_cluster;
 mod sidecar;
+mod snapshot;
 mod streams;
+#[cfg(feature = "e2e")]
+mod version_skew;
+mod walkthrough;

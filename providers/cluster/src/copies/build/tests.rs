@@ -3,8 +3,8 @@ use serde_json::json;
 
 use super::{super::Kind, *};
 
-fn owner() -> Owner {
-    Owner { origin: "upper".to_owned(), node: "vk".to_owned() }
+fn owner() -> OwnerId {
+    OwnerId { origin: "upper".to_owned(), node: "vk".to_owned() }
 }
 
 fn claim(spec: &Value, annotations: &Value, context: CopyContext<'_>) -> Value {
@@ -65,7 +65,7 @@ fn a_claim_is_not_bound_before_it_is() {
         "{annotations:?}"
     );
     let lower = claim(&spec, &json!({}), context(&classes, true));
-    assert_eq!(lower["spec"]["volumeName"], "pv-1", "a volume of that name is below");
+    assert_eq!(lower["spec"]["volumeName"], "pv-1", "the volume exists in the lower cluster");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_class_of_a_claim_is_called_what_it_is_called_below() {
     let none = json!({});
     assert_eq!(class(&json!({"storageClassName": "fast"}), &none), Some(json!("ssd")));
     assert_eq!(class(&json!({"storageClassName": "slow"}), &none), Some(json!("slow")));
-    assert_eq!(class(&json!({"storageClassName": ""}), &none), Some(json!("")), "none is none");
+    assert_eq!(class(&json!({"storageClassName": ""}), &none), Some(json!("")), "an empty class stays empty");
     assert_eq!(class(&json!({}), &none), None, "the lower cluster's own");
     let legacy = json!({"volume.beta.kubernetes.io/storage-class": "fast"});
     assert_eq!(class(&json!({}), &legacy), Some(json!("ssd")));

@@ -1,4 +1,4 @@
-//! LowerState namespaces: that there are such, each with our anchor.
+//! The lower namespaces that copies need, each with its owner ConfigMap.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::{
     Action, CopyStateMachine,
 };
 
-/// A lower namespace.
+/// The state of a lower namespace.
 #[derive(Debug)]
 pub(super) struct LowerNamespace {
     pub(super) upper: String,
-    pub(super) anchor: Option<OwnerReference>,
+    pub(super) owner_reference: Option<OwnerReference>,
     in_flight: bool,
-    /// It was lost while it was looked for.
+    /// It was deleted while a call was in flight.
     lost: bool,
     pub(super) not_before: Duration,
     backoff: Backoff,
@@ -25,7 +25,7 @@ pub(super) struct LowerNamespace {
 }
 
 impl CopyStateMachine {
-    /// Sees to it that there is a namespace.
+    /// Makes sure that a namespace exists.
     pub(super) fn ensure_namespace(
         &mut self,
         now: Duration,
@@ -33,32 +33,29 @@ impl CopyStateMachine {
         upper: &str,
         actions: &mut Vec<Action>,
     ) {
-        let namespace_state =
+        let namespace =
             self.lower_namespaces.entry(lower.to_owned()).or_insert_with(|| LowerNamespace::new(upper));
-        if namespace_state.is_waiting() && now >= namespace_state.not_before {
-            namespace_state.in_flight = true;
-            actions.push(Action::EnsureNamespace {
-                lower: lower.to_owned(),
-                upper: namespace_state.upper.clone(),
-            });
+        if namespace.is_waiting() && now >= namespace.not_before {
+            namespace.in_flight = true;
+            actions.push(Action::EnsureNamespace { lower: lower.to_owned(), upper: namespace.upper.clone() });
         }
     }
 
-    /// Without the anchor all that hangs on it goes, and what would hang on it too.
+    /// Without the owner ConfigMap, the garbage collector deletes everything that it owns, so it has to be created again.
     pub(super) fn handle_owner_deleted(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
-        if key.kind != Kind::ConfigMap || key.name != self.anchor {
+        if key.kind != Kind::ConfigMap || key.name != self.owner_map_name {
             return;
         }
-        let Some(namespace_state) = self.lower_namespaces.get_mut(&key.namespace) else { return };
-        namespace_state.mark_lost(now);
-        let upper = namespace_state.upper.clone();
+        let Some(namespace) = self.lower_namespaces.get_mut(&key.namespace) else { return };
+        namespace.mark_lost(now);
+        let upper = namespace.upper.clone();
         self.ensure_namespace(now, &key.namespace, &upper, actions);
     }
 
     pub(super) fn retry_namespaces(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let waiting = self.lower_namespaces.iter().filter(|(_, it)| it.is_waiting() && now >= it.not_before);
         let waiting: Vec<(String, String)> =
-            waiting.map(|(lower, namespace_state)| (lower.clone(), namespace_state.upper.clone())).collect();
+            waiting.map(|(lower, namespace)| (lower.clone(), namespace.upper.clone())).collect();
         for (lower, upper) in waiting {
             self.ensure_namespace(now, &lower, &upper, actions);
         }
@@ -71,24 +68,23 @@ impl CopyStateMachine {
         answer: Result<OwnerReference, Error>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(namespace_state) = self.lower_namespaces.get_mut(lower) else { return };
-        namespace_state.in_flight = false;
+        let Some(namespace) = self.lower_namespaces.get_mut(lower) else { return };
+        namespace.in_flight = false;
         match answer {
-            // It was there when it was looked for, and has gone since.
-            Ok(_) if std::mem::take(&mut namespace_state.lost) => {
-                let upper = namespace_state.upper.clone();
+            // It existed during the call and was deleted since.
+            Ok(_) if std::mem::take(&mut namespace.lost) => {
+                let upper = namespace.upper.clone();
                 self.ensure_namespace(now, lower, &upper, actions);
             }
-            Ok(anchor) => {
-                namespace_state.anchor = Some(anchor);
-                namespace_state.last_error = None;
-                namespace_state.backoff.reset();
+            Ok(owner_reference) => {
+                namespace.owner_reference = Some(owner_reference);
+                namespace.last_error = None;
+                namespace.backoff.reset();
                 self.advance_all(now, |key| key.namespace == lower, actions);
             }
             Err(error) => {
-                namespace_state.not_before =
-                    now + namespace_state.backoff.next(error.retry_after, &mut self.rng);
-                namespace_state.last_error = Some(error);
+                namespace.not_before = now + namespace.backoff.next(error.retry_after, &mut self.rng);
+                namespace.last_error = Some(error);
             }
         }
     }
@@ -100,7 +96,7 @@ impl LowerNamespace {
     fn new(upper: &str) -> Self {
         Self {
             upper: upper.to_owned(),
-            anchor: None,
+            owner_reference: None,
             in_flight: false,
             lost: false,
             not_before: Duration::ZERO,
@@ -109,14 +105,14 @@ impl LowerNamespace {
         }
     }
 
-    /// The anchor is gone, or the whole namespace.
+    /// The owner ConfigMap or the whole namespace is gone.
     pub(super) fn mark_lost(&mut self, now: Duration) {
-        self.anchor = None;
+        self.owner_reference = None;
         self.lost = self.in_flight;
         self.not_before = self.not_before.min(now);
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.anchor.is_none() && !self.in_flight
+        self.owner_reference.is_none() && !self.in_flight
     }
 }

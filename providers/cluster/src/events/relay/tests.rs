@@ -8,12 +8,12 @@ use super::*;
 
 /// Our pods by their lower names, and the users of claims.
 #[derive(Default)]
-struct Known {
+struct KnownPods {
     pods: Mutex<HashMap<(String, String), PodRef>>,
     users: Mutex<HashMap<String, Vec<PodRef>>>,
 }
 
-impl Known {
+impl KnownPods {
     fn with(names: &[&str]) -> Self {
         let this = Self::default();
         for name in names {
@@ -28,7 +28,7 @@ impl Known {
     }
 }
 
-impl PodLookup for Known {
+impl PodLookup for KnownPods {
     fn upper_pod(&self, _namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
         self.pods.lock().get(&(name.to_owned(), uid.to_owned())).cloned()
     }
@@ -63,8 +63,8 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A relay that has listed nothing yet.
-fn listed(relay: &mut EventRelay, words: &[LowerEvent], now: Duration, pods: &Known) -> Vec<String> {
+/// Feeds a relay a list.
+fn listed(relay: &mut EventRelay, words: &[LowerEvent], now: Duration, pods: &KnownPods) -> Vec<String> {
     relay.begin_listing(0);
     let events =
         words.iter().flat_map(|event| relay.handle_event(now, 0, event.clone(), pods)).collect::<Vec<_>>();
@@ -73,8 +73,8 @@ fn listed(relay: &mut EventRelay, words: &[LowerEvent], now: Duration, pods: &Kn
 }
 
 #[test]
-fn what_was_said_before_we_began_is_not_said_again() {
-    let pods = Known::with(&["a"]);
+fn events_before_the_start_are_not_relayed() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     assert!(listed(&mut relay, &[event("a", "old", 5, 1)], at(0), &pods).is_empty());
     let events = relay.handle_event(at(1), 0, event("a", "new", 6, 1), &pods);
@@ -83,13 +83,13 @@ fn what_was_said_before_we_began_is_not_said_again() {
 }
 
 #[test]
-fn after_a_watch_broke_only_what_was_missed_is_told() {
-    let pods = Known::with(&["a"]);
+fn after_a_broken_watch_only_missed_events_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[event("a", "old", 5, 1)], at(0), &pods);
     relay.handle_event(at(1), 0, event("a", "heard", 6, 1), &pods);
     let words = [event("a", "old", 5, 1), event("a", "heard", 6, 1), event("a", "missed", 7, 1)];
-    // One that breaks off, and another.
+    // A list that is interrupted, and another one.
     relay.begin_listing(0);
     assert_eq!(relay.handle_event(at(2), 0, words[2].clone(), &pods).len(), 1);
     assert!(listed(&mut relay, &words, at(3), &pods).is_empty(), "events already");
@@ -98,16 +98,16 @@ fn after_a_watch_broke_only_what_was_missed_is_told() {
 }
 
 #[test]
-fn after_a_first_listing_that_was_empty_everything_is_new() {
-    let pods = Known::with(&["a"]);
+fn after_an_empty_first_list_every_event_is_new() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     assert_eq!(listed(&mut relay, &[event("a", "new", 5, 1)], at(1), &pods), ["new"]);
 }
 
 #[test]
-fn a_server_that_was_set_back_is_heard_again() {
-    let pods = Known::with(&["a"]);
+fn events_of_a_restored_api_server_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[event("a", "old", 500, 1)], at(0), &pods);
     listed(&mut relay, &[event("a", "older", 100, 1)], at(1), &pods);
@@ -115,8 +115,8 @@ fn a_server_that_was_set_back_is_heard_again() {
 }
 
 #[test]
-fn only_our_pods_are_told_and_a_namesake_is_not() {
-    let pods = Known::with(&["a"]);
+fn only_events_of_our_pods_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     assert!(relay.handle_event(at(1), 0, event("theirs", "e1", 5, 1), &pods).is_empty());
@@ -130,8 +130,8 @@ fn only_our_pods_are_told_and_a_namesake_is_not() {
 }
 
 #[test]
-fn an_event_that_comes_before_its_pod_is_known_is_told_as_soon_as_it_is() {
-    let pods = Known::default();
+fn an_event_waits_for_its_pod() {
+    let pods = KnownPods::default();
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     assert!(relay.handle_event(at(1), 0, event("a", "Scheduled", 5, 1), &pods).is_empty());
@@ -143,13 +143,13 @@ fn an_event_that_comes_before_its_pod_is_known_is_told_as_soon_as_it_is() {
 }
 
 #[test]
-fn an_event_is_told_again_when_it_has_happened_again_and_seldom() {
-    let pods = Known::with(&["a"]);
+fn a_repeated_event_is_relayed_with_growing_delay() {
+    let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     let mut times = Vec::new();
     for second in 0..3600_u64 {
-        // It happens every ten seconds, and is written each second.
+        // It happens every ten seconds and is observed every second.
         let count = i32::try_from(second / 10).unwrap() + 1;
         if !relay.handle_event(at(second), 0, event("a", "e", second + 1, count), &pods).is_empty() {
             times.push(second);
@@ -164,8 +164,8 @@ fn an_event_is_told_again_when_it_has_happened_again_and_seldom() {
 }
 
 #[test]
-fn a_flood_of_one_reason_is_held_back_and_other_reasons_and_pods_are_heard() {
-    let pods = Known::with(&["a", "b"]);
+fn the_rate_is_limited_per_pod_and_reason() {
+    let pods = KnownPods::with(&["a", "b"]);
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     let flood = |relay: &mut EventRelay, now, from: u64| {
@@ -181,18 +181,18 @@ fn a_flood_of_one_reason_is_held_back_and_other_reasons_and_pods_are_heard() {
 }
 
 #[test]
-fn an_event_of_a_claim_is_told_on_each_pod_that_uses_it() {
-    let pods = Known::default();
+fn an_event_of_a_claim_is_relayed_to_all_its_pods() {
+    let pods = KnownPods::default();
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     let mut of_claim = event("", "ProvisioningFailed", 5, 1);
     of_claim.involved = InvolvedObject::Claim { namespace: "web".to_owned(), name: "data".to_owned() };
-    // The claim is made before the pod.
+    // The claim is created before the pod.
     assert!(relay.handle_event(at(1), 0, of_claim.clone(), &pods).is_empty());
     pods.users.lock().insert("data".to_owned(), vec![upper("a"), upper("b")]);
     let events = relay.tick(relay.deadline().unwrap(), &pods);
     assert_eq!(events.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("a"), &upper("b")]);
-    // A pod that comes later hears of it when it happens again, and the others not before their time.
+    // A pod that is added later gets the next occurrence, and the others not before their delay has passed.
     pods.users.lock().get_mut("data").unwrap().push(upper("c"));
     let again = LowerEvent { count: 2, version: 6, ..of_claim };
     let events = relay.handle_event(at(5), 0, again, &pods);
@@ -200,8 +200,8 @@ fn an_event_of_a_claim_is_told_on_each_pod_that_uses_it() {
 }
 
 #[test]
-fn what_is_kept_has_an_end() {
-    let pods = Known::default();
+fn memory_is_bounded() {
+    let pods = KnownPods::default();
     let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     for version in 1..=20_000 {
@@ -219,14 +219,14 @@ fn what_is_kept_has_an_end() {
     assert!(relay.buckets.len() <= MAX_BUCKETS, "{}", relay.buckets.len());
 }
 
-/// What happens to a lower cluster's events and to the watch of them.
+/// What happens to the events of a lower cluster and to their watch.
 #[derive(Clone, Debug)]
 enum Happens {
-    /// An event is written, involved our pod or another one.
+    /// An event is written about our pod or another one.
     Said(bool),
-    /// An old event is gone.
+    /// An old event is deleted.
     Expired,
-    /// The watch breaks, and so many events are written before it is back; its first listing breaks off after so many.
+    /// The watch breaks, and this many events are written before it is back. Its first list is interrupted after this many events.
     Broke(u8, Option<u8>),
 }
 
@@ -244,10 +244,10 @@ proptest! {
         before in 0..5_u64,
         all in proptest::collection::vec(happens(), 0..40),
     ) {
-        let pods = Known::with(&["a"]);
+        let pods = KnownPods::with(&["a"]);
         let mut relay = EventRelay::new(1);
         let mut version = 100;
-        // What the server has, in an order of its own.
+        // The events on the server, in its own order.
         let mut there: Vec<LowerEvent> = Vec::new();
         let mut say = |there: &mut Vec<LowerEvent>, ours: bool| {
             version += 1;
@@ -271,7 +271,7 @@ proptest! {
                     events.extend(relay.handle_event(at(1), 0, said, &pods).into_iter().map(|event| event.message));
                 }
                 Happens::Expired => {
-                    // From the oldest on, as a server does.
+                    // The oldest first, as on a real server.
                     let oldest = there.iter().map(|event| event.version).min();
                     there.retain(|event| Some(event.version) != oldest);
                 }

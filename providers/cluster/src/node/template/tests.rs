@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::node::tests::{all, foreign, node, usual, with};
 
-/// As the core hands it over.
+/// The template as the core passes it.
 fn template() -> NodeTemplate {
     let labels =
         [("type", "virtual-kubelet"), (OS, "linux"), (OS_OLD, "linux"), (ARCH, "riscv64"), ("zone", "mine")];
@@ -22,7 +22,7 @@ fn condition<'a>(template: &'a NodeTemplate, kind: &str) -> &'a Condition {
 }
 
 #[test]
-fn the_virtual_node_says_what_it_is_made_of() {
+fn the_virtual_node_describes_its_lower_nodes() {
     let sum = all(&[usual("a"), usual("b")], &[foreign("a", json!({"cpu": "1"}))]);
     let mut template = template();
     describe(&sum, "lower", "v1.18.15", &mut template);
@@ -39,11 +39,15 @@ fn the_virtual_node_says_what_it_is_made_of() {
     assert_eq!(template.system.architecture, "amd64");
     assert_eq!(condition(&template, NODES_AVAILABLE).status, ConditionStatus::True);
     let network = condition(&template, "NetworkUnavailable");
-    assert_eq!(network.status, ConditionStatus::False, "Admiralty 74: said, so that nobody taints the node");
+    assert_eq!(
+        network.status,
+        ConditionStatus::False,
+        "Admiralty 74: set explicitly, so that no controller taints the node"
+    );
 }
 
 #[test]
-fn a_virtual_node_of_many_architectures_claims_none_in_its_labels() {
+fn a_virtual_node_of_several_architectures_has_no_architecture_label() {
     let arm = with(usual("b"), "metadata.labels", json!({OS: "linux", ARCH: "arm64"}));
     let mut template = template();
     describe(&all(&[usual("a"), arm], &[]), "lower", "", &mut template);
@@ -53,7 +57,7 @@ fn a_virtual_node_of_many_architectures_claims_none_in_its_labels() {
 }
 
 #[test]
-fn a_label_that_the_user_gave_stays() {
+fn a_configured_label_stays() {
     let zone = "topology.kubernetes.io/zone";
     let mut template = template();
     template.labels.insert(zone.to_owned(), "given".to_owned());
@@ -63,7 +67,7 @@ fn a_label_that_the_user_gave_stays() {
 }
 
 #[test]
-fn a_virtual_node_that_offers_nothing_says_why() {
+fn a_virtual_node_without_resources_reports_the_reason() {
     let reason = |sum: &VirtualResources| {
         let mut template = template();
         describe(sum, "lower", "v1", &mut template);

@@ -1,4 +1,4 @@
-//! What holds of every cluster.
+//! Properties of the aggregation for every cluster.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -12,7 +12,7 @@ fn amounts() -> impl Strategy<Value = ResourceList> {
         (0i64..100_000).prop_map(Quantity::milli),
         (0i64..1 << 40).prop_map(Quantity::bytes),
         Just(Quantity::units(i64::MAX)),
-        // No API server would store it, but this one is somebody else's.
+        // No API server stores negative amounts, but this input is untrusted.
         (-1000i64..0).prop_map(Quantity::units),
     ];
     prop::collection::btree_map(
@@ -68,14 +68,14 @@ fn share() -> impl Strategy<Value = NodeShare> {
     })
 }
 
-/// Everything, as it is written: what is equal but written in another way would be sent again and again.
+/// The serialized form: equal amounts in another notation would be written again and again.
 fn written(sum: &VirtualResources) -> String {
     format!("{} {} {} {sum:?}", json!(sum.capacity), json!(sum.allocatable), json!(sum.largest_free))
 }
 
 proptest! {
     #[test]
-    fn nothing_is_ever_less_than_nothing(nodes in nodes(), pods in claims(), share in share()) {
+    fn no_amount_is_ever_negative(nodes in nodes(), pods in claims(), share in share()) {
         let sum = aggregate(&nodes, &pods, &share);
         for (name, amount) in sum.capacity.iter().chain(&sum.allocatable).chain(&sum.largest_free) {
             prop_assert!(!amount.is_negative(), "{} {}", name, amount);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn our_own_pods_are_never_taken_off(nodes in nodes(), pods in claims(), share in share()) {
+    fn own_pods_are_never_subtracted(nodes in nodes(), pods in claims(), share in share()) {
         let others: Vec<PodRequests> = pods.iter().filter(|claim| !claim.ours).cloned().collect();
         let (with, without) = (aggregate(&nodes, &pods, &share), aggregate(&nodes, &others, &share));
         prop_assert_eq!(with.allocatable, without.allocatable);
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_offered_before_caps_is_what_there_is_without_the_pods_of_others(nodes in nodes(), pods in claims()) {
+    fn allocatable_without_caps_is_capacity_minus_other_pods(nodes in nodes(), pods in claims()) {
         let whole = aggregate(&nodes, &pods, &NodeShare::default());
         let ours: Vec<PodRequests> = pods.iter().filter(|claim| claim.ours).cloned().collect();
         prop_assert_eq!(&aggregate(&nodes, &ours, &NodeShare::default()).allocatable, &whole.capacity);
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_that_goes_never_leaves_less_than_before(nodes in nodes(), pods in claims(), share in share()) {
+    fn a_deleted_pod_never_reduces_what_is_offered(nodes in nodes(), pods in claims(), share in share()) {
         let before = aggregate(&nodes, &pods, &share);
         let after = aggregate(&nodes, pods.iter().skip(1), &share);
         for (name, amount) in &before.allocatable {

@@ -1,4 +1,4 @@
-//! What the core makes of the reports: the status that the upper pod has in the end.
+//! The status that the core writes for our reports.
 
 use serde_json::{Value, json};
 use vk_node::pods::status::{Composed, Surroundings, all_ended, compose};
@@ -15,11 +15,11 @@ fn composed(upper: &Pod, report: &PodStatus) -> Composed {
     compose(upper, report, &around)
 }
 
-/// The upper pod after the core has written what it made of this report, of which it had nothing to refuse.
+/// The upper pod after the core wrote its status for this report, without rejecting anything.
 fn after(upper: &Pod, report: &PodStatus) -> Pod {
     let Composed { mut status, refused } = composed(upper, report);
     assert_eq!(refused, Vec::<String>::new());
-    // Of the status these are not the core's.
+    // The core does not write these.
     status.qos_class = Some("Burstable".to_owned());
     Pod { status: Some(status), ..upper.clone() }
 }
@@ -48,7 +48,7 @@ fn pending() -> Pod {
 }
 
 #[test]
-fn a_pod_runs_above_as_below_on_a_node_of_its_own() {
+fn a_running_lower_pod_makes_a_running_upper_pod() {
     let below = lower(running_below());
     let first = after(&pending(), &upper_status(&below, &pending(), 0));
     let status = first.status.as_ref().unwrap();
@@ -61,7 +61,7 @@ fn a_pod_runs_above_as_below_on_a_node_of_its_own() {
 }
 
 #[test]
-fn a_readiness_gate_of_the_upper_pod_holds_above() {
+fn a_readiness_gate_of_the_upper_pod_is_respected() {
     let mut gated = pending();
     gated.spec.as_mut().unwrap().readiness_gates =
         serde_json::from_value(json!([{"conditionType": "example.com/gate"}])).unwrap();
@@ -70,7 +70,7 @@ fn a_readiness_gate_of_the_upper_pod_holds_above() {
 }
 
 #[test]
-fn a_pod_whose_lower_pod_is_made_again_waits_and_then_serves_again() {
+fn a_recreated_lower_pod_is_unready_until_it_runs() {
     let mut pod = after(&pending(), &upper_status(&lower(running_below()), &pending(), 0));
     let new = json!({"phase": "Pending", "qosClass": "Burstable"});
     pod = after(&pod, &upper_status(&lower(new), &pod, 1));
@@ -91,12 +91,12 @@ fn a_pod_whose_lower_pod_is_made_again_waits_and_then_serves_again() {
 }
 
 #[test]
-fn a_pod_that_is_lost_has_failed_and_can_be_removed() {
+fn a_lost_pod_has_failed_and_can_be_removed() {
     let report = upper_status(&lower(running_below()), &pending(), 0);
     let pod = after(&pending(), &report);
     for last in [Some(&report), None] {
         let report = failed_status(&pod, last, POD_DELETED, "somebody deleted it");
-        assert!(all_ended(&report), "Liqo 598: nobody waits for it");
+        assert!(all_ended(&report), "Liqo 598: it can be removed");
         let after = after(&pod, &report);
         let status = after.status.as_ref().unwrap();
         assert_eq!((status.phase.as_deref(), ready(&after)), (Some("Failed"), "False"));
@@ -106,7 +106,7 @@ fn a_pod_that_is_lost_has_failed_and_can_be_removed() {
 }
 
 #[test]
-fn liqo_3096_a_pod_that_has_ended_does_not_begin_again() {
+fn liqo_3096_an_ended_pod_does_not_start_again() {
     let mut done = running_below();
     done["phase"] = json!("Succeeded");
     done["containerStatuses"] = json!([ended("app", 0)]);
@@ -116,11 +116,11 @@ fn liqo_3096_a_pod_that_has_ended_does_not_begin_again() {
     assert!(all_ended(&report));
     assert_eq!(after(&pod, &report).status, pod.status);
     let again = composed(&pod, &upper_status(&lower(json!({"phase": "Pending"})), &pod, 0));
-    assert_eq!(again.status.phase.as_deref(), Some("Succeeded"), "also should somebody make it again below");
+    assert_eq!(again.status.phase.as_deref(), Some("Succeeded"), "even if the lower pod is recreated");
 }
 
 #[test]
-fn a_pod_that_a_kubelet_below_refuses_fails_with_its_words() {
+fn a_pod_rejected_by_a_lower_kubelet_fails_with_its_message() {
     let refused = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "too much", "qosClass": "Burstable",
         "startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "PodScheduled", "status": "True"}]});
     let ran = after(&pending(), &upper_status(&lower(running_below()), &pending(), 0));

@@ -1,4 +1,4 @@
-//! The rows of the table that say what becomes of a pod, as far as they are about its status.
+//! The status of a pod over its lifecycle, as specified in the guide.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn exit_code(status: &ContainerStatus) -> Option<i32> {
     Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
 
-/// An upper pod that runs, after five restarts.
+/// A running upper pod after five restarts.
 fn upper_that_runs() -> Pod {
     let mut app = running("app");
     app["restartCount"] = json!(5);
@@ -24,7 +24,7 @@ fn upper_that_runs() -> Pod {
 }
 
 #[test]
-fn a_lower_pod_that_no_kubelet_has_seen_is_pending_with_containers_that_wait() {
+fn an_unscheduled_lower_pod_is_pending_with_waiting_containers() {
     let below = lower(json!({"phase": "Pending", "qosClass": "Burstable"}));
     let status = upper_status(&below, &upper(json!({"phase": "Pending"})), 0);
     let waiting = |name: &str, image: &str| {
@@ -49,7 +49,7 @@ fn a_lower_pod_that_no_kubelet_has_seen_is_pending_with_containers_that_wait() {
 }
 
 #[test]
-fn a_lower_pod_that_has_ended_is_taken_as_it_ended() {
+fn the_result_of_an_ended_lower_pod_is_reported() {
     for (phase, code) in [("Succeeded", 0), ("Failed", 3)] {
         let status = upper_status(
             &lower(json!({"phase": phase, "containerStatuses": [ended("app", code)]})),
@@ -61,7 +61,7 @@ fn a_lower_pod_that_has_ended_is_taken_as_it_ended() {
 }
 
 #[test]
-fn liqo_721_containers_of_a_pod_that_is_ending_are_told_one_by_one() {
+fn liqo_721_containers_of_a_terminating_pod_are_reported_individually() {
     let mut below = lower(json!({
         "phase": "Running", "containerStatuses": [ended("app", 143)], "initContainerStatuses": [running("setup")],
         "conditions": [{"type": "ContainersReady", "status": "False", "reason": "ContainersNotReady"}],
@@ -75,7 +75,7 @@ fn liqo_721_containers_of_a_pod_that_is_ending_are_told_one_by_one() {
 }
 
 #[test]
-fn liqo_1194_a_pod_of_a_lower_node_that_is_not_heard_of_is_not_ready() {
+fn liqo_1194_a_pod_on_an_unreachable_lower_node_is_not_ready() {
     let ready = |ready: serde_json::Value| {
         let conditions = json!([{"type": "ContainersReady", "status": "True"}, ready]);
         let below = lower(
@@ -86,17 +86,17 @@ fn liqo_1194_a_pod_of_a_lower_node_that_is_not_heard_of_is_not_ready() {
         (status.to_owned(), reason.map(str::to_owned))
     };
     let told = |reason: &str| ("False".to_owned(), Some(reason.to_owned()));
-    // As the node controller leaves it: the pod is not Ready, and nobody is there to say so of the containers.
+    // What the node controller leaves: the pod is not Ready, and no kubelet updates the containers.
     assert_eq!(ready(json!({"type": "Ready", "status": "False"})), told("LowerPodNotReady"));
     assert_eq!(ready(json!({"type": "Ready", "status": "False", "reason": "NodeLost"})), told("NodeLost"));
     let good = ("True".to_owned(), None);
     assert_eq!(ready(json!({"type": "Ready", "status": "True"})), good);
     let gate = json!({"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"});
-    assert_eq!(ready(gate), good, "a gate that was injected below is not the upper pod's");
+    assert_eq!(ready(gate), good, "an injected gate does not belong to the upper pod");
 }
 
 #[test]
-fn a_lower_pod_in_place_of_another_counts_as_a_restart() {
+fn a_replaced_lower_pod_counts_as_a_restart() {
     let mut again = running("app");
     again["restartCount"] = json!(1);
     let below = lower(
@@ -118,7 +118,7 @@ fn a_lower_pod_in_place_of_another_counts_as_a_restart() {
 }
 
 #[test]
-fn admiralty_7_an_upper_pod_does_not_look_as_if_it_ran_while_its_next_lower_pod_does_not() {
+fn admiralty_7_an_upper_pod_is_not_ready_while_its_lower_pod_is_replaced() {
     let status =
         upper_status(&lower(json!({"phase": "Pending", "qosClass": "Burstable"})), &upper_that_runs(), 1);
     assert_eq!(
@@ -151,7 +151,7 @@ fn admiralty_7_an_upper_pod_does_not_look_as_if_it_ran_while_its_next_lower_pod_
 }
 
 #[test]
-fn a_lower_pod_that_was_running_and_is_gone_has_failed() {
+fn a_deleted_running_lower_pod_has_failed() {
     let last = upper_status(
         &lower(
             json!({"phase": "Running", "qosClass": "Burstable", "podIP": "10.1.0.9", "containerStatuses": [running("app")],
@@ -182,14 +182,14 @@ fn a_lower_pod_that_was_running_and_is_gone_has_failed() {
 }
 
 #[test]
-fn a_lower_pod_on_a_node_that_was_lost_has_failed_for_that_reason() {
+fn a_lower_pod_on_a_lost_node_has_failed() {
     let status = failed_status(&upper_that_runs(), None, NODE_LOST, &"x".repeat(10_000));
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("LowerNodeLost")));
     assert!(status.message.unwrap().len() <= 4096);
 }
 
 #[test]
-fn liqo_1804_and_3096_a_pod_that_had_ended_stays_ended_when_its_lower_pod_goes() {
+fn liqo_1804_and_3096_an_ended_pod_stays_ended_without_its_lower_pod() {
     let last = upper_status(
         &lower(json!({"phase": "Succeeded", "containerStatuses": [ended("app", 0)]})),
         &upper_that_runs(),
@@ -214,8 +214,8 @@ fn liqo_1804_and_3096_a_pod_that_had_ended_stays_ended_when_its_lower_pod_goes()
 }
 
 #[test]
-fn liqo_598_and_604_nothing_of_a_pod_that_is_gone_seems_to_run() {
-    // Its deadline has passed above, and below it vanished before it was seen to stop.
+fn liqo_598_and_604_no_container_of_a_lost_pod_is_running() {
+    // Its upper deadline passed, and the lower pod disappeared before it was seen to stop.
     let there =
         json!({"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": [running("app")]});
     let status = failed_status(&upper(there), None, POD_DELETED, "");
@@ -235,7 +235,7 @@ fn liqo_598_and_604_nothing_of_a_pod_that_is_gone_seems_to_run() {
 }
 
 #[test]
-fn a_new_lower_pod_is_known_also_when_nobody_has_counted() {
+fn a_replacement_is_detected_without_the_annotation() {
     let new = lower(json!({"phase": "Pending"}));
     let status = upper_status(&new, &upper_that_runs(), 0);
     assert_eq!((status.phase.as_deref(), app(&status).ready), (Some("Running"), false));
@@ -248,7 +248,7 @@ fn a_new_lower_pod_is_known_also_when_nobody_has_counted() {
 }
 
 #[test]
-fn why_containers_are_not_ready_is_told_in_their_own_words() {
+fn the_reason_of_containers_ready_is_kept() {
     let below = lower(json!({"phase": "Running", "containerStatuses": [running("app")], "conditions": [
         {"type": "Ready", "status": "False", "reason": "NodeLost"},
         {"type": "ContainersReady", "status": "False", "reason": "ContainersNotReady"},
@@ -258,7 +258,7 @@ fn why_containers_are_not_ready_is_told_in_their_own_words() {
 }
 
 #[test]
-fn a_container_that_never_started_in_a_pod_that_had_ended_never_did() {
+fn a_container_that_never_started_stays_waiting() {
     let there = json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{
         "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}},
     }]});
@@ -267,13 +267,13 @@ fn a_container_that_never_started_in_a_pod_that_had_ended_never_did() {
 }
 
 #[test]
-fn a_pod_has_not_ended_while_a_container_that_was_added_below_still_runs() {
+fn a_pod_has_not_ended_while_an_injected_container_runs() {
     let still = "virtual-kubelet.io/StillRunning";
     let below = |app, proxy| {
         let status = json!({"phase": "Running", "containerStatuses": [app, proxy], "initContainerStatuses": [ended("setup", 0)]});
         upper_status(&lower(status), &upper_that_runs(), 0)
     };
-    let words = "containers that the lower cluster has added run still: [proxy]";
+    let words = "containers added by the lower cluster are still running: [proxy]";
     let stopping = below(ended("app", 143), running("proxy"));
     assert_eq!(condition(&stopping, still), Some(("True", Some("AddedBelow"), Some(words))));
     assert_eq!(stopping.container_statuses.as_ref().map(Vec::len), Some(1), "it is not shown all the same");

@@ -1,4 +1,4 @@
-//! What holds of every lower pod, whatever its cluster says.
+//! Properties of the report for every lower pod.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn status() -> impl Strategy<Value = Value> {
     )
 }
 
-/// An upper pod that was here before, so it says nothing that could not have been written.
+/// An upper pod with an earlier report.
 fn above() -> impl Strategy<Value = Pod> {
     let earlier = (status(), 0..3)
         .prop_map(|(status, replaced)| upper_status(&lower(status), &upper(json!({})), replaced));
@@ -84,7 +84,7 @@ fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
 
 proptest! {
     #[test]
-    fn nothing_passes_that_is_not_the_upper_pods(below in status(), upper in above(), replaced in -1..4) {
+    fn nothing_foreign_to_the_upper_pod_is_reported(below in status(), upper in above(), replaced in -1..4) {
         let status = upper_status(&lower(below), &upper, replaced);
         prop_assert!(status.container_statuses.iter().flatten().all(|one| one.name == "app"));
         prop_assert!(status.init_container_statuses.iter().flatten().all(|one| one.name == "setup"));
@@ -100,17 +100,17 @@ proptest! {
     }
 
     #[test]
-    fn what_was_reported_is_reported_again_when_nothing_changes(below in status(), upper in above(), replaced in 0..4) {
+    fn an_unchanged_pod_has_the_same_report(below in status(), upper in above(), replaced in 0..4) {
         let first = upper_status(&lower(below.clone()), &upper, replaced);
         let mut written = upper.clone();
-        // What has ended the core does not take back.
+        // The core never takes back a terminal phase.
         let over = upper.status.filter(is_terminal).and_then(|status| status.phase);
         written.status = Some(PodStatus { phase: over.or_else(|| first.phase.clone()), ..first.clone() });
         prop_assert_eq!(upper_status(&lower(below), &written, replaced), first);
     }
 
     #[test]
-    fn a_pod_that_is_lost_has_ended_once_and_for_all(below in status(), upper in above(), known in any::<bool>()) {
+    fn a_lost_pod_has_ended_for_good(below in status(), upper in above(), known in any::<bool>()) {
         let report = upper_status(&lower(below), &upper, 0);
         let last = known.then_some(&report);
         let status = failed_status(&upper, last, POD_DELETED, "gone");

@@ -11,8 +11,8 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn key() -> Key {
-    Key { namespace: "shop".to_owned(), name: "data".to_owned() }
+fn key() -> ClaimKey {
+    ClaimKey { namespace: "shop".to_owned(), name: "data".to_owned() }
 }
 
 fn claim(uid: &str, spec: &Value) -> Arc<PersistentVolumeClaim> {
@@ -32,7 +32,7 @@ fn seen(claim: Arc<PersistentVolumeClaim>) -> Event {
     Event::Upper(key(), claim)
 }
 
-fn answer(outcome: Result<Outcome, Error>) -> Event {
+fn answer(outcome: Result<ProvisionOutcome, Error>) -> Event {
     Event::ProvisionFinished(key(), "u1".to_owned(), outcome)
 }
 
@@ -51,7 +51,7 @@ fn copy(uid: &str, facts: &[&str], capacity: Option<&str>) -> ClaimCopy {
     let fact = |reason: &&str| ClaimFact {
         reason: (*reason).to_owned(),
         message: "words (lower)".to_owned(),
-        troubling: reason.contains("Error"),
+        is_error: reason.contains("Error"),
     };
     ClaimCopy {
         source: key(),
@@ -62,37 +62,37 @@ fn copy(uid: &str, facts: &[&str], capacity: Option<&str>) -> ClaimCopy {
 }
 
 #[test]
-fn a_claim_that_waits_is_served_once_and_told_so() {
+fn a_pending_claim_is_provisioned_once_with_an_event() {
     let mut tracker = tracker();
     assert_eq!(tracker.handle(at(0), seen(waiting("u1"))), [Action::Provision(waiting("u1"))]);
     assert!(tracker.handle(at(0), seen(waiting("u1"))).is_empty(), "it is under way");
-    let reported = tracker.handle(at(1), answer(Ok(Outcome::Made("pvc-u1".to_owned()))));
+    let reported = tracker.handle(at(1), answer(Ok(ProvisionOutcome::Made("pvc-u1".to_owned()))));
     assert_eq!(reasons(&reported), ["ProvisioningSucceeded"]);
     assert!(tracker.handle(at(2), seen(bound("u1"))).is_empty());
     assert_eq!(tracker.deadline(), None, "it has what it needs");
 }
 
 #[test]
-fn a_claim_that_goes_on_waiting_is_looked_at_again_and_not_told_again() {
+fn a_claim_that_stays_pending_is_checked_again_without_an_event() {
     let mut tracker = tracker();
     tracker.handle(at(0), seen(waiting("u1")));
-    tracker.handle(at(1), answer(Ok(Outcome::Made("pvc-u1".to_owned()))));
+    tracker.handle(at(1), answer(Ok(ProvisionOutcome::Made("pvc-u1".to_owned()))));
     assert!(tracker.handle(at(30), Event::Tick).is_empty());
     let due = tracker.deadline().unwrap();
     assert_eq!(reasons(&tracker.handle(due, Event::Tick)), ["provision"]);
-    assert!(tracker.handle(due, answer(Ok(Outcome::There))).is_empty());
+    assert!(tracker.handle(due, answer(Ok(ProvisionOutcome::There))).is_empty());
 }
 
 #[test]
-fn what_is_not_ours_is_asked_about_once() {
-    for outcome in [Outcome::Nothing, Outcome::Mistake("why".to_owned())] {
+fn a_claim_that_is_not_ours_is_checked_once() {
+    for outcome in [ProvisionOutcome::Nothing, ProvisionOutcome::Mistake("why".to_owned())] {
         let mut tracker = tracker();
         tracker.handle(at(0), seen(waiting("u1")));
         let reported = tracker.handle(at(1), answer(Ok(outcome.clone())));
-        assert_eq!(reasons(&reported).len(), usize::from(outcome != Outcome::Nothing));
+        assert_eq!(reasons(&reported).len(), usize::from(outcome != ProvisionOutcome::Nothing));
         assert!(tracker.handle(at(2), seen(waiting("u1"))).is_empty());
         assert_eq!(tracker.deadline(), None);
-        // Another claim of the same name, or one that is given another class, is another matter.
+        // Another claim of the same name, or one whose class changes, is provisioned again.
         let other = claim("u1", &json!({"storageClassName": "other"}));
         assert_eq!(reasons(&tracker.handle(at(3), seen(other))), ["provision"]);
         assert_eq!(reasons(&tracker.handle(at(4), seen(waiting("u2")))), ["provision"]);
@@ -100,7 +100,7 @@ fn what_is_not_ours_is_asked_about_once() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_servers_words_and_tried_again_ever_more_seldom() {
+fn a_rejection_is_reported_and_retried_with_growing_delay() {
     let mut tracker = tracker();
     let mut now = at(0);
     let mut actions = tracker.handle(now, seen(waiting("u1")));
@@ -123,7 +123,7 @@ fn a_refusal_is_told_in_the_servers_words_and_tried_again_ever_more_seldom() {
 }
 
 #[test]
-fn a_connection_that_breaks_is_not_worth_a_word_before_the_third_time() {
+fn temporary_errors_are_reported_from_the_third_on() {
     let mut tracker = tracker();
     tracker.handle(at(0), seen(waiting("u1")));
     let mut reported = Vec::new();
@@ -137,18 +137,19 @@ fn a_connection_that_breaks_is_not_worth_a_word_before_the_third_time() {
 }
 
 #[test]
-fn the_answer_about_a_claim_that_is_gone_is_not_taken_for_its_successors() {
+fn an_answer_for_a_deleted_claim_is_not_applied_to_its_successor() {
     let mut tracker = tracker();
     tracker.handle(at(0), seen(waiting("u1")));
     tracker.handle(at(1), Event::UpperGone(key()));
     assert_eq!(reasons(&tracker.handle(at(2), seen(waiting("u2")))), ["provision"]);
-    assert!(tracker.handle(at(3), answer(Ok(Outcome::Nothing))).is_empty());
-    let late = Event::ProvisionFinished(key(), "u2".to_owned(), Ok(Outcome::Taken("pvc-u2".to_owned())));
+    assert!(tracker.handle(at(3), answer(Ok(ProvisionOutcome::Nothing))).is_empty());
+    let late =
+        Event::ProvisionFinished(key(), "u2".to_owned(), Ok(ProvisionOutcome::Taken("pvc-u2".to_owned())));
     assert_eq!(reasons(&tracker.handle(at(4), late)), ["ProvisioningFailed"]);
 }
 
 #[test]
-fn what_happens_to_the_copy_is_told_on_the_claim_once() {
+fn each_change_of_a_copy_is_reported_once() {
     let mut tracker = tracker();
     tracker.handle(at(0), seen(bound("u1")));
     let see = |tracker: &mut ClaimTracker, copy| {
@@ -166,7 +167,7 @@ fn what_happens_to_the_copy_is_told_on_the_claim_once() {
 }
 
 #[test]
-fn what_held_below_before_we_began_is_not_told() {
+fn conditions_of_the_first_list_are_not_reported() {
     let mut tracker = tracker();
     tracker.handle(at(0), seen(bound("u1")));
     let before = Event::Lower(copy("u1", &["ControllerResizeError"], Some("1Gi")), true);
@@ -179,7 +180,7 @@ fn what_held_below_before_we_began_is_not_told() {
 }
 
 #[test]
-fn a_claim_of_another_node_is_not_told_about() {
+fn copies_of_claims_of_other_nodes_are_not_reported() {
     let mut tracker = tracker();
     assert!(tracker.handle(at(0), Event::Lower(copy("u1", &["Resizing"], None), false)).is_empty());
     tracker.handle(at(0), Event::LowerGone("u1".to_owned()));

@@ -1,8 +1,8 @@
-//! Service accounts, tokens, and what containers are told of themselves.
+//! Service accounts, tokens and the downward API.
 
 use super::*;
 
-/// As the admission of a cluster makes it.
+/// A pod with the volume that the admission injects.
 fn with_token(more: &Value) -> Pod {
     let mount = json!({"name": "kube-api-access-x2x4b", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"});
     let mut volumes = vec![json!({"name": "kube-api-access-x2x4b", "projected": {"sources": [
@@ -28,8 +28,8 @@ fn with_token(more: &Value) -> Pod {
 }
 
 #[test]
-fn the_lower_cluster_gives_its_own_token_to_the_account_of_the_same_name() {
-    let lower = spec_by(&with_token(&json!([])), &Policy::default());
+fn the_lower_cluster_injects_its_own_token() {
+    let lower = spec_by(&with_token(&json!([])), &TranslationPolicy::default());
     assert_eq!(lower["serviceAccountName"], "builder");
     assert_eq!(lower["volumes"], Value::Null);
     assert_eq!(lower["containers"][0]["volumeMounts"], Value::Null);
@@ -38,7 +38,7 @@ fn the_lower_cluster_gives_its_own_token_to_the_account_of_the_same_name() {
 }
 
 #[test]
-fn a_pod_without_access_has_the_account_that_may_nothing_and_no_token() {
+fn a_pod_without_access_has_the_default_account_and_no_token() {
     let more = json!([
         {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
         {"name": "mixed", "projected": {"sources": [
@@ -46,7 +46,7 @@ fn a_pod_without_access_has_the_account_that_may_nothing_and_no_token() {
         ]}},
         {"name": "empty", "projected": {"sources": []}},
     ]);
-    let policy = Policy { access: Access::None, ..Policy::default() };
+    let policy = TranslationPolicy { access: ApiAccess::None, ..TranslationPolicy::default() };
     let lower = spec_by(&with_token(&more), &policy);
     assert_eq!(lower["serviceAccountName"], "default");
     assert_eq!(lower["automountServiceAccountToken"], false);
@@ -61,39 +61,39 @@ fn a_pod_without_access_has_the_account_that_may_nothing_and_no_token() {
         lower["containers"][0]["volumeMounts"],
         json!([{"name": "mixed", "mountPath": "/mixed"}, {"name": "empty", "mountPath": "/empty"}])
     );
-    let kept = spec_by(&with_token(&more), &Policy::default());
+    let kept = spec_by(&with_token(&more), &TranslationPolicy::default());
     assert_eq!(kept["volumes"], more, "with the lower cluster's account they are served there");
 }
 
 #[test]
-fn a_pod_says_for_itself_which_access_it_has() {
+fn the_annotation_of_the_pod_selects_the_access() {
     for (said, of_operator, account) in
-        [("none", Access::Lower, "default"), ("lower", Access::None, "builder")]
+        [("none", ApiAccess::Lower, "default"), ("lower", ApiAccess::None, "builder")]
     {
         let mut upper = with_token(&json!([]));
         annotate(&mut upper, names::API_ACCESS, said);
-        let policy = Policy { access: of_operator, ..Policy::default() };
+        let policy = TranslationPolicy { access: of_operator, ..TranslationPolicy::default() };
         assert_eq!(spec_by(&upper, &policy)["serviceAccountName"], account, "{said}");
     }
-    for said in ["upper", "LowerOverrides", ""] {
+    for said in ["upper", "Lower", ""] {
         let mut upper = pod(json!({}));
         annotate(&mut upper, names::API_ACCESS, said);
-        let why = refused(&upper, &Policy::default());
+        let why = refused(&upper, &TranslationPolicy::default());
         assert!(why.contains(names::API_ACCESS) && why.contains(&format!("{said:?}")), "{why}");
     }
 }
 
 #[test]
-fn volumes_that_are_only_called_like_tokens_are_the_users() {
+fn user_volumes_named_like_tokens_are_kept() {
     let volumes = json!([
         {"name": "kube-api-access-log", "emptyDir": {}},
         {"name": "default-token-cache", "emptyDir": {}},
         {"name": "default-tokens", "secret": {"secretName": "s"}},
     ]);
-    let lower = spec_by(&pod(json!({"volumes": volumes})), &Policy::default());
+    let lower = spec_by(&pod(json!({"volumes": volumes})), &TranslationPolicy::default());
     assert_eq!(lower["volumes"], volumes);
     let old = json!([{"name": "default-token-x2x4b", "secret": {"secretName": "default-token-x2x4b"}}]);
-    assert_eq!(spec_by(&pod(json!({"volumes": old})), &Policy::default())["volumes"], Value::Null);
+    assert_eq!(spec_by(&pod(json!({"volumes": old})), &TranslationPolicy::default())["volumes"], Value::Null);
 }
 
 fn env_of(paths: &[&str]) -> Value {
@@ -113,9 +113,9 @@ fn with_env(paths: &[&str]) -> Pod {
 }
 
 #[test]
-fn what_a_container_is_told_of_its_pod_is_what_holds_above() {
+fn the_downward_api_shows_the_upper_values() {
     let paths = ["metadata.namespace", "metadata.uid", "spec.serviceAccountName", "metadata.name"];
-    let policy = Policy { access: Access::None, ..mapped(&[("shop", "team-a")]) };
+    let policy = TranslationPolicy { access: ApiAccess::None, ..mapped(&[("shop", "team-a")]) };
     let lower = spec_by(&with_env(&paths), &policy);
     for containers in ["containers", "initContainers"] {
         let env = &lower[containers][0]["env"];
@@ -124,36 +124,36 @@ fn what_a_container_is_told_of_its_pod_is_what_holds_above() {
         assert_eq!(env[2], json!({"name": "A", "value": "builder"}));
         assert_eq!(env[3], env_of(&paths)[3], "the name is the same");
     }
-    let lower = spec_by(&with_env(&paths), &Policy::default());
+    let lower = spec_by(&with_env(&paths), &TranslationPolicy::default());
     let env = &lower["containers"][0]["env"];
     assert_eq!((&env[0], &env[2]), (&env_of(&paths)[0], &env_of(&paths)[2]), "what does not differ is left");
 }
 
 #[test]
-fn what_only_the_lower_kubelet_knows_is_left_to_it() {
+fn fields_that_only_the_lower_kubelet_knows_stay_references() {
     let paths = ["spec.nodeName", "status.podIP", "status.hostIP", "status.podIPs", "metadata.labels['app']"];
     let lower = spec_by(&with_env(&paths), &mapped(&[("shop", "team-a")]));
     assert_eq!(lower["containers"][0]["env"], env_of(&paths));
     let resource =
         json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "0"}}}]);
     let upper = pod(json!({"containers": [{"name": "web", "env": resource}]}));
-    assert_eq!(spec_by(&upper, &Policy::default())["containers"][0]["env"], resource);
+    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["containers"][0]["env"], resource);
 }
 
 #[test]
-fn a_label_that_stays_above_is_still_told_and_never_expanded() {
+fn an_ignored_label_is_still_shown_and_never_expanded() {
     let paths =
         ["metadata.labels['pod-group.scheduling.sigs.k8s.io']", "metadata.annotations['clusterSelector']"];
     let mut upper = with_env(&paths);
     label(&mut upper, "pod-group.scheduling.sigs.k8s.io", "group");
     annotate(&mut upper, names::CLUSTER_SELECTOR, r#"{"nodeSelector": {"a": "$(HOME)"}}"#);
-    let lower = spec_by(&upper, &Policy::default());
+    let lower = spec_by(&upper, &TranslationPolicy::default());
     assert_eq!(lower["containers"][0]["env"][0]["value"], "group");
     assert_eq!(lower["containers"][0]["env"][1]["value"], r#"{"nodeSelector": {"a": "$$(HOME)"}}"#);
 }
 
 #[test]
-fn files_about_the_pod_say_what_holds_above() {
+fn downward_api_files_show_the_upper_values() {
     let item = |path: &str| json!({"path": "f", "fieldRef": {"fieldPath": path}});
     let items = json!([item("metadata.namespace"), item("metadata.uid"), item("metadata.labels")]);
     let upper = pod(json!({"volumes": [
@@ -168,6 +168,6 @@ fn files_about_the_pod_say_what_holds_above() {
     let lower = spec_by(&upper, &mapped(&[("shop", "team-a")]));
     assert_eq!(lower["volumes"][0]["downwardAPI"]["items"], expected);
     assert_eq!(lower["volumes"][1]["projected"]["sources"][0]["downwardAPI"]["items"], expected);
-    let same = spec_by(&upper, &Policy::default());
+    let same = spec_by(&upper, &TranslationPolicy::default());
     assert_eq!(same["volumes"][0]["downwardAPI"]["items"][0], items[0]);
 }

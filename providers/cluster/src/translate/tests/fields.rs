@@ -11,7 +11,7 @@ use crate::translate::NOT_COPIED;
 
 /// How the translation treats a field of an upper pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum FieldRule {
     /// Copied unchanged.
     Kept,
     /// Only meaningful in the upper cluster.
@@ -29,118 +29,118 @@ enum Rule {
 }
 
 /// The fields of `PodSpec`.
-const RULES: &[(&str, Rule)] = &[
-    ("activeDeadlineSeconds", Rule::Kept),
-    ("affinity", Rule::Replaced),
-    ("automountServiceAccountToken", Rule::Rewritten),
-    ("containers", Rule::Rewritten),
-    ("dnsConfig", Rule::Kept),
-    ("dnsPolicy", Rule::Kept),
-    ("enableServiceLinks", Rule::Kept),
-    ("ephemeralContainers", Rule::Added),
-    ("evictionResponders", Rule::Dropped),
-    ("hostAliases", Rule::Kept),
-    ("hostIPC", Rule::Allowed),
-    ("hostNetwork", Rule::Allowed),
-    ("hostPID", Rule::Allowed),
-    ("hostUsers", Rule::Kept),
-    ("hostname", Rule::Kept),
-    ("hostnameOverride", Rule::Kept),
-    ("imagePullSecrets", Rule::Kept),
-    ("initContainers", Rule::Rewritten),
-    ("nodeName", Rule::Dropped),
-    ("nodeSelector", Rule::Replaced),
-    ("os", Rule::Kept),
-    ("overhead", Rule::Dropped),
-    ("preemptionPolicy", Rule::Dropped),
-    ("priority", Rule::Dropped),
-    ("priorityClassName", Rule::Replaced),
-    ("readinessGates", Rule::Dropped),
-    ("resourceClaims", Rule::Rejected),
-    ("resources", Rule::Kept),
-    ("restartPolicy", Rule::Kept),
-    ("runtimeClassName", Rule::Replaced),
-    ("schedulerName", Rule::Replaced),
-    ("schedulingGates", Rule::Dropped),
-    ("schedulingGroup", Rule::Dropped),
-    ("securityContext", Rule::Allowed),
-    ("serviceAccount", Rule::Dropped),
-    ("serviceAccountName", Rule::Rewritten),
-    ("setHostnameAsFQDN", Rule::Kept),
-    ("shareProcessNamespace", Rule::Kept),
-    ("subdomain", Rule::Kept),
-    ("terminationGracePeriodSeconds", Rule::Kept),
-    ("tolerations", Rule::Replaced),
-    ("topologySpreadConstraints", Rule::Replaced),
-    ("volumes", Rule::Rewritten),
+const RULES: &[(&str, FieldRule)] = &[
+    ("activeDeadlineSeconds", FieldRule::Kept),
+    ("affinity", FieldRule::Replaced),
+    ("automountServiceAccountToken", FieldRule::Rewritten),
+    ("containers", FieldRule::Rewritten),
+    ("dnsConfig", FieldRule::Kept),
+    ("dnsPolicy", FieldRule::Kept),
+    ("enableServiceLinks", FieldRule::Kept),
+    ("ephemeralContainers", FieldRule::Added),
+    ("evictionResponders", FieldRule::Dropped),
+    ("hostAliases", FieldRule::Kept),
+    ("hostIPC", FieldRule::Allowed),
+    ("hostNetwork", FieldRule::Allowed),
+    ("hostPID", FieldRule::Allowed),
+    ("hostUsers", FieldRule::Kept),
+    ("hostname", FieldRule::Kept),
+    ("hostnameOverride", FieldRule::Kept),
+    ("imagePullSecrets", FieldRule::Kept),
+    ("initContainers", FieldRule::Rewritten),
+    ("nodeName", FieldRule::Dropped),
+    ("nodeSelector", FieldRule::Replaced),
+    ("os", FieldRule::Kept),
+    ("overhead", FieldRule::Dropped),
+    ("preemptionPolicy", FieldRule::Dropped),
+    ("priority", FieldRule::Dropped),
+    ("priorityClassName", FieldRule::Replaced),
+    ("readinessGates", FieldRule::Dropped),
+    ("resourceClaims", FieldRule::Rejected),
+    ("resources", FieldRule::Kept),
+    ("restartPolicy", FieldRule::Kept),
+    ("runtimeClassName", FieldRule::Replaced),
+    ("schedulerName", FieldRule::Replaced),
+    ("schedulingGates", FieldRule::Dropped),
+    ("schedulingGroup", FieldRule::Dropped),
+    ("securityContext", FieldRule::Allowed),
+    ("serviceAccount", FieldRule::Dropped),
+    ("serviceAccountName", FieldRule::Rewritten),
+    ("setHostnameAsFQDN", FieldRule::Kept),
+    ("shareProcessNamespace", FieldRule::Kept),
+    ("subdomain", FieldRule::Kept),
+    ("terminationGracePeriodSeconds", FieldRule::Kept),
+    ("tolerations", FieldRule::Replaced),
+    ("topologySpreadConstraints", FieldRule::Replaced),
+    ("volumes", FieldRule::Rewritten),
 ];
 
 /// The fields of containers of all kinds.
-const CONTAINER_RULES: &[(&str, Rule)] = &[
-    ("args", Rule::Kept),
-    ("command", Rule::Kept),
-    ("env", Rule::Rewritten),
-    ("envFrom", Rule::Kept),
-    ("image", Rule::Kept),
-    ("imagePullPolicy", Rule::Kept),
-    ("lifecycle", Rule::Kept),
-    ("livenessProbe", Rule::Kept),
-    ("name", Rule::Kept),
-    ("ports", Rule::Kept),
-    ("readinessProbe", Rule::Kept),
-    ("resizePolicy", Rule::Kept),
-    ("resources", Rule::Kept),
-    ("restartPolicy", Rule::Kept),
-    ("restartPolicyRules", Rule::Kept),
-    ("securityContext", Rule::Allowed),
-    ("startupProbe", Rule::Kept),
-    ("stdin", Rule::Kept),
-    ("stdinOnce", Rule::Kept),
-    ("targetContainerName", Rule::Kept),
-    ("terminationMessagePath", Rule::Kept),
-    ("terminationMessagePolicy", Rule::Kept),
-    ("tty", Rule::Kept),
-    ("volumeDevices", Rule::Kept),
-    ("volumeMounts", Rule::Rewritten),
-    ("workingDir", Rule::Kept),
+const CONTAINER_RULES: &[(&str, FieldRule)] = &[
+    ("args", FieldRule::Kept),
+    ("command", FieldRule::Kept),
+    ("env", FieldRule::Rewritten),
+    ("envFrom", FieldRule::Kept),
+    ("image", FieldRule::Kept),
+    ("imagePullPolicy", FieldRule::Kept),
+    ("lifecycle", FieldRule::Kept),
+    ("livenessProbe", FieldRule::Kept),
+    ("name", FieldRule::Kept),
+    ("ports", FieldRule::Kept),
+    ("readinessProbe", FieldRule::Kept),
+    ("resizePolicy", FieldRule::Kept),
+    ("resources", FieldRule::Kept),
+    ("restartPolicy", FieldRule::Kept),
+    ("restartPolicyRules", FieldRule::Kept),
+    ("securityContext", FieldRule::Allowed),
+    ("startupProbe", FieldRule::Kept),
+    ("stdin", FieldRule::Kept),
+    ("stdinOnce", FieldRule::Kept),
+    ("targetContainerName", FieldRule::Kept),
+    ("terminationMessagePath", FieldRule::Kept),
+    ("terminationMessagePolicy", FieldRule::Kept),
+    ("tty", FieldRule::Kept),
+    ("volumeDevices", FieldRule::Kept),
+    ("volumeMounts", FieldRule::Rewritten),
+    ("workingDir", FieldRule::Kept),
 ];
 
 /// The volume sources.
-const VOLUME_RULES: &[(&str, Rule)] = &[
-    ("awsElasticBlockStore", Rule::Kept),
-    ("azureDisk", Rule::Kept),
-    ("azureFile", Rule::Kept),
-    ("cephfs", Rule::Kept),
-    ("cinder", Rule::Kept),
-    ("configMap", Rule::Kept),
-    ("csi", Rule::Kept),
-    ("downwardAPI", Rule::Rewritten),
-    ("emptyDir", Rule::Kept),
-    ("ephemeral", Rule::Rewritten),
-    ("fc", Rule::Kept),
-    ("flexVolume", Rule::Kept),
-    ("flocker", Rule::Kept),
-    ("gcePersistentDisk", Rule::Kept),
-    ("gitRepo", Rule::Kept),
-    ("glusterfs", Rule::Kept),
-    ("hostPath", Rule::Allowed),
-    ("image", Rule::Kept),
-    ("iscsi", Rule::Kept),
-    ("name", Rule::Kept),
-    ("nfs", Rule::Kept),
-    ("persistentVolumeClaim", Rule::Kept),
-    ("photonPersistentDisk", Rule::Kept),
-    ("portworxVolume", Rule::Kept),
-    ("projected", Rule::Rewritten),
-    ("quobyte", Rule::Kept),
-    ("rbd", Rule::Kept),
-    ("scaleIO", Rule::Kept),
-    ("secret", Rule::Rewritten),
-    ("storageos", Rule::Kept),
-    ("vsphereVolume", Rule::Kept),
+const VOLUME_RULES: &[(&str, FieldRule)] = &[
+    ("awsElasticBlockStore", FieldRule::Kept),
+    ("azureDisk", FieldRule::Kept),
+    ("azureFile", FieldRule::Kept),
+    ("cephfs", FieldRule::Kept),
+    ("cinder", FieldRule::Kept),
+    ("configMap", FieldRule::Kept),
+    ("csi", FieldRule::Kept),
+    ("downwardAPI", FieldRule::Rewritten),
+    ("emptyDir", FieldRule::Kept),
+    ("ephemeral", FieldRule::Rewritten),
+    ("fc", FieldRule::Kept),
+    ("flexVolume", FieldRule::Kept),
+    ("flocker", FieldRule::Kept),
+    ("gcePersistentDisk", FieldRule::Kept),
+    ("gitRepo", FieldRule::Kept),
+    ("glusterfs", FieldRule::Kept),
+    ("hostPath", FieldRule::Allowed),
+    ("image", FieldRule::Kept),
+    ("iscsi", FieldRule::Kept),
+    ("name", FieldRule::Kept),
+    ("nfs", FieldRule::Kept),
+    ("persistentVolumeClaim", FieldRule::Kept),
+    ("photonPersistentDisk", FieldRule::Kept),
+    ("portworxVolume", FieldRule::Kept),
+    ("projected", FieldRule::Rewritten),
+    ("quobyte", FieldRule::Kept),
+    ("rbd", FieldRule::Kept),
+    ("scaleIO", FieldRule::Kept),
+    ("secret", FieldRule::Rewritten),
+    ("storageos", FieldRule::Kept),
+    ("vsphereVolume", FieldRule::Kept),
 ];
 
-/// The fields of a type as they are called in JSON. A field that the API gets is missing here, and this does not compile.
+/// The JSON names of the fields of a type. It fails to compile when the API gets another field.
 macro_rules! fields {
     ($name:ident { $($field:ident),* $(,)? }) => {{
         let _all = |value: &$name| { let $name { $($field: _),* } = value; };
@@ -163,7 +163,7 @@ fn in_json(field: &str) -> String {
     name
 }
 
-fn names(rules: &[(&str, Rule)]) -> BTreeSet<String> {
+fn names(rules: &[(&str, FieldRule)]) -> BTreeSet<String> {
     let names: BTreeSet<String> = rules.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names.len(), rules.len(), "one rule for each");
     names
@@ -317,7 +317,7 @@ fn every_kind_of_volume_has_a_rule() {
     assert_eq!(names(VOLUME_RULES), fields);
 }
 
-/// Something in every field that a pod may have below a virtual node. What is replaced says what means nothing below.
+/// A sample for every field of a pod. Replaced fields have values that mean nothing in the lower cluster.
 fn spec() -> Value {
     let mut spec = json!({
         "activeDeadlineSeconds": 60,
@@ -402,7 +402,7 @@ fn container() -> Value {
     })
 }
 
-/// Reads a sample, and makes sure that nothing of it has got lost.
+/// Parses a sample without losing anything.
 fn read<T: Serialize + DeserializeOwned>(value: &Value) -> T {
     let read = serde_json::from_value(value.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), *value);
@@ -418,7 +418,7 @@ fn spec_below(pod: &Pod) -> Value {
 }
 
 #[test]
-fn what_becomes_of_each_field_of_a_pod_is_what_its_rule_says() {
+fn each_pod_field_is_translated_by_its_rule() {
     let upper = spec();
     let mut with_claims = keys(&upper);
     with_claims.insert("resourceClaims".to_owned());
@@ -426,25 +426,25 @@ fn what_becomes_of_each_field_of_a_pod_is_what_its_rule_says() {
     let lower = spec_below(&Pod { spec: Some(read(&upper)), ..pod(json!({})) });
     for (field, rule) in RULES {
         match rule {
-            Rule::Kept | Rule::Allowed => assert_eq!(lower[field], upper[field], "{field}"),
-            Rule::Dropped | Rule::Replaced | Rule::Rejected | Rule::Added => {
+            FieldRule::Kept | FieldRule::Allowed => assert_eq!(lower[field], upper[field], "{field}"),
+            FieldRule::Dropped | FieldRule::Replaced | FieldRule::Rejected | FieldRule::Added => {
                 assert_eq!(lower[field], Value::Null, "{field}");
             }
-            Rule::Rewritten => assert_ne!(lower[field], Value::Null, "{field}"),
+            FieldRule::Rewritten => assert_ne!(lower[field], Value::Null, "{field}"),
         }
     }
 }
 
 #[test]
 fn the_fields_that_are_not_copied_are_those_of_the_table() {
-    let not_copied = RULES
-        .iter()
-        .filter(|(_, rule)| matches!(rule, Rule::Dropped | Rule::Replaced | Rule::Rejected | Rule::Added));
+    let not_copied = RULES.iter().filter(|(_, rule)| {
+        matches!(rule, FieldRule::Dropped | FieldRule::Replaced | FieldRule::Rejected | FieldRule::Added)
+    });
     assert_eq!(NOT_COPIED.to_vec(), not_copied.map(|(name, _)| *name).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_is_replaced_is_what_the_annotation_says() {
+fn replaced_fields_come_from_the_annotation() {
     let said = json!({
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
@@ -460,14 +460,14 @@ fn what_is_replaced_is_what_the_annotation_says() {
     let mut upper = Pod { spec: Some(read(&spec())), ..pod(json!({})) };
     lower_annotation(&mut upper, &said);
     let lower = spec_below(&upper);
-    for (field, _) in RULES.iter().filter(|(_, rule)| *rule == Rule::Replaced) {
+    for (field, _) in RULES.iter().filter(|(_, rule)| *rule == FieldRule::Replaced) {
         assert_ne!(said[field], Value::Null, "{field} can be said");
         assert_eq!(lower[field], said[field], "{field}");
     }
 }
 
 #[test]
-fn what_becomes_of_each_field_of_a_container_is_what_its_rule_says() {
+fn each_container_field_is_translated_by_its_rule() {
     let upper = container();
     let mut all = keys(&upper);
     all.insert("targetContainerName".to_owned());
@@ -476,13 +476,13 @@ fn what_becomes_of_each_field_of_a_container_is_what_its_rule_says() {
     whole["initContainers"] = json!([upper]);
     whole["initContainers"][0]["name"] = json!("init");
     let lower = spec_below(&Pod { spec: Some(read(&whole)), ..pod(json!({})) });
-    // Nothing in the sample means something else below.
+    // Nothing in the sample is rewritten.
     assert_eq!(lower["containers"][0], upper);
     assert_eq!(lower["initContainers"], whole["initContainers"]);
 }
 
 #[test]
-fn volumes_are_the_same_below_but_for_what_is_fitted() {
+fn volumes_are_copied_unless_they_are_rewritten() {
     let sources = BTreeMap::from([
         ("awsElasticBlockStore", json!({"volumeID": "v"})),
         ("azureDisk", json!({"diskName": "d", "diskURI": "u"})),

@@ -1,31 +1,34 @@
-//! What the lower scheduler is told.
+//! Node selection, affinity and tolerations of the lower pod.
 
 use super::*;
 
-fn taken(pool: &str) -> Policy {
-    Policy { node_selector: [("pool".to_owned(), pool.to_owned())].into(), ..Policy::default() }
+fn taken(pool: &str) -> TranslationPolicy {
+    TranslationPolicy {
+        node_selector: [("pool".to_owned(), pool.to_owned())].into(),
+        ..TranslationPolicy::default()
+    }
 }
 
 #[test]
-fn the_selector_of_the_virtual_node_holds_whatever_the_pod_says() {
+fn a_pod_cannot_override_the_node_selector_of_the_virtual_node() {
     let mut upper = pod(json!({"nodeSelector": {"type": "virtual-kubelet"}}));
-    assert_eq!(spec_by(&upper, &Policy::default())["nodeSelector"], Value::Null);
+    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["nodeSelector"], Value::Null);
     assert_eq!(spec_by(&upper, &taken("a"))["nodeSelector"], json!({"pool": "a"}));
     lower_annotation(&mut upper, &json!({"nodeSelector": {"disk": "ssd", "pool": "b"}}));
     assert_eq!(spec_by(&upper, &taken("a"))["nodeSelector"], json!({"disk": "ssd", "pool": "a"}));
 }
 
 #[test]
-fn tensile_kubes_annotation_is_read_where_ours_is_not() {
+fn the_annotation_of_tensile_kube_is_the_fallback() {
     let mut upper = pod(json!({}));
     annotate(&mut upper, names::CLUSTER_SELECTOR, r#"{"nodeSelector": {"by": "tensile"}}"#);
-    assert_eq!(spec_by(&upper, &Policy::default())["nodeSelector"], json!({"by": "tensile"}));
+    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["nodeSelector"], json!({"by": "tensile"}));
     lower_annotation(&mut upper, &json!({"nodeSelector": {"by": "us"}}));
-    assert_eq!(spec_by(&upper, &Policy::default())["nodeSelector"], json!({"by": "us"}));
+    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["nodeSelector"], json!({"by": "us"}));
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_refused_with_its_name_and_the_mistake() {
+fn an_invalid_annotation_is_rejected_with_its_name_and_the_error() {
     for (key, text, words) in [
         (names::LOWER, "{", "EOF"),
         (names::LOWER, r#"{"nodeSelecter": {}}"#, "nodeSelecter"),
@@ -34,13 +37,13 @@ fn an_annotation_that_cannot_be_read_is_refused_with_its_name_and_the_mistake() 
     ] {
         let mut upper = pod(json!({}));
         annotate(&mut upper, key, text);
-        let why = refused(&upper, &Policy::default());
+        let why = refused(&upper, &TranslationPolicy::default());
         assert!(why.starts_with(&format!("annotation {key}: ")) && why.contains(words), "{why}");
     }
 }
 
 #[test]
-fn tolerations_are_kept_but_for_ours_and_those_that_every_pod_gets() {
+fn tolerations_are_copied_without_ours_and_the_default_ones() {
     let default = |key: &str, seconds: i64| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let upper = pod(json!({"tolerations": [
         {"key": "virtual-kubelet.io/provider", "operator": "Exists", "effect": "NoSchedule"},
@@ -54,12 +57,12 @@ fn tolerations_are_kept_but_for_ours_and_those_that_every_pod_gets() {
     ]}));
     let configured: Toleration =
         serde_json::from_value(json!({"key": "spot", "operator": "Exists"})).unwrap();
-    let policy = Policy { tolerations: vec![configured], ..Policy::default() };
+    let policy = TranslationPolicy { tolerations: vec![configured], ..TranslationPolicy::default() };
     let kept = json!([
         default("node.kubernetes.io/unreachable", 30),
         {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "gpu", "operator": "Exists"},
-        // Who tolerates everything does so below.
+        // A toleration of everything is kept.
         {"operator": "Exists"},
         {"key": "spot", "operator": "Exists"},
     ]);
@@ -67,15 +70,15 @@ fn tolerations_are_kept_but_for_ours_and_those_that_every_pod_gets() {
 }
 
 #[test]
-fn tolerations_for_the_lower_cluster_stand_for_the_others_and_lose_ours_as_well() {
+fn tolerations_of_the_annotation_replace_the_others() {
     let mut upper = pod(json!({"tolerations": [{"key": "above", "operator": "Exists"}]}));
-    // tensile-kube's webhook puts a copy of all there.
+    // The webhook of tensile-kube copies all tolerations there.
     annotate(
         &mut upper,
         names::CLUSTER_SELECTOR,
         r#"{"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}, {"key": "below", "operator": "Exists"}]}"#,
     );
-    let spec = spec_by(&upper, &Policy::default());
+    let spec = spec_by(&upper, &TranslationPolicy::default());
     assert_eq!(spec["tolerations"], json!([{"key": "below", "operator": "Exists"}]));
 }
 
@@ -90,7 +93,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 #[test]
-fn affinity_to_pods_is_kept_and_to_nodes_is_replaced() {
+fn pod_affinity_is_copied_and_node_affinity_replaced() {
     let near = json!({REQUIRED: [term(&json!({}))]});
     let far = json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term(&json!({}))}]});
     let node = |key: &str| json!({REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}});
@@ -98,17 +101,17 @@ fn affinity_to_pods_is_kept_and_to_nodes_is_replaced() {
         "nodeAffinity": node("clusterID"), "podAffinity": near, "podAntiAffinity": far,
     }}));
     assert_eq!(
-        spec_by(&upper, &Policy::default())["affinity"],
+        spec_by(&upper, &TranslationPolicy::default())["affinity"],
         json!({"podAffinity": near, "podAntiAffinity": far})
     );
-    let without = Policy { keeps_pod_affinity: false, ..Policy::default() };
+    let without = TranslationPolicy { keeps_pod_affinity: false, ..TranslationPolicy::default() };
     assert_eq!(spec_by(&upper, &without)["affinity"], Value::Null);
     lower_annotation(
         &mut upper,
         &json!({"affinity": {"nodeAffinity": node("disk"), "podAntiAffinity": near}}),
     );
     assert_eq!(
-        spec_by(&upper, &Policy::default())["affinity"],
+        spec_by(&upper, &TranslationPolicy::default())["affinity"],
         json!({"nodeAffinity": node("disk"), "podAffinity": near, "podAntiAffinity": near}),
         "what is said for the lower cluster stands for the same part alone"
     );
@@ -119,7 +122,7 @@ fn affinity_to_pods_is_kept_and_to_nodes_is_replaced() {
 }
 
 #[test]
-fn namespaces_in_affinity_are_those_below() {
+fn namespaces_in_affinity_are_mapped() {
     let policy = mapped(&[("shop", "team-a"), ("data", "team-b")]);
     let of = |namespaces: &[&str]| term(&json!({"namespaces": namespaces}));
     let weighted = |term: Value| json!({"weight": 1, "podAffinityTerm": term});
@@ -146,7 +149,7 @@ fn namespaces_in_affinity_are_those_below() {
 }
 
 #[test]
-fn a_pod_that_must_be_near_what_has_no_place_below_is_refused() {
+fn required_affinity_to_unmapped_namespaces_is_rejected() {
     let policy = mapped(&[("shop", "team-a")]);
     let near = |more: Value| pod(json!({"affinity": {"podAffinity": {REQUIRED: [term(&more)]}}}));
     let why = refused(&near(json!({"namespaces": ["data"]})), &policy);
@@ -160,7 +163,7 @@ fn a_pod_that_must_be_near_what_has_no_place_below_is_refused() {
 }
 
 #[test]
-fn labels_of_which_the_api_server_above_made_a_selector_are_not_selected_twice() {
+fn match_label_keys_merged_by_the_upper_api_server_are_dropped() {
     let merged = json!({
         "topologyKey": "zone",
         "matchLabelKeys": ["pod-template-hash", "fresh"],
@@ -174,6 +177,6 @@ fn labels_of_which_the_api_server_above_made_a_selector_are_not_selected_twice()
     let mut expected = merged.clone();
     expected.as_object_mut().unwrap().remove("mismatchLabelKeys");
     expected["matchLabelKeys"] = json!(["fresh"]);
-    let lower = spec_by(&upper, &Policy::default());
+    let lower = spec_by(&upper, &TranslationPolicy::default());
     assert_eq!(lower["affinity"]["podAntiAffinity"][REQUIRED][0], expected);
 }

@@ -1,4 +1,4 @@
-//! The provider keeps the contract, with a real cluster below it.
+//! The conformance suite with a real lower cluster.
 
 use std::{
     collections::VecDeque,
@@ -25,37 +25,37 @@ use vk_testing::{
 };
 
 use super::{
-    rig::Rig,
-    side::{PATIENCE, Side},
+    cluster_pair::ClusterPair,
+    namespace_client::{NamespaceClient, TIMEOUT},
 };
 
-/// How many cases run at a time.
-const LANES: usize = 4;
-/// Chooses among the cases: a part of their names.
+/// How many cases run concurrently.
+const CONCURRENCY: usize = 4;
+/// Selects cases by a part of their names.
 const ONLY: &str = "VK_ONLY";
 
-/// Lower namespaces and an upper cluster's name for one case.
-struct Live {
-    rig: &'static Rig<'static>,
+/// Lower namespaces and the id of an upper cluster for one case.
+struct ConformanceHost {
+    pair: &'static ClusterPair<'static>,
     upper: Client,
     supervisor: Supervisor,
     number: u32,
 }
 
-impl Live {
-    async fn new(rig: &'static Rig<'static>) -> Self {
+impl ConformanceHost {
+    async fn new(pair: &'static ClusterPair<'static>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let supervisor = Supervisor::new();
-        let source = Source { kubeconfig: Some(rig.upper.admin_kubeconfig().to_owned()), server: None };
+        let source = Source { kubeconfig: Some(pair.upper.admin_kubeconfig().to_owned()), server: None };
         let upper = source.connect(&supervisor, Metrics::default()).await.unwrap();
-        Self { rig, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
+        Self { pair, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
 #[async_trait]
-impl Subject for Live {
+impl Subject for ConformanceHost {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
-        let mut config = self.rig.config.clone();
+        let mut config = self.pair.config.clone();
         config["origin"] = json!(format!("conformance-{}", self.number));
         config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
         let upper = self.upper.clone();
@@ -65,8 +65,8 @@ impl Subject for Live {
         let Some(NodeEvent::Added(_, provider)) = backend.nodes().next().await else {
             panic!("there is no node");
         };
-        // Until then the node is not Ready, and has no pods.
-        eventually("the node is ready", PATIENCE, || async {
+        // Until then the node is not Ready and has no pods.
+        eventually("the node is ready", TIMEOUT, || async {
             provider.ping().await.map_err(|error| error.report())
         })
         .await;
@@ -74,7 +74,7 @@ impl Subject for Live {
     }
 
     fn lacks(&self) -> &[Feature] {
-        // A name is taken once below, as it is above; and what the lower kubelet says of a port comes behind two API servers.
+        // A pod name is unique in the lower cluster too, and port errors of the lower kubelet pass through two API servers.
         &[Feature::Namesakes, Feature::ClosedPorts]
     }
 
@@ -95,7 +95,7 @@ impl Subject for Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for ConformanceHost {
     fn drop(&mut self) {
         self.supervisor.stop();
     }
@@ -103,26 +103,29 @@ impl Drop for Live {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn the_provider_keeps_the_contract_with_a_real_cluster_below() {
-    let rig = Rig::common().await;
-    // What the pods of some cases refer to.
+async fn the_provider_conforms_with_a_real_lower_cluster() {
+    let pair = ClusterPair::common().await;
+    // Objects that the pods of some cases refer to.
     let (name, key, value) = SETTINGS;
     let settings = json!({"metadata": {"name": name}, "data": {key: value}});
-    Side::new(rig.upper, "default").create("configmaps", &settings).await;
+    NamespaceClient::new(pair.upper, "default").create("configmaps", &settings).await;
     let only = std::env::var(ONLY).unwrap_or_default();
     let chosen = cases().iter().filter(|case| case.name.contains(&only));
     let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
-    let lanes = (0..LANES).map(|_| lane(rig, Arc::clone(&queue)));
-    let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
+    let workers = (0..CONCURRENCY).map(|_| run_cases(pair, Arc::clone(&queue)));
+    let broken: Vec<String> = join_all(workers).await.into_iter().flatten().collect();
     assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
 }
 
-/// Runs cases as long as there are any, and answers what they found.
-async fn lane(rig: &'static Rig<'static>, queue: Arc<Mutex<VecDeque<&'static Case>>>) -> Vec<String> {
+/// Runs cases until the queue is empty, and returns the failures.
+async fn run_cases(
+    pair: &'static ClusterPair<'static>,
+    queue: Arc<Mutex<VecDeque<&'static Case>>>,
+) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        if let Verdict::Broken(breach) = case.run(Arc::new(Live::new(rig).await)).await {
+        if let Verdict::Broken(breach) = case.run(Arc::new(ConformanceHost::new(pair).await)).await {
             broken.push(case.report(&breach));
         }
     }

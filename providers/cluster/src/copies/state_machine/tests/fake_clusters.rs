@@ -1,4 +1,4 @@
-//! Two clusters of a few lines, for the state_machine to act between.
+//! Two fake clusters that the state machine acts on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,30 +16,30 @@ use crate::copies::{
 pub(super) struct FakeClusters {
     pub(super) state_machine: CopyStateMachine,
     pub(super) now: Duration,
-    pub(super) owner: Owner,
+    pub(super) owner: OwnerId,
     pub(super) namespaces: NamespaceMapping,
     /// By kind, upper namespace and name.
-    pub(super) above: BTreeMap<(Kind, String, String), Value>,
-    pub(super) below: BTreeMap<CopyKey, Value>,
-    /// LowerState namespaces.
+    pub(super) upper: BTreeMap<(Kind, String, String), Value>,
+    pub(super) lower: BTreeMap<CopyKey, Value>,
+    /// Lower namespaces.
     pub(super) lower_namespaces: BTreeSet<String>,
-    /// What lower pods name.
+    /// Objects that lower pods refer to.
     pub(super) used: BTreeSet<CopyKey>,
     pub(super) watched: BTreeMap<CopyKey, UpperRef>,
-    pub(super) calls: Vec<(CopyKey, Call)>,
-    pub(super) settles: Vec<(String, String)>,
-    /// What the lower watch has not notified yet, in order.
-    pub(super) told_below: VecDeque<Event>,
-    /// What the upper watches have not notified yet, in order.
-    pub(super) told_above: VecDeque<(CopyKey, UpperRef, Option<Value>)>,
+    pub(super) calls: Vec<(CopyKey, LowerCall)>,
+    pub(super) namespace_calls: Vec<(String, String)>,
+    /// Events that the lower watch has not delivered yet, in order.
+    pub(super) lower_events: VecDeque<Event>,
+    /// Events that the upper watches have not delivered yet, in order.
+    pub(super) upper_events: VecDeque<(CopyKey, UpperRef, Option<Value>)>,
     pub(super) warnings: Vec<(PodRef, &'static str, String)>,
-    /// The calls that were made.
+    /// The writes that were executed.
     pub(super) log: Vec<String>,
     version: u64,
 }
 
-pub(super) fn owner() -> Owner {
-    Owner { origin: "upper".to_owned(), node: "vk".to_owned() }
+pub(super) fn owner() -> OwnerId {
+    OwnerId { origin: "upper".to_owned(), node: "vk".to_owned() }
 }
 
 pub(super) fn pod(name: &str) -> PodRef {
@@ -52,12 +52,11 @@ pub(super) fn key(kind: Kind, name: &str) -> CopyKey {
 
 pub(super) fn needs(all: &[(Kind, &str)]) -> Dependencies {
     let mut needs = Dependencies::default();
-    let need = crate::dependencies::Need { optional: false };
     for (kind, name) in all {
         let name = (*name).to_owned();
         match kind {
-            Kind::ConfigMap => needs.config_maps.extend([(name, need)]),
-            Kind::Secret => needs.secrets.extend([(name, need)]),
+            Kind::ConfigMap => needs.config_maps.extend([name]),
+            Kind::Secret => needs.secrets.extend([name]),
             Kind::Claim => needs.claims.extend([name]),
             Kind::ServiceAccount => needs.service_account = Some(name),
         }
@@ -81,15 +80,15 @@ impl FakeClusters {
             now: Duration::from_secs(1000),
             owner: owner(),
             namespaces,
-            above: BTreeMap::new(),
-            below: BTreeMap::new(),
+            upper: BTreeMap::new(),
+            lower: BTreeMap::new(),
             lower_namespaces: BTreeSet::new(),
             used: BTreeSet::new(),
             watched: BTreeMap::new(),
             calls: Vec::new(),
-            settles: Vec::new(),
-            told_below: VecDeque::new(),
-            told_above: VecDeque::new(),
+            namespace_calls: Vec::new(),
+            lower_events: VecDeque::new(),
+            upper_events: VecDeque::new(),
             warnings: Vec::new(),
             log: Vec::new(),
             version: 1,
@@ -98,52 +97,52 @@ impl FakeClusters {
         clusters
     }
 
-    /// Another process: it knows nothing, and nothing of the old one comes back.
+    /// Starts another process, which knows nothing. Answers to the old one are lost.
     pub(super) fn restart(&mut self, seed: u64) {
         let rng = StdRng::seed_from_u64(seed);
         self.state_machine = CopyStateMachine::new(self.owner.clone(), self.namespaces.clone(), GRACE, rng);
         self.watched.clear();
         self.calls.clear();
-        self.settles.clear();
-        self.told_below.clear();
-        self.told_above.clear();
+        self.namespace_calls.clear();
+        self.lower_events.clear();
+        self.upper_events.clear();
         self.list();
     }
 
-    /// The lower watch breaks, and lists again: what it had not notified is lost, and what went meanwhile is not in the listing.
+    /// Breaks the lower watch: pending events are lost, and the new list lacks what was deleted.
     pub(super) fn break_watch(&mut self) {
-        let lost: Vec<Event> = self.told_below.drain(..).collect();
+        let lost: Vec<Event> = self.lower_events.drain(..).collect();
         self.list();
         let gone = lost.into_iter().filter_map(|event| match event {
             Event::LowerSeen(key, _) | Event::LowerDeleted(key, _) | Event::LowerMissing(key) => Some(key),
             _ => None,
         });
-        let gone: BTreeSet<CopyKey> = gone.filter(|key| !self.below.contains_key(key)).collect();
-        let listed = self.told_below.len().saturating_sub(Kind::ALL.len());
+        let gone: BTreeSet<CopyKey> = gone.filter(|key| !self.lower.contains_key(key)).collect();
+        let listed = self.lower_events.len().saturating_sub(Kind::ALL.len());
         for key in gone {
-            self.told_below.insert(listed, Event::LowerMissing(key));
+            self.lower_events.insert(listed, Event::LowerMissing(key));
         }
     }
 
-    /// The listing of a lower watch that begins.
+    /// Queues a list of the lower watch.
     fn list(&mut self) {
-        let all: Vec<CopyKey> = self.below.keys().cloned().collect();
+        let all: Vec<CopyKey> = self.lower.keys().cloned().collect();
         for key in all {
-            self.tell_below(&key);
+            self.queue_lower(&key);
         }
-        self.told_below.extend(Kind::ALL.map(|kind| Event::Listed(kind, None)));
+        self.lower_events.extend(Kind::ALL.map(|kind| Event::Listed(kind, None)));
     }
 
-    /// What the lower watch, which sees our label alone, says of an object.
-    fn tell_below(&mut self, key: &CopyKey) {
-        let found = self.found(key);
+    /// Queues an event of the lower watch, which only sees objects with our label.
+    fn queue_lower(&mut self, key: &CopyKey) {
+        let found = self.observed(key);
         if let Some(found) = found.filter(|it| it.labels.get(names::ORIGIN) == Some(&self.owner.origin)) {
-            self.told_below.push_back(Event::LowerSeen(key.clone(), found));
+            self.lower_events.push_back(Event::LowerSeen(key.clone(), found));
         }
     }
 
-    pub(super) fn found(&self, key: &CopyKey) -> Option<ObservedCopy> {
-        let object = self.below.get(key)?;
+    pub(super) fn observed(&self, key: &CopyKey) -> Option<ObservedCopy> {
+        let object = self.lower.get(key)?;
         Some(match key.kind {
             Kind::ConfigMap => build::observe::<ConfigMap>(&typed(object), &self.owner),
             Kind::Secret => build::observe::<Secret>(&typed(object), &self.owner),
@@ -153,7 +152,7 @@ impl FakeClusters {
     }
 
     pub(super) fn desired(&self, key: &CopyKey, upper: &Value) -> Option<DesiredCopy> {
-        fn made<K: CopiedObject>(upper: &Value, key: &CopyKey, owner: &Owner) -> Option<DesiredCopy> {
+        fn made<K: CopiedObject>(upper: &Value, key: &CopyKey, owner: &OwnerId) -> Option<DesiredCopy> {
             let context = CopyContext { storage_classes: &BTreeMap::new(), has_volume: false };
             build::build(&typed::<K>(upper), key, owner, context)
         }
@@ -170,117 +169,121 @@ impl FakeClusters {
         self.version
     }
 
-    /// Somebody puts an object into the upper cluster, or changes it.
+    /// Creates or changes an upper object.
     pub(super) fn put(&mut self, kind: Kind, namespace: &str, name: &str, mut object: Value) {
         let key = (kind, namespace.to_owned(), name.to_owned());
-        let uid = self.above.get(&key).map(|known| known["metadata"]["uid"].clone());
+        let uid = self.upper.get(&key).map(|known| known["metadata"]["uid"].clone());
         let uid = uid.unwrap_or_else(|| json!(format!("upper-{}", self.next_version())));
         let metadata = &mut object["metadata"];
         (metadata["namespace"], metadata["name"], metadata["uid"]) = (json!(namespace), json!(name), uid);
-        self.above.insert(key.clone(), object);
-        self.tell_above(&key);
+        self.upper.insert(key.clone(), object);
+        self.queue_upper(&key);
     }
 
-    pub(super) fn take(&mut self, kind: Kind, namespace: &str, name: &str) {
+    pub(super) fn delete(&mut self, kind: Kind, namespace: &str, name: &str) {
         let key = (kind, namespace.to_owned(), name.to_owned());
-        if self.above.remove(&key).is_some() {
-            self.tell_above(&key);
+        if self.upper.remove(&key).is_some() {
+            self.queue_upper(&key);
         }
     }
 
-    fn tell_above(&mut self, (kind, namespace, name): &(Kind, String, String)) {
+    fn queue_upper(&mut self, (kind, namespace, name): &(Kind, String, String)) {
         let watched = self.watched.iter().filter(|(key, source)| {
             key.kind == *kind && source.namespace == *namespace && source.name == *name
         });
-        let object = self.above.get(&(*kind, namespace.clone(), name.clone()));
+        let object = self.upper.get(&(*kind, namespace.clone(), name.clone()));
         let notified = watched.map(|(key, source)| (key.clone(), source.clone(), object.cloned()));
-        self.told_above.extend(notified.collect::<Vec<_>>());
+        self.upper_events.extend(notified.collect::<Vec<_>>());
     }
 
-    /// Somebody else makes an object in the lower cluster.
-    pub(super) fn put_below(&mut self, key: &CopyKey, mut object: Value) {
+    /// Creates a lower object as somebody else.
+    pub(super) fn put_lower(&mut self, key: &CopyKey, mut object: Value) {
         let version = self.next_version();
         let metadata = &mut object["metadata"];
         (metadata["namespace"], metadata["name"]) = (json!(key.namespace), json!(key.name));
         metadata["uid"] = json!(format!("lower-{version}"));
         metadata["resourceVersion"] = json!(version.to_string());
-        self.below.insert(key.clone(), object);
-        self.tell_below(key);
+        self.lower.insert(key.clone(), object);
+        self.queue_lower(key);
     }
 
-    /// An object goes from the lower cluster.
-    pub(super) fn take_below(&mut self, key: &CopyKey) {
-        if self.below.remove(key).is_some() {
+    /// Deletes a lower object.
+    pub(super) fn delete_lower(&mut self, key: &CopyKey) {
+        if self.lower.remove(key).is_some() {
             let version = self.next_version();
-            self.told_below.push_back(Event::LowerDeleted(key.clone(), version));
+            self.lower_events.push_back(Event::LowerDeleted(key.clone(), version));
         }
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: Event) {
         for action in self.state_machine.handle(self.now, event) {
             match action {
                 Action::Watch(key, source) => {
                     let upper = (key.kind, source.namespace.clone(), source.name.clone());
-                    self.told_above.push_back((key.clone(), source.clone(), self.above.get(&upper).cloned()));
+                    self.upper_events.push_back((
+                        key.clone(),
+                        source.clone(),
+                        self.upper.get(&upper).cloned(),
+                    ));
                     self.watched.insert(key, source);
                 }
                 Action::Unwatch(key) => {
                     assert!(self.watched.remove(&key).is_some(), "{key} was watched");
-                    self.told_above.retain(|(notified, ..)| *notified != key);
+                    self.upper_events.retain(|(notified, ..)| *notified != key);
                 }
                 Action::Call(key, call) => {
                     assert!(self.calls.iter().all(|(other, _)| *other != key), "one at a time: {key}");
                     self.calls.push((key, call));
                 }
-                Action::EnsureNamespace { lower, upper } => self.settles.push((lower, upper)),
+                Action::EnsureNamespace { lower, upper } => self.namespace_calls.push((lower, upper)),
                 Action::Warn { pod, reason, message } => self.warnings.push((pod, reason, message)),
             }
         }
     }
 
-    /// Tells what the upper watches have to tell next.
-    pub(super) fn hear_above(&mut self) -> bool {
-        let Some((key, _, object)) = self.told_above.pop_front() else { return false };
+    /// Delivers the next event of the upper watches.
+    pub(super) fn deliver_upper(&mut self) -> bool {
+        let Some((key, _, object)) = self.upper_events.pop_front() else { return false };
         let there = object.is_some();
         let desired = object.and_then(|object| self.desired(&key, &object));
-        self.tell(Event::upper_read(key, there, desired));
+        self.handle(Event::upper_read(key, there, desired));
         true
     }
 
-    pub(super) fn hear_below(&mut self) -> bool {
-        let Some(event) = self.told_below.pop_front() else { return false };
-        self.tell(event);
+    pub(super) fn deliver_lower(&mut self) -> bool {
+        let Some(event) = self.lower_events.pop_front() else { return false };
+        self.handle(event);
         true
     }
 
-    pub(super) fn answer_settle(&mut self) -> bool {
-        if self.settles.is_empty() {
+    pub(super) fn answer_namespace(&mut self) -> bool {
+        if self.namespace_calls.is_empty() {
             return false;
         }
-        let (below, _) = self.settles.remove(0);
+        let (below, _) = self.namespace_calls.remove(0);
         self.lower_namespaces.insert(below.clone());
         let name = owner_config_map::name(&self.owner);
-        let anchor = CopyKey { kind: Kind::ConfigMap, namespace: below.clone(), name: name.clone() };
-        if !self.below.contains_key(&anchor) {
+        let owner_map = CopyKey { kind: Kind::ConfigMap, namespace: below.clone(), name: name.clone() };
+        if !self.lower.contains_key(&owner_map) {
             let labels = json!({names::ORIGIN: self.owner.origin, names::NODE: self.owner.node_label()});
-            self.put_below(&anchor, json!({"metadata": {"labels": labels}}));
+            self.put_lower(&owner_map, json!({"metadata": {"labels": labels}}));
         }
-        let uid = self.below[&anchor]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let uid = self.lower[&owner_map]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let reference = OwnerReference { name, uid, controller: Some(true), ..OwnerReference::default() };
-        self.tell(Event::NamespaceEnsured(below, Ok(reference)));
+        self.handle(Event::NamespaceEnsured(below, Ok(reference)));
         true
     }
 
-    /// What the lower server does with a call. Nobody but us is heard here, so a foreign object must not change.
-    pub(super) fn serve(&mut self, key: &CopyKey, call: &Call) -> Result<CallOutcome, Error> {
+    /// Executes a call as the lower API server. Only we call it, so a foreign object must not change.
+    pub(super) fn serve(&mut self, key: &CopyKey, call: &LowerCall) -> Result<CallOutcome, Error> {
         let error = |kind: ErrorKind| Err(Error::new(kind, format!("{kind} {key}")));
-        let found = |clusters: &Self| Ok(CallOutcome::Object(clusters.found(key).map(Box::new)));
-        let current = self.found(key);
+        let found = |clusters: &Self| Ok(CallOutcome::Object(clusters.observed(key).map(Box::new)));
+        let current = self.observed(key);
         let ours = current.as_ref().is_some_and(|found| found.source.is_some());
         match call {
-            Call::Read => return found(self),
-            Call::CheckUse => return Ok(CallOutcome::InUse(self.used.contains(key))),
-            Call::Create(desired, anchor) => {
+            LowerCall::Read => return found(self),
+            LowerCall::CheckUse => return Ok(CallOutcome::InUse(self.used.contains(key))),
+            LowerCall::Create(desired, owner_reference) => {
                 if !self.lower_namespaces.contains(&key.namespace) {
                     return error(ErrorKind::NotFound);
                 }
@@ -289,11 +292,11 @@ impl FakeClusters {
                 }
                 let mut object: Value = serde_json::from_str(&desired.body).unwrap();
                 object["metadata"]["ownerReferences"] =
-                    anchor.iter().map(|anchor| serde_json::to_value(anchor).unwrap()).collect();
-                self.put_below(key, object);
+                    owner_reference.iter().map(|owner| serde_json::to_value(owner).unwrap()).collect();
+                self.put_lower(key, object);
                 self.log.push(format!("create {key}"));
             }
-            Call::Patch(before, desired) => {
+            LowerCall::Patch(before, desired) => {
                 let Some(current) = current else { return error(ErrorKind::NotFound) };
                 if current.version != before.version {
                     return error(ErrorKind::Conflict);
@@ -303,20 +306,20 @@ impl FakeClusters {
                 }
                 assert!(ours, "a foreign object is touched: {key}");
                 let version = self.next_version();
-                let object = self.below.get_mut(key).unwrap();
+                let object = self.lower.get_mut(key).unwrap();
                 apply(object, &before.patch(key.kind, desired));
                 object["metadata"]["resourceVersion"] = json!(version.to_string());
-                self.tell_below(key);
+                self.queue_lower(key);
                 self.log.push(format!("patch {key}"));
             }
-            Call::Delete(uid) => {
+            LowerCall::Delete(uid) => {
                 let Some(current) = current else { return Ok(CallOutcome::Object(None)) };
                 if current.uid != *uid {
                     return error(ErrorKind::Conflict);
                 }
                 assert!(ours, "a foreign object is touched: {key}");
                 self.log.push(format!("delete {key}"));
-                self.take_below(key);
+                self.delete_lower(key);
                 return Ok(CallOutcome::Deleting);
             }
         }
@@ -329,14 +332,15 @@ impl FakeClusters {
         }
         let (key, call) = self.calls.remove(0);
         let answer = self.serve(&key, &call);
-        self.tell(Event::CallFinished(key, answer));
+        self.handle(Event::CallFinished(key, answer));
         true
     }
 
-    /// Until nothing is left to do, without time passing.
+    /// Runs until nothing is left to do, without time passing.
     pub(super) fn run(&mut self) {
         for _ in 0..10_000 {
-            let moved = self.hear_below() || self.hear_above() || self.answer_settle() || self.answer_call();
+            let moved =
+                self.deliver_lower() || self.deliver_upper() || self.answer_namespace() || self.answer_call();
             if !moved {
                 return;
             }
@@ -344,32 +348,32 @@ impl FakeClusters {
         panic!("it never comes to rest: {:?}", &self.log[self.log.len().saturating_sub(10)..]);
     }
 
-    /// Lets time pass, and does what is due.
-    pub(super) fn pass(&mut self, time: Duration) {
+    /// Lets time pass and handles all deadlines.
+    pub(super) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         self.run();
         while let Some(due) = self.state_machine.deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
-            self.tell(Event::Tick);
+            self.handle(Event::Tick);
             self.run();
         }
         self.now = end;
     }
 
-    pub(super) fn want(&mut self, name: &str, all: &[(Kind, &str)]) {
-        self.tell(Event::PodAdded(pod(name), needs(all)));
+    pub(super) fn add_pod(&mut self, name: &str, all: &[(Kind, &str)]) {
+        self.handle(Event::PodAdded(pod(name), needs(all)));
     }
 
-    pub(super) fn release(&mut self, name: &str) {
-        self.tell(Event::PodRemoved(pod(name)));
+    pub(super) fn remove_pod(&mut self, name: &str) {
+        self.handle(Event::PodRemoved(pod(name)));
     }
 
     pub(super) fn data(&self, key: &CopyKey) -> Option<&Value> {
-        self.below.get(key).map(|object| &object["data"])
+        self.lower.get(key).map(|object| &object["data"])
     }
 }
 
-/// A JSON patch, as far as we write any.
+/// Applies a JSON patch, as far as we use them.
 fn apply(object: &mut Value, patch: &Value) {
     for operation in patch.as_array().unwrap() {
         let path = operation["path"].as_str().unwrap();

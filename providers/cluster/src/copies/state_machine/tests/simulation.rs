@@ -1,6 +1,6 @@
-//! The state_machine under seeded schedules: answers that come late, in any order, or not at all; watches that trail; other people's hands
-//! on both sides; restarts. A foreign object is never touched, which the server below asserts. When the storm is over, what pods name
-//! is below as it is above; and when no pod is left, nothing of ours is.
+//! The state machine under seeded schedules: answers that are late, reordered or lost, delayed watches, changes by others on both sides,
+//! and restarts. The fake API server asserts that foreign objects are never touched. At the end all copies are up to date, and without
+//! pods none is left.
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
@@ -32,21 +32,21 @@ fn kind(rng: &mut StdRng) -> Kind {
     Kind::ALL[rng.random_range(0..Kind::ALL.len())]
 }
 
-struct Storm {
+struct Simulation {
     clusters: FakeClusters,
     rng: StdRng,
-    wanted: BTreeMap<&'static str, Vec<(Kind, &'static str)>>,
-    /// What others made below.
+    pods: BTreeMap<&'static str, Vec<(Kind, &'static str)>>,
+    /// Objects that others created in the lower cluster.
     foreign: BTreeMap<CopyKey, Value>,
     seed: u64,
 }
 
-impl Storm {
+impl Simulation {
     fn new(seed: u64) -> Self {
         Self {
             clusters: FakeClusters::of(NamespaceMapping::Same, seed),
             rng: rand::SeedableRng::seed_from_u64(seed),
-            wanted: BTreeMap::new(),
+            pods: BTreeMap::new(),
             foreign: BTreeMap::new(),
             seed,
         }
@@ -59,61 +59,61 @@ impl Storm {
     fn step(&mut self) {
         match self.rng.random_range(0..100) {
             0..15 => {
-                self.clusters.hear_above();
+                self.clusters.deliver_upper();
             }
             15..30 => {
-                self.clusters.hear_below();
+                self.clusters.deliver_lower();
             }
             30..38 => {
-                self.clusters.answer_settle();
+                self.clusters.answer_namespace();
             }
             38..62 => self.answer(),
             62..70 => {
                 let (kind, name) = (kind(&mut self.rng), self.name());
                 if kind != Kind::ServiceAccount {
                     let object = object(kind, &mut self.rng);
-                    // An object that never changes is deleted and made anew.
+                    // An immutable object is deleted and created again.
                     let key = (kind, "default".to_owned(), name.to_owned());
-                    if self.clusters.above.get(&key).is_some_and(|known| known["immutable"] == true) {
-                        self.clusters.take(kind, "default", name);
+                    if self.clusters.upper.get(&key).is_some_and(|known| known["immutable"] == true) {
+                        self.clusters.delete(kind, "default", name);
                     }
                     self.clusters.put(kind, "default", name, object);
                 }
             }
             70..74 => {
                 let (kind, name) = (kind(&mut self.rng), self.name());
-                self.clusters.take(kind, "default", name);
+                self.clusters.delete(kind, "default", name);
             }
             74..82 => {
                 let name = PODS[self.rng.random_range(0..PODS.len())];
                 let count = self.rng.random_range(0..4);
                 let all: Vec<_> = (0..count).map(|_| (kind(&mut self.rng), self.name())).collect();
-                self.clusters.tell(Event::PodAdded(pod(name), needs(&all)));
-                self.wanted.insert(name, all);
+                self.clusters.handle(Event::PodAdded(pod(name), needs(&all)));
+                self.pods.insert(name, all);
             }
             82..86 => {
                 let name = PODS[self.rng.random_range(0..PODS.len())];
-                self.clusters.release(name);
-                self.wanted.remove(name);
+                self.clusters.remove_pod(name);
+                self.pods.remove(name);
             }
-            86..88 => self.meddle(),
+            86..88 => self.change_foreign_objects(),
             88..89 => self.clusters.break_watch(),
             89..90 => {
                 let seed = self.rng.random();
                 self.clusters.restart(seed);
-                let wanted = self.wanted.clone();
-                for (name, all) in wanted {
-                    self.clusters.tell(Event::PodAdded(pod(name), needs(&all)));
+                let pods = self.pods.clone();
+                for (name, all) in pods {
+                    self.clusters.handle(Event::PodAdded(pod(name), needs(&all)));
                 }
             }
             _ => {
                 self.clusters.now += Duration::from_millis(self.rng.random_range(0..30_000));
-                self.clusters.tell(Event::Tick);
+                self.clusters.handle(Event::Tick);
             }
         }
     }
 
-    /// Some call ends, well or not, and perhaps without its answer being heard.
+    /// Finishes a call, with or without success, and perhaps loses the answer.
     fn answer(&mut self) {
         if self.clusters.calls.is_empty() {
             return;
@@ -128,30 +128,30 @@ impl Storm {
             }
             _ => self.clusters.serve(&key, &call),
         };
-        self.clusters.tell(Event::CallFinished(key, answer));
+        self.clusters.handle(Event::CallFinished(key, answer));
     }
 
-    /// Other people's hands below: they make objects, and delete theirs and ours.
-    fn meddle(&mut self) {
+    /// Acts as others in the lower cluster: creates objects, and deletes theirs and ours.
+    fn change_foreign_objects(&mut self) {
         let key = key(kind(&mut self.rng), self.name());
-        if self.clusters.below.contains_key(&key) {
+        if self.clusters.lower.contains_key(&key) {
             self.foreign.remove(&key);
-            self.clusters.take_below(&key);
+            self.clusters.delete_lower(&key);
         } else if self.rng.random_bool(0.4) {
-            self.clusters.put_below(&key, json!({"metadata": {"labels": {"owner": "somebody"}}}));
-            self.foreign.insert(key.clone(), self.clusters.below[&key].clone());
+            self.clusters.put_lower(&key, json!({"metadata": {"labels": {"owner": "somebody"}}}));
+            self.foreign.insert(key.clone(), self.clusters.lower[&key].clone());
         }
     }
 
     fn check_foreign(&self) {
         for (key, object) in &self.foreign {
-            assert_eq!(self.clusters.below.get(key), Some(object), "seed {}: {key} is foreign", self.seed);
+            assert_eq!(self.clusters.lower.get(key), Some(object), "seed {}: {key} is foreign", self.seed);
         }
     }
 
-    fn check_wanted(&self) {
+    fn check_copies(&self) {
         let seed = self.seed;
-        for (name, all) in &self.wanted {
+        for (name, all) in &self.pods {
             let readiness = self.clusters.state_machine.readiness(&pod(name));
             assert_eq!(
                 readiness,
@@ -164,21 +164,21 @@ impl Storm {
                 if self.foreign.contains_key(&key) {
                     continue;
                 }
-                let upper = self.clusters.above.get(&(kind, "default".to_owned(), name.clone()));
-                let found = self.clusters.found(&key);
+                let upper = self.clusters.upper.get(&(kind, "default".to_owned(), name.clone()));
+                let found = self.clusters.observed(&key);
                 match (upper, found) {
                     (None, found) if kind != Kind::ServiceAccount => {
-                        assert_eq!(found, None, "seed {seed}: {key} is gone above");
+                        assert_eq!(found, None, "seed {seed}: {key} has no upper object");
                     }
                     (None, found) => assert!(found.is_some(), "seed {seed}: {key}"),
                     (Some(upper), Some(found)) => {
                         let desired = self.clusters.desired(&key, upper).unwrap();
-                        let difference = found.against(&desired);
+                        let difference = found.compare(&desired);
                         assert_eq!(difference, crate::copies::diff::Difference::None, "seed {seed}: {key}");
                         let stale = ["x", "y"]
                             .iter()
                             .any(|key| found.labels.contains_key(*key) && !desired.labels.contains_key(*key));
-                        assert!(!stale, "seed {seed}: {key} has a label that is gone above");
+                        assert!(!stale, "seed {seed}: {key} has a stale label");
                     }
                     (Some(_), None) => panic!("seed {seed}: {key} is missing below"),
                 }
@@ -194,29 +194,33 @@ impl Dependencies {
 }
 
 #[test]
-fn whatever_happens_copies_become_what_they_shall_be_and_nothing_else_is_touched() {
+fn copies_converge_and_foreign_objects_are_never_touched() {
     for seed in 0..SEEDS {
-        let mut storm = Storm::new(seed);
+        let mut simulation = Simulation::new(seed);
         for _ in 0..400 {
-            storm.step();
-            storm.check_foreign();
+            simulation.step();
+            simulation.check_foreign();
         }
-        storm.clusters.pass(Duration::from_mins(15));
-        storm.check_foreign();
-        storm.check_wanted();
+        simulation.clusters.advance(Duration::from_mins(15));
+        simulation.check_foreign();
+        simulation.check_copies();
         for name in PODS {
-            storm.clusters.release(name);
+            simulation.clusters.remove_pod(name);
         }
-        for key in storm.clusters.above.keys().cloned().collect::<Vec<_>>() {
-            storm.clusters.take(key.0, &key.1, &key.2);
+        for key in simulation.clusters.upper.keys().cloned().collect::<Vec<_>>() {
+            simulation.clusters.delete(key.0, &key.1, &key.2);
         }
-        storm.clusters.pass(GRACE * 15);
-        storm.check_foreign();
-        let anchor = key(Kind::ConfigMap, &owner_config_map::name(&owner()));
-        let ours = storm.clusters.below.keys().filter(|it| **it != anchor && !storm.foreign.contains_key(it));
-        assert_eq!(ours.collect::<Vec<_>>(), Vec::<&CopyKey>::new(), "seed {seed}: all is cleaned up");
+        simulation.clusters.advance(GRACE * 15);
+        simulation.check_foreign();
+        let owner_map = key(Kind::ConfigMap, &owner_config_map::name(&owner()));
+        let ours = simulation
+            .clusters
+            .lower
+            .keys()
+            .filter(|it| **it != owner_map && !simulation.foreign.contains_key(it));
+        assert_eq!(ours.collect::<Vec<_>>(), Vec::<&CopyKey>::new(), "seed {seed}: everything is cleaned up");
         assert!(
-            storm.clusters.watched.is_empty() && storm.clusters.state_machine.entries.is_empty(),
+            simulation.clusters.watched.is_empty() && simulation.clusters.state_machine.entries.is_empty(),
             "seed {seed}"
         );
     }

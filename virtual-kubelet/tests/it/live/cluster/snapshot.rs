@@ -1,29 +1,29 @@
-//! All that is in a cluster, to see afterwards that nothing of others was changed.
+//! Snapshots of a cluster, to verify that nothing of others was changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use vk_testing::{ControlPlane, kubectl};
 
-use super::rig::ORIGIN;
+use super::cluster_pair::ORIGIN;
 
-/// Kinds that change by themselves.
-const RESTLESS: [&str; 5] =
+/// Kinds that change without intervention.
+const VOLATILE: [&str; 5] =
     ["events", "events.events.k8s.io", "leases.coordination.k8s.io", "nodes", "componentstatuses"];
 
-/// Every object but restless ones, by kind, namespace and name.
+/// All objects except for volatile ones, by kind, namespace and name.
 #[derive(Debug)]
-pub(super) struct Dump(BTreeMap<String, Value>);
+pub(super) struct ClusterSnapshot(BTreeMap<String, Value>);
 
-impl Dump {
-    /// Looks at all namespaces, or at one.
+impl ClusterSnapshot {
+    /// Reads all namespaces, or one.
     pub(super) async fn of(cluster: &ControlPlane, namespace: Option<&str>) -> Self {
         let mut words = vec!["api-resources", "--verbs=list", "--output=name"];
         if namespace.is_some() {
             words.push("--namespaced=true");
         }
         let kinds = said(cluster, &words).await;
-        let kinds: Vec<&str> = kinds.lines().filter(|kind| !RESTLESS.contains(kind)).collect();
+        let kinds: Vec<&str> = kinds.lines().filter(|kind| !VOLATILE.contains(kind)).collect();
         let kinds = kinds.join(",");
         let mut words = vec!["get", kinds.as_str(), "--output=json"];
         match namespace {
@@ -35,7 +35,7 @@ impl Dump {
         Self(items.map(|item| (key(item), settled(item))).collect())
     }
 
-    /// Without what a virtual node has made there.
+    /// The objects that no virtual node created.
     fn foreign(&self) -> BTreeMap<&str, &Value> {
         let ours = |object: &Value| object["metadata"]["labels"].get(ORIGIN).is_some();
         self.0
@@ -45,7 +45,7 @@ impl Dump {
             .collect()
     }
 
-    /// Nothing that was there before and is of others has changed or gone, and nothing has come but what every new namespace has.
+    /// Asserts that no foreign object was changed or deleted, and that nothing was added except for the defaults of new namespaces.
     #[track_caller]
     pub(super) fn assert_same_for_others(&self, later: &Self) {
         let (before, after) = (self.foreign(), later.foreign());
@@ -87,7 +87,7 @@ fn key(object: &Value) -> String {
     format!("{}/{}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
-/// Without what kubelets and controllers write by themselves.
+/// Removes what kubelets and controllers write.
 fn settled(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(all) = object.as_object_mut() {
@@ -95,7 +95,7 @@ fn settled(object: &Value) -> Value {
     }
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
-        // The status counts too.
+        // Also changes with the status.
         metadata.remove("resourceVersion");
     }
     object

@@ -1,4 +1,4 @@
-//! Mistakes, and that they show where people look: on the pod and on the node, in the words of the lower cluster.
+//! Errors are shown where people look: on the pod and on the node, with the message of the lower cluster.
 
 use std::{fs, time::Duration};
 
@@ -7,13 +7,13 @@ use vk_testing::eventually;
 
 use super::{
     super::{becomes_ready, run_as},
-    rig::{Rig, SCHEDULED, lower, unready, upper},
-    side::{condition, text},
+    cluster_pair::{ClusterPair, SCHEDULED, lower, unready, upper},
+    namespace_client::{condition, text},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_lower_kubeconfig_that_is_wrong_ends_the_command_with_the_file_and_the_mistake() {
+async fn an_invalid_lower_kubeconfig_ends_the_command_with_path_and_error() {
     let upper = upper().await;
     let folder = tempfile::TempDir::new().unwrap();
     let missing = folder.path().join("missing.kubeconfig");
@@ -39,16 +39,16 @@ async fn a_lower_kubeconfig_that_is_wrong_ends_the_command_with_the_file_and_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn credentials_that_the_lower_cluster_takes_no_more_show_on_node_and_pod_until_they_are_renewed() {
+async fn expired_credentials_are_shown_on_node_and_pod_until_renewed() {
     let (upper, lower) = (upper().await, lower().await);
-    // The kubeconfig is a copy that can be changed under way.
+    // A copy of the kubeconfig that can be changed while the command runs.
     let folder = tempfile::TempDir::new().unwrap();
     let path = folder.path().join("lower.kubeconfig");
     let good = fs::read_to_string(lower.admin_kubeconfig()).unwrap();
     fs::write(&path, &good).unwrap();
-    let rig = Rig::open(upper, lower, "expired", 1, json!({"kubeconfig": path}), &[]).await;
-    let room = rig.room("expired").await;
-    room.run(&rig.pod("before")).await;
+    let pair = ClusterPair::open(upper, lower, "expired", 1, json!({"kubeconfig": path}), &[]).await;
+    let namespace = pair.test_namespace("expired").await;
+    namespace.run(&pair.pod("before")).await;
 
     let mut expired: Value = serde_json::from_str(&good).unwrap();
     let certificate = lower.expired_client_certificate("somebody").unwrap();
@@ -57,99 +57,101 @@ async fn credentials_that_the_lower_cluster_takes_no_more_show_on_node_and_pod_u
         "client-certificate-data": encode(&certificate.cert_pem),
         "client-key-data": encode(&certificate.key_pem),
     });
-    // As a whole, as those who renew credentials do it.
+    // Replaced atomically, like by tools that renew credentials.
     let next = folder.path().join("next");
     fs::write(&next, expired.to_string()).unwrap();
     fs::rename(&next, &path).unwrap();
-    unready(upper, &rig.node, "Unauthorized").await;
-    // Bound by hand: the scheduler sends nothing to a node that is not Ready.
-    let mut late = rig.pod("late");
-    late["spec"]["nodeName"] = json!(rig.node);
-    room.above.create("pods", &late).await;
-    room.above.told("late", &["Unauthorized"]).await;
-    let shown = room
-        .above
-        .see("pods/late", "says why it waits", |pod| pod["status"].to_string().contains("Unauthorized"))
+    unready(upper, &pair.node, "Unauthorized").await;
+    // Bound by hand, because the scheduler avoids nodes that are not Ready.
+    let mut late = pair.pod("late");
+    late["spec"]["nodeName"] = json!(pair.node);
+    namespace.upper.create("pods", &late).await;
+    namespace.upper.wait_event("late", &["Unauthorized"]).await;
+    let shown = namespace
+        .upper
+        .wait_for("pods/late", "says why it waits", |pod| pod["status"].to_string().contains("Unauthorized"))
         .await;
     assert_eq!(shown["status"]["phase"], "Pending");
-    let running = room.above.get("pods/before").await;
+    let running = namespace.upper.get("pods/before").await;
     assert_eq!(running["status"]["phase"], "Running", "what runs goes on");
 
     fs::write(&next, good).unwrap();
     fs::rename(&next, &path).unwrap();
-    becomes_ready(upper, &rig.node).await;
-    room.above.runs("late").await;
+    becomes_ready(upper, &pair.node).await;
+    namespace.upper.wait_running("late").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_claim_with_a_class_that_is_unknown_below_is_told_on_the_pod() {
-    let rig = Rig::common().await;
-    let room = rig.room("class").await;
-    // Bound above already, as by a provisioner there.
-    let name = format!("pv-{}", room.above.namespace);
+async fn a_claim_with_an_unknown_lower_class_is_reported_on_the_pod() {
+    let pair = ClusterPair::common().await;
+    let namespace = pair.test_namespace("class").await;
+    // Bound already in the upper cluster, as by a provisioner.
+    let name = format!("pv-{}", namespace.upper.namespace);
     let volume = json!({"metadata": {"name": name}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "storageClassName": "fast", "hostPath": {"path": "/tmp/never"},
-        "claimRef": {"namespace": room.above.namespace, "name": "data"}}});
-    room.above.create("persistentvolumes", &volume).await;
+        "claimRef": {"namespace": namespace.upper.namespace, "name": "data"}}});
+    namespace.upper.create("persistentvolumes", &volume).await;
     let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
         "resources": {"requests": {"storage": "1Gi"}}}});
-    room.above.create("persistentvolumeclaims", &claim).await;
-    let mut pod = rig.pod("writer");
+    namespace.upper.create("persistentvolumeclaims", &claim).await;
+    let mut pod = pair.pod("writer");
     pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    room.above.create("pods", &pod).await;
-    room.below.comes("persistentvolumeclaims/data").await;
+    namespace.upper.create("pods", &pod).await;
+    namespace.lower.wait_exists("persistentvolumeclaims/data").await;
     let waits = |pod: &Value| condition(pod, SCHEDULED)["status"] == "False";
-    let told = room.above.see("pods/writer", "is told that the lower scheduler waits", waits).await;
+    let told = namespace.upper.wait_for("pods/writer", "is told that the lower scheduler waits", waits).await;
     assert!(text(&condition(&told, SCHEDULED)["message"]).contains("PersistentVolumeClaim"), "{told}");
-    // What the lower cluster's controller says of the claim.
-    room.above.told("writer", &["\"fast\" not found"]).await;
-    room.remove("writer").await;
-    room.above.delete(&format!("persistentvolumes/{name}"), None).await;
+    // The message of the lower controller about the claim.
+    namespace.upper.wait_event("writer", &["\"fast\" not found"]).await;
+    namespace.remove("writer").await;
+    namespace.upper.delete(&format!("persistentvolumes/{name}"), None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_namespace_that_is_going_below_is_told_on_the_pod_and_the_pod_runs_when_it_is_gone() {
-    let rig = Rig::common().await;
-    let room = rig.room("going").await;
-    let name = room.below.namespace.clone();
-    let namespace = json!({"metadata": {"name": name, "finalizers": ["example.com/hold"]}});
-    room.below.create("namespaces", &namespace).await;
-    room.below.delete(&format!("namespaces/{name}"), None).await;
+async fn a_terminating_lower_namespace_delays_the_pod() {
+    let pair = ClusterPair::common().await;
+    let namespace = pair.test_namespace("going").await;
+    let name = namespace.lower.namespace.clone();
+    let held = json!({"metadata": {"name": name, "finalizers": ["example.com/hold"]}});
+    namespace.lower.create("namespaces", &held).await;
+    namespace.lower.delete(&format!("namespaces/{name}"), None).await;
     let going = |it: &Value| it["status"]["phase"] == "Terminating";
-    room.below.see(&format!("namespaces/{name}"), "is going", going).await;
-    room.above.create("pods", &rig.pod("early")).await;
-    room.above.told("early", &["is being terminated"]).await;
+    namespace.lower.wait_for(&format!("namespaces/{name}"), "is going", going).await;
+    namespace.upper.create("pods", &pair.pod("early")).await;
+    namespace.upper.wait_event("early", &["is being terminated"]).await;
     let says = |pod: &Value| pod["status"].to_string().contains("is being terminated");
-    let shown = room.above.see("pods/early", "says why it waits", says).await;
+    let shown = namespace.upper.wait_for("pods/early", "says why it waits", says).await;
     assert_eq!(shown["status"]["phase"], "Pending");
-    room.below.patch(&format!("namespaces/{name}"), &json!({"metadata": {"finalizers": null}})).await;
-    room.above.runs("early").await;
+    namespace.lower.patch(&format!("namespaces/{name}"), &json!({"metadata": {"finalizers": null}})).await;
+    namespace.upper.wait_running("early").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn admiralty_20_and_119_a_namespace_without_a_place_below_is_told_on_the_pod_and_harms_nobody() {
+async fn admiralty_20_and_119_an_unmapped_namespace_is_reported_on_the_pod() {
     let (upper, lower) = (upper().await, lower().await);
     let place = lower.namespace("mapped").await.unwrap();
     let here = upper.namespace("mapped").await.unwrap();
     let map = json!({"namespaces": {here.name(): place.name()}});
-    let rig = Rig::open(upper, lower, "mapped", 1, map, &[]).await;
-    let room = rig.room("unmapped").await;
-    room.above.create("pods", &rig.pod("stray")).await;
-    room.above.told("stray", &[&room.above.namespace]).await;
-    let (above, below) =
-        (super::side::Side::new(upper, here.name()), super::side::Side::new(lower, place.name()));
-    above.create("pods", &rig.pod("settled")).await;
-    above.runs("settled").await;
-    below.runs("settled").await;
+    let pair = ClusterPair::open(upper, lower, "mapped", 1, map, &[]).await;
+    let namespace = pair.test_namespace("unmapped").await;
+    namespace.upper.create("pods", &pair.pod("stray")).await;
+    namespace.upper.wait_event("stray", &[&namespace.upper.namespace]).await;
+    let (above, below) = (
+        super::namespace_client::NamespaceClient::new(upper, here.name()),
+        super::namespace_client::NamespaceClient::new(lower, place.name()),
+    );
+    above.create("pods", &pair.pod("settled")).await;
+    above.wait_running("settled").await;
+    below.wait_running("settled").await;
     eventually("the namespace was not made below", Duration::from_secs(1), || async {
-        let found = below.find(&format!("namespaces/{}", room.above.namespace)).await;
+        let found = below.find(&format!("namespaces/{}", namespace.upper.namespace)).await;
         found.map_or(Ok(()), |found| Err(found.to_string()))
     })
     .await;
-    room.above.delete("pods/stray", None).await;
-    room.above.goes("pods/stray").await;
+    namespace.upper.delete("pods/stray", None).await;
+    namespace.upper.wait_deleted("pods/stray").await;
 }

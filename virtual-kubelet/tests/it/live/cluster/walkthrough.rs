@@ -1,5 +1,5 @@
-//! The demonstration that this provider is measured by, step by step: a node of real containers below, a pod above with a ConfigMap, a
-//! Secret and a volume, and kubectl through both API servers.
+//! The walkthrough of the guide, step by step: a lower node with real containers, an upper pod with a ConfigMap, a Secret and a volume,
+//! and kubectl through both API servers.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -11,19 +11,19 @@ use vk_testing::{
 
 use super::{
     super::{SOON, becomes_ready, local, place::Place, run_as},
-    rig::{ORIGIN, TAINT, approve, lower, upper},
-    side::{PATIENCE, Side, text},
+    cluster_pair::{ORIGIN, TAINT, approve, lower, upper},
+    namespace_client::{NamespaceClient, TIMEOUT, text},
 };
 use crate::bridge::Bridge;
 
 const NODE: &str = "vk-node";
-/// The lower node that the lower volume is on.
+/// The lower node that has the lower volume.
 const LOWER_NODE: &str = "archcnstcm67370";
-/// The image of the demonstration, made here: nothing is pulled.
+/// The image, which is built here and not pulled.
 const IMAGE: &str = "busybox:1.27";
 
-/// The objects as they are written down for the upper cluster, with a place of the test's own for the volume. The shell writes a line first,
-/// so that there is something to read.
+/// The manifests for the upper cluster, with a directory of the test for the volume. The shell writes a line first, so that there is a
+/// log.
 fn manifests(folder: &str) -> String {
     format!(
         r#"
@@ -134,22 +134,22 @@ async fn lower_node(cluster: &'static ControlPlane) -> Place<Bare> {
     Place::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
 }
 
-async fn apply(side: &Side<'_>, folder: &Path, manifests: &str) {
+async fn apply(client: &NamespaceClient<'_>, folder: &Path, manifests: &str) {
     let path = folder.join("manifests.yaml");
     fs::write(&path, manifests).unwrap();
-    side.kubectl(&["apply", "-f", path.to_str().unwrap()]).await;
+    client.kubectl(&["apply", "-f", path.to_str().unwrap()]).await;
 }
 
-/// The columns of a line of kubectl.
+/// The columns of a line of kubectl output.
 fn columns(table: &str, first: &str) -> Vec<String> {
     let line = table.lines().find(|line| line.starts_with(first));
     line.unwrap_or_else(|| panic!("no {first} in {table}")).split_whitespace().map(str::to_owned).collect()
 }
 
-/// kubectl through both API servers, as soon as the upper one trusts the node's certificate.
-async fn through(side: &Side<'_>, words: &[&str]) -> String {
-    eventually(&format!("kubectl {words:?} is answered"), PATIENCE, || async {
-        let output = side.try_kubectl(words).await;
+/// Runs kubectl through both API servers, as soon as the upper one trusts the certificate of the node.
+async fn through(client: &NamespaceClient<'_>, words: &[&str]) -> String {
+    eventually(&format!("kubectl {words:?} is answered"), TIMEOUT, || async {
+        let output = client.try_kubectl(words).await;
         if output.success() { Ok(output.stdout) } else { Err(output.stderr) }
     })
     .await
@@ -157,7 +157,7 @@ async fn through(side: &Side<'_>, words: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane and root: make test"]
-async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
+async fn the_walkthrough_works_from_node_to_volume() {
     let (upper, lower) = (upper().await, lower().await);
     let place = lower_node(lower).await;
     let _network = Bridge(place.folder().join("state").join(LOWER_NODE).join("local/network"));
@@ -166,7 +166,7 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
     fs::create_dir_all(&example).unwrap();
     let example = example.to_str().unwrap();
 
-    // The command line of the demonstration, and nothing about certificates.
+    // The command line of the walkthrough, without anything about certificates.
     let config = folder.join("cluster.json");
     let virtual_nodes = json!({"virtualNodes": true, "nodeSelector": {"kubernetes.io/hostname": LOWER_NODE}});
     fs::write(&config, virtual_nodes.to_string()).unwrap();
@@ -185,7 +185,7 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
     let node = becomes_ready(upper, NODE).await;
 
     let namespace = upper.namespace("demo").await.unwrap().name().to_owned();
-    let (above, below) = (Side::new(upper, &namespace), Side::new(lower, &namespace));
+    let (above, below) = (NamespaceClient::new(upper, &namespace), NamespaceClient::new(lower, &namespace));
     // The node.
     let shown = columns(&above.kubectl(&["get", "node", NODE]).await, NODE);
     let version = below.kubectl(&["version", "--output=json"]).await;
@@ -198,25 +198,25 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
         node["spec"]["taints"].as_array().unwrap().iter().map(|taint| text(&taint["key"])).collect();
     assert!(taints.contains(&TAINT), "{taints:?}");
 
-    // What is made above, and what there has to be below.
+    // The upper objects, and what has to exist in the lower cluster.
     apply(&below, &folder, &volume(example, LOWER_NODE)).await;
     apply(&above, &folder, &manifests(example)).await;
-    let pod = above.runs("vk-demo").await;
-    let twin = below.runs("vk-demo").await;
+    let pod = above.wait_running("vk-demo").await;
+    let lower_pod = below.wait_running("vk-demo").await;
     assert_eq!(pod["spec"]["nodeName"], NODE);
-    assert_eq!(twin["spec"]["nodeName"], LOWER_NODE);
-    assert!(twin["spec"]["nodeSelector"].get("type").is_none(), "{}", twin["spec"]);
-    let tolerations = twin["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    assert_eq!(lower_pod["spec"]["nodeName"], LOWER_NODE);
+    assert!(lower_pod["spec"]["nodeSelector"].get("type").is_none(), "{}", lower_pod["spec"]);
+    let tolerations = lower_pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     assert!(tolerations.iter().all(|toleration| toleration["key"] != TAINT), "{tolerations:?}");
     assert_eq!(below.get("configmaps/myconfigmap").await["data"], json!({"username": "vk-demo"}));
     let secret = below.get("secrets/mysecret").await;
     assert_eq!((&secret["type"], &secret["data"]), (&json!("Opaque"), &json!({"USER_NAME": "YWRtaW4="})));
-    for side in [&above, &below] {
-        let claim = columns(&side.kubectl(&["get", "pvc"]).await, "vk-demo");
+    for client in [&above, &below] {
+        let claim = columns(&client.kubectl(&["get", "pvc"]).await, "vk-demo");
         assert_eq!(claim[1..5], ["Bound", "vk-demo", "100Gi", "RWO"], "{claim:?}");
     }
 
-    // The pod as people look at it.
+    // The output of kubectl get.
     let shown = columns(&above.kubectl(&["get", "pod", "--output=wide"]).await, "vk-demo");
     let shown_below = columns(&below.kubectl(&["get", "pod", "--output=wide"]).await, "vk-demo");
     assert_eq!(shown[1..4], ["1/1", "Running", "0"], "{shown:?}");
@@ -224,17 +224,17 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
     assert_eq!(shown[5], shown_below[5], "the same address on both sides");
     assert!(shown[5].parse::<std::net::IpAddr>().is_ok(), "{shown:?}");
 
-    // Into the container, through both API servers.
+    // Logs and exec through both API servers.
     approve(upper, NODE).await;
     assert_eq!(through(&above, &["logs", "vk-demo"]).await, "started\n");
     assert_eq!(through(&above, &["exec", "vk-demo", "--", "cat", "/etc/foo/username"]).await, "vk-demo");
     assert_eq!(through(&above, &["exec", "vk-demo", "--", "cat", "/etc/bar/USER_NAME"]).await, "admin");
     assert_eq!(fs::read_to_string(format!("{example}/file")).unwrap(), "kept\n");
 
-    // An edit above reaches the copy below, and then the file in the container.
+    // An edit reaches the copy, and then the file in the container.
     above.patch("configmaps/myconfigmap", &json!({"data": {"username": "edited"}})).await;
-    below.see("configmaps/myconfigmap", "is edited", |map| map["data"]["username"] == "edited").await;
-    eventually("the file in the container is edited", PATIENCE, || async {
+    below.wait_for("configmaps/myconfigmap", "is edited", |map| map["data"]["username"] == "edited").await;
+    eventually("the file in the container is edited", TIMEOUT, || async {
         let found = through(&above, &["exec", "vk-demo", "--", "cat", "/etc/foo/username"]).await;
         if found == "edited" { Ok(()) } else { Err(found) }
     })
@@ -248,25 +248,25 @@ async fn the_demonstration_works_from_the_first_node_to_the_last_volume() {
         .sum();
     assert!(updates <= 1, "{updates} updates of a pod that nobody changed");
 
-    // The end of it.
+    // Deletion.
     above.kubectl(&["delete", "pod", "vk-demo", "--grace-period=2", "--timeout=60s"]).await;
     assert!(below.find("pods/vk-demo").await.is_none(), "the pod leaves when it is gone below");
-    below.goes("configmaps/myconfigmap").await;
-    below.goes("secrets/mysecret").await;
-    for (side, name) in [(&above, "above"), (&below, "below")] {
+    below.wait_deleted("configmaps/myconfigmap").await;
+    below.wait_deleted("secrets/mysecret").await;
+    for (client, name) in [(&above, "above"), (&below, "below")] {
         for what in ["persistentvolumeclaims/vk-demo", "persistentvolumes/vk-demo"] {
-            let there = side.get(what).await;
+            let there = client.get(what).await;
             assert!(there["metadata"].get("deletionTimestamp").is_none(), "{what} {name}: {there}");
         }
     }
     assert_eq!(below.get("persistentvolumes/vk-demo").await["metadata"]["labels"].get(ORIGIN), None);
     let before = below.get("persistentvolumes/vk-demo").await;
     above.delete("persistentvolumeclaims/vk-demo", None).await;
-    above.goes("persistentvolumeclaims/vk-demo").await;
-    // A claim is deleted below with the one above; the volume stays, as it is the lower cluster's.
-    below.goes("persistentvolumeclaims/vk-demo").await;
+    above.wait_deleted("persistentvolumeclaims/vk-demo").await;
+    // The lower claim is deleted with the upper one. The volume belongs to the lower cluster and stays.
+    below.wait_deleted("persistentvolumeclaims/vk-demo").await;
     above.delete("persistentvolumes/vk-demo", None).await;
-    above.goes("persistentvolumes/vk-demo").await;
+    above.wait_deleted("persistentvolumes/vk-demo").await;
     let stopped = process.stop(SOON + Duration::from_secs(30)).await;
     assert_eq!(stopped.code, 0, "{stopped:#?}");
     let after = below.get("persistentvolumes/vk-demo").await;

@@ -1,4 +1,4 @@
-//! One of two clusters, and in it the namespace of a test.
+//! A client for the namespace of a test in one cluster.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use kube::Client;
 use serde_json::{Value, json};
 use vk_testing::{ControlPlane, Output, eventually, kubectl};
 
-/// Long enough for a machine with other things to do.
-pub(super) const PATIENCE: Duration = Duration::from_mins(2);
+/// Long enough for a busy machine.
+pub(super) const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Where objects of these kinds are, and whether they are in a namespace.
-const PLACES: [(&str, &str, bool); 25] = [
+/// API paths of the resources, and whether they are namespaced.
+const RESOURCES: [(&str, &str, bool); 25] = [
     ("configmaps", "api/v1", true),
     ("endpoints", "api/v1", true),
     ("events", "api/v1", true),
@@ -39,15 +39,15 @@ const PLACES: [(&str, &str, bool); 25] = [
     ("storageclasses", "apis/storage.k8s.io/v1", false),
 ];
 
-/// A namespace of a cluster, as its administrator sees it.
+/// A namespace of a cluster, with the permissions of an administrator.
 #[derive(Clone)]
-pub(super) struct Side<'a> {
+pub(super) struct NamespaceClient<'a> {
     pub(super) cluster: &'a ControlPlane,
     pub(super) namespace: String,
     client: Client,
 }
 
-impl<'a> Side<'a> {
+impl<'a> NamespaceClient<'a> {
     pub(super) fn new(cluster: &'a ControlPlane, namespace: &str) -> Self {
         Self { cluster, namespace: namespace.to_owned(), client: cluster.admin().unwrap() }
     }
@@ -55,7 +55,7 @@ impl<'a> Side<'a> {
     /// The path of `KIND` or `KIND/NAME`.
     fn path(&self, what: &str) -> String {
         let (kind, name) = what.split_once('/').map_or((what, ""), |(kind, name)| (kind, name));
-        let place = PLACES.iter().find(|place| place.0 == kind);
+        let place = RESOURCES.iter().find(|place| place.0 == kind);
         let (_, prefix, namespaced) = place.unwrap_or_else(|| panic!("where are {kind}?"));
         let within = if *namespaced { format!("namespaces/{}/", self.namespace) } else { String::new() };
         let slash = if name.is_empty() { "" } else { "/" };
@@ -68,7 +68,7 @@ impl<'a> Side<'a> {
         self.client.request(request.unwrap()).await
     }
 
-    /// An object `KIND/NAME`, if it is there.
+    /// The object `KIND/NAME`, if it exists.
     pub(super) async fn find(&self, what: &str) -> Option<Value> {
         match self.send("GET", &self.path(what), "application/json", &Value::Null).await {
             Ok(found) => Some(found),
@@ -77,7 +77,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// An object that is there.
+    /// An object that must exist.
     #[track_caller]
     pub(super) fn get(&self, what: &str) -> impl Future<Output = Value> {
         let (caller, what) = (std::panic::Location::caller(), what.to_owned());
@@ -90,30 +90,30 @@ impl<'a> Side<'a> {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Makes an object of a kind; what the API server says if it does not.
+    /// Creates an object, or returns the error of the API server.
     pub(super) async fn try_create(&self, kind: &str, object: &Value) -> kube::Result<Value> {
         self.send("POST", &self.path(kind), "application/json", object).await
     }
 
-    /// Makes an object of a kind.
+    /// Creates an object.
     pub(super) async fn create(&self, kind: &str, object: &Value) -> Value {
         let made = self.try_create(kind, object).await;
         made.unwrap_or_else(|error| panic!("{kind}: {error}: {object}"))
     }
 
-    /// Changes an object.
+    /// Patches an object.
     pub(super) async fn patch(&self, what: &str, patch: &Value) -> Value {
         let sent = self.send("PATCH", &self.path(what), "application/merge-patch+json", patch).await;
         sent.unwrap_or_else(|error| panic!("{what}: {error}: {patch}"))
     }
 
-    /// Writes an object anew, with its version.
+    /// Replaces an object, with its resource version.
     pub(super) async fn replace(&self, what: &str, object: &Value) -> Value {
         let sent = self.send("PUT", &self.path(what), "application/json", object).await;
         sent.unwrap_or_else(|error| panic!("{what}: {error}: {object}"))
     }
 
-    /// Deletes an object, at once where a grace of 0 is given.
+    /// Deletes an object, immediately with a grace period of 0.
     pub(super) async fn delete(&self, what: &str, grace: Option<u32>) {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace,
             "propagationPolicy": "Background"});
@@ -121,51 +121,51 @@ impl<'a> Side<'a> {
         sent.unwrap_or_else(|error| panic!("{what}: {error}"));
     }
 
-    /// Waits until an object is as wanted.
-    pub(super) async fn see(&self, what: &str, wish: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until an object satisfies a condition.
+    pub(super) async fn wait_for(&self, what: &str, wish: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let wanted = &wanted;
-        eventually(&format!("{what}: {wish}"), PATIENCE, || async move {
+        eventually(&format!("{what}: {wish}"), TIMEOUT, || async move {
             let Some(found) = self.find(what).await else { return Err("it is not there".to_owned()) };
             if wanted(&found) { Ok(found) } else { Err(found.to_string()) }
         })
         .await
     }
 
-    /// Waits until an object is there.
-    pub(super) async fn comes(&self, what: &str) -> Value {
-        self.see(what, "is there", |_| true).await
+    /// Waits until an object exists.
+    pub(super) async fn wait_exists(&self, what: &str) -> Value {
+        self.wait_for(what, "is there", |_| true).await
     }
 
-    /// Waits until an object is no more.
-    pub(super) async fn goes(&self, what: &str) {
-        eventually(&format!("{what}: is gone"), PATIENCE, || async {
+    /// Waits until an object is deleted.
+    pub(super) async fn wait_deleted(&self, what: &str) {
+        eventually(&format!("{what}: is gone"), TIMEOUT, || async {
             self.find(what).await.map_or(Ok(()), |found| Err(found.to_string()))
         })
         .await;
     }
 
-    /// Waits until a pod runs and is Ready.
-    pub(super) async fn runs(&self, pod: &str) -> Value {
-        self.see(&format!("pods/{pod}"), "runs and is Ready", |pod| {
+    /// Waits until a pod is running and Ready.
+    pub(super) async fn wait_running(&self, pod: &str) -> Value {
+        self.wait_for(&format!("pods/{pod}"), "runs and is Ready", |pod| {
             pod["status"]["phase"] == "Running" && condition(pod, "Ready")["status"] == "True"
         })
         .await
     }
 
     /// Waits until a pod is in this phase.
-    pub(super) async fn phase(&self, pod: &str, phase: &str) -> Value {
-        self.see(&format!("pods/{pod}"), phase, |pod| pod["status"]["phase"] == phase).await
+    pub(super) async fn wait_phase(&self, pod: &str, phase: &str) -> Value {
+        self.wait_for(&format!("pods/{pod}"), phase, |pod| pod["status"]["phase"] == phase).await
     }
 
-    /// Events about an object, newest last as far as the API server orders them.
+    /// Events about an object, in the order of the API server.
     pub(super) async fn events(&self, name: &str) -> Vec<Value> {
         let all = self.list("events").await;
         all.into_iter().filter(|event| event["involvedObject"]["name"] == name).collect()
     }
 
-    /// Waits for an event about an object that has all of these words.
-    pub(super) async fn told(&self, name: &str, words: &[&str]) -> Value {
-        eventually(&format!("{name}: an event with {words:?}"), PATIENCE, || async {
+    /// Waits for an event about an object that contains all of these texts.
+    pub(super) async fn wait_event(&self, name: &str, words: &[&str]) -> Value {
+        eventually(&format!("{name}: an event with {words:?}"), TIMEOUT, || async {
             let events = self.events(name).await;
             let said = |event: &Value| format!("{} {}", text(&event["reason"]), text(&event["message"]));
             let found = events.iter().find(|event| words.iter().all(|word| said(event).contains(word)));
@@ -181,7 +181,7 @@ impl<'a> Side<'a> {
         kubectl(self.cluster, all).await.unwrap()
     }
 
-    /// Runs kubectl in the namespace. It must succeed.
+    /// Runs kubectl in the namespace, which must succeed.
     pub(super) async fn kubectl(&self, words: &[&str]) -> String {
         let output = self.try_kubectl(words).await;
         assert!(output.success(), "kubectl {words:?}: {output:?}");
@@ -189,13 +189,13 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A condition of an object; nothing where it has none of this type.
+/// A condition of an object; null if there is none of this type.
 pub(super) fn condition(object: &Value, kind: &str) -> Value {
     let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-/// A text of an object; nothing where it is none.
+/// A string of an object; empty if it is none.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
