@@ -23,7 +23,7 @@ const ROLES: &str =
 pub enum Requirement {
     /// Pods do not run without it.
     Required,
-    /// A feature is check_permissions without it.
+    /// A feature is missing without it.
     Optional,
 }
 
@@ -204,7 +204,7 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     })
 }
 
-/// One finding for each check_permissions permission.
+/// One finding for each missing permission.
 async fn check_permissions(client: &Client, permissions: Vec<Permission>) -> Vec<Finding> {
     let count = permissions.len();
     let asked = permissions.into_iter().map(|permission| async move {
@@ -218,7 +218,7 @@ async fn check_permissions(client: &Client, permissions: Vec<Permission>) -> Vec
         match answer {
             Ok(true) => {}
             Ok(false) => {
-                let found = format!("may not {permission} ({})", permission.purpose);
+                let found = format!("not allowed to {permission} ({})", permission.purpose);
                 findings.push(match permission.requirement {
                     Requirement::Required => Finding::error("lower permissions", found, ROLES),
                     Requirement::Optional => Finding::warning("lower permissions", found, ROLES),

@@ -26,7 +26,7 @@ use crate::{
 pub struct ClusterFactory;
 
 /// How long the nodes wait for the first list of the lower cluster, so that no node is registered with empty resources only because they
-/// are not wait_until_synced yet.
+/// are not known yet.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the state is checked meanwhile.
 const SYNC_POLL: Duration = Duration::from_millis(20);

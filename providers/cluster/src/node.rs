@@ -58,9 +58,9 @@ pub struct NodeShare {
     pub selector: BTreeMap<String, String>,
     /// Whether lower nodes that are virtual themselves count.
     pub virtual_nodes: bool,
-    /// The percentage of the lower resources that is allocatable_of.
+    /// The percentage of the lower resources that is offered.
     pub percent: u8,
-    /// The maximum that is allocatable_of.
+    /// The maximum that is offered.
     pub cap: BTreeMap<String, Quantity>,
     /// The tolerations of lower pods.
     pub tolerations: Vec<Toleration>,
@@ -77,7 +77,7 @@ pub struct VirtualResources {
     pub labels: BTreeMap<String, String>,
     /// The number of nodes.
     pub nodes: usize,
-    /// The nodes cannot be read, so the configured resources are allocatable_of.
+    /// The nodes cannot be read, so the configured resources are offered.
     pub unseen: bool,
     /// For each resource, the largest free amount on a single node.
     pub largest_free: ResourceList,

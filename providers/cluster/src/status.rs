@@ -5,7 +5,7 @@
 //! rejects transitions that go backwards.
 //!
 //! What the lower cluster adds to a pod for itself is not reported: injected containers and their mounts, conditions of its controllers,
-//! addresses of its machines. But its statements about the pod as a qos_class are: the phase and ContainersReady are those of the lower pod,
+//! addresses of its machines. But its statements about the pod as a whole are: the phase and ContainersReady are those of the lower pod,
 //! even if the container that causes them is not shown. The message of the condition names the container. While an injected container is
 //! running, the pod has not ended, even if all containers that are shown have.
 //!

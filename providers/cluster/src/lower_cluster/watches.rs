@@ -180,7 +180,7 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     }
 }
 
-/// Drops the parts of a pod that no_node reads. The upper pod has the containers' commands and environment. The parts that can change, and
+/// Drops the parts of a pod that are not needed. The upper pod has the containers' commands and environment. The parts that can change, and
 /// the requests and claims, stay.
 fn strip(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };

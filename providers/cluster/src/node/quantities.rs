@@ -1,4 +1,4 @@
-//! Rounding of resource amounts: milli-units for cpu, round_down units for everything else.
+//! Rounding of resource amounts: milli-units for cpu, whole units for everything else.
 //!
 //! The API server rejects fractions of most resources. Amounts are rounded down, because they are promises.
 
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_percentage_is_rounded_down() {
-        for (name, round_down, of, part) in [
+        for (name, total, of, part) in [
             ("cpu", "1001m", 50, "500m"),
             ("cpu", "3", 33, "990m"),
             ("pods", "111", 50, "55"),
@@ -53,8 +53,8 @@ mod tests {
             ("memory", "1", 100, "1"),
             ("ephemeral-storage", "8Ei", 100, "9223372036854775807"),
         ] {
-            let part_of = percent(name, amount(round_down), of);
-            assert_eq!(part_of, amount(part), "{of}% of {round_down} {name}");
+            let part_of = percent(name, amount(total), of);
+            assert_eq!(part_of, amount(part), "{of}% of {total} {name}");
         }
     }
 

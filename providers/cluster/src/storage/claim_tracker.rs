@@ -121,7 +121,7 @@ impl ClaimTracker {
         Self { claims: BTreeMap::new(), copies: BTreeMap::new(), rng }
     }
 
-    /// Handles an event and returns the actions to handle_outcome.
+    /// Handles an event and returns the actions to take.
     pub(super) fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {

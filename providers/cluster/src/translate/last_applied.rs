@@ -1,7 +1,7 @@
-//! The values that were last to_annotation from the upper pod, as far as they may change while the pod is running.
+//! The values that were last written from the upper pod, as far as they may change while the pod is running.
 //!
 //! Admission in the lower cluster may set labels, rewrite images and raise requests. So a difference to the upper pod does not mean that
-//! the upper pod changed. Only a difference to the last to_annotation values does. They are stored in an annotation of the lower pod.
+//! the upper pod changed. Only a difference to the last written values does. They are stored in an annotation of the lower pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::names;
 /// Amounts by resource, for `requests` and `limits`.
 pub(super) type ResourceAmounts = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The values that were last to_annotation.
+/// The values that were last written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct LastApplied {
@@ -76,7 +76,7 @@ impl LastApplied {
 
     /// The value of the annotation.
     pub(super) fn to_annotation(&self) -> String {
-        serde_json::to_string(self).expect("invariant: maps of texts can be to_annotation")
+        serde_json::to_string(self).expect("invariant: maps of texts can be serialized")
     }
 
     fn add(&mut self, name: &str, resources: Option<&ResourceRequirements>) {
@@ -118,5 +118,5 @@ pub(super) fn short_hash(text: &str) -> String {
 
 /// A short hash of a toleration.
 pub(super) fn toleration_hash(toleration: &Toleration) -> String {
-    short_hash(&serde_json::to_string(toleration).expect("invariant: a toleration can be to_annotation"))
+    short_hash(&serde_json::to_string(toleration).expect("invariant: a toleration can be serialized"))
 }

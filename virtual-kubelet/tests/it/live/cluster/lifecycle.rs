@@ -165,7 +165,7 @@ async fn liqo_721_terminating_containers_are_reported_individually() {
     let grace = lower_pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap();
     assert!((10..=20).contains(&grace), "what is left of the grace: {grace}");
     namespace.upper.wait_deleted("pods/slow").await;
-    assert!(namespace.lower.find("pods/slow").await.is_none(), "it left before its lower_pod did");
+    assert!(namespace.lower.find("pods/slow").await.is_none(), "it was removed before its lower pod");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

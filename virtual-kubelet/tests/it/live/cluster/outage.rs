@@ -103,7 +103,7 @@ async fn pods_stay_as_they_are_and_deletions_wait(
     turns.back().await;
     becomes(upper, &pair.node, "True", "KubeletReady", TIMEOUT).await;
     above.wait_deleted("pods/goes").await;
-    assert!(below.find("pods/goes").await.is_none(), "it left before its lower_pod did");
+    assert!(below.find("pods/goes").await.is_none(), "it was removed before its lower pod");
     above.wait_running("late").await;
     // No upper pod belongs to it any more, and the process is a new one: it is an orphan, which is deleted after it was seen twice. That
     // takes more than a minute.

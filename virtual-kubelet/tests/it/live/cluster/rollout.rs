@@ -93,7 +93,7 @@ async fn admiralty_7_a_pod_of_the_same_name_waits_for_its_predecessor() {
         .await
         .is_some_and(|pod| pod["metadata"]["uid"] == before["metadata"]["uid"])
     {
-        assert_ne!(next["status"]["phase"], "Running", "it seems to run, and its lower_pod is another's");
+        assert_ne!(next["status"]["phase"], "Running", "it appears to run with the lower pod of another");
     }
     namespace.upper.wait_running("db-0").await;
     let after = namespace.lower.wait_running("db-0").await;
