@@ -1,4 +1,4 @@
-//! The provider's configuration: one lower cluster, and how it is offered.
+//! The configuration of the provider: one lower cluster and how it is offered.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,71 +11,71 @@ use serde::Deserialize;
 use vk_provider::{Config, Error, Quantity, Result};
 
 use crate::{
-    names::Namespaces,
-    node::{Share, is_label_value},
-    translate::{Access, Policy},
+    names::NamespaceMapping,
+    node::{NodeShare, is_label_value},
+    translate::{ApiAccess, TranslationPolicy},
 };
 
-/// What is configured, with every default filled in.
+/// The settings, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where the kubeconfig of the lower cluster is; `None` is the cluster that this process runs in.
+    /// The kubeconfig of the lower cluster.
     pub kubeconfig: Option<PathBuf>,
-    /// What the lower cluster is called; `None` is its own id.
+    /// The name of the lower cluster; `None` for its id.
     pub cluster: Option<String>,
-    /// What this upper cluster is called below; `None` is its own id.
+    /// The id of this upper cluster in the lower one; `None` for its own id.
     pub origin: Option<String>,
-    /// What namespaces are called below.
-    pub namespaces: Namespaces,
+    /// Maps upper namespaces to lower ones.
+    pub namespaces: NamespaceMapping,
     /// How pods are translated.
-    pub policy: Policy,
+    pub policy: TranslationPolicy,
     /// Which lower nodes the virtual node stands for, and how much of them it offers.
-    pub share: Share,
-    /// What becomes of a pod that somebody deletes below.
-    pub lost: Lost,
-    /// How long the node of a lower pod may be lost before the pod is.
+    pub share: NodeShare,
+    /// What happens to a pod that somebody deletes in the lower cluster.
+    pub lost: LostPodPolicy,
+    /// How long a lower node may be lost before its terminating pods are considered lost.
     pub lost_after: Duration,
-    /// Namespaces whose pods are not run below, though they are bound to the virtual node.
+    /// Namespaces whose pods are not run in the lower cluster, even if they are bound to the virtual node.
     pub ignored_namespaces: Vec<String>,
-    /// Whether pods of DaemonSets are run below.
+    /// Whether pods of DaemonSets are run in the lower cluster.
     pub daemon_sets: bool,
-    /// What StorageClasses are called below; others keep their names.
+    /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: BTreeMap<String, String>,
-    /// The virtual nodes that the lower cluster is offered as; none for one of the name that the process was given.
-    pub nodes: Vec<VirtualNode>,
+    /// The virtual nodes of the lower cluster; if empty, one node with the name given to the process.
+    pub nodes: Vec<NodeOverrides>,
 }
 
-/// One of several virtual nodes of a lower cluster: what is not said of it is as the others have it.
+/// One of several virtual nodes of a lower cluster. Missing fields are taken from the common settings.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct VirtualNode {
-    /// Its name.
+pub struct NodeOverrides {
+    /// The name.
     pub name: String,
-    /// Which lower nodes it stands for.
+    /// Selects the lower nodes.
     pub node_selector: Option<BTreeMap<String, String>>,
-    /// How much of them is offered, in percent.
+    /// The percentage of the lower resources that is offered.
     pub percent: Option<u8>,
-    /// The most that is offered.
+    /// The maximum that is offered.
     pub cap: Option<BTreeMap<String, Quantity>>,
-    /// What pods tolerate of them.
+    /// The tolerations of pods.
     pub tolerations: Option<Vec<Toleration>>,
 }
 
-/// What becomes of a pod that somebody deletes below.
+/// What happens to a pod that somebody deletes in the lower cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Lost {
-    /// It has failed, and whoever made it makes another.
+pub enum LostPodPolicy {
+    /// It fails, and its controller creates another.
     #[default]
     Fail,
-    /// It is made again below.
+    /// It is created again in the lower cluster.
     Recreate,
 }
 
-/// The configuration as it is written.
+/// The configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct Written {
+struct ConfigFile {
     kubeconfig: Option<PathBuf>,
     cluster: Option<String>,
     origin: Option<String>,
@@ -90,30 +90,30 @@ struct Written {
     ignore_annotations: Vec<String>,
     keep_pod_affinity: Option<bool>,
     host_access: Option<bool>,
-    api_access: Access,
+    api_access: ApiAccess,
     priority_classes: BTreeMap<String, String>,
     runtime_classes: BTreeMap<String, String>,
     storage_classes: BTreeMap<String, String>,
-    lost: Lost,
+    lost: LostPodPolicy,
     lost_after_seconds: Option<u64>,
     ignored_namespaces: Option<Vec<String>>,
     daemon_sets: bool,
-    nodes: Vec<VirtualNode>,
+    nodes: Vec<NodeOverrides>,
 }
 
 // === impl Settings ===
 
 impl Default for Settings {
     fn default() -> Self {
-        Written::default().check().expect("invariant: the defaults are well formed")
+        ConfigFile::default().check().expect("invariant: the defaults are well formed")
     }
 }
 
 impl Settings {
-    /// Reads the configuration. `Invalid` says where the mistake is.
+    /// Reads the configuration. The error names the invalid field.
     pub fn read(config: &Config) -> Result<Self> {
-        let written: Written = config.parse()?.unwrap_or_default();
-        written.check().map_err(|why| {
+        let file: ConfigFile = config.parse()?.unwrap_or_default();
+        file.check().map_err(|why| {
             let place =
                 config.path().map_or_else(|| "providerConfig".to_owned(), |path| path.display().to_string());
             Error::invalid(format!("{place}: {why}"))
@@ -124,7 +124,7 @@ impl Settings {
 // === impl Settings, by node ===
 
 impl Settings {
-    /// The virtual nodes with what holds for each: one of this name, if the configuration names none.
+    /// The settings of each virtual node. Without configured nodes there is one with this name.
     pub fn by_node(&self, name: &str) -> Vec<(String, Self)> {
         if self.nodes.is_empty() {
             return vec![(name.to_owned(), self.clone())];
@@ -132,7 +132,7 @@ impl Settings {
         self.nodes.iter().map(|node| (node.name.clone(), self.with(node))).collect()
     }
 
-    fn with(&self, node: &VirtualNode) -> Self {
+    fn with(&self, node: &NodeOverrides) -> Self {
         let mut settings = Self { nodes: Vec::new(), ..self.clone() };
         if let Some(selector) = &node.node_selector {
             settings.share.selector.clone_from(selector);
@@ -152,22 +152,22 @@ impl Settings {
     }
 }
 
-// === impl Written ===
+// === impl ConfigFile ===
 
-impl Written {
+impl ConfigFile {
     fn check(self) -> Result<Settings, String> {
         let namespaces = match (self.namespaces, self.namespace_suffix) {
             (Some(_), Some(_)) => {
-                return Err("namespaces, namespaceSuffix: there can be one of them".to_owned());
+                return Err("namespaces, namespaceSuffix: only one of them can be set".to_owned());
             }
-            (Some(map), None) => Namespaces::Map(injective(map)?),
-            (None, Some(suffix)) => Namespaces::Suffix(suffix),
-            (None, None) => Namespaces::Same,
+            (Some(map), None) => NamespaceMapping::Map(check_injective(map)?),
+            (None, Some(suffix)) => NamespaceMapping::Suffix(suffix),
+            (None, None) => NamespaceMapping::Same,
         };
         check_names(&namespaces)?;
-        // Who gives a namespace a place below means it.
+        // A namespace that is mapped explicitly is not ignored.
         let system = "kube-system".to_owned();
-        let mapped = matches!(&namespaces, Namespaces::Map(map) if map.contains_key(&system));
+        let mapped = matches!(&namespaces, NamespaceMapping::Map(map) if map.contains_key(&system));
         let usual = if mapped { Vec::new() } else { vec![system] };
         let ignored_namespaces = self.ignored_namespaces.unwrap_or(usual);
         let percent = self.percent.unwrap_or(100);
@@ -181,20 +181,20 @@ impl Written {
                 ));
             }
         }
-        let default = Policy::default();
+        let default = TranslationPolicy::default();
         Ok(Settings {
             kubeconfig: self.kubeconfig,
             cluster: self.cluster,
             origin: self.origin,
             namespaces: namespaces.clone(),
-            share: Share {
+            share: NodeShare {
                 selector: self.node_selector.clone(),
                 virtual_nodes: self.virtual_nodes,
                 percent,
                 cap: self.cap,
                 tolerations: self.tolerations.clone(),
             },
-            policy: Policy {
+            policy: TranslationPolicy {
                 namespaces,
                 node_selector: self.node_selector,
                 tolerations: self.tolerations,
@@ -216,15 +216,15 @@ impl Written {
     }
 }
 
-fn check_nodes(nodes: &[VirtualNode]) -> Result<(), String> {
+fn check_nodes(nodes: &[NodeOverrides]) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for (number, node) in nodes.iter().enumerate() {
         let at = format!("nodes[{number}].");
         if node.name.is_empty() {
-            return Err(format!("{at}name: it is empty"));
+            return Err(format!("{at}name: must not be empty"));
         }
         if !names.insert(&node.name) {
-            return Err(format!("{at}name: there are two of {}", node.name));
+            return Err(format!("{at}name: duplicate name {}", node.name));
         }
         check_share(&at, node.percent.unwrap_or(100), node.cap.as_ref().unwrap_or(&BTreeMap::new()))?;
     }
@@ -241,28 +241,30 @@ fn check_share(at: &str, percent: u8, cap: &BTreeMap<String, Quantity>) -> Resul
     }
 }
 
-/// What namespaces are called below must be names of namespaces.
-fn check_names(namespaces: &Namespaces) -> Result<(), String> {
+/// Checks that the names of lower namespaces are valid.
+fn check_names(namespaces: &NamespaceMapping) -> Result<(), String> {
     let letters = |text: &str| text.bytes().all(|letter| matches!(letter, b'a'..=b'z' | b'0'..=b'9' | b'-'));
     let is_name = |text: &str| {
         (1..=63).contains(&text.len()) && letters(text) && !text.starts_with('-') && !text.ends_with('-')
     };
     match namespaces {
-        Namespaces::Suffix(suffix) if !letters(suffix) || suffix.ends_with('-') || suffix.is_empty() => {
+        NamespaceMapping::Suffix(suffix)
+            if !letters(suffix) || suffix.ends_with('-') || suffix.is_empty() =>
+        {
             Err(format!("namespaceSuffix: no namespace can end with {suffix:?}"))
         }
-        Namespaces::Map(map) => match map.iter().find(|(_, lower)| !is_name(lower)) {
+        NamespaceMapping::Map(map) => match map.iter().find(|(_, lower)| !is_name(lower)) {
             Some((upper, lower)) => {
                 Err(format!("namespaces.{upper}: {lower:?} cannot be the name of a namespace"))
             }
             None => Ok(()),
         },
-        Namespaces::Same | Namespaces::Suffix(_) => Ok(()),
+        NamespaceMapping::Same | NamespaceMapping::Suffix(_) => Ok(()),
     }
 }
 
-/// Two namespaces must not become one.
-fn injective(map: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+/// Checks that no two namespaces are mapped to the same one.
+fn check_injective(map: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     for (upper, lower) in &map {
         if let Some(other) = seen.insert(lower, upper) {
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_to_be_said() {
+    fn every_setting_has_a_default() {
         let settings = Settings::read(&Config::Default).unwrap();
         assert_eq!(settings, Settings::default());
         assert_eq!(
@@ -291,12 +293,12 @@ mod tests {
             ["pod-group.scheduling.sigs.k8s.io"],
             "as in tensile-kube"
         );
-        assert_eq!((settings.lost, settings.lost_after), (Lost::Fail, Duration::from_mins(5)));
+        assert_eq!((settings.lost, settings.lost_after), (LostPodPolicy::Fail, Duration::from_mins(5)));
         assert_eq!(settings.ignored_namespaces, ["kube-system"]);
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_place() {
+    fn invalid_settings_are_rejected_with_their_path() {
         for (value, words) in [
             (json!({"percent": 0}), "percent: 0"),
             (json!({"cap": {"cpu": "-1"}}), "cap.cpu: -1"),
@@ -308,7 +310,7 @@ mod tests {
             (json!({"namespaceSuffix": "_x"}), "no namespace can end with \"_x\""),
             (json!({"namespaces": {"a": "B"}}), "namespaces.a: \"B\" cannot be"),
             (json!({"origin": ""}), "origin: \"\""),
-            (json!({"nodes": [{"name": "a"}, {"name": "a"}]}), "nodes[1].name: there are two of a"),
+            (json!({"nodes": [{"name": "a"}, {"name": "a"}]}), "nodes[1].name: duplicate name a"),
             (json!({"nodes": [{"name": "a", "percent": 101}]}), "nodes[0].percent: 101"),
             (json!({"nodes": [{"name": "a", "selector": {}}]}), "selector"),
         ] {
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_one_node_or_several_with_what_each_has_of_its_own() {
+    fn a_cluster_can_be_offered_as_several_nodes() {
         let one = read(json!({"percent": 50})).unwrap();
         assert_eq!(one.by_node("vk"), [("vk".to_owned(), one.clone())]);
         let several = read(json!({"percent": 50, "nodeSelector": {"pool": "a"}, "nodes": [
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_holds_for_nodes_and_for_pods() {
+    fn the_selector_applies_to_nodes_and_pods() {
         let settings = read(json!({"nodeSelector": {"pool": "a"}, "percent": 50})).unwrap();
         assert_eq!(settings.share.selector, settings.policy.node_selector);
         assert_eq!(settings.share.percent, 50);

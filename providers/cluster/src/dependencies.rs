@@ -1,6 +1,6 @@
-//! What a pod needs of its namespace.
+//! The objects that a pod refers to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, ProjectedVolumeSource, Volume};
 
@@ -9,31 +9,24 @@ use crate::translate::is_api_access;
 #[cfg(test)]
 mod tests;
 
-/// The ConfigMap that every cluster has in every namespace, with its own certificate in it.
+/// The ConfigMap with the CA certificate that every cluster has in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// The objects in the upper namespace that a pod names, and that it needs below.
+/// The objects of its namespace that a pod refers to and needs in the lower cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     /// Names of ConfigMaps.
-    pub config_maps: BTreeMap<String, Need>,
+    pub config_maps: BTreeSet<String>,
     /// Names of Secrets.
-    pub secrets: BTreeMap<String, Need>,
-    /// Names of PersistentVolumeClaims, among them those that are made for one pod.
+    pub secrets: BTreeSet<String>,
+    /// Names of PersistentVolumeClaims, including those of generic ephemeral volumes.
     pub claims: BTreeSet<String>,
-    /// The service account, which a pod without [access](crate::translate::access_of) does without. `None` for the one that every
+    /// The service account, which is not needed without [API access](crate::translate::api_access). `None` for `default`, which every
     /// namespace has.
     pub service_account: Option<String>,
 }
 
-/// How much an object is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
-    /// Whether a kubelet starts the pod without it.
-    pub optional: bool,
-}
-
-/// What a pod needs. What the admission above put in for the API server there is not among it.
+/// The dependencies of a pod, without the volume that the upper admission injects for its own API server.
 pub fn dependencies(upper: &Pod) -> Dependencies {
     let mut all = Dependencies::default();
     let Some(spec) = &upper.spec else { return all };
@@ -48,8 +41,7 @@ pub fn dependencies(upper: &Pod) -> Dependencies {
         all.add_env(container.env.as_ref(), container.env_from.as_ref());
     }
     for secret in spec.image_pull_secrets.iter().flatten() {
-        // A kubelet warns of one that is missing, and tries without it.
-        all.secret(&secret.name, Some(true));
+        all.add_secret(&secret.name);
     }
     let account = service_account(spec);
     all.service_account = (account != "default").then(|| account.to_owned());
@@ -62,30 +54,32 @@ pub(crate) fn service_account(spec: &PodSpec) -> &str {
     names.into_iter().flatten().find(|name| !name.is_empty()).map_or("default", String::as_str)
 }
 
-/// What the claim is called that is made for a volume of one pod.
-pub(crate) fn claim_of(pod: &str, volume: &str) -> String {
+/// The name of the claim of a generic ephemeral volume.
+pub(crate) fn ephemeral_claim_name(pod: &str, volume: &str) -> String {
     format!("{pod}-{volume}")
 }
 
 // === impl Dependencies ===
 
 impl Dependencies {
-    fn config_map(&mut self, name: &str, optional: Option<bool>) {
-        if name != ROOT_CA {
-            need(&mut self.config_maps, name, optional);
+    fn add_config_map(&mut self, name: &str) {
+        if !name.is_empty() && name != ROOT_CA {
+            self.config_maps.insert(name.to_owned());
         }
     }
 
-    fn secret(&mut self, name: &str, optional: Option<bool>) {
-        need(&mut self.secrets, name, optional);
+    fn add_secret(&mut self, name: &str) {
+        if !name.is_empty() {
+            self.secrets.insert(name.to_owned());
+        }
     }
 
     fn add_volume(&mut self, pod: &str, volume: &Volume) {
         if let Some(source) = &volume.config_map {
-            self.config_map(&source.name, source.optional);
+            self.add_config_map(&source.name);
         }
         if let Some(source) = &volume.secret {
-            self.secret(source.secret_name.as_deref().unwrap_or_default(), source.optional);
+            self.add_secret(source.secret_name.as_deref().unwrap_or_default());
         }
         if let Some(source) = &volume.projected {
             self.add_projected(source);
@@ -94,7 +88,7 @@ impl Dependencies {
             self.claims.insert(source.claim_name.clone());
         }
         if volume.ephemeral.is_some() {
-            self.claims.insert(claim_of(pod, &volume.name));
+            self.claims.insert(ephemeral_claim_name(pod, &volume.name));
         }
         let referred = [
             volume.cephfs.as_ref().and_then(|source| source.secret_ref.as_ref()),
@@ -107,20 +101,20 @@ impl Dependencies {
             volume.storageos.as_ref().and_then(|source| source.secret_ref.as_ref()),
         ];
         for secret in referred.into_iter().flatten() {
-            self.secret(&secret.name, None);
+            self.add_secret(&secret.name);
         }
         if let Some(source) = &volume.azure_file {
-            self.secret(&source.secret_name, None);
+            self.add_secret(&source.secret_name);
         }
     }
 
     fn add_projected(&mut self, projected: &ProjectedVolumeSource) {
         for source in projected.sources.iter().flatten() {
             if let Some(source) = &source.config_map {
-                self.config_map(&source.name, source.optional);
+                self.add_config_map(&source.name);
             }
             if let Some(source) = &source.secret {
-                self.secret(&source.name, source.optional);
+                self.add_secret(&source.name);
             }
         }
     }
@@ -128,29 +122,19 @@ impl Dependencies {
     fn add_env(&mut self, env: Option<&Vec<EnvVar>>, from: Option<&Vec<EnvFromSource>>) {
         for source in env.into_iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
             if let Some(key) = &source.config_map_key_ref {
-                self.config_map(&key.name, key.optional);
+                self.add_config_map(&key.name);
             }
             if let Some(key) = &source.secret_key_ref {
-                self.secret(&key.name, key.optional);
+                self.add_secret(&key.name);
             }
         }
         for source in from.into_iter().flatten() {
             if let Some(source) = &source.config_map_ref {
-                self.config_map(&source.name, source.optional);
+                self.add_config_map(&source.name);
             }
             if let Some(source) = &source.secret_ref {
-                self.secret(&source.name, source.optional);
+                self.add_secret(&source.name);
             }
         }
     }
-}
-
-/// An object that is needed once is needed.
-fn need(all: &mut BTreeMap<String, Need>, name: &str, optional: Option<bool>) {
-    if name.is_empty() {
-        return;
-    }
-    let optional = optional.unwrap_or(false);
-    let known = all.entry(name.to_owned()).or_insert(Need { optional });
-    known.optional &= optional;
 }

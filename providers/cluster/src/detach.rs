@@ -1,10 +1,10 @@
-//! Takes a virtual node out of its lower cluster: all that was made there for it goes, and nothing else.
+//! Removes a virtual node from its lower cluster: everything that was created for it is deleted, and nothing else.
 //!
-//! What is ours is found by what is written on it, so neither the upper cluster nor a process of ours is needed. What pods of another
-//! virtual node of the same upper cluster need as well is handed over to it.
+//! Our objects are identified by their labels, so neither the upper cluster nor a running process is needed. Copies that pods of another
+//! virtual node of the same upper cluster use are handed over to that node.
 
-mod foreign;
-mod found;
+mod inventory;
+mod namespace_contents;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,180 +18,186 @@ use serde_json::json;
 use tokio::time::Instant;
 use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
 
-use self::found::{Found, Handed, Plan, Thing};
+use self::inventory::{DetachPlan, Handover, Inventory, OwnedObject};
 use crate::{
-    lower,
-    names::{self, Owner},
+    lower_cluster,
+    names::{self, OwnerId},
 };
 
-/// How often is looked whether all is gone.
+/// How often the remaining objects are checked.
 const POLL: Duration = Duration::from_millis(500);
-/// How many calls are made at a time.
-const AT_ONCE: usize = 16;
-/// How many things are named in a message.
-const NAMED: usize = 5;
+/// The number of concurrent calls.
+const CONCURRENCY: usize = 16;
+/// The number of objects that an error message names.
+const MAX_NAMED: usize = 5;
 
-/// What is to be detached, and how.
+/// What to detach, and how.
 #[derive(Clone)]
-pub struct Setup {
-    /// The lower cluster.
+pub struct DetachOptions {
+    /// A client of the lower cluster.
     pub lower: Client,
     /// The upper cluster and the virtual node.
-    pub owner: Owner,
-    /// The lower namespaces to look in; `None` for all, which needs the right to list in all of them.
+    pub owner: OwnerId,
+    /// The lower namespaces to search; `None` for all, which needs the permission to list in all namespaces.
     pub namespaces: Option<Vec<String>>,
-    /// Leaves claims where they are, with what is in their volumes.
+    /// Keeps claims and the data in their volumes.
     pub keep_claims: bool,
-    /// Only tells what would go.
+    /// Only reports what would be removed.
     pub dry_run: bool,
-    /// How long all of it may take.
-    pub patience: Duration,
+    /// How long it may take in total.
+    pub timeout: Duration,
 }
 
 /// An object in the lower cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Item {
-    /// Its kind.
+pub struct LowerObject {
+    /// The kind.
     pub kind: &'static str,
-    /// Its namespace, if it has one.
+    /// The namespace, unless it is cluster-scoped.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// What became of it.
+/// The result of a detach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// What is gone, or would go.
-    pub removed: Vec<Item>,
-    /// What was looked at and stays, and why.
-    pub left: Vec<(Item, String)>,
+pub struct DetachReport {
+    /// Objects that were removed, or would be.
+    pub removed: Vec<LowerObject>,
+    /// Objects that stay, and why.
+    pub left: Vec<(LowerObject, String)>,
 }
 
-/// The name by which a lower cluster knows an upper one: the UID of its namespace `kube-system`.
+/// The id of an upper cluster in a lower cluster: the UID of its namespace `kube-system`.
 pub async fn origin(upper: &Client) -> Result<String, Error> {
-    lower::id_of(upper).await
+    lower_cluster::cluster_id(upper).await
 }
 
-/// Removes all that a virtual node has in the lower cluster, and waits until it is gone. To ask again is harmless.
-pub async fn detach(setup: &Setup) -> Result<Report, Error> {
-    check_origin(&setup.owner.origin)?;
-    let deadline = Instant::now() + setup.patience;
-    let mut report = Report::default();
-    let mut handed = BTreeMap::new();
+/// Removes everything that a virtual node has in the lower cluster, and waits until it is gone. Idempotent.
+pub async fn detach(options: &DetachOptions) -> Result<DetachReport, Error> {
+    check_origin(&options.owner.origin)?;
+    let deadline = Instant::now() + options.timeout;
+    let mut report = DetachReport::default();
+    let mut handovers = BTreeMap::new();
     let mut asked = BTreeSet::new();
     let found = loop {
-        let found = Found::read(setup).await?;
-        let plan = found.plan(&setup.owner, setup.keep_claims);
-        handed.extend(plan.handed.iter().map(|one| (one.item.clone(), one.why.clone())));
+        let found = Inventory::read(options).await?;
+        let plan = found.plan(&options.owner, options.keep_claims);
+        handovers.extend(plan.handovers.iter().map(|one| (one.item.clone(), one.why.clone())));
         report.left = plan.left.clone();
-        let items = |plan: &Plan| plan.steps.iter().flatten().map(|thing| thing.item.clone()).collect();
-        if setup.dry_run {
+        let items =
+            |plan: &DetachPlan| plan.steps.iter().flatten().map(|object| object.item.clone()).collect();
+        if options.dry_run {
             report.removed = items(&plan);
             break found;
         }
-        // What was asked to go may be ours no more to see, and still be on its way.
-        let going = found.things().filter(|thing| asked.contains(&thing.uid)).map(|thing| thing.item);
-        let mut remaining: Vec<Item> = items(&plan);
+        // Objects may lose our labels while they are being deleted.
+        let going =
+            found.objects_listed().filter(|object| asked.contains(&object.uid)).map(|object| object.item);
+        let mut remaining: Vec<LowerObject> = items(&plan);
         remaining.extend(going);
-        remaining.extend(plan.handed.iter().map(|one| one.item.clone()));
+        remaining.extend(plan.handovers.iter().map(|one| one.item.clone()));
         if remaining.is_empty() {
             break found;
         }
         if Instant::now() >= deadline {
-            return Err(overdue(setup.patience, &remaining));
+            return Err(overdue(options.timeout, &remaining));
         }
-        if !plan.handed.is_empty() {
-            // Nothing goes before that is known to have succeeded: it would take these with it.
-            hand_over(setup, &plan.handed).await?;
+        if !plan.handovers.is_empty() {
+            // Nothing is deleted before the handovers succeeded: it would delete these copies too.
+            hand_over(options, &plan.handovers).await?;
             continue;
         }
         for step in plan.steps {
-            let new = step.into_iter().filter(|thing| !asked.contains(&thing.uid)).collect::<Vec<_>>();
-            remove(setup, &new).await?;
-            for thing in new {
-                asked.insert(thing.uid);
-                report.removed.push(thing.item);
+            let new = step.into_iter().filter(|object| !asked.contains(&object.uid)).collect::<Vec<_>>();
+            remove(options, &new).await?;
+            for object in new {
+                asked.insert(object.uid);
+                report.removed.push(object.item);
             }
         }
         tokio::time::sleep(POLL).await;
     };
-    report.left.extend(handed);
-    namespaces(setup, &found, deadline, &mut report).await?;
+    report.left.extend(handovers);
+    namespaces(options, &found, deadline, &mut report).await?;
     report.removed.sort();
     Ok(report)
 }
 
-/// It is a part of a selector, and nobody means all upper clusters.
+/// Validates the id, which becomes part of a label selector.
 fn check_origin(origin: &str) -> Result<(), Error> {
     let good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if origin.is_empty() || origin.len() > 63 || !origin.chars().all(good) {
         let message = format!(
-            "{origin:?} is not what an upper cluster can be called: give the UID of its namespace kube-system, or the `origin` that was configured"
+            "{origin:?} is not a valid id of an upper cluster: use the UID of its namespace kube-system, or the configured `origin`"
         );
         return Err(Error::new(Kind::Invalid, message));
     }
     Ok(())
 }
 
-fn overdue(patience: Duration, remaining: &[Item]) -> Error {
-    let named: Vec<String> = remaining.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = remaining.len().saturating_sub(NAMED);
+fn overdue(timeout: Duration, remaining: &[LowerObject]) -> Error {
+    let named: Vec<String> = remaining.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let more = remaining.len().saturating_sub(MAX_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "still there after {patience:?}: {}{more}; look for what holds them (finalizers, a node that does not answer), and do it again",
+        "not deleted after {timeout:?}: {}{more}; look for finalizers and unreachable nodes, and try again",
         named.join(", ")
     );
     Error::new(Kind::Timeout, message)
 }
 
-/// Deletes things of any kind, those with these UIDs and no namesakes.
-async fn remove(setup: &Setup, things: &[Thing]) -> Result<(), Error> {
-    let calls = things.iter().filter(|thing| !thing.going).map(|thing| async {
-        let (lower, uid) = (setup.lower.clone(), thing.uid.as_str());
-        let (namespace, name) = (thing.item.namespace.clone().unwrap_or_default(), &thing.item.name);
-        let answer = match thing.item.kind {
-            found::POD => Objects::<Pod>::namespaced(lower, namespace).delete(name, uid).await,
-            found::MAP => Objects::<ConfigMap>::namespaced(lower, namespace).delete(name, uid).await,
-            found::SECRET => Objects::<Secret>::namespaced(lower, namespace).delete(name, uid).await,
-            found::ACCOUNT => Objects::<ServiceAccount>::namespaced(lower, namespace).delete(name, uid).await,
-            found::CLAIM => {
+/// Deletes objects by UID, so that another object of the same name stays.
+async fn remove(options: &DetachOptions, objects_listed: &[OwnedObject]) -> Result<(), Error> {
+    let calls = objects_listed.iter().filter(|object| !object.going).map(|object| async {
+        let (lower, uid) = (options.lower.clone(), object.uid.as_str());
+        let (namespace, name) = (object.item.namespace.clone().unwrap_or_default(), &object.item.name);
+        let answer = match object.item.kind {
+            inventory::POD => Objects::<Pod>::namespaced(lower, namespace).delete(name, uid).await,
+            inventory::CONFIG_MAP => {
+                Objects::<ConfigMap>::namespaced(lower, namespace).delete(name, uid).await
+            }
+            inventory::SECRET => Objects::<Secret>::namespaced(lower, namespace).delete(name, uid).await,
+            inventory::SERVICE_ACCOUNT => {
+                Objects::<ServiceAccount>::namespaced(lower, namespace).delete(name, uid).await
+            }
+            inventory::CLAIM => {
                 Objects::<PersistentVolumeClaim>::namespaced(lower, namespace).delete(name, uid).await
             }
             _ => Objects::<Namespace>::all(lower).delete(name, uid).await,
         };
         match answer {
-            // Somebody was faster.
+            // It is already gone or was replaced.
             Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => Ok(()),
             Err(error) => {
-                Err(Error { message: format!("delete {}: {}", thing.item, error.message), ..error })
+                Err(Error { message: format!("delete {}: {}", object.item, error.message), ..error })
             }
             Ok(()) => Ok(()),
         }
     });
-    stream::iter(calls).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
+    stream::iter(calls).buffer_unordered(CONCURRENCY).try_collect::<Vec<()>>().await.map(drop)
 }
 
-/// What another virtual node needs hangs on that one's anchor from now on, so that it does not go with ours.
-async fn hand_over(setup: &Setup, handed: &[Handed]) -> Result<(), Error> {
-    for one in handed {
+/// Makes the owner ConfigMap of another virtual node the owner of copies that it needs, so that they stay.
+async fn hand_over(options: &DetachOptions, handovers: &[Handover]) -> Result<(), Error> {
+    for one in handovers {
         let patch = json!([
             {"op": "replace", "path": "/metadata/resourceVersion", "value": one.version},
             {"op": "add", "path": "/metadata/ownerReferences", "value": one.owners},
         ]);
-        let (lower, patch) = (setup.lower.clone(), Patch::Json(&patch));
+        let (lower, patch) = (options.lower.clone(), Patch::Json(&patch));
         let (namespace, name) = (one.item.namespace.clone().unwrap_or_default(), &one.item.name);
         let answer = match one.item.kind {
-            found::MAP => {
+            inventory::CONFIG_MAP => {
                 Objects::<ConfigMap>::namespaced(lower, namespace).patch(name, patch).await.map(drop)
             }
-            found::SECRET => {
+            inventory::SECRET => {
                 Objects::<Secret>::namespaced(lower, namespace).patch(name, patch).await.map(drop)
             }
             _ => Objects::<ServiceAccount>::namespaced(lower, namespace).patch(name, patch).await.map(drop),
         };
         match answer {
-            // It is looked at again.
+            // The next round reads it again.
             Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => {}
             answer => answer?,
         }
@@ -199,18 +205,18 @@ async fn hand_over(setup: &Setup, handed: &[Handed]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the namespaces that we made, where nothing but ours was in them.
+/// Removes the namespaces that we created, if nothing else is in them.
 async fn namespaces(
-    setup: &Setup,
-    found: &Found,
+    options: &DetachOptions,
+    found: &Inventory,
     deadline: Instant,
-    report: &mut Report,
+    report: &mut DetachReport,
 ) -> Result<(), Error> {
-    let objects: Objects<Namespace> = Objects::all(setup.lower.clone());
-    let labels = Some(format!("{}={}", names::ORIGIN, setup.owner.origin));
+    let objects: Objects<Namespace> = Objects::all(options.lower.clone());
+    let labels = Some(format!("{}={}", names::ORIGIN, options.owner.origin));
     let listed = match objects.list(&Selector { fields: None, labels }).await {
         Ok(listing) => listing.objects,
-        // Who has rights in some namespaces alone did not make any.
+        // A process with permissions in some namespaces only has not created any.
         Err(error) if error.kind == Kind::Forbidden => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -218,28 +224,28 @@ async fn namespaces(
         |namespace: &&Namespace| names::annotation(&namespace.metadata, names::ORIGIN_NAMESPACE).is_some();
     for namespace in listed.iter().filter(ours) {
         let name = namespace.metadata.name.clone().unwrap_or_default();
-        if setup.namespaces.as_ref().is_some_and(|all| !all.contains(&name)) {
+        if options.namespaces.as_ref().is_some_and(|all| !all.contains(&name)) {
             continue;
         }
-        let item = Item { kind: "Namespace", namespace: None, name: name.clone() };
-        let other = found.other_node(&setup.owner, &name);
+        let item = LowerObject { kind: "Namespace", namespace: None, name: name.clone() };
+        let other = found.other_node(&options.owner, &name);
         let stays = if let Some(other) = other {
             Some(format!("the virtual node {other} has objects in it"))
         } else {
-            let known = if setup.dry_run { report.removed.as_slice() } else { &[] };
-            foreign::first(&setup.lower, &name, known).await
+            let known = if options.dry_run { report.removed.as_slice() } else { &[] };
+            namespace_contents::why_in_use(&options.lower, &name, known).await
         };
         if let Some(why) = stays {
             report.left.push((item, why));
             continue;
         }
         report.removed.push(item.clone());
-        if setup.dry_run {
+        if options.dry_run {
             continue;
         }
         let uid = namespace.metadata.uid.clone().unwrap_or_default();
         let going = namespace.metadata.deletion_timestamp.is_some();
-        remove(setup, &[Thing { item: item.clone(), uid: uid.clone(), going }]).await?;
+        remove(options, &[OwnedObject { item: item.clone(), uid: uid.clone(), going }]).await?;
         loop {
             match objects.get(&name).await {
                 Ok(there) if there.metadata.uid.as_ref() == Some(&uid) => {}
@@ -248,7 +254,7 @@ async fn namespaces(
                 Err(error) => return Err(error),
             }
             if Instant::now() >= deadline {
-                return Err(overdue(setup.patience, &[item]));
+                return Err(overdue(options.timeout, &[item]));
             }
             tokio::time::sleep(POLL).await;
         }
@@ -256,7 +262,7 @@ async fn namespaces(
     Ok(())
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for LowerObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "{} {namespace}/{}", self.kind, self.name),

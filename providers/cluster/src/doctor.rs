@@ -1,38 +1,39 @@
-//! Whether pods could run in the lower cluster: for `virtual-kubelet doctor`.
+//! Checks for `virtual-kubelet doctor`: whether pods can run in the lower cluster.
 
 use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
-use vk_kube::{Client, ClientOptions, Error, Kind, Metrics, access::AccessCheck};
+use vk_kube::{Client, Error, Kind, Metrics, ClientOptions, access::AccessCheck};
 use vk_provider::Finding;
 use vk_supervisor::Supervisor;
 
-use crate::{config::Settings, names::Namespaces};
+use crate::{config::Settings, names::NamespaceMapping};
 
-/// How many questions are asked at a time.
-const AT_ONCE: usize = 8;
-/// The oldest lower cluster that is tested.
-const OLDEST: u32 = 33;
+/// The number of concurrent access checks.
+const CONCURRENCY: usize = 8;
+/// The oldest minor version that is tested.
+const OLDEST_MINOR: u32 = 33;
 /// The published roles.
-const ROLES: &str = "apply deploy/rbac-cluster-lower.yaml below, or rbac-cluster-lower-namespace.yaml";
+const ROLES: &str =
+    "apply deploy/rbac-cluster-lower.yaml or rbac-cluster-lower-namespace.yaml in the lower cluster";
 
-/// How much a right is needed.
+/// Whether a permission is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Without it pods do not run.
-    Must,
-    /// Without it something is missing that pods can do without.
-    May,
+pub enum Requirement {
+    /// Pods do not run without it.
+    Required,
+    /// A feature is missing without it.
+    Optional,
 }
 
-/// Something that the provider does in the lower cluster.
+/// A permission that the provider uses in the lower cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Right {
-    /// What it is.
-    pub deed: AccessCheck,
-    /// How much it is needed.
-    pub need: Need,
+pub struct Permission {
+    /// The request that must be allowed.
+    pub check: AccessCheck,
+    /// Whether it is required.
+    pub requirement: Requirement,
     /// What it is needed for.
     pub purpose: &'static str,
 }
@@ -42,49 +43,62 @@ const OBJECT: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 const FOLLOW: [&str; 2] = ["list", "watch"];
 const CONNECT: [&str; 2] = ["get", "create"];
 
-/// What is done in the namespaces of pods: group, resource, verbs.
-const IN_NAMESPACES: [(&str, &str, &[&str], Need, &str); 12] = [
-    (CORE, "pods", &OBJECT, Need::Must, "to run pods"),
+/// Permissions in the namespaces of pods: group, resource, verbs.
+const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
+    (CORE, "pods", &OBJECT, Requirement::Required, "to run pods"),
     (
         CORE,
         "configmaps",
         &OBJECT,
-        Need::Must,
-        "to copy what pods refer to, and for the anchor that all hangs on",
+        Requirement::Required,
+        "to copy what pods refer to, and for the owner ConfigMap",
     ),
-    (CORE, "secrets", &OBJECT, Need::Must, "to copy what pods refer to"),
-    (CORE, "serviceaccounts", &OBJECT, Need::Must, "to make the service accounts of pods"),
-    (CORE, "persistentvolumeclaims", &OBJECT, Need::Must, "to copy the claims of pods"),
-    (CORE, "pods/log", &["get"], Need::May, "to read logs"),
-    (CORE, "pods/exec", &CONNECT, Need::May, "to run commands in containers"),
-    (CORE, "pods/attach", &CONNECT, Need::May, "to attach to containers"),
-    (CORE, "pods/portforward", &CONNECT, Need::May, "to forward ports"),
-    (CORE, "pods/ephemeralcontainers", &["patch"], Need::May, "to add ephemeral containers"),
-    (CORE, "pods/resize", &["patch"], Need::May, "to resize pods in place"),
-    (CORE, "events", &FOLLOW, Need::May, "to tell above what happens to pods below"),
+    (CORE, "secrets", &OBJECT, Requirement::Required, "to copy what pods refer to"),
+    (CORE, "serviceaccounts", &OBJECT, Requirement::Required, "to create the service accounts of pods"),
+    (CORE, "persistentvolumeclaims", &OBJECT, Requirement::Required, "to copy the claims of pods"),
+    (CORE, "pods/log", &["get"], Requirement::Optional, "to read logs"),
+    (CORE, "pods/exec", &CONNECT, Requirement::Optional, "to run commands in containers"),
+    (CORE, "pods/attach", &CONNECT, Requirement::Optional, "to attach to containers"),
+    (CORE, "pods/portforward", &CONNECT, Requirement::Optional, "to forward ports"),
+    (CORE, "pods/ephemeralcontainers", &["patch"], Requirement::Optional, "to add ephemeral containers"),
+    (CORE, "pods/resize", &["patch"], Requirement::Optional, "to resize pods in place"),
+    (CORE, "events", &FOLLOW, Requirement::Optional, "to relay events of lower pods"),
 ];
 
-/// What is done in the cluster as a whole.
-const IN_CLUSTER: [(&str, &str, &[&str], Need, &str); 5] = [
-    (CORE, "nodes", &FOLLOW, Need::May, "to know how much the virtual node has to offer"),
-    ("scheduling.k8s.io", "priorityclasses", &FOLLOW, Need::May, "to know which priority classes there are"),
-    ("node.k8s.io", "runtimeclasses", &FOLLOW, Need::May, "to know which runtime classes there are"),
-    (CORE, "persistentvolumes", &["get"], Need::May, "to bind claims to the volumes that they name"),
-    (CORE, "nodes/proxy", &["get"], Need::May, "to measure containers exactly"),
+/// Cluster-wide permissions.
+const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 5] = [
+    (CORE, "nodes", &FOLLOW, Requirement::Optional, "to compute the resources of the virtual node"),
+    (
+        "scheduling.k8s.io",
+        "priorityclasses",
+        &FOLLOW,
+        Requirement::Optional,
+        "to know which priority classes there are",
+    ),
+    (
+        "node.k8s.io",
+        "runtimeclasses",
+        &FOLLOW,
+        Requirement::Optional,
+        "to know which runtime classes there are",
+    ),
+    (CORE, "persistentvolumes", &["get"], Requirement::Optional, "to bind claims to existing volumes"),
+    (CORE, "nodes/proxy", &["get"], Requirement::Optional, "to read exact usage of containers"),
 ];
 
-/// All that the provider does in a lower cluster whose namespaces are called so.
-pub fn rights(namespaces: &Namespaces) -> Vec<Right> {
+/// All permissions that the provider uses with this namespace mapping.
+pub fn permissions(namespaces: &NamespaceMapping) -> Vec<Permission> {
     let scopes: Vec<String> = match namespaces {
-        Namespaces::Map(map) => map.values().cloned().collect(),
-        Namespaces::Same | Namespaces::Suffix(_) => vec![String::new()],
+        NamespaceMapping::Map(map) => map.values().cloned().collect(),
+        NamespaceMapping::Same | NamespaceMapping::Suffix(_) => vec![String::new()],
     };
     let mut all = Vec::new();
     let mut add =
-        |namespace: &str, (group, resource, verbs, need, purpose): (&str, &str, &[&str], Need, _)| {
+        |namespace: &str,
+         (group, resource, verbs, requirement, purpose): (&str, &str, &[&str], Requirement, _)| {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            all.extend(verbs.iter().map(|verb| Right {
-                deed: AccessCheck {
+            all.extend(verbs.iter().map(|verb| Permission {
+                check: AccessCheck {
                     verb: (*verb).to_owned(),
                     group: group.to_owned(),
                     resource: resource.to_owned(),
@@ -92,7 +106,7 @@ pub fn rights(namespaces: &Namespaces) -> Vec<Right> {
                     namespace: namespace.to_owned(),
                     name: String::new(),
                 },
-                need,
+                requirement,
                 purpose,
             }));
         };
@@ -100,36 +114,45 @@ pub fn rights(namespaces: &Namespaces) -> Vec<Right> {
         for row in IN_NAMESPACES {
             add(namespace, row);
         }
-        add(namespace, ("metrics.k8s.io", "pods", &["list"], Need::May, "to measure pods"));
+        add(namespace, ("metrics.k8s.io", "pods", &["list"], Requirement::Optional, "to read usage of pods"));
     }
     for row in IN_CLUSTER {
         add("", row);
     }
-    if matches!(namespaces, Namespaces::Map(_)) {
-        // Who says which namespaces there are has made them.
-        add("", (CORE, "pods", &FOLLOW, Need::May, "to know what others use of the nodes"));
-        add("", (CORE, "namespaces", &["get"], Need::May, "to know the cluster by its id"));
-        if let Some(right) = all.last_mut() {
-            "kube-system".clone_into(&mut right.deed.name);
+    if matches!(namespaces, NamespaceMapping::Map(_)) {
+        // Mapped namespaces must exist already.
+        add("", (CORE, "pods", &FOLLOW, Requirement::Optional, "to subtract what other pods use"));
+        add("", (CORE, "namespaces", &["get"], Requirement::Optional, "to identify the cluster"));
+        if let Some(permission) = all.last_mut() {
+            "kube-system".clone_into(&mut permission.check.name);
         }
     } else {
-        add("", (CORE, "namespaces", &["get", "create"], Need::Must, "to make the namespaces of pods"));
+        add(
+            "",
+            (
+                CORE,
+                "namespaces",
+                &["get", "create"],
+                Requirement::Required,
+                "to create the namespaces of pods",
+            ),
+        );
     }
     all
 }
 
-/// Looks whether pods could run in the lower cluster of this configuration.
+/// Checks whether pods can run in the configured lower cluster.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let remedy = "give the kubeconfig of the lower cluster with --client-kubeconfig, or `kubeconfig` in the provider's configuration";
     let Some(path) = &settings.kubeconfig else {
-        return vec![Finding::error("lower kubeconfig", "is not given", remedy)];
+        return vec![Finding::error("lower kubeconfig", "is not configured", remedy)];
     };
     let supervisor = Supervisor::new();
     let source = ClientOptions { kubeconfig: Some(path.clone()), server: None };
     let findings = match source.connect(&supervisor, Metrics::default()).await {
         Ok(client) => {
             let mut findings = vec![Finding::ok("lower kubeconfig", path.display().to_string())];
-            findings.extend(look(&client, &settings.namespaces).await);
+            findings.extend(examine_cluster(&client, &settings.namespaces).await);
             findings
         }
         Err(error) => vec![Finding::error("lower kubeconfig", error.to_string(), remedy)],
@@ -138,20 +161,20 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-async fn look(client: &Client, namespaces: &Namespaces) -> Vec<Finding> {
+async fn examine_cluster(client: &Client, namespaces: &NamespaceMapping) -> Vec<Finding> {
     match version(client).await {
         Ok(finding) => {
             let mut findings = vec![finding];
-            findings.extend(missing(client, rights(namespaces)).await);
+            findings.extend(check_permissions(client, permissions(namespaces)).await);
             findings
         }
         Err(error) => {
             let remedy = match error.kind {
                 Kind::Unauthorized => "renew the token or the certificate in the lower kubeconfig",
                 Kind::Forbidden => {
-                    "bind the ClusterRoles that every cluster has for all who are known (system:basic-user, system:public-info-viewer)"
+                    "bind the default ClusterRoles for authenticated users (system:basic-user, system:public-info-viewer)"
                 }
-                _ => "see that the address in the lower kubeconfig is right, and reached from here",
+                _ => "check that the address in the lower kubeconfig is correct and reachable from here",
             };
             vec![Finding::error("lower API server", format!("{}: {error}", client.server()), remedy)]
         }
@@ -160,61 +183,62 @@ async fn look(client: &Client, namespaces: &Namespaces) -> Vec<Finding> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+struct ServerVersion {
     git_version: String,
     minor: String,
 }
 
 async fn version(client: &Client) -> Result<Finding, Error> {
-    // Whoever has no credentials that count may read the version in most clusters, and nothing else.
+    // In most clusters the version can be read without valid credentials, so an access check comes first.
     AccessCheck { verb: "list".to_owned(), resource: "nodes".to_owned(), ..AccessCheck::default() }
         .allowed(client)
         .await?;
-    let version: Version = client.read("version", "/version").await?;
+    let version: ServerVersion = client.read("version", "/version").await?;
     let found = format!("{} is {}", client.server(), version.git_version);
     let minor = version.minor.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0);
-    Ok(if minor < OLDEST {
-        let remedy = format!("nobody has tried clusters before 1.{OLDEST}: use a newer one");
+    Ok(if minor < OLDEST_MINOR {
+        let remedy = format!("clusters before 1.{OLDEST_MINOR} are not tested: use a newer one");
         Finding::warning("lower API server", found, remedy)
     } else {
         Finding::ok("lower API server", found)
     })
 }
 
-/// One finding for each right that is missing.
-async fn missing(client: &Client, rights: Vec<Right>) -> Vec<Finding> {
-    let count = rights.len();
-    let asked = rights.into_iter().map(|right| async move {
-        let answer = right.deed.allowed(client).await;
-        (right, answer)
+/// One finding for each missing permission.
+async fn check_permissions(client: &Client, permissions: Vec<Permission>) -> Vec<Finding> {
+    let count = permissions.len();
+    let asked = permissions.into_iter().map(|permission| async move {
+        let answer = permission.check.allowed(client).await;
+        (permission, answer)
     });
-    let answers: Vec<(Right, Result<bool, Error>)> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let answers: Vec<(Permission, Result<bool, Error>)> =
+        stream::iter(asked).buffered(CONCURRENCY).collect().await;
     let mut findings: Vec<Finding> = Vec::new();
-    for (right, answer) in answers {
+    for (permission, answer) in answers {
         match answer {
             Ok(true) => {}
             Ok(false) => {
-                let found = format!("may not {right} ({})", right.purpose);
-                findings.push(match right.need {
-                    Need::Must => Finding::error("lower rights", found, ROLES),
-                    Need::May => Finding::warning("lower rights", found, ROLES),
+                let found = format!("not allowed to {permission} ({})", permission.purpose);
+                findings.push(match permission.requirement {
+                    Requirement::Required => Finding::error("lower permissions", found, ROLES),
+                    Requirement::Optional => Finding::warning("lower permissions", found, ROLES),
                 });
             }
             Err(error) => {
-                let remedy = "ask again";
-                findings.push(Finding::error("lower rights", format!("{right}: {error}"), remedy));
+                let remedy = "try again";
+                findings.push(Finding::error("lower permissions", format!("{permission}: {error}"), remedy));
             }
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("lower rights", format!("all {count} are there")));
+        findings.push(Finding::ok("lower permissions", format!("all {count} are granted")));
     }
     findings
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AccessCheck { verb, group, resource, subresource, namespace, name } = &self.deed;
+        let AccessCheck { verb, group, resource, subresource, namespace, name } = &self.check;
         write!(f, "{verb} {resource}")?;
         if !subresource.is_empty() {
             write!(f, "/{subresource}")?;
@@ -234,12 +258,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_asked_for_where_they_are_used() {
-        let everywhere = rights(&Namespaces::Same);
-        assert!(everywhere.iter().all(|right| right.deed.namespace.is_empty()));
-        let map =
-            Namespaces::Map([("a".to_owned(), "x".to_owned()), ("b".to_owned(), "y".to_owned())].into());
-        let words: Vec<String> = rights(&map).iter().map(ToString::to_string).collect();
+    fn permissions_are_checked_in_their_namespaces() {
+        let everywhere = permissions(&NamespaceMapping::Same);
+        assert!(everywhere.iter().all(|permission| permission.check.namespace.is_empty()));
+        let map = NamespaceMapping::Map(
+            [("a".to_owned(), "x".to_owned()), ("b".to_owned(), "y".to_owned())].into(),
+        );
+        let words: Vec<String> = permissions(&map).iter().map(ToString::to_string).collect();
         for wanted in
             ["create pods/exec in x", "delete secrets in y", "list nodes", "list pods.metrics.k8s.io in x"]
         {
@@ -250,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_is_not_there_is_told_with_what_to_do() {
+    async fn a_missing_kubeconfig_is_reported_with_a_remedy() {
         let settings = Settings { kubeconfig: Some("/no/such/file".into()), ..Settings::default() };
         let findings: Vec<String> = examine(&settings).await.iter().map(ToString::to_string).collect();
         assert_eq!(findings.len(), 1, "{findings:?}");

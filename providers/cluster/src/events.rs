@@ -1,7 +1,7 @@
-//! What the lower cluster says of our pods, and of the claims that they use, told on the upper pods.
+//! Relays lower events about our pods and their claims to the upper pods.
 //!
-//! Lower events are somebody else's input: their texts are cut, how often they repeat is limited, and nothing of them is interpreted.
-//! What was said before this process began is not said again.
+//! Lower events are untrusted input: their texts are truncated, their rate is limited, and nothing in them is interpreted. Events from
+//! before this process started are not relayed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,70 +14,70 @@ use vk_kube::{Client, Kind as ErrorKind, Objects, Selector, Slim, WatchEvent};
 use vk_provider::{PodEvent, PodRef};
 use vk_supervisor::{Backoff, Supervisor, task};
 
-use self::{relay::Relay, word::Word};
-use crate::names::{Namespaces, Owner};
+use self::{lower_event::LowerEvent, relay::EventRelay};
+use crate::names::{NamespaceMapping, OwnerId};
 
+mod lower_event;
 mod relay;
-mod word;
 
-/// What lower events are read of.
+/// The kinds of objects whose events are watched.
 const KINDS: [&str; 2] = ["Pod", "PersistentVolumeClaim"];
-/// How many changes may wait between the watches and whoever decides.
-const LENGTH: usize = 256;
-/// How often it is tried again to read what may not be read.
-const REFUSED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
+/// Capacity of the channel between the watches and the relay.
+const CHANNEL_CAPACITY: usize = 256;
+/// Delay before a forbidden watch is retried.
+const FORBIDDEN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
-/// Knows which lower pods are ours. It is asked for each lower event, so it answers from what it has; what is not known yet is asked for
-/// again a little later.
-pub trait Twins: Send + Sync {
-    /// The upper pod that a lower one was made of, by the lower namespace, name and UID.
-    fn twin(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef>;
+/// Finds the upper pods of lower objects. It is called for each lower event, so it must answer from memory. The relay retries objects that
+/// are not known yet.
+pub trait PodLookup: Send + Sync {
+    /// The upper pod of a lower pod, by the namespace, name and UID of the lower pod.
+    fn upper_pod(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef>;
 
-    /// The upper pods whose lower pods use a claim, by the lower namespace and the claim's name.
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef>;
+    /// The upper pods whose lower pods use a claim, by the lower namespace and name of the claim.
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef>;
 }
 
-/// What is needed to tell lower events.
-pub struct Setup {
-    /// The lower cluster.
+/// What the relay needs.
+pub struct EventOptions {
+    /// A client of the lower cluster.
     pub lower: Client,
-    /// Whose the pods are.
-    pub owner: Owner,
-    /// What namespaces are called below: only those are watched, where they are named.
-    pub namespaces: Namespaces,
-    /// Our pods.
-    pub pods: Arc<dyn Twins>,
+    /// The owner of the pods.
+    pub owner: OwnerId,
+    /// Maps upper namespaces to lower ones. With explicit names, only those namespaces are watched.
+    pub namespaces: NamespaceMapping,
+    /// Finds the upper pods.
+    pub pods: Arc<dyn PodLookup>,
     /// Owns the task.
     pub supervisor: Supervisor,
-    /// Takes what users of pods should know.
+    /// Receives the events for the upper pods.
     pub events: mpsc::Sender<PodEvent>,
 }
 
-/// What a watch says of one kind in one namespace, or in all.
-type Heard = (usize, WatchEvent<Slim<Event>>);
+/// The index of a watch scope, and an event of its watch.
+type ScopedEvent = (usize, WatchEvent<Slim<Event>>);
 
-/// Begins to tell, until the supervisor stops.
-pub fn follow(setup: Setup) {
-    let (supervisor, stopping) = (setup.supervisor.clone(), setup.supervisor.clone());
-    // What somebody writes below must not end this process, whatever becomes of its events.
+/// Starts the relay, which runs until the supervisor stops.
+pub fn start(options: EventOptions) {
+    let (supervisor, stopping) = (options.supervisor.clone(), options.supervisor.clone());
+    // Not critical: nothing that is written in the lower cluster may end this process.
     supervisor.spawn("lower events", task::Kind::Work, async move {
         tokio::select! {
-            () = run(setup) => {}
+            () = run(options) => {}
             () = stopping.stopping() => {}
         }
     });
 }
 
-async fn run(setup: Setup) {
-    let (sender, mut heard) = mpsc::channel(LENGTH);
+async fn run(options: EventOptions) {
+    let (sender, mut scoped_events) = mpsc::channel(CHANNEL_CAPACITY);
     let mut readers = JoinSet::new();
-    let scopes = scopes(&setup.namespaces);
+    let scopes = scopes(&options.namespaces);
     for (number, (namespace, kind)) in scopes.iter().enumerate() {
-        readers.spawn(read(setup.lower.clone(), namespace.clone(), kind, number, sender.clone()));
+        readers.spawn(read(options.lower.clone(), namespace.clone(), kind, number, sender.clone()));
     }
     drop(sender);
     let begun = Instant::now();
-    let mut relay = Relay::new(scopes.len());
+    let mut relay = EventRelay::new(scopes.len());
     loop {
         let due = async {
             match relay.deadline() {
@@ -85,38 +85,38 @@ async fn run(setup: Setup) {
                 None => std::future::pending().await,
             }
         };
-        let told = tokio::select! {
-            Some((scope, change)) = heard.recv() => {
+        let events = tokio::select! {
+            Some((scope, change)) = scoped_events.recv() => {
                 let now = begun.elapsed();
                 match change {
-                    WatchEvent::Restarted => relay.begin(scope),
+                    WatchEvent::Restarted => relay.begin_listing(scope),
                     WatchEvent::Applied(Slim(event)) => {
-                        let told = Word::read(&event).map(|word| relay.hear(now, scope, word, &*setup.pods));
-                        told.unwrap_or_default()
+                        let events = LowerEvent::read(&event).map(|event| relay.handle_event(now, scope, event, &*options.pods));
+                        events.unwrap_or_default()
                     }
-                    WatchEvent::Listed => relay.listed(scope),
+                    WatchEvent::Listed => relay.finish_listing(scope),
                     WatchEvent::Deleted(_) | WatchEvent::Error(_) => Vec::new(),
                 }
             }
-            () = due => relay.tick(begun.elapsed(), &*setup.pods),
+            () = due => relay.tick(begun.elapsed(), &*options.pods),
             Some(ended) = readers.join_next() => {
                 if let Err(error) = ended && error.is_panic() {
-                    error!(%error, owner = ?setup.owner, "a watch of lower events failed");
+                    error!(%error, owner = ?options.owner, "a watch of lower events panicked");
                 }
                 Vec::new()
             }
         };
-        for event in told {
-            // Whoever does not listen is not waited for.
-            if let Err(lost) = setup.events.try_send(event) {
-                debug!(%lost, "an event on a pod is dropped");
+        for event in events {
+            // Events are best effort: a slow receiver must not block the relay.
+            if let Err(lost) = options.events.try_send(event) {
+                debug!(%lost, "dropped an event of a pod");
             }
         }
     }
 }
 
-/// All that is watched.
-fn scopes(namespaces: &Namespaces) -> Vec<(Option<String>, &'static str)> {
+/// The scopes of all watches: namespace (`None` for all) and kind of the involved object.
+fn scopes(namespaces: &NamespaceMapping) -> Vec<(Option<String>, &'static str)> {
     namespaces
         .scopes()
         .into_iter()
@@ -124,13 +124,13 @@ fn scopes(namespaces: &Namespaces) -> Vec<(Option<String>, &'static str)> {
         .collect()
 }
 
-/// Tells of the events of one kind of objects, for ever. Where that is not permitted, it is said once and tried again ever more seldom.
+/// Watches the events of one kind of objects. Never returns. A missing permission is logged once and retried with a growing delay.
 async fn read(
     lower: Client,
     namespace: Option<String>,
     kind: &'static str,
     number: usize,
-    heard: mpsc::Sender<Heard>,
+    scoped_events: mpsc::Sender<ScopedEvent>,
 ) {
     let events: Objects<Slim<Event>> = match &namespace {
         Some(namespace) => Objects::namespaced(lower, namespace),
@@ -138,7 +138,7 @@ async fn read(
     };
     let selector = Selector { fields: Some(format!("involvedObject.kind={kind}")), labels: None };
     let mut rng = StdRng::from_rng(&mut rand::rng());
-    let mut refused = REFUSED;
+    let mut refused = FORBIDDEN_BACKOFF;
     let mut warned = false;
     loop {
         let mut changes = std::pin::pin!(events.watch(&selector));
@@ -150,7 +150,7 @@ async fn read(
                     let namespace = namespace.as_deref().unwrap_or("*");
                     warn!(
                         namespace, of = kind, %error,
-                        "lower events may not be read, so upper pods do not show them: permit to list and watch events there"
+                        "not allowed to read lower events, so upper pods do not show them: allow list and watch on events in the lower cluster"
                     );
                 }
                 break;
@@ -159,7 +159,7 @@ async fn read(
                 refused.reset();
                 warned = false;
             }
-            if heard.send((number, change)).await.is_err() {
+            if scoped_events.send((number, change)).await.is_err() {
                 return;
             }
         }
@@ -167,9 +167,9 @@ async fn read(
     }
 }
 
-impl std::fmt::Debug for Setup {
+impl std::fmt::Debug for EventOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("EventOptions").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
@@ -178,12 +178,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_namespaces_that_are_named_are_watched() {
+    fn only_mapped_namespaces_are_watched() {
         let all = [(None, "Pod"), (None, "PersistentVolumeClaim")];
-        assert_eq!(scopes(&Namespaces::Same), all);
-        assert_eq!(scopes(&Namespaces::Suffix("-x".to_owned())), all);
+        assert_eq!(scopes(&NamespaceMapping::Same), all);
+        assert_eq!(scopes(&NamespaceMapping::Suffix("-x".to_owned())), all);
         let map = [("a", "x"), ("b", "y")].map(|(above, below)| (above.to_owned(), below.to_owned()));
-        let named = scopes(&Namespaces::Map(map.into()));
+        let named = scopes(&NamespaceMapping::Map(map.into()));
         let named: Vec<_> = named.iter().map(|(namespace, kind)| (namespace.as_deref(), *kind)).collect();
         assert_eq!(
             named,

@@ -7,7 +7,7 @@ use futures::{
     StreamExt as _, stream,
     stream::{BoxStream, FuturesUnordered},
 };
-use vk_kube::{Client, ClientOptions, Kind as ErrorKind, UpperCluster};
+use vk_kube::{Client, Kind as ErrorKind, ClientOptions, UpperCluster};
 use vk_provider::{
     Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
 };
@@ -16,24 +16,24 @@ use vk_supervisor::{Clock, Supervisor};
 use crate::{
     config::Settings,
     doctor,
-    lower::{self, Lower},
-    names::Owner,
-    provider::{ClusterProvider, Setup},
+    lower_cluster::{self, LowerCluster},
+    names::OwnerId,
+    provider::{ClusterProvider, ClusterProviderOptions},
 };
 
 /// The factory of the provider `cluster`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusterFactory;
 
-/// How long nodes wait for a lower cluster that does not answer. One that does is known by then, so that no node is ever told to have
-/// nothing because nobody has looked yet.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether all is known.
-const PACE: Duration = Duration::from_millis(20);
+/// How long the nodes wait for the first list of the lower cluster, so that no node is registered with empty resources only because they
+/// are not known yet.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the state is checked meanwhile.
+const SYNC_POLL: Duration = Duration::from_millis(20);
 
 /// The virtual nodes of one lower cluster.
-struct VirtualNodes {
-    lower: Lower,
+struct ClusterBackend {
+    lower: LowerCluster,
     nodes: Vec<(String, ClusterProvider)>,
 }
 
@@ -51,25 +51,25 @@ impl Factory for ClusterFactory {
         Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true }
     }
 
-    /// The lower scheduler decides what fits where; the sum over its nodes is no promise.
+    /// The lower scheduler decides what fits where. The sum over the lower nodes guarantees nothing.
     fn elastic(&self) -> bool {
         true
     }
 
-    /// The lower cluster need not answer: the nodes are NotReady until it does, and other clusters of this process do not wait for it.
+    /// Does not need an answer from the lower cluster. The nodes are NotReady until it answers, and other clusters of this process do not
+    /// wait.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {
         let settings = Settings::read(&config)?;
-        let upper: UpperCluster = context
-            .extensions
-            .get()
-            .ok_or_else(|| Error::internal("the process does not lend its API server's client"))?;
+        let upper: UpperCluster = context.extensions.get().ok_or_else(|| {
+            Error::internal("the process does not provide a client of the upper API server")
+        })?;
         let origin = match &settings.origin {
             Some(origin) => origin.clone(),
-            None => id_of(&upper.client).await?,
+            None => cluster_id(&upper.client).await?,
         };
-        // Last of what can fail and be tried again: it leaves somebody who looks after the file.
+        // The last fallible step, because it spawns a task that watches the kubeconfig file.
         let client = connect(&settings, &upper, &context.supervisor).await?;
-        let lower = Lower::start(lower::Setup {
+        let lower = LowerCluster::start(lower_cluster::LowerClusterOptions {
             client,
             origin: origin.clone(),
             cluster: settings.cluster.clone(),
@@ -77,10 +77,10 @@ impl Factory for ClusterFactory {
             supervisor: context.supervisor.clone(),
         });
         let nodes = settings.by_node(&context.node_name).into_iter().map(|(name, settings)| {
-            let provider = ClusterProvider::new(Setup {
+            let provider = ClusterProvider::new(ClusterProviderOptions {
                 upper: upper.clone(),
                 lower: lower.clone(),
-                owner: Owner { origin: origin.clone(), node: name.clone() },
+                owner: OwnerId { origin: origin.clone(), node: name.clone() },
                 settings,
                 clock: Clock::system(),
                 supervisor: context.supervisor.clone(),
@@ -88,37 +88,37 @@ impl Factory for ClusterFactory {
             (name, provider)
         });
         let nodes = nodes.collect();
-        Ok(Arc::new(VirtualNodes { lower, nodes }))
+        Ok(Arc::new(ClusterBackend { lower, nodes }))
     }
 
     async fn examine(&self, config: Config, _context: Context) -> Vec<Finding> {
         match Settings::read(&config) {
             Ok(settings) => doctor::examine(&settings).await,
-            Err(error) => vec![Finding::error("configuration", error.message(), "correct it")],
+            Err(error) => vec![Finding::error("configuration", error.message(), "correct the configuration")],
         }
     }
 }
 
-impl Backend for VirtualNodes {
+impl Backend for ClusterBackend {
     fn nodes(&self) -> BoxStream<'static, NodeEvent> {
         let (lower, nodes) = (self.lower.clone(), self.nodes.clone());
         let offered = async move {
-            drop(tokio::time::timeout(PATIENCE, known(&lower)).await);
+            drop(tokio::time::timeout(SYNC_TIMEOUT, wait_until_synced(&lower)).await);
             let offer = |(name, provider): &(String, ClusterProvider)| {
-                provider.look();
+                provider.update_resources();
                 NodeEvent::Added(name.clone(), Arc::new(provider.clone()))
             };
             let added: Vec<NodeEvent> = nodes.iter().map(offer).collect();
-            // Those that are given up go, one by one.
-            let removed: FuturesUnordered<_> = nodes.into_iter().map(given_up).collect();
+            // Nodes of abandoned clusters are removed one by one.
+            let removed: FuturesUnordered<_> = nodes.into_iter().map(removal_events).collect();
             stream::iter(added).chain(removed.flatten_unordered(None))
         };
         stream::once(offered).flatten().boxed()
     }
 }
 
-/// Takes a node back whose lower cluster was given up, and then deletes it.
-async fn given_up((name, provider): (String, ClusterProvider)) -> BoxStream<'static, NodeEvent> {
+/// Removes the node of an abandoned cluster, and then deletes the Node object.
+async fn removal_events((name, provider): (String, ClusterProvider)) -> BoxStream<'static, NodeEvent> {
     provider.removed().await;
     let rest = async move {
         provider.remove_node().await;
@@ -127,37 +127,37 @@ async fn given_up((name, provider): (String, ClusterProvider)) -> BoxStream<'sta
     stream::iter([NodeEvent::Removed(name)]).chain(stream::once(rest).flatten()).boxed()
 }
 
-/// Resolves when all is known of a lower cluster that has to be.
-async fn known(lower: &Lower) {
-    while lower.known().is_err() || lower.identity().ask(lower.client()).await.is_err() {
-        tokio::time::sleep(PACE).await;
+/// Resolves when the lower cluster is synced and identified.
+async fn wait_until_synced(lower: &LowerCluster) {
+    while lower.check_synced().is_err() || lower.identity().refresh(lower.client()).await.is_err() {
+        tokio::time::sleep(SYNC_POLL).await;
     }
 }
 
-/// A client of the lower cluster. Nothing is asked of it yet.
+/// Creates a client of the lower cluster without sending a request.
 async fn connect(settings: &Settings, upper: &UpperCluster, supervisor: &Supervisor) -> Result<Client> {
     let Some(path) = settings.kubeconfig.clone() else {
         return Err(Error::invalid(
-            "kubeconfig: say how the lower cluster is reached: --client-kubeconfig FILE, or `kubeconfig` in the provider's configuration",
+            "kubeconfig: not configured: set --client-kubeconfig FILE, or `kubeconfig` in the configuration of the provider",
         ));
     };
     let source = ClientOptions { kubeconfig: Some(path), server: None };
     source
         .connect(supervisor, upper.client.metrics().clone())
         .await
-        .map_err(|error| Error::invalid(format!("the lower cluster: {error}")))
+        .map_err(|error| Error::invalid(format!("connect to the lower cluster: {error}")))
 }
 
-/// What the upper cluster is called below.
-async fn id_of(upper: &Client) -> Result<String> {
-    lower::id_of(upper).await.map_err(|error| {
+/// The id of the upper cluster.
+async fn cluster_id(upper: &Client) -> Result<String> {
+    lower_cluster::cluster_id(upper).await.map_err(|error| {
         let denied = matches!(error.kind, ErrorKind::Forbidden | ErrorKind::Unauthorized);
         let hint = if denied {
-            ": give `origin` in the provider's configuration, a name that no other upper cluster of the lower one has"
+            ": set `origin` in the configuration of the provider to a name that no other upper cluster of the lower cluster has"
         } else {
             ""
         };
-        let message = format!("read namespace kube-system, whose UID is the cluster's id: {error}{hint}");
+        let message = format!("read the id of the upper cluster (UID of namespace kube-system): {error}{hint}");
         Error::new(if denied { Kind::Denied } else { Kind::Unavailable }, message)
     })
 }

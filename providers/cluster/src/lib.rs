@@ -1,23 +1,24 @@
 //! A provider that runs pods in another Kubernetes cluster.
 //!
-//! The *upper* cluster is the one that the user talks to: it has the virtual node. The *lower* cluster runs the containers. What is decided
-//! is decided by functions without a connection: [`translate`](mod@translate) makes the lower pod of an upper one, [`status`] makes the upper status of a lower pod, and
-//! [`node`] makes one node of many. All that the provider has to know after a restart is on the lower objects ([`names`]).
+//! The *upper* cluster is the one that users talk to: it has the virtual node. The *lower* cluster runs the containers. Decisions are
+//! pure functions: [`translate`](mod@translate) builds the lower pod of an upper pod, [`status`] builds the upper status from a lower
+//! pod, and [`node`] aggregates the lower nodes into one virtual node. All state that must survive a restart is stored in labels and
+//! annotations of the lower objects ([`names`]).
 
-pub mod abandon;
-pub mod anchor;
 pub mod config;
+pub mod copies;
 pub mod dependencies;
 pub mod detach;
 pub mod doctor;
 pub mod events;
 pub mod factory;
-pub mod life;
-pub mod lower;
+mod list_tracker;
+pub mod lower_cluster;
 pub mod names;
 pub mod node;
+pub mod owner_config_map;
+pub mod pod_plan;
 pub mod provider;
-pub mod reflect;
 pub mod stats;
 pub mod status;
 pub mod storage;

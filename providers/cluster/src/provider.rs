@@ -1,13 +1,15 @@
-//! One virtual node: its pods run in the lower cluster.
+//! The provider of one virtual node, whose pods run in the lower cluster.
 
-mod abandoning;
-mod changing;
-mod creating;
-mod fault;
-mod memory;
-mod reporting;
-mod standing;
-mod term;
+pub mod abandonment;
+mod backend_health;
+mod leadership;
+mod lower_error;
+mod node_status;
+mod pod_creation;
+mod pod_deletion;
+mod pod_records;
+mod pod_status;
+mod pod_update;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,38 +26,41 @@ use vk_provider::{
 };
 use vk_supervisor::{Clock, Supervisor};
 
-use self::{memory::Memory, standing::NodeStanding, term::Term};
+use self::{
+    backend_health::BackendHealth, leadership::LeadershipSession, node_status::NodeStatus,
+    pod_records::PodRecords,
+};
 use crate::{
-    abandon,
     config::Settings,
     dependencies::dependencies,
-    events::Twins,
-    life,
-    lower::{Key, Listener, Lower},
-    names::Owner,
-    stats::{Placed, Usage},
-    stream::{Locate, Streams},
+    events::PodLookup,
+    lower_cluster::{LowerCluster, LowerClusterListener, ObjectKey},
+    names::OwnerId,
+    pod_plan,
+    stats::{PodSource, UsageStats},
+    status::has_ended,
+    stream::{PodLocator, PodStreams},
 };
 
-/// The provider of one virtual node. Clones are the same.
+/// The provider of one virtual node. Clones share state.
 #[derive(Clone)]
 pub struct ClusterProvider {
     node: Arc<VirtualNode>,
-    streams: Streams,
-    usage: Arc<Usage>,
+    streams: PodStreams,
+    usage: Arc<UsageStats>,
 }
 
-/// What a [`ClusterProvider`] is made of.
-pub struct Setup {
-    /// The cluster that the node is of.
+/// What a [`ClusterProvider`] needs.
+pub struct ClusterProviderOptions {
+    /// The cluster that has the virtual node.
     pub upper: UpperCluster,
     /// The cluster that runs its pods.
-    pub lower: Lower,
-    /// Whose the lower pods are.
-    pub owner: Owner,
-    /// How the lower cluster is offered.
+    pub lower: LowerCluster,
+    /// The owner of the lower pods.
+    pub owner: OwnerId,
+    /// The settings of this virtual node.
     pub settings: Settings,
-    /// For the ages of things.
+    /// The clock that deadlines are compared with.
     pub clock: Clock,
     /// Owns the tasks of the node.
     pub supervisor: Supervisor,
@@ -63,38 +68,40 @@ pub struct Setup {
 
 struct VirtualNode {
     upper: UpperCluster,
-    lower: Lower,
-    owner: Owner,
+    lower: LowerCluster,
+    owner: OwnerId,
     settings: Settings,
     clock: Clock,
-    memory: Mutex<Memory>,
+    records: Mutex<PodRecords>,
     outbox: Arc<Outbox>,
-    /// What is done as long as the node is ours.
-    term: Mutex<Option<Arc<Term>>>,
-    /// Owns the tasks of the newest session, also after its end: the next session waits for them.
+    /// The current leadership session; `None` while another process runs the node.
+    session: Mutex<Option<Arc<LeadershipSession>>>,
+    /// Owns the tasks of the last session, even after its end: the next session waits for them.
     last_session: Mutex<Option<Supervisor>>,
     supervisor: Supervisor,
-    standing: NodeStanding,
-    /// Whether the lower cluster is given up.
+    health: BackendHealth,
+    node_status: NodeStatus,
+    /// Whether the lower cluster was abandoned.
     abandoned: watch::Receiver<bool>,
-    /// Whether nothing of the node is left to do.
+    /// Set when an abandoned node has no pods left.
     removed: watch::Sender<bool>,
 }
 
 // === impl ClusterProvider ===
 
 impl ClusterProvider {
-    /// Begins to follow the lower cluster.
-    pub fn new(setup: Setup) -> Self {
-        let Setup { upper, lower, owner, settings, clock, supervisor } = setup;
-        let abandoned = abandon::watch(upper.client.clone(), owner.node.clone(), &supervisor);
+    /// Starts to follow the lower cluster.
+    pub fn new(options: ClusterProviderOptions) -> Self {
+        let ClusterProviderOptions { upper, lower, owner, settings, clock, supervisor } = options;
+        let abandoned = abandonment::watch(upper.client.clone(), owner.node.clone(), &supervisor);
         let node = Arc::new(VirtualNode {
             abandoned,
             removed: watch::Sender::new(false),
-            standing: NodeStanding::default(),
-            memory: Mutex::default(),
+            health: BackendHealth::default(),
+            node_status: NodeStatus::default(),
+            records: Mutex::default(),
             outbox: Arc::default(),
-            term: Mutex::default(),
+            session: Mutex::default(),
             last_session: Mutex::default(),
             supervisor,
             upper,
@@ -103,31 +110,31 @@ impl ClusterProvider {
             settings,
             clock,
         });
-        let listener: Arc<dyn Listener> = Arc::<VirtualNode>::clone(&node);
+        let listener: Arc<dyn LowerClusterListener> = Arc::<VirtualNode>::clone(&node);
         node.lower.listen(Arc::downgrade(&listener));
-        standing::keep(&node);
+        node_status::spawn_updates(&node);
         let client = node.lower.client().clone();
-        let streams = Streams::new(client.clone(), Arc::<VirtualNode>::clone(&node));
+        let streams = PodStreams::new(client.clone(), Arc::<VirtualNode>::clone(&node));
         let placed = Arc::<VirtualNode>::clone(&node);
-        let usage = Usage::new(client, node.owner.clone(), placed, node.clock.clone());
+        let usage = UsageStats::new(client, node.owner.clone(), placed, node.clock.clone());
         Self { node, streams, usage: Arc::new(usage) }
     }
 
-    /// Resolves when the lower cluster was given up and the pods are gone.
+    /// Resolves when the lower cluster was abandoned and all upper pods are gone.
     pub(crate) async fn removed(&self) {
         let mut removed = self.node.removed.subscribe();
         // The sender lives as long as the node.
         drop(removed.wait_for(|removed| *removed).await);
     }
 
-    /// Deletes the Node, which nobody runs any more.
+    /// Deletes the Node object after the core stopped running it.
     pub(crate) async fn remove_node(&self) {
         self.node.remove_node().await;
     }
 
-    /// Reckons now what the node has.
-    pub(crate) fn look(&self) {
-        self.node.reckon();
+    /// Computes the resources of the node now.
+    pub(crate) fn update_resources(&self) {
+        self.node.update_resources();
     }
 }
 
@@ -135,28 +142,28 @@ impl ClusterProvider {
 impl Provider for ClusterProvider {
     async fn create_pod(&self, bundle: PodBundle) -> Result<()> {
         if self.node.is_abandoned() {
-            return self.node.create_nowhere(&bundle);
+            return self.node.create_abandoned(&bundle);
         }
         self.node.create(bundle).await
     }
 
     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
         if self.node.is_abandoned() {
-            return self.node.create_nowhere(&bundle);
+            return self.node.create_abandoned(&bundle);
         }
         self.node.update(bundle).await
     }
 
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
         if self.node.is_abandoned() {
-            return Err(self.node.forsake(pod));
+            return Err(self.node.forget_abandoned(pod));
         }
         self.node.delete(pod, last_known.as_deref(), grace).await
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
         if self.node.is_abandoned() {
-            return self.node.status_nowhere(pod);
+            return self.node.abandoned_status(pod);
         }
         self.node.status(pod).await
     }
@@ -165,19 +172,19 @@ impl Provider for ClusterProvider {
         if self.node.is_abandoned() {
             return Ok(Vec::new());
         }
-        self.node.lower.known()?;
-        let there = self.node.own().into_iter().map(|(pod, lower)| {
+        self.node.lower.check_synced()?;
+        let there = self.node.own_pods().into_iter().map(|(pod, lower)| {
             let status = self.node.report(&pod, &lower);
             (pod, status)
         });
-        let all = there.chain(self.node.elsewhere());
+        let all = there.chain(self.node.pods_without_lower());
         let observed =
             all.map(|(pod, status)| ObservedPod { pod, node: Some(self.node.owner.node.clone()), status });
         Ok(observed.collect())
     }
 
     fn changes(&self) -> Changes {
-        Changes::Push(term::begin(&self.node))
+        Changes::Push(leadership::begin(&self.node))
     }
 
     async fn ping(&self) -> Result<()> {
@@ -189,12 +196,12 @@ impl Provider for ClusterProvider {
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {
-        let changed = self.node.standing.subscribe();
+        let changed = self.node.node_status.subscribe();
         let looks = stream::unfold(changed, |mut changed| async move {
             changed.changed().await.ok()?;
             Some((NodeChange::Refresh, changed))
         });
-        Some(stream::select(looks, abandoning::farewell(&self.node)).boxed())
+        Some(stream::select(looks, abandonment::final_event(&self.node)).boxed())
     }
 
     fn logs(&self) -> Option<&dyn Logs> {
@@ -227,18 +234,18 @@ impl fmt::Debug for ClusterProvider {
 // === impl VirtualNode ===
 
 impl VirtualNode {
-    /// Where the lower pod of an upper one is, if it has a place at all.
-    fn key(&self, pod: &PodRef) -> Option<Key> {
-        let namespace = self.settings.namespaces.below(&pod.namespace)?;
+    /// The key of the lower pod of an upper pod; `None` if its namespace is not mapped.
+    fn key(&self, pod: &PodRef) -> Option<ObjectKey> {
+        let namespace = self.settings.namespaces.to_lower(&pod.namespace)?;
         Some((namespace, pod.name.to_string()))
     }
 
-    /// The upper pod that a lower one of this virtual node is of. A copy that somebody made of it, with its labels, is of none.
-    fn upper_of(&self, lower: &Pod) -> Option<PodRef> {
+    /// The upper pod of a lower pod of this virtual node. Somebody's copy of a lower pod, labels included, has none.
+    fn upper_pod_of(&self, lower: &Pod) -> Option<PodRef> {
         if !self.owner.owns(&lower.metadata) {
             return None;
         }
-        let (namespace, name, uid) = life::origin(lower)?;
+        let (namespace, name, uid) = pod_plan::upper_pod_of(lower)?;
         let pod = PodRef::new(namespace, name, uid);
         let (there, called) = self.key(&pod)?;
         let metadata = &lower.metadata;
@@ -247,90 +254,91 @@ impl VirtualNode {
         in_place.then_some(pod)
     }
 
-    /// The lower pod of an upper one, as it was told last.
-    fn twin(&self, pod: &PodRef) -> Option<Arc<Pod>> {
+    /// The lower pod of an upper pod, from the watch.
+    fn lower_pod(&self, pod: &PodRef) -> Option<Arc<Pod>> {
         let lower = self.lower.pod(&self.key(pod)?)?;
-        (self.upper_of(&lower)?.uid == pod.uid).then_some(lower)
+        (self.upper_pod_of(&lower)?.uid == pod.uid).then_some(lower)
     }
 
-    /// The same at this moment, if it was not told of.
-    async fn find(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
-        match self.twin(pod) {
+    /// The lower pod of an upper pod, read from the API server if the watch has not reported it.
+    async fn find_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+        match self.lower_pod(pod) {
             Some(lower) => Ok(Some(lower)),
-            None => self.find_now(pod).await,
+            None => self.read_lower_pod(pod).await,
         }
     }
 
-    /// The same at this moment, whatever was told.
-    async fn find_now(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+    /// The lower pod of an upper pod, always read from the API server.
+    async fn read_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
         let Some(key) = self.key(pod) else { return Ok(None) };
         let found = self.lower.read(&key).await;
-        let found = found.map_err(|error| fault::of(&format!("read pod {pod}"), error))?;
-        let is_ours = |lower: &Pod| self.upper_of(lower).is_some_and(|upper| upper.uid == pod.uid);
+        let found =
+            found.map_err(|error| lower_error::to_provider_error(&format!("read pod {pod}"), error))?;
+        let is_ours = |lower: &Pod| self.upper_pod_of(lower).is_some_and(|upper| upper.uid == pod.uid);
         Ok(found.filter(is_ours).map(Arc::new))
     }
 
-    /// The lower pods of this virtual node, as they were told last.
-    fn own(&self) -> Vec<(PodRef, Arc<Pod>)> {
+    /// The lower pods of this virtual node, from the watch.
+    fn own_pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         let all = self.lower.pods_of(&self.owner);
-        all.into_iter().filter_map(|lower| Some((self.upper_of(&lower)?, lower))).collect()
+        all.into_iter().filter_map(|lower| Some((self.upper_pod_of(&lower)?, lower))).collect()
     }
 
     fn pods_in(&self, namespace: &str) -> Objects<Pod> {
         Objects::namespaced(self.lower.client().clone(), namespace)
     }
 
-    /// Whether all is known that has to be before anything is said of a pod.
-    fn known_for(&self, pod: &PodRef) -> Result<()> {
-        let told = |error: Error| Error::unavailable(format!("pod {pod}: {}", error.report()));
-        self.lower.known().map_err(told)
+    /// Fails unless everything was listed that a statement about a pod depends on.
+    fn check_synced_for(&self, pod: &PodRef) -> Result<()> {
+        let with_pod = |error: Error| Error::unavailable(format!("pod {pod}: {}", error.report()));
+        self.lower.check_synced().map_err(with_pod)
     }
 
-    /// Has the core ask for a pod's status, as long as the node is ours.
-    fn look(&self, pod: &PodRef) {
-        if self.term.lock().is_some() {
+    /// Asks the core to fetch the status of a pod, while this process runs the node.
+    fn request_status(&self, pod: &PodRef) {
+        if self.session.lock().is_some() {
             self.outbox.refresh(pod);
         }
     }
 
-    /// What is done as long as the node is ours.
-    fn term(&self) -> Result<Arc<Term>> {
-        let term = self.term.lock().clone();
-        term.ok_or_else(|| Error::unavailable("this process does not run the node at the moment"))
+    /// The current leadership session.
+    fn session(&self) -> Result<Arc<LeadershipSession>> {
+        let session = self.session.lock().clone();
+        session.ok_or_else(|| Error::unavailable("this process is not the leader of the node"))
     }
 }
 
-impl Listener for VirtualNode {
-    fn pod(&self, lower: &Arc<Pod>, gone: bool) {
-        let Some(pod) = self.upper_of(lower) else {
-            // Of another virtual node, perhaps: it takes from what this one offers.
-            return self.standing.changed_below();
+impl LowerClusterListener for VirtualNode {
+    fn pod_changed(&self, lower: &Arc<Pod>, deleted: bool) {
+        let Some(pod) = self.upper_pod_of(lower) else {
+            // It may be a pod of another virtual node, which uses resources that this node offers.
+            return self.node_status.capacity_changed();
         };
-        let stopped = self.memory.lock().saw(&pod, lower, gone);
+        let stopped = self.records.lock().observe(&pod, lower, deleted);
         if stopped {
-            // Nobody asks for it any more where its containers had been seen to end.
-            self.let_go(&pod);
-        } else if reporting::has_ended(lower)
-            && let Ok(term) = self.term()
+            // The core does not ask again for a pod whose containers it has seen terminated.
+            self.forget_pod(&pod);
+        } else if has_ended(lower)
+            && let Ok(session) = self.session()
         {
-            term.reflector.release(&pod);
+            session.copier.release(&pod);
         }
-        self.look(&pod);
+        self.request_status(&pod);
     }
 
-    fn ground(&self) {
-        self.standing.changed_below();
+    fn capacity_changed(&self) {
+        self.node_status.capacity_changed();
     }
 }
 
-impl Locate for VirtualNode {
+impl PodLocator for VirtualNode {
     fn locate(&self, pod: &PodRef) -> Result<(String, String)> {
-        let found = self.twin(pod).and_then(|_| self.key(pod));
+        let found = self.lower_pod(pod).and_then(|_| self.key(pod));
         found.ok_or_else(|| Error::not_found(format!("pod {pod} is not in the lower cluster")))
     }
 
-    fn runs(&self, container: &ContainerRef) -> Result<()> {
-        let lower = self.twin(&container.pod);
+    fn check_running(&self, container: &ContainerRef) -> Result<()> {
+        let lower = self.lower_pod(&container.pod);
         let status = lower.as_ref().and_then(|lower| lower.status.as_ref());
         let all = status.into_iter().flat_map(|status| {
             let lists = [
@@ -341,7 +349,7 @@ impl Locate for VirtualNode {
             lists.into_iter().flatten().flatten()
         });
         let mut own = all.filter(|one| one.name == container.container);
-        // What is not told of at all is the lower cluster's to say.
+        // If the status is unknown, the lower API server decides.
         match own.next().and_then(|one| one.state.as_ref()) {
             Some(state) if state.running.is_none() => {
                 Err(Error::unavailable(format!("{container} does not run in the lower cluster")))
@@ -351,14 +359,14 @@ impl Locate for VirtualNode {
     }
 }
 
-impl Twins for VirtualNode {
-    fn twin(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
+impl PodLookup for VirtualNode {
+    fn upper_pod(&self, namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
         let lower = self.lower.pod(&(namespace.to_owned(), name.to_owned()))?;
-        (lower.metadata.uid.as_deref() == Some(uid)).then(|| self.upper_of(&lower))?
+        (lower.metadata.uid.as_deref() == Some(uid)).then(|| self.upper_pod_of(&lower))?
     }
 
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
-        // Asked for every event of every claim: most are in namespaces where nothing is ours.
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
+        // This is called for each event of each claim. Most of them are in namespaces without pods of ours.
         let uses = |lower: &Arc<Pod>| {
             lower.metadata.namespace.as_deref() == Some(namespace)
                 && dependencies(lower).claims.contains(claim)
@@ -367,13 +375,13 @@ impl Twins for VirtualNode {
             .pods_of(&self.owner)
             .iter()
             .filter(|lower| uses(lower))
-            .filter_map(|lower| self.upper_of(lower))
+            .filter_map(|lower| self.upper_pod_of(lower))
             .collect()
     }
 }
 
-impl Placed for VirtualNode {
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)> {
-        self.own()
+impl PodSource for VirtualNode {
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
+        self.own_pods()
     }
 }

@@ -1,12 +1,12 @@
-//! Usage of lower pods, as usage of the upper ones.
+//! Usage of the lower pods, reported for the upper pods.
 //!
-//! The kubelets below have the better figures, with counters that need no guessing; reading them takes the right `get` on
-//! `nodes/proxy`, which few give away. Without it the figures are those of the lower metrics API, and the counters are added
-//! up from its rates. Without that API there are none, and that is no error.
+//! The lower kubelets have the best data, with exact counters, but sample them needs `get` on `nodes/proxy`, which is rarely granted.
+//! Otherwise the lower metrics API is used, and counters are integrated from its rates. Without a metrics API there is no usage data,
+//! which is not an error.
 
-mod meter;
-mod metrics;
-mod resource;
+mod cpu_counter;
+mod kubelet_metrics;
+mod metrics_api;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -27,32 +27,32 @@ use vk_provider::{
 };
 use vk_supervisor::Clock;
 
-use self::meter::{Meters, Reading};
-use crate::names::Owner;
+use self::cpu_counter::{CpuCounters, UsageSample};
+use crate::{names::OwnerId, status::has_ended};
 
-/// Readers come every 15 seconds, and often several of them.
-const FRESH: Duration = Duration::from_secs(10);
-/// Figures of more nodes than these are read from the metrics API, in one call.
-const MOST_NODES: usize = 50;
-/// How many kubelets are asked at a time.
-const AT_ONCE: usize = 8;
-/// After kubelets were not ours to ask, they are asked again so much later.
-const DENIED_FOR: Duration = Duration::from_mins(10);
+/// Clients poll every 15 seconds, often several of them.
+const CACHE_TTL: Duration = Duration::from_secs(10);
+/// With more nodes than this, the metrics API is used: it needs a single call.
+const MAX_NODES: usize = 50;
+/// The number of kubelets that are queried concurrently.
+const CONCURRENCY: usize = 8;
+/// How long kubelets are not queried after access was denied.
+const DENIED_BACKOFF: Duration = Duration::from_mins(10);
 
-/// What was read of each container, by the namespace and the name of the lower pod and the container's name.
-type Readings = HashMap<(String, String), HashMap<String, Reading>>;
+/// UsageSamples of containers, by namespace and name of the lower pod, then by container.
+type UsageSamples = HashMap<(String, String), HashMap<String, UsageSample>>;
 
-/// Knows the lower pods.
-pub trait Placed: Send + Sync {
-    /// The lower pods of this virtual node, each with the upper one that it is of.
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)>;
+/// Lists the lower pods.
+pub trait PodSource: Send + Sync {
+    /// The lower pods of this virtual node with their upper pods.
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)>;
 }
 
-/// The ability [`Stats`] of a virtual node.
-pub struct Usage {
+/// Implements [`Stats`] for a virtual node.
+pub struct UsageStats {
     client: Client,
-    owner: Owner,
-    pods: Arc<dyn Placed>,
+    owner: OwnerId,
+    pods: Arc<dyn PodSource>,
     clock: Clock,
     opened: Timestamp,
     state: Mutex<State>,
@@ -60,52 +60,52 @@ pub struct Usage {
 
 #[derive(Debug, Default)]
 struct State {
-    meters: Meters,
-    /// Until when kubelets are not asked.
+    counters: CpuCounters,
+    /// Kubelets are not queried before this time.
     denied: Option<Instant>,
-    /// Whether it was said that there are no figures.
-    said: bool,
+    /// Whether the lack of usage data was logged.
+    warned: bool,
     last: Option<(Instant, Summary)>,
 }
 
-impl Usage {
-    /// With a client of the lower cluster.
-    pub fn new(client: Client, owner: Owner, pods: Arc<dyn Placed>, clock: Clock) -> Self {
+impl UsageStats {
+    /// Uses a client of the lower cluster.
+    pub fn new(client: Client, owner: OwnerId, pods: Arc<dyn PodSource>, clock: Clock) -> Self {
         let opened = clock.now();
         Self { client, owner, pods, clock, opened, state: Mutex::default() }
     }
 
-    async fn read(&self, placed: &[(PodRef, Arc<Pod>)], state: &mut State) -> Result<Readings> {
-        if placed.is_empty() {
-            return Ok(Readings::new());
+    async fn read(&self, pods: &[(PodRef, Arc<Pod>)], state: &mut State) -> Result<UsageSamples> {
+        if pods.is_empty() {
+            return Ok(UsageSamples::new());
         }
-        let nodes: BTreeSet<&str> = placed.iter().filter_map(|(_, pod)| node_of(pod)).collect();
+        let nodes: BTreeSet<&str> = pods.iter().filter_map(|(_, pod)| node_of(pod)).collect();
         let denied = state.denied.is_some_and(|until| Instant::now() < until);
-        if nodes.len() <= MOST_NODES && !denied {
-            match self.ask_kubelets(&nodes).await {
-                Ok(Some(readings)) => return Ok(readings),
+        if nodes.len() <= MAX_NODES && !denied {
+            match self.query_kubelets(&nodes).await {
+                Ok(Some(samples)) => return Ok(samples),
                 Ok(None) => {}
-                Err(_) => state.denied = Some(Instant::now() + DENIED_FOR),
+                Err(_) => state.denied = Some(Instant::now() + DENIED_BACKOFF),
             }
         }
-        match self.ask_metrics(placed).await {
-            Ok(readings) => {
-                state.said = false;
-                Ok(readings)
+        match self.query_metrics_api(pods).await {
+            Ok(samples) => {
+                state.warned = false;
+                Ok(samples)
             }
-            // There is none, nobody stands behind it, or it is not ours to ask.
+            // There is no metrics API, it has no backend, or access is denied.
             Err(error) if matches!(error.kind, Lower::NotFound | Lower::Server | Lower::Forbidden) => {
-                if !std::mem::replace(&mut state.said, true) {
-                    tracing::warn!(%error, "the lower cluster gives no usage figures");
+                if !std::mem::replace(&mut state.warned, true) {
+                    tracing::warn!(%error, "the lower cluster provides no usage data");
                 }
-                Ok(Readings::new())
+                Ok(UsageSamples::new())
             }
             Err(error) => Err(Error::unavailable("read usage from the lower cluster").caused_by(error)),
         }
     }
 
-    /// `None` if no kubelet answers; an error if they must not be asked.
-    async fn ask_kubelets(&self, nodes: &BTreeSet<&str>) -> Result<Option<Readings>, LowerError> {
+    /// Returns `None` if no kubelet answers, and an error if access is denied.
+    async fn query_kubelets(&self, nodes: &BTreeSet<&str>) -> Result<Option<UsageSamples>, LowerError> {
         let now = self.clock.now();
         let addresses: Vec<String> =
             nodes.iter().map(|node| format!("/api/v1/nodes/{node}/proxy/metrics/resource")).collect();
@@ -113,64 +113,64 @@ impl Usage {
             let client = self.client.clone();
             async move { client.read_text("nodes/proxy", &address).await }
         });
-        let mut answers = stream::iter(asked).buffer_unordered(AT_ONCE);
-        let mut all: Option<Readings> = None;
+        let mut answers = stream::iter(asked).buffer_unordered(CONCURRENCY);
+        let mut all: Option<UsageSamples> = None;
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(text) => {
                     let all = all.get_or_insert_default();
-                    for (pod, readings) in resource::parse(&text, now) {
-                        all.entry(pod).or_default().extend(readings);
+                    for (pod, samples) in kubelet_metrics::parse(&text, now) {
+                        all.entry(pod).or_default().extend(samples);
                     }
                 }
                 Err(error) if matches!(error.kind, Lower::Forbidden | Lower::Unauthorized) => {
                     return Err(error);
                 }
-                // One that is down has no figures, and the others do.
-                Err(error) => tracing::debug!(%error, "a lower kubelet gives no usage figures"),
+                // The other nodes still have data.
+                Err(error) => tracing::debug!(%error, "a lower kubelet provides no usage data"),
             }
         }
         Ok(all)
     }
 
-    async fn ask_metrics(&self, placed: &[(PodRef, Arc<Pod>)]) -> Result<Readings, LowerError> {
+    async fn query_metrics_api(&self, pods: &[(PodRef, Arc<Pod>)]) -> Result<UsageSamples, LowerError> {
         let selector = self.owner.selector();
-        match metrics::list(&self.client, None, &selector).await {
+        match metrics_api::list(&self.client, None, &selector).await {
             Err(error) if error.kind == Lower::Forbidden => {}
             answer => return answer,
         }
         let namespaces: BTreeSet<&str> =
-            placed.iter().filter_map(|(_, pod)| pod.metadata.namespace.as_deref()).collect();
-        let mut all = Readings::new();
+            pods.iter().filter_map(|(_, pod)| pod.metadata.namespace.as_deref()).collect();
+        let mut all = UsageSamples::new();
         for namespace in namespaces {
-            all.extend(metrics::list(&self.client, Some(namespace), &selector).await?);
+            all.extend(metrics_api::list(&self.client, Some(namespace), &selector).await?);
         }
         Ok(all)
     }
 
     fn summarise(
         &self,
-        placed: &[(PodRef, Arc<Pod>)],
-        mut readings: Readings,
-        meters: &mut Meters,
+        pods: &[(PodRef, Arc<Pod>)],
+        mut samples: UsageSamples,
+        counters: &mut CpuCounters,
     ) -> Summary {
-        let mut pods = Vec::new();
-        for (upper, lower) in placed {
+        let mut stats = Vec::new();
+        for (upper, lower) in pods {
             let meta = &lower.metadata;
             let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
-            let Some(readings) = readings.remove(&key) else { continue };
+            let Some(samples) = samples.remove(&key) else { continue };
             let known = names_of(lower);
             let mut containers = Vec::new();
-            for (name, reading) in readings {
-                // Of a pod, and not of its sandbox or of what somebody has put in below.
+            for (name, sample) in samples {
+                // Skips the sandbox and containers that were injected in the lower cluster.
                 if known.contains(name.as_str()) {
-                    let seen = meters.read(&upper.uid, &name, &reading);
-                    containers.push(container_stats(lower, name, &reading, seen));
+                    let usage = counters.add_sample(&upper.uid, &name, &sample);
+                    containers.push(container_stats(lower, name, &sample, usage));
                 }
             }
             containers.sort_by(|a, b| a.name.cmp(&b.name));
             if !containers.is_empty() {
-                pods.push(PodStats {
+                stats.push(PodStats {
                     pod_ref: PodReference {
                         name: upper.name.to_string(),
                         namespace: upper.namespace.to_string(),
@@ -178,7 +178,7 @@ impl Usage {
                     },
                     start_time: started(lower).unwrap_or(self.opened),
                     containers,
-                    // Added up by whoever shows them.
+                    // The clients add them up.
                     cpu: None,
                     memory: None,
                     network: None,
@@ -186,11 +186,12 @@ impl Usage {
                 });
             }
         }
-        let total = meters.keep(&placed.iter().map(|(upper, _)| upper.uid.as_ref()).collect::<HashSet<_>>());
-        Summary { node: self.node(&pods, total), pods }
+        let total =
+            counters.retain(&pods.iter().map(|(upper, _)| upper.uid.as_ref()).collect::<HashSet<_>>());
+        Summary { node: self.node(&stats, total), pods: stats }
     }
 
-    /// What the node uses is what its pods use: the rest of the lower cluster is not ours.
+    /// The usage of the node is that of its pods: the rest of the lower cluster is not ours.
     fn node(&self, pods: &[PodStats], total: u64) -> NodeStats {
         let containers = || pods.iter().flat_map(|pod| &pod.containers);
         let cpus = || containers().filter_map(|container| container.cpu.as_ref());
@@ -214,38 +215,43 @@ impl Usage {
 }
 
 #[async_trait]
-impl Stats for Usage {
+impl Stats for UsageStats {
     async fn summary(&self) -> Result<Summary> {
         let mut state = self.state.lock().await;
         if let Some((at, summary)) = &state.last
-            && at.elapsed() < FRESH
+            && at.elapsed() < CACHE_TTL
         {
             return Ok(summary.clone());
         }
-        let placed = self.pods.placed();
-        let readings = self.read(&placed, &mut state).await?;
-        let summary = self.summarise(&placed, readings, &mut state.meters);
+        let pods = self.pods.pods();
+        let samples = self.read(&pods, &mut state).await?;
+        let summary = self.summarise(&pods, samples, &mut state.counters);
         state.last = Some((Instant::now(), summary.clone()));
         Ok(summary)
     }
 }
 
-impl fmt::Debug for Usage {
+impl fmt::Debug for UsageStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Usage").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("UsageStats").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
-fn container_stats(lower: &Pod, name: String, reading: &Reading, seen: meter::Seen) -> ContainerStats {
-    let start_time = container_started(lower, &name).or_else(|| started(lower)).unwrap_or(reading.at);
+fn container_stats(
+    lower: &Pod,
+    name: String,
+    sample: &UsageSample,
+    usage: cpu_counter::ContainerCpu,
+) -> ContainerStats {
+    let start_time = container_started(lower, &name).or_else(|| started(lower)).unwrap_or(sample.at);
     ContainerStats {
         start_time,
-        cpu: reading.cpu.map(|_| CpuStats {
-            time: reading.at,
-            usage_nano_cores: seen.rate,
-            usage_core_nano_seconds: Some(seen.total),
+        cpu: sample.cpu.map(|_| CpuStats {
+            time: sample.at,
+            usage_nano_cores: usage.rate,
+            usage_core_nano_seconds: Some(usage.total),
         }),
-        memory: reading.memory.map(|bytes| memory(reading.at, bytes)),
+        memory: sample.memory.map(|bytes| memory(sample.at, bytes)),
         rootfs: None,
         logs: None,
         name,
@@ -264,12 +270,9 @@ fn memory(time: Timestamp, working_set: u64) -> MemoryStats {
     }
 }
 
-/// The lower node, for a pod of which something may run.
+/// The lower node of a pod that may be running.
 fn node_of(pod: &Pod) -> Option<&str> {
-    if vk_provider::pod::is_terminal(pod) {
-        return None;
-    }
-    pod.spec.as_ref()?.node_name.as_deref()
+    pod.spec.as_ref().filter(|_| !has_ended(pod))?.node_name.as_deref()
 }
 
 fn names_of(pod: &Pod) -> HashSet<&str> {

@@ -1,10 +1,10 @@
-//! Claims that wait above for a node to be chosen: what the lower cluster has to do with them.
+//! Volumes for claims that wait until a node is chosen.
 //!
-//! A claim of a class whose provisioner is [`PROVISIONER`] gets its volume from the lower cluster of the node that the scheduler chose for
-//! its first pod. Above there is a volume that stands for it: it is never mounted, and draws every pod that uses the claim to the same
-//! lower cluster. The claim itself is copied down with the pod, by [`reflect`](crate::reflect), and so is a larger request.
+//! A claim whose class has the provisioner [`PROVISIONER`] gets its volume in the lower cluster of the node that the scheduler chose for
+//! its first pod. The upper cluster gets a placeholder volume. It is never mounted, and its node affinity keeps all pods that use the
+//! claim in the same lower cluster. [`copies`](crate::copies) copies the claim itself together with the pod, and later a larger request.
 //!
-//! Users' claims are never written to: what there is to say about them is said by events.
+//! Claims of users are never modified. Everything there is to say about them is recorded as events.
 
 use std::sync::Arc;
 
@@ -19,86 +19,86 @@ use vk_kube::{Client, Error, Kind as ErrorKind, Objects, Recorder};
 use vk_supervisor::{Supervisor, task};
 
 use self::{
-    keeper::{Action, Event, Keeper, Key, Outcome},
-    volume::Verdict,
+    claim_tracker::{Action, ClaimKey, ClaimTracker, Event, ProvisionOutcome},
+    volume::Decision,
 };
-use crate::names::{Namespaces, Owner};
+use crate::names::{NamespaceMapping, OwnerId};
 
-mod keeper;
-mod lower;
-mod reader;
+mod claim_copy;
+mod claim_tracker;
 mod volume;
+mod watches;
 
-/// The provisioner of classes whose claims get their volumes in the lower cluster of the node that is chosen.
+/// The provisioner of classes whose volumes come from the lower cluster of the chosen node.
 pub const PROVISIONER: &str = "multicluster.virtual-kubelet.io/storage";
 
-/// How many events may wait for whoever decides.
-const LENGTH: usize = 256;
+/// Capacity of the event channel.
+const CHANNEL_CAPACITY: usize = 256;
 
 /// What is needed to serve claims.
-pub struct Setup {
-    /// The upper cluster, as one who may list and watch claims, read classes, make volumes and write events.
+pub struct StorageOptions {
+    /// A client of the upper cluster that may list and watch claims, read classes, create volumes and write events.
     pub upper: Client,
-    /// The lower cluster.
+    /// A client of the lower cluster.
     pub lower: Client,
-    /// Whose the copies below are.
-    pub owner: Owner,
-    /// What namespaces are called below. Claims in others are none of our business.
-    pub namespaces: Namespaces,
-    /// What the lower cluster is called: the value of the label [`CLUSTER`](crate::names::CLUSTER) of its virtual nodes.
+    /// The owner of the copies.
+    pub owner: OwnerId,
+    /// Maps upper namespaces to lower ones. Claims in other namespaces are ignored.
+    pub namespaces: NamespaceMapping,
+    /// The name of the lower cluster: the label [`CLUSTER`](crate::names::CLUSTER) of its virtual nodes.
     pub cluster: String,
     /// Owns the task.
     pub supervisor: Supervisor,
 }
 
-/// Begins to serve claims, until the supervisor stops.
-pub fn follow(setup: Setup) {
-    let (supervisor, stopping) = (setup.supervisor.clone(), setup.supervisor.clone());
-    // Pods without claims do well without it.
+/// Starts serving claims, until the supervisor stops.
+pub fn start(options: StorageOptions) {
+    let (supervisor, stopping) = (options.supervisor.clone(), options.supervisor.clone());
+    // Not critical: pods without claims do not need it.
     supervisor.spawn("claims", task::Kind::Work, async move {
         tokio::select! {
-            () = run(Arc::new(setup)) => {}
+            () = run(Arc::new(options)) => {}
             () = stopping.stopping() => {}
         }
     });
 }
 
-async fn run(setup: Arc<Setup>) {
-    let (inbox, mut heard) = mpsc::channel(LENGTH);
+async fn run(options: Arc<StorageOptions>) {
+    let (inbox, mut events) = mpsc::channel(CHANNEL_CAPACITY);
     let mut tasks = JoinSet::new();
-    let (above, below) = scopes(&setup.namespaces);
+    let (above, below) = scopes(&options.namespaces);
     for namespace in above {
-        tasks.spawn(reader::above(Arc::clone(&setup), namespace, inbox.clone()));
+        tasks.spawn(watches::watch_upper(Arc::clone(&options), namespace, inbox.clone()));
     }
     for namespace in below {
-        tasks.spawn(reader::below(Arc::clone(&setup), namespace, inbox.clone()));
+        tasks.spawn(watches::watch_lower(Arc::clone(&options), namespace, inbox.clone()));
     }
-    let recorder = Recorder::new(setup.upper.clone(), "virtual-kubelet", &setup.owner.node);
+    let recorder = Recorder::new(options.upper.clone(), "virtual-kubelet", &options.owner.node);
     let begun = Instant::now();
-    let mut keeper = Keeper::new(StdRng::from_rng(&mut rand::rng()));
+    let mut tracker = ClaimTracker::new(StdRng::from_rng(&mut rand::rng()));
     loop {
         let due = async {
-            match keeper.deadline() {
+            match tracker.deadline() {
                 Some(deadline) => tokio::time::sleep_until(begun + deadline).await,
                 None => std::future::pending().await,
             }
         };
         let event = tokio::select! {
-            Some(event) = heard.recv() => event,
+            Some(event) = events.recv() => event,
             () = due => Event::Tick,
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended && error.is_panic() {
-                    error!(%error, "a task of the claims failed");
+                    error!(%error, "a task for claims panicked");
                 }
                 continue;
             }
         };
-        for action in keeper.handle(begun.elapsed(), event) {
+        for action in tracker.handle(begun.elapsed(), event) {
             match action {
-                Action::Provide(claim) => {
-                    tasks.spawn(provide(Arc::clone(&setup), claim, inbox.clone()));
+                Action::Provision(claim) => {
+                    tasks.spawn(provision(Arc::clone(&options), claim, inbox.clone()));
                 }
-                Action::Tell { claim, severity, reason, message } => {
+                Action::RecordEvent { claim, severity, reason, message } => {
                     let recorder = recorder.clone();
                     tasks.spawn(async move {
                         recorder.publish(&reference(&claim), severity, &reason, &message).await;
@@ -109,43 +109,58 @@ async fn run(setup: Arc<Setup>) {
     }
 }
 
-/// The namespaces above and below that are watched; `None` for all.
-fn scopes(namespaces: &Namespaces) -> (Vec<Option<String>>, Vec<Option<String>>) {
+/// The watched namespaces in the upper and the lower cluster; `None` for all.
+fn scopes(namespaces: &NamespaceMapping) -> (Vec<Option<String>>, Vec<Option<String>>) {
     match namespaces {
-        Namespaces::Map(map) => (map.keys().cloned().map(Some).collect(), namespaces.scopes()),
-        Namespaces::Same | Namespaces::Suffix(_) => (vec![None], namespaces.scopes()),
+        NamespaceMapping::Map(map) => (map.keys().cloned().map(Some).collect(), namespaces.scopes()),
+        NamespaceMapping::Same | NamespaceMapping::Suffix(_) => (vec![None], namespaces.scopes()),
     }
 }
 
-/// Looks what a claim needs, does it, and tells how that ended.
-async fn provide(setup: Arc<Setup>, claim: Arc<PersistentVolumeClaim>, inbox: mpsc::Sender<Event>) {
-    let outcome = provided(&setup, &claim).await;
-    if let Some(key) = Key::of(&claim) {
+/// Provisions a claim and reports the outcome.
+async fn provision(
+    options: Arc<StorageOptions>,
+    claim: Arc<PersistentVolumeClaim>,
+    inbox: mpsc::Sender<Event>,
+) {
+    let outcome = try_provision(&options, &claim).await;
+    if let Some(key) = ClaimKey::of(&claim) {
         let uid = claim.metadata.uid.clone().unwrap_or_default();
-        // Nobody is there to be told when everything ends.
-        drop(inbox.send(Event::Answer(key, uid, outcome)).await);
+        // The receiver is gone only at shutdown.
+        drop(inbox.send(Event::ProvisionFinished(key, uid, outcome)).await);
     }
 }
 
-async fn provided(setup: &Setup, claim: &PersistentVolumeClaim) -> Result<Outcome, Error> {
-    let Some(class) = volume::class(claim) else { return Ok(Outcome::Nothing) };
-    let classes: Objects<StorageClass> = Objects::all(setup.upper.clone());
+async fn try_provision(
+    options: &StorageOptions,
+    claim: &PersistentVolumeClaim,
+) -> Result<ProvisionOutcome, Error> {
+    let Some(class) = volume::class(claim) else { return Ok(ProvisionOutcome::Nothing) };
+    let classes: Objects<StorageClass> = Objects::all(options.upper.clone());
     let class = classes.get(class).await?;
-    let volume = match volume::decide(claim, &class, &setup.owner.node, &setup.cluster) {
-        Verdict::Nothing => return Ok(Outcome::Nothing),
-        Verdict::Mistake(message) => return Ok(Outcome::Mistake(message)),
-        Verdict::Make(volume) => volume,
+    let volume = match volume::decide(claim, &class, &options.owner.node, &options.cluster) {
+        Decision::Nothing => return Ok(ProvisionOutcome::Nothing),
+        Decision::Mistake(message) => return Ok(ProvisionOutcome::Mistake(message)),
+        Decision::Make(volume) => volume,
     };
-    let volumes: Objects<PersistentVolume> = Objects::all(setup.upper.clone());
+    let volumes: Objects<PersistentVolume> = Objects::all(options.upper.clone());
     let name = volume.metadata.name.clone().unwrap_or_default();
     match volumes.create(&volume).await {
         Ok(_) => {
-            info!(volume = name, claim = claim.metadata.name, "a volume stands for one of the lower cluster");
-            Ok(Outcome::Made(name))
+            info!(
+                volume = name,
+                claim = claim.metadata.name,
+                "created a placeholder for a volume of the lower cluster"
+            );
+            Ok(ProvisionOutcome::Made(name))
         }
         Err(error) if error.kind == ErrorKind::AlreadyExists => {
             let found = volumes.get(&name).await?;
-            Ok(if volume::is_of(&found, claim) { Outcome::There } else { Outcome::Taken(name) })
+            Ok(if volume::is_placeholder_of(&found, claim) {
+                ProvisionOutcome::There
+            } else {
+                ProvisionOutcome::Taken(name)
+            })
         }
         Err(error) => Err(error),
     }
@@ -164,9 +179,9 @@ fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
     }
 }
 
-impl std::fmt::Debug for Setup {
+impl std::fmt::Debug for StorageOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup")
+        f.debug_struct("StorageOptions")
             .field("owner", &self.owner)
             .field("cluster", &self.cluster)
             .finish_non_exhaustive()

@@ -9,8 +9,8 @@ use serde_json::json;
 use vk_kube::{Client, ClientOptions, Kind, Metrics, Objects};
 use vk_provider_cluster::{
     config::Settings,
-    detach::{Report, Setup, detach, origin},
-    names::{Namespaces, Owner},
+    detach::{DetachOptions, DetachReport, detach, origin},
+    names::{NamespaceMapping, OwnerId},
 };
 use vk_supervisor::{Clock, Supervisor};
 
@@ -98,16 +98,16 @@ impl Detach {
             let wrong = |error: vk_kube::ConfigError| {
                 Failure::Configuration(vec![Problem::new("clientKubeconfig", error.to_string())])
             };
-            let setup = Setup {
+            let setup = DetachOptions {
                 lower: lower.connect(supervisor, Metrics::default()).await.map_err(wrong)?,
-                owner: Owner { origin, node: node.name.clone() },
+                owner: OwnerId { origin, node: node.name.clone() },
                 namespaces: match &node.settings.namespaces {
-                    Namespaces::Map(map) => Some(map.values().cloned().collect()),
-                    Namespaces::Same | Namespaces::Suffix(_) => None,
+                    NamespaceMapping::Map(map) => Some(map.values().cloned().collect()),
+                    NamespaceMapping::Same | NamespaceMapping::Suffix(_) => None,
                 },
                 keep_claims: self.keep_claims,
                 dry_run: self.dry_run,
-                patience: self.timeout.0,
+                timeout: self.timeout.0,
             };
             let server = setup.lower.server().to_owned();
             let report =
@@ -140,7 +140,7 @@ impl Detach {
         Err(anyhow!("{message}; stop it first, or use --force").into())
     }
 
-    fn format_report(&self, name: &str, server: &str, report: &Report) -> String {
+    fn format_report(&self, name: &str, server: &str, report: &DetachReport) -> String {
         let verb = if self.dry_run { "would remove" } else { "removed" };
         let removed = report.removed.iter().map(|item| format!("{verb} {item}\n"));
         let left = report.left.iter().map(|(item, why)| format!("left {item}: {why}\n"));

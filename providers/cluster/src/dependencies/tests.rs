@@ -6,18 +6,18 @@ fn of(spec: &Value) -> Dependencies {
     dependencies(&serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap())
 }
 
-fn needs(all: &[(&str, bool)]) -> BTreeMap<String, Need> {
-    all.iter().map(|(name, optional)| ((*name).to_owned(), Need { optional: *optional })).collect()
+fn names<const N: usize>(all: [&str; N]) -> BTreeSet<String> {
+    all.map(str::to_owned).into()
 }
 
 #[test]
-fn a_pod_that_names_nothing_needs_nothing() {
+fn a_pod_without_references_has_no_dependencies() {
     assert_eq!(of(&json!({"containers": [{"name": "web"}]})), Dependencies::default());
     assert_eq!(dependencies(&Pod::default()), Dependencies::default());
 }
 
 #[test]
-fn volumes_projections_and_environment_are_followed_in_every_kind_of_container() {
+fn references_in_volumes_and_environment_of_all_containers_are_found() {
     let container = |kind: &str| {
         json!([{
             "name": kind,
@@ -44,36 +44,12 @@ fn volumes_projections_and_environment_are_followed_in_every_kind_of_container()
             ]}},
         ],
     }));
-    assert_eq!(
-        all.config_maps,
-        needs(&[
-            ("c-all", false),
-            ("c-key", true),
-            ("e-all", false),
-            ("e-key", true),
-            ("i-all", false),
-            ("i-key", true),
-            ("pro", false),
-            ("vol", true),
-        ])
-    );
-    assert_eq!(
-        all.secrets,
-        needs(&[
-            ("c-all", true),
-            ("c-key", false),
-            ("e-all", true),
-            ("e-key", false),
-            ("i-all", true),
-            ("i-key", false),
-            ("pro", true),
-            ("vol", false),
-        ])
-    );
+    assert_eq!(all.config_maps, names(["c-all", "c-key", "e-all", "e-key", "i-all", "i-key", "pro", "vol",]));
+    assert_eq!(all.secrets, names(["c-all", "c-key", "e-all", "e-key", "i-all", "i-key", "pro", "vol",]));
 }
 
 #[test]
-fn secrets_of_volume_plugins_and_registries_are_followed() {
+fn secrets_of_volume_plugins_and_registries_are_found() {
     let secret = json!({"name": "s"});
     for volume in [
         json!({"azureFile": {"secretName": "s", "shareName": "h"}}),
@@ -89,14 +65,14 @@ fn secrets_of_volume_plugins_and_registries_are_followed() {
         let mut named = volume.clone();
         named["name"] = json!("v");
         let all = of(&json!({"containers": [], "volumes": [named]}));
-        assert_eq!(all.secrets, needs(&[("s", false)]), "{volume}");
+        assert_eq!(all.secrets, names(["s"]), "{volume}");
     }
     let all = of(&json!({"containers": [], "imagePullSecrets": [{"name": "registry"}, {"name": ""}]}));
-    assert_eq!(all.secrets, needs(&[("registry", true)]));
+    assert_eq!(all.secrets, names(["registry"]));
 }
 
 #[test]
-fn claims_are_followed_with_those_that_are_made_for_one_pod() {
+fn claims_include_those_of_generic_ephemeral_volumes() {
     let all = of(&json!({"containers": [], "volumes": [
         {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
@@ -105,7 +81,7 @@ fn claims_are_followed_with_those_that_are_made_for_one_pod() {
 }
 
 #[test]
-fn the_service_account_is_followed_unless_every_namespace_has_it() {
+fn the_default_service_account_is_no_dependency() {
     for (spec, account) in [
         (json!({"containers": []}), None),
         (json!({"containers": [], "serviceAccountName": "default"}), None),
@@ -117,23 +93,13 @@ fn the_service_account_is_followed_unless_every_namespace_has_it() {
 }
 
 #[test]
-fn what_is_needed_once_is_needed() {
-    let volume =
-        |name: &str, optional: bool| json!({"name": name, "configMap": {"name": "c", "optional": optional}});
-    for volumes in [[volume("a", true), volume("b", false)], [volume("a", false), volume("b", true)]] {
-        let all = of(&json!({"containers": [], "volumes": volumes}));
-        assert_eq!(all.config_maps, needs(&[("c", false)]));
-    }
-}
-
-#[test]
-fn what_is_for_the_api_server_above_is_not_copied() {
+fn volumes_injected_for_the_upper_api_server_are_ignored() {
     let all = of(&json!({"containers": [], "volumes": [
         {"name": "kube-api-access-1", "projected": {"sources": [
             {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}},
         ]}},
         {"name": "default-token-1", "secret": {"secretName": "default-token-1"}},
-        // A user's own volume with the certificate gets the lower cluster's.
+        // A volume of the user with the CA certificate gets that of the lower cluster.
         {"name": "ca", "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}},
     ]}));
     assert_eq!(all, Dependencies::default());

@@ -2,12 +2,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    anchor,
     names::{NODE, ORIGIN, ORIGIN_UID},
+    owner_config_map,
 };
 
-fn owner(node: &str) -> Owner {
-    Owner { origin: "o".to_owned(), node: node.to_owned() }
+fn owner(node: &str) -> OwnerId {
+    OwnerId { origin: "o".to_owned(), node: node.to_owned() }
 }
 
 fn object<K: serde::de::DeserializeOwned>(name: &str, edit: &Value) -> K {
@@ -38,14 +38,13 @@ fn pod(name: &str, node: &str, claim: &str, map: &str) -> Pod {
     )
 }
 
-fn anchor_of(node: &str) -> ConfigMap {
-    object(&anchor::name(&owner(node)), &json!({"metadata": {"labels": {NODE: node}}}))
+fn owner_of(node: &str) -> ConfigMap {
+    object(&owner_config_map::name(&owner(node)), &json!({"metadata": {"labels": {NODE: node}}}))
 }
 
 fn copy<K: serde::de::DeserializeOwned>(name: &str, node: &str) -> K {
-    let anchor = anchor::name(&owner(node));
-    let reference =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": anchor, "uid": format!("uid-of-{anchor}")});
+    let owner_name = owner_config_map::name(&owner(node));
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner_name, "uid": format!("uid-of-{owner_name}")});
     object(name, &json!({"metadata": {"ownerReferences": [reference]}}))
 }
 
@@ -53,14 +52,20 @@ fn claim(name: &str) -> PersistentVolumeClaim {
     object(name, &json!({"metadata": {"annotations": {ORIGIN_UID: "u"}}}))
 }
 
-fn names(things: &[Thing]) -> Vec<&str> {
-    things.iter().map(|thing| thing.item.name.as_str()).collect()
+fn names(objects_listed: &[OwnedObject]) -> Vec<&str> {
+    objects_listed.iter().map(|object| object.item.name.as_str()).collect()
 }
 
-fn two_nodes() -> Found {
-    Found {
+fn two_nodes() -> Inventory {
+    Inventory {
         pods: vec![pod("pa", "a", "ca", "shared"), pod("pb", "b", "cb", "shared")],
-        maps: vec![anchor_of("a"), anchor_of("b"), copy("shared", "a"), copy("ma", "a"), copy("mb", "b")],
+        config_maps: vec![
+            owner_of("a"),
+            owner_of("b"),
+            copy("shared", "a"),
+            copy("ma", "a"),
+            copy("mb", "b"),
+        ],
         secrets: vec![copy("sa", "a"), copy("sb", "b")],
         accounts: vec![copy("aa", "a"), object("stray", &json!({}))],
         claims: vec![claim("ca"), claim("cb"), claim("unused"), object("bare", &json!({}))],
@@ -68,50 +73,52 @@ fn two_nodes() -> Found {
 }
 
 #[test]
-fn what_is_of_the_node_goes_and_what_is_of_another_stays() {
+fn objects_of_the_node_are_removed_and_those_of_others_stay() {
     let plan = two_nodes().plan(&owner("a"), false);
-    let [claims, anchors, pods, copies] = &plan.steps;
+    let [claims, owner_maps, pods, copies] = &plan.steps;
     assert_eq!(names(claims), ["ca"]);
-    assert_eq!(names(anchors), [anchor::name(&owner("a"))]);
+    assert_eq!(names(owner_maps), [owner_config_map::name(&owner("a"))]);
     assert_eq!(names(pods), ["pa"]);
     assert_eq!(names(copies), ["ma", "sa", "aa"]);
     let left: Vec<String> = plan.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
     assert_eq!(
         left,
         [
-            "PersistentVolumeClaim ns/cb: pods of the virtual node b use it",
-            "PersistentVolumeClaim ns/unused: no pod uses it, and it may be the virtual node b's",
-            "PersistentVolumeClaim ns/bare: it does not say of what it is a copy",
+            "PersistentVolumeClaim ns/cb: pods of virtual node b use it",
+            "PersistentVolumeClaim ns/unused: no pod uses it, and it may belong to virtual node b",
+            "PersistentVolumeClaim ns/bare: it is not marked as a copy",
         ]
     );
 }
 
 #[test]
-fn what_another_node_needs_is_handed_over_to_it() {
+fn copies_that_another_node_uses_are_handed_over() {
     let found = two_nodes();
     let plan = found.plan(&owner("a"), false);
-    let [one] = plan.handed.as_slice() else { panic!("{:?}", plan.handed) };
+    let [one] = plan.handovers.as_slice() else { panic!("{:?}", plan.handovers) };
     assert_eq!((one.item.name.as_str(), one.version.as_str()), ("shared", "7"));
     let names: Vec<&str> = one.owners.iter().map(|owner| owner.name.as_str()).collect();
-    assert_eq!(names, [anchor::name(&owner("b"))]);
+    assert_eq!(names, [owner_config_map::name(&owner("b"))]);
     assert_eq!(one.owners[0].controller, None, "it is no pod");
 }
 
 #[test]
-fn where_nobody_else_is_all_claims_go_unless_they_are_to_be_kept() {
+fn without_other_nodes_all_claims_are_removed_unless_kept() {
     let mut found = two_nodes();
     found.pods.retain(|pod| pod.metadata.name.as_deref() == Some("pa"));
-    found.maps.retain(|map| map.metadata.labels.as_ref().unwrap().get(NODE).is_none_or(|node| node == "a"));
+    found
+        .config_maps
+        .retain(|map| map.metadata.labels.as_ref().unwrap().get(NODE).is_none_or(|node| node == "a"));
     let plan = found.plan(&owner("a"), false);
     assert_eq!(names(&plan.steps[0]), ["ca", "cb", "unused"]);
-    assert!(plan.handed.is_empty(), "{:?}", plan.handed);
+    assert!(plan.handovers.is_empty(), "{:?}", plan.handovers);
     let plan = found.plan(&owner("a"), true);
     assert_eq!((names(&plan.steps[0]).len(), plan.left.len()), (0, 4));
     assert_eq!(names(&plan.steps[2]), ["pa"]);
 }
 
 #[test]
-fn of_an_upper_cluster_without_a_name_nothing_is_removed() {
+fn an_empty_origin_is_rejected() {
     for origin in ["", "a,b", "a=b", "a b", &"x".repeat(64)] {
         assert_eq!(check_origin(origin).unwrap_err().kind, Kind::Invalid, "{origin:?}");
     }

@@ -1,7 +1,7 @@
-//! Which lower events are told above, and when: a synchronous machine.
+//! The synchronous state machine that decides which lower events are relayed, and when.
 //!
-//! Listings come again when a watch breaks. What is new in one is known by its version, and not by memory of all events that a cluster
-//! has: most of them are not about our pods.
+//! A watch that breaks lists all events again. New events are recognised by their version rather than by remembering all events of a
+//! cluster, most of which are not about our pods.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,192 +12,194 @@ use std::{
 use vk_provider::{PodEvent, PodRef};
 
 use super::{
-    Twins,
-    word::{About, Word},
+    PodLookup,
+    lower_event::{InvolvedObject, LowerEvent},
 };
 
 #[cfg(test)]
 mod tests;
 
-/// How long an event may wait for its pod to become known: what is known of pods comes by another watch.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How often it is asked for meanwhile.
+/// How long an event waits for its pod to become known. Pods are reported by another watch.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often waiting events are retried.
 const RETRY: Duration = Duration::from_millis(500);
-/// How many events wait. Those of other people's pods wait too.
-const WAITING: usize = 1024;
-/// The same event is not told again sooner, however often it happens; and then ever more seldom, so that it does not use up what the core lets
-/// be told of a pod.
-const REPEAT: Duration = Duration::from_mins(1);
-const SELDOM: Duration = Duration::from_mins(10);
-/// How many events a pod may have at once for one reason, and when it may have another.
+/// The maximum number of waiting events, including those about pods of others.
+const MAX_WAITING: usize = 1024;
+/// The delay before the same event is relayed again, which doubles up to a maximum, so that it does not use up the events that the core
+/// allows for a pod.
+const MIN_REPEAT: Duration = Duration::from_mins(1);
+const MAX_REPEAT: Duration = Duration::from_mins(10);
+/// How many events with the same reason a pod may get at once, and how often one more.
 const BURST: u32 = 25;
-const ANOTHER: Duration = Duration::from_secs(30);
-/// How many events are remembered, to tell a repetition.
-const REMEMBERED: usize = 8192;
-/// How many allowances are kept before those are dropped that are as if they were new.
-const ALLOWANCES: usize = 4096;
+const REFILL: Duration = Duration::from_secs(30);
+/// How many sent events are remembered to detect repetitions.
+const MAX_SENT: usize = 8192;
+/// The number of token buckets at which the full ones are dropped.
+const MAX_BUCKETS: usize = 4096;
 
-/// Decides what is told.
+/// Decides which events are relayed.
 #[derive(Debug)]
-pub(super) struct Relay {
-    scopes: Vec<Scope>,
-    told: Told,
-    allowances: HashMap<(Arc<str>, String), Allowance>,
-    /// What waits for its pod, from the oldest to the newest, with the time until which it does.
-    waiting: VecDeque<(Duration, Word)>,
-    /// When it is asked for again.
+pub(super) struct EventRelay {
+    scopes: Vec<WatchScope>,
+    sent: SentEvents,
+    buckets: HashMap<(Arc<str>, String), TokenBucket>,
+    /// Events that wait for their pod, oldest first, each with its deadline.
+    waiting: VecDeque<(Duration, LowerEvent)>,
+    /// When the waiting events are retried.
     retry: Option<Duration>,
 }
 
-/// What one watch has told.
+/// The progress of one watch.
 #[derive(Debug, Default)]
-struct Scope {
-    /// What is not newer was there before, or was heard. Before the first listing there is none.
+struct WatchScope {
+    /// Events up to this version are old. `None` before the first list.
     floor: Option<u64>,
-    /// The newest version in the listing that is under way.
+    /// The newest version in the list in progress.
     listing: Option<u64>,
 }
 
-/// What was told lately, by the event and the pod.
+/// Recently relayed events, by event and pod.
 #[derive(Debug, Default)]
-struct Told {
-    last: HashMap<(String, Arc<str>), Last>,
+struct SentEvents {
+    last: HashMap<(String, Arc<str>), LastSent>,
     order: VecDeque<(String, Arc<str>)>,
 }
 
-/// When an event was told last.
+/// When an event was relayed last.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct LastSent {
     count: i32,
     at: Duration,
-    /// When it may be told again.
+    /// The delay before it may be relayed again.
     gap: Duration,
 }
 
-/// How many events a pod may still have for one reason.
+/// How many events with one reason a pod may still get.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
+struct TokenBucket {
     left: u32,
     since: Duration,
 }
 
-// === impl Relay ===
+// === impl EventRelay ===
 
-impl Relay {
-    /// With so many watches.
+impl EventRelay {
+    /// A relay for this number of watches.
     pub(super) fn new(scopes: usize) -> Self {
         Self {
-            scopes: (0..scopes).map(|_| Scope::default()).collect(),
-            told: Told::default(),
-            allowances: HashMap::new(),
+            scopes: (0..scopes).map(|_| WatchScope::default()).collect(),
+            sent: SentEvents::default(),
+            buckets: HashMap::new(),
             waiting: VecDeque::new(),
             retry: None,
         }
     }
 
-    /// A listing begins.
-    pub(super) fn begin(&mut self, scope: usize) -> Vec<PodEvent> {
+    /// A list begins.
+    pub(super) fn begin_listing(&mut self, scope: usize) -> Vec<PodEvent> {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.listing = Some(0);
         }
         Vec::new()
     }
 
-    /// A listing is complete.
-    pub(super) fn listed(&mut self, scope: usize) -> Vec<PodEvent> {
+    /// A list is complete.
+    pub(super) fn finish_listing(&mut self, scope: usize) -> Vec<PodEvent> {
         if let Some(scope) = self.scopes.get_mut(scope) {
             let newest = scope.listing.take().filter(|newest| *newest > 0);
-            // Also if that is older than what was heard: what is gone does not come back, but for a server that was set back, and what is
-            // said there from then on is new.
+            // Taken even if it is older than the floor: deleted events do not come back, but an API server restored from a backup starts
+            // with older versions, and its new events count.
             scope.floor = Some(newest.or(scope.floor).unwrap_or(0));
         }
         Vec::new()
     }
 
-    /// An event was seen. Answers what is to be told.
-    pub(super) fn hear(
+    /// Handles an event and returns the events to send.
+    pub(super) fn handle_event(
         &mut self,
         now: Duration,
         scope: usize,
-        word: Word,
-        pods: &dyn Twins,
+        event: LowerEvent,
+        pods: &dyn PodLookup,
     ) -> Vec<PodEvent> {
-        if !self.scopes.get_mut(scope).is_some_and(|scope| scope.is_news(word.version)) {
+        if !self.scopes.get_mut(scope).is_some_and(|scope| scope.is_new(event.version)) {
             return Vec::new();
         }
-        let targets = targets(&word, pods);
+        let targets = targets(&event, pods);
         if targets.is_empty() {
-            if self.waiting.len() == WAITING {
+            if self.waiting.len() == MAX_WAITING {
                 self.waiting.pop_front();
             }
-            self.waiting.push_back((now + PATIENCE, word));
+            self.waiting.push_back((now + LOOKUP_TIMEOUT, event));
             self.retry.get_or_insert(now + RETRY);
             return Vec::new();
         }
-        self.tell(now, &word, targets)
+        self.publish(now, &event, targets)
     }
 
-    /// Time passes: what waits is tried again.
-    pub(super) fn tick(&mut self, now: Duration, pods: &dyn Twins) -> Vec<PodEvent> {
+    /// Retries the waiting events.
+    pub(super) fn tick(&mut self, now: Duration, pods: &dyn PodLookup) -> Vec<PodEvent> {
         if self.retry.is_none_or(|retry| now < retry) {
             return Vec::new();
         }
-        let mut told = Vec::new();
-        for (until, word) in std::mem::take(&mut self.waiting) {
-            let targets = targets(&word, pods);
+        let mut events = Vec::new();
+        for (until, event) in std::mem::take(&mut self.waiting) {
+            let targets = targets(&event, pods);
             if !targets.is_empty() {
-                told.extend(self.tell(now, &word, targets));
+                events.extend(self.publish(now, &event, targets));
             } else if now < until {
-                self.waiting.push_back((until, word));
+                self.waiting.push_back((until, event));
             }
         }
         self.retry = (!self.waiting.is_empty()).then(|| now + RETRY);
-        told
+        events
     }
 
-    /// When there is something to do without anything being heard.
+    /// When to call [`Self::tick`].
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.retry
     }
 
-    fn tell(&mut self, now: Duration, word: &Word, pods: Vec<PodRef>) -> Vec<PodEvent> {
-        let mut told = Vec::new();
+    fn publish(&mut self, now: Duration, event: &LowerEvent, pods: Vec<PodRef>) -> Vec<PodEvent> {
+        let mut events = Vec::new();
         for pod in pods {
-            let key = (word.uid.clone(), Arc::clone(&pod.uid));
-            if self.told.is_news(&key, word.count, now) && self.may(&pod, &word.reason, now) {
-                self.told.remember(key, word.count, now);
-                told.push(word.on(pod));
+            let key = (event.uid.clone(), Arc::clone(&pod.uid));
+            if self.sent.is_new(&key, event.count, now) && self.try_spend(&pod, &event.reason, now) {
+                self.sent.remember(key, event.count, now);
+                events.push(event.on(pod));
             }
         }
-        told
+        events
     }
 
-    fn may(&mut self, pod: &PodRef, reason: &str, now: Duration) -> bool {
-        if self.allowances.len() >= ALLOWANCES {
-            self.allowances.retain(|_, allowance| {
-                allowance.earn(now);
-                allowance.left < BURST
+    fn try_spend(&mut self, pod: &PodRef, reason: &str, now: Duration) -> bool {
+        if self.buckets.len() >= MAX_BUCKETS {
+            self.buckets.retain(|_, bucket| {
+                bucket.refill(now);
+                bucket.left < BURST
             });
         }
         let key = (Arc::clone(&pod.uid), reason.to_owned());
-        let allowance = self.allowances.entry(key).or_insert(Allowance { left: BURST, since: now });
-        allowance.take(now)
+        let bucket = self.buckets.entry(key).or_insert(TokenBucket { left: BURST, since: now });
+        bucket.take(now)
     }
 }
 
-/// The upper pods that an event is told on.
-fn targets(word: &Word, pods: &dyn Twins) -> Vec<PodRef> {
-    match &word.about {
-        About::Pod { namespace, name, uid } => pods.twin(namespace, name, uid).into_iter().collect(),
-        About::Claim { namespace, name } => pods.users(namespace, name),
+/// The upper pods that an event is relayed to.
+fn targets(event: &LowerEvent, pods: &dyn PodLookup) -> Vec<PodRef> {
+    match &event.involved {
+        InvolvedObject::Pod { namespace, name, uid } => {
+            pods.upper_pod(namespace, name, uid).into_iter().collect()
+        }
+        InvolvedObject::Claim { namespace, name } => pods.claim_users(namespace, name),
     }
 }
 
-// === impl Scope ===
+// === impl WatchScope ===
 
-impl Scope {
-    /// Whether what has this version was not there before.
-    fn is_news(&mut self, version: u64) -> bool {
+impl WatchScope {
+    /// Whether an event of this version is new.
+    fn is_new(&mut self, version: u64) -> bool {
         if let Some(newest) = &mut self.listing {
             *newest = version.max(*newest);
             self.floor.is_some_and(|floor| version > floor)
@@ -208,39 +210,39 @@ impl Scope {
     }
 }
 
-// === impl Told ===
+// === impl SentEvents ===
 
-impl Told {
-    fn is_news(&self, key: &(String, Arc<str>), count: i32, now: Duration) -> bool {
+impl SentEvents {
+    fn is_new(&self, key: &(String, Arc<str>), count: i32, now: Duration) -> bool {
         self.last.get(key).is_none_or(|last| count > last.count && now >= last.at + last.gap)
     }
 
     fn remember(&mut self, key: (String, Arc<str>), count: i32, now: Duration) {
-        let gap = self.last.get(&key).map_or(REPEAT, |last| (last.gap * 2).min(SELDOM));
-        if self.last.insert(key.clone(), Last { count, at: now, gap }).is_none() {
+        let gap = self.last.get(&key).map_or(MIN_REPEAT, |last| (last.gap * 2).min(MAX_REPEAT));
+        if self.last.insert(key.clone(), LastSent { count, at: now, gap }).is_none() {
             self.order.push_back(key);
         }
-        while self.order.len() > REMEMBERED {
+        while self.order.len() > MAX_SENT {
             let oldest = self.order.pop_front();
             oldest.and_then(|oldest| self.last.remove(&oldest));
         }
     }
 }
 
-// === impl Allowance ===
+// === impl TokenBucket ===
 
-impl Allowance {
-    fn earn(&mut self, now: Duration) {
-        let earned = now.saturating_sub(self.since).as_secs() / ANOTHER.as_secs();
+impl TokenBucket {
+    fn refill(&mut self, now: Duration) {
+        let earned = now.saturating_sub(self.since).as_secs() / REFILL.as_secs();
         let earned = u32::try_from(earned).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(earned).min(BURST);
-        self.since = if self.left == BURST { now } else { self.since + ANOTHER * earned };
+        self.since = if self.left == BURST { now } else { self.since + REFILL * earned };
     }
 
     fn take(&mut self, now: Duration) -> bool {
-        self.earn(now);
-        let may = self.left > 0;
-        self.left -= u32::from(may);
-        may
+        self.refill(now);
+        let try_spend = self.left > 0;
+        self.left -= u32::from(try_spend);
+        try_spend
     }
 }

@@ -1,10 +1,12 @@
+mod properties;
+
 use serde_json::{Value, json};
 
 use super::*;
 use crate::names;
 
-pub(super) fn owner() -> Owner {
-    Owner { origin: "upper".to_owned(), node: "vk-node".to_owned() }
+pub(super) fn owner() -> OwnerId {
+    OwnerId { origin: "upper".to_owned(), node: "vk-node".to_owned() }
 }
 
 fn from(body: Value) -> Node {
@@ -26,7 +28,7 @@ pub(super) fn usual(name: &str) -> Node {
     node(name, json!({"cpu": "4", "memory": "16Gi", "pods": "110"}))
 }
 
-/// The node with something changed at a path of its JSON.
+/// The node with a change at a path of its JSON.
 #[expect(clippy::needless_pass_by_value, reason = "reads better")]
 pub(super) fn with(node: Node, path: &str, value: Value) -> Node {
     let mut body = json!(node);
@@ -48,27 +50,27 @@ fn pod(on: &str, requests: Value) -> Pod {
     .unwrap()
 }
 
-pub(super) fn foreign(on: &str, requests: Value) -> Claim {
-    Claim::of(&pod(on, requests), &owner())
+pub(super) fn foreign(on: &str, requests: Value) -> PodRequests {
+    PodRequests::of(&pod(on, requests), &owner())
 }
 
-fn own(on: &str, requests: Value) -> Claim {
+fn own(on: &str, requests: Value) -> PodRequests {
     let mut pod = pod(on, requests);
     let labels = [(names::ORIGIN, "upper"), (names::NODE, "vk-node")];
     pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    Claim::of(&pod, &owner())
+    PodRequests::of(&pod, &owner())
 }
 
 fn amounts(value: Value) -> ResourceList {
     serde_json::from_value(value).unwrap()
 }
 
-pub(super) fn all(nodes: &[Node], pods: &[Claim]) -> Sum {
-    sum(nodes, pods, &Share::default())
+pub(super) fn all(nodes: &[Node], pods: &[PodRequests]) -> VirtualResources {
+    aggregate(nodes, pods, &NodeShare::default())
 }
 
 #[test]
-fn an_empty_cluster_is_a_node_with_nothing() {
+fn an_empty_cluster_is_a_node_without_resources() {
     let sum = all(&[], &[foreign("gone", json!({"cpu": "1"}))]);
     let nothing = amounts(json!({"cpu": "0", "memory": "0", "pods": "0"}));
     assert_eq!((&sum.capacity, &sum.allocatable), (&nothing, &nothing));
@@ -78,7 +80,7 @@ fn an_empty_cluster_is_a_node_with_nothing() {
 }
 
 #[test]
-fn nodes_are_added_up_with_all_that_they_have() {
+fn the_resources_of_all_nodes_are_added_up() {
     let gpu = node("b", json!({"cpu": "3500m", "memory": "1Gi", "pods": "10", "example.com/gpu": "2"}));
     let sum = all(&[usual("a"), gpu], &[]);
     let whole = amounts(json!({"cpu": "7500m", "memory": "17Gi", "pods": "120", "example.com/gpu": "2"}));
@@ -88,7 +90,7 @@ fn nodes_are_added_up_with_all_that_they_have() {
 }
 
 #[test]
-fn what_a_node_keeps_for_itself_is_not_on_offer() {
+fn reserved_resources_are_not_offered() {
     let node = with(usual("a"), "status.capacity", json!({"cpu": "8", "memory": "32Gi", "pods": "110"}));
     assert_eq!(all(&[node], &[]).capacity["cpu"], Quantity::units(4));
 }
@@ -108,7 +110,7 @@ fn a_node_that_is_not_ready_does_not_count() {
 }
 
 #[test]
-fn a_node_that_is_cordoned_goes_together_with_what_is_on_it() {
+fn a_cordoned_node_is_excluded_together_with_its_pods() {
     let pods = [foreign("a", json!({"cpu": "1"})), foreign("b", json!({"cpu": "3", "memory": "15Gi"}))];
     let before = all(&[usual("a"), usual("b")], &pods);
     assert_eq!(before.allocatable, amounts(json!({"cpu": "4", "memory": "17Gi", "pods": "218"})));
@@ -118,7 +120,7 @@ fn a_node_that_is_cordoned_goes_together_with_what_is_on_it() {
 }
 
 #[test]
-fn tensile_kube_91_a_resource_that_no_node_offers_is_never_less_than_nothing() {
+fn tensile_kube_91_a_resource_that_no_node_offers_is_never_negative() {
     let pods = [
         foreign("a", json!({"ephemeral-storage": "20Gi", "example.com/gpu": "1"})),
         foreign("a", json!({"cpu": "5", "memory": "1Gi"})),
@@ -129,7 +131,7 @@ fn tensile_kube_91_a_resource_that_no_node_offers_is_never_less_than_nothing() {
 }
 
 #[test]
-fn tensile_kube_restart_with_own_pods_charges_nothing_twice() {
+fn tensile_kube_own_pods_are_not_subtracted_after_a_restart() {
     let nodes = [usual("a"), usual("b")];
     let others = foreign("a", json!({"cpu": "1"}));
     let before = all(&nodes, std::slice::from_ref(&others));
@@ -141,48 +143,48 @@ fn tensile_kube_restart_with_own_pods_charges_nothing_twice() {
 }
 
 #[test]
-fn tensile_kube_49_a_pod_that_is_gone_by_force_leaves_nothing_behind() {
+fn tensile_kube_49_a_pod_deleted_with_force_frees_its_requests() {
     let node = [usual("a")];
     let full = all(&node, &[own("a", json!({"cpu": "4"})), foreign("a", json!({"cpu": "2"}))]);
     assert_eq!((full.allocatable["cpu"], full.largest_free["cpu"]), (Quantity::units(2), Quantity::units(0)));
     let own_is_gone = all(&node, &[foreign("a", json!({"cpu": "2"}))]);
-    assert_eq!(own_is_gone.allocatable, full.allocatable, "the upper scheduler has it back by itself");
+    assert_eq!(own_is_gone.allocatable, full.allocatable, "the upper scheduler accounts for own pods");
     assert_eq!(own_is_gone.largest_free["cpu"], Quantity::units(2));
     assert_eq!(all(&node, &[]).allocatable["cpu"], Quantity::units(4), "and we have that of others");
 }
 
 #[test]
-fn liqo_3137_pods_that_have_ended_take_nothing() {
+fn liqo_3137_ended_pods_use_nothing() {
     for (phase, left) in [("Succeeded", 4), ("Failed", 4), ("Running", 3), ("Pending", 3), ("Unknown", 3)] {
         let mut pod = pod("a", json!({"cpu": "1"}));
         pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
-        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(left), "{phase}");
     }
 }
 
 #[test]
-fn a_pod_without_a_node_takes_nothing_yet() {
+fn an_unbound_pod_uses_nothing() {
     let sum = all(&[usual("a")], &[foreign("", json!({"cpu": "1"}))]);
     assert_eq!(sum.allocatable, sum.capacity);
 }
 
 #[test]
-fn pods_of_another_virtual_node_or_upper_cluster_are_those_of_others() {
+fn pods_of_other_virtual_nodes_and_upper_clusters_are_subtracted() {
     for (origin, node) in [("upper", "other"), ("other", "vk-node")] {
         let mut pod = pod("a", json!({"cpu": "1"}));
         let labels = [(names::ORIGIN, origin), (names::NODE, node), (names::VIRTUAL_POD, "true")];
         pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-        let sum = all(&[usual("a")], &[Claim::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(3), "{origin} {node}");
     }
 }
 
 #[test]
-fn claims_are_what_the_scheduler_counts() {
+fn requests_are_those_that_the_scheduler_counts() {
     let claim = |spec: Value| {
         let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-        Claim::of(&pod, &owner()).requests
+        PodRequests::of(&pod, &owner()).requests
     };
     let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
     let with_sidecar = json!({
@@ -211,9 +213,9 @@ fn tainted_nodes_count_only_where_pods_tolerate_them() {
     let tainted = |effect: &str| {
         with(usual("a"), "spec.taints", json!([{"key": "team", "value": "blue", "effect": effect}]))
     };
-    let share = |tolerations: Value| Share {
+    let share = |tolerations: Value| NodeShare {
         tolerations: serde_json::from_value(tolerations).unwrap(),
-        ..Share::default()
+        ..NodeShare::default()
     };
     for (effect, tolerations, counts) in [
         ("NoSchedule", json!([]), false),
@@ -241,34 +243,34 @@ fn tainted_nodes_count_only_where_pods_tolerate_them() {
 }
 
 #[test]
-fn only_selected_nodes_count_and_virtual_ones_only_when_wanted() {
-    let share = Share { selector: [("pool".to_owned(), "a".to_owned())].into(), ..Share::default() };
+fn only_selected_nodes_count_and_virtual_ones_only_if_configured() {
+    let share = NodeShare { selector: [("pool".to_owned(), "a".to_owned())].into(), ..NodeShare::default() };
     assert!(!is_eligible(&usual("a"), &share));
     let pool = |pool: &str| with(usual("a"), "metadata.labels", json!({"pool": pool}));
     assert!(is_eligible(&pool("a"), &share) && !is_eligible(&pool("b"), &share));
     let virtual_one = with(usual("a"), "metadata.labels", json!({"type": "virtual-kubelet"}));
-    assert!(!is_eligible(&virtual_one, &Share::default()));
-    assert!(is_eligible(&virtual_one, &Share { virtual_nodes: true, ..Share::default() }));
+    assert!(!is_eligible(&virtual_one, &NodeShare::default()));
+    assert!(is_eligible(&virtual_one, &NodeShare { virtual_nodes: true, ..NodeShare::default() }));
 }
 
 #[test]
-fn a_part_is_offered_and_never_more_than_the_cap() {
+fn a_percentage_is_offered_up_to_the_cap() {
     let nodes = [usual("a"), node("b", json!({"cpu": "3", "memory": "1Gi", "pods": "11"}))];
     let pods = [foreign("a", json!({"cpu": "1"}))];
-    let half = Share { percent: 50, ..Share::default() };
-    let sum_of = |share: &Share| sum(&nodes, &pods, share);
+    let half = NodeShare { percent: 50, ..NodeShare::default() };
+    let sum_of = |share: &NodeShare| aggregate(&nodes, &pods, share);
     let offered = sum_of(&half);
     assert_eq!(offered.capacity, amounts(json!({"cpu": "3500m", "memory": "8704Mi", "pods": "60"})));
     assert_eq!(offered.allocatable, amounts(json!({"cpu": "2500m", "memory": "8704Mi", "pods": "59"})));
     let cap = amounts(json!({"cpu": "2", "pods": "59500m", "example.com/gpu": "1"}));
-    let capped = sum_of(&Share { cap, ..half });
+    let capped = sum_of(&NodeShare { cap, ..half });
     assert_eq!(capped.capacity, amounts(json!({"cpu": "2", "memory": "8704Mi", "pods": "59"})));
-    assert_eq!(capped.allocatable, capped.capacity, "what is not there is not made up by a cap");
-    assert_eq!(capped.capacity["pods"].to_string(), "59", "half a pod is none");
+    assert_eq!(capped.allocatable, capped.capacity, "a cap does not add resources");
+    assert_eq!(capped.capacity["pods"].to_string(), "59", "rounded down");
 }
 
 #[test]
-fn huge_pages_are_offered_in_one_size_and_volumes_to_attach_not_at_all() {
+fn a_single_huge_page_size_is_offered_and_no_attachable_volumes() {
     let pages = |small: &str, large: &str| {
         let sum = all(
             &[node(
@@ -280,7 +282,7 @@ fn huge_pages_are_offered_in_one_size_and_volumes_to_attach_not_at_all() {
             &[foreign("a", json!({"hugepages-2Mi": "2Mi"}))],
         );
         let names = |all: &ResourceList| {
-            all.keys().filter(|name| !ALWAYS.contains(&name.as_str())).cloned().collect()
+            all.keys().filter(|name| !ALWAYS_REPORTED.contains(&name.as_str())).cloned().collect()
         };
         let (capacity, largest): (Vec<String>, Vec<String>) =
             (names(&sum.capacity), names(&sum.largest_free));
@@ -292,11 +294,11 @@ fn huge_pages_are_offered_in_one_size_and_volumes_to_attach_not_at_all() {
     assert_eq!(pages("2Mi", "0"), (vec!["hugepages-2Mi".to_owned()], Some("0".to_owned())), "all taken");
     assert_eq!(pages("64Mi", "4Gi"), (vec![], None), "two sizes are none");
     let two = [node("a", json!({"hugepages-2Mi": "2Mi"})), node("b", json!({"hugepages-1Gi": "1Gi"}))];
-    assert_eq!(all(&two, &[]).capacity.len(), ALWAYS.len(), "also when no node has both");
+    assert_eq!(all(&two, &[]).capacity.len(), ALWAYS_REPORTED.len(), "also when no node has both");
 }
 
 #[test]
-fn the_most_that_is_free_on_one_node_counts_the_pods_of_everybody() {
+fn the_largest_free_amount_considers_all_pods() {
     let pods = [
         foreign("a", json!({"cpu": "3"})),
         own("b", json!({"memory": "15Gi"})),
@@ -308,7 +310,7 @@ fn the_most_that_is_free_on_one_node_counts_the_pods_of_everybody() {
 }
 
 #[test]
-fn a_label_is_shared_when_all_nodes_have_it_with_one_value() {
+fn labels_that_all_nodes_share_are_kept() {
     let labelled = |name: &str, labels: Value| with(usual(name), "metadata.labels", labels);
     let zone = "topology.kubernetes.io/zone";
     let a = labelled("a", json!({OS: "linux", ARCH: "amd64", zone: "z", "example.com/team": "x"}));
@@ -328,7 +330,7 @@ fn a_label_is_shared_when_all_nodes_have_it_with_one_value() {
 }
 
 #[test]
-fn the_system_is_what_most_nodes_say() {
+fn the_system_is_the_most_common_one() {
     let of = |name: &str, arch: &str| {
         let info = json!({
             "architecture": arch, "operatingSystem": "linux", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",

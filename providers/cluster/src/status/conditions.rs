@@ -1,18 +1,18 @@
-//! Conditions: those that tell of the containers pass, those of the lower cluster's own doings do not.
+//! Pod conditions: those about the containers are reported, those that only concern the lower cluster are not.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use vk_provider::pod::STILL_RUNNING;
 
-use super::text::{LONGEST_MESSAGE, LONGEST_REASON, capped, optional};
+use super::truncate::{MAX_MESSAGE, MAX_REASON, truncate, truncate_optional};
 use crate::names;
 
 const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
 const POD_SCHEDULED: &str = "PodScheduled";
 
-/// What a kubelet says of a pod, and why it is about to be ended. PodScheduled is not among them: the upper scheduler's word stands, and the
-/// core would write another over it. Ready is the core's.
-const PASSED: [&str; 7] = [
+/// Conditions that a kubelet writes, and the reason for a disruption. PodScheduled is missing because the upper scheduler owns it, and
+/// Ready because the core computes it.
+const REPORTED: [&str; 7] = [
     "PodReadyToStartContainers",
     "Initialized",
     CONTAINERS_READY,
@@ -22,31 +22,35 @@ const PASSED: [&str; 7] = [
     "DisruptionTarget",
 ];
 
-/// The conditions to be reported.
-pub(super) fn passed(lower: &Pod, there: &PodStatus) -> Option<Vec<PodCondition>> {
+/// The conditions to report.
+pub(super) fn reported(lower: &Pod, there: &PodStatus) -> Option<Vec<PodCondition>> {
     let below = |kind: &str| find(lower.status.as_ref(), kind);
-    let mut all: Vec<PodCondition> =
-        PASSED.iter().filter_map(|kind| below(kind)).filter(|one| is_status(&one.status)).map(copy).collect();
+    let mut all: Vec<PodCondition> = REPORTED
+        .iter()
+        .filter_map(|kind| below(kind))
+        .filter(|one| is_status(&one.status))
+        .map(copy)
+        .collect();
     if let Some(unready) = not_ready(below(READY))
         && let Some(containers) = all.iter_mut().find(|one| one.type_ == CONTAINERS_READY)
         && containers.status == "True"
     {
         *containers = unready;
     }
-    // Said as long as it is news: a pod that found its node at once has nothing to tell, one that waited has.
+    // Reported while it is news: not for a pod that was scheduled at once, but for one that had to wait.
     all.extend(
         scheduling(lower).filter(|one| one.status != "True" || find(Some(there), names::SCHEDULED).is_some()),
     );
     (!all.is_empty()).then_some(all)
 }
 
-/// What the lower scheduler says, as the condition [`names::SCHEDULED`] of the upper pod; `None` when it has not said anything.
+/// The decision of the lower scheduler, as the condition [`names::SCHEDULED`] of the upper pod; `None` if there is none yet.
 pub fn scheduling(lower: &Pod) -> Option<PodCondition> {
     let bound =
         lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
     let said = find(lower.status.as_ref(), POD_SCHEDULED).filter(|one| is_status(&one.status)).map(copy);
     let condition = match said {
-        // It has a node, whatever was said before it had.
+        // The pod is bound, whatever the condition says.
         Some(said) if bound && said.status != "True" => {
             PodCondition { last_transition_time: None, ..condition("True") }
         }
@@ -57,9 +61,9 @@ pub fn scheduling(lower: &Pod) -> Option<PodCondition> {
     Some(PodCondition { type_: names::SCHEDULED.to_owned(), ..condition })
 }
 
-/// Says that containers run below which the upper pod does not have, when all that it has have ended: it must not leave, or count as ended,
-/// before they have.
-pub(super) fn unseen(below: &PodStatus, upper: &Pod, shown: &PodStatus) -> Option<PodCondition> {
+/// Reports that injected containers are still running when all containers of the upper pod have ended, so that the pod is not removed or
+/// counted as ended before them.
+pub(super) fn still_running(below: &PodStatus, upper: &Pod, shown: &PodStatus) -> Option<PodCondition> {
     let spec = upper.spec.as_ref()?;
     let known = |name: &str| {
         let init = spec.init_containers.iter().flatten();
@@ -76,9 +80,9 @@ pub(super) fn unseen(below: &PodStatus, upper: &Pod, shown: &PodStatus) -> Optio
     (!hidden.is_empty()).then(|| PodCondition {
         type_: STILL_RUNNING.to_owned(),
         reason: Some("AddedBelow".to_owned()),
-        message: Some(capped(
-            &format!("containers that the lower cluster has added run still: [{}]", hidden.join(" ")),
-            LONGEST_MESSAGE,
+        message: Some(truncate(
+            &format!("containers added by the lower cluster are still running: [{}]", hidden.join(" ")),
+            MAX_MESSAGE,
         )),
         ..condition("True")
     })
@@ -90,9 +94,9 @@ fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
         .chain(status.ephemeral_container_statuses.iter().flatten())
 }
 
-/// What takes the place of ContainersReady when the pod is not Ready although its containers are: a lower node of which nothing is heard.
-/// Its kubelet cannot say that the containers are not ready, so the lower cluster only says it of the pod. Gates that were injected below are
-/// the lower cluster's business.
+/// The replacement for ContainersReady when the pod is not Ready although its containers are, because its lower node is unreachable: the
+/// kubelet cannot update the containers, so the lower cluster only updates the pod. Injected readiness gates only concern the lower
+/// cluster.
 fn not_ready(ready: Option<&PodCondition>) -> Option<PodCondition> {
     let ready = ready.filter(|ready| matches!(ready.status.as_str(), "False" | "Unknown"))?;
     if ready.reason.as_deref() == Some("ReadinessGatesNotReady") {
@@ -104,7 +108,7 @@ fn not_ready(ready: Option<&PodCondition>) -> Option<PodCondition> {
         type_: CONTAINERS_READY.to_owned(),
         status: "False".to_owned(),
         reason: Some(or(said.reason, "LowerPodNotReady")),
-        message: Some(or(said.message, "the lower cluster says that the pod is not ready")),
+        message: Some(or(said.message, "the lower cluster reports that the pod is not ready")),
         ..said
     })
 }
@@ -121,13 +125,13 @@ fn condition(status: &str) -> PodCondition {
     PodCondition { status: status.to_owned(), ..PodCondition::default() }
 }
 
-/// A condition without what only holds below: the generation is the lower pod's.
+/// A condition without the observed generation, which is that of the lower pod.
 pub(super) fn copy(from: &PodCondition) -> PodCondition {
     PodCondition {
         type_: from.type_.clone(),
         status: from.status.clone(),
-        reason: optional(from.reason.as_ref(), LONGEST_REASON),
-        message: optional(from.message.as_ref(), LONGEST_MESSAGE),
+        reason: truncate_optional(from.reason.as_ref(), MAX_REASON),
+        message: truncate_optional(from.message.as_ref(), MAX_MESSAGE),
         last_transition_time: from.last_transition_time.clone(),
         ..PodCondition::default()
     }

@@ -1,42 +1,42 @@
-//! Container statuses: those of containers that the upper pod has.
+//! Statuses of the containers that the upper pod has.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateWaiting, ContainerStatus, Pod, PodStatus, ResourceRequirements,
     VolumeMount,
 };
 
-use super::text::{LONGEST_MESSAGE, LONGEST_NAME, LONGEST_REASON, capped, optional};
+use super::truncate::{MAX_MESSAGE, MAX_NAME, MAX_REASON, truncate, truncate_optional};
 
-/// A container of the upper spec, as far as its status is held to it.
-struct Member<'a> {
+/// The parts of an upper container that limit its status.
+struct UpperContainer<'a> {
     name: &'a str,
     image: &'a str,
     mounts: &'a [VolumeMount],
     resources: Option<&'a ResourceRequirements>,
-    /// How many restarts there were before this lower pod.
+    /// How many lower pods were replaced.
     replaced: i32,
 }
 
-/// Whether no kubelet has said anything of the containers yet.
-pub(super) fn is_silent(below: &PodStatus) -> bool {
+/// Whether no kubelet has reported the containers yet.
+pub(super) fn has_no_statuses(below: &PodStatus) -> bool {
     below.container_statuses.iter().chain(&below.init_container_statuses).all(Vec::is_empty)
 }
 
-/// Takes over the statuses from below.
-pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut PodStatus) {
+/// Fills in the container statuses.
+pub(super) fn fill_in(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut PodStatus) {
     let none = PodStatus::default();
     let there = upper.status.as_ref().unwrap_or(&none);
     let Some(spec) = upper.spec.as_ref() else { return };
     let replaced = replaced.max(0);
-    let member = |container| Member::of(container, replaced);
-    let regular: Vec<Member<'_>> = spec.containers.iter().map(member).collect();
-    let init: Vec<Member<'_>> = spec.init_containers.iter().flatten().map(member).collect();
-    // Nobody makes those anew: they are not in a lower pod when it is made.
-    let ephemeral: Vec<Member<'_>> = spec
+    let container = |container| UpperContainer::of(container, replaced);
+    let regular: Vec<UpperContainer<'_>> = spec.containers.iter().map(container).collect();
+    let init: Vec<UpperContainer<'_>> = spec.init_containers.iter().flatten().map(container).collect();
+    // Ephemeral containers are not recreated with a lower pod.
+    let ephemeral: Vec<UpperContainer<'_>> = spec
         .ephemeral_containers
         .iter()
         .flatten()
-        .map(|one| Member {
+        .map(|one| UpperContainer {
             name: &one.name,
             image: one.image.as_deref().unwrap_or_default(),
             mounts: one.volume_mounts.as_deref().unwrap_or_default(),
@@ -44,19 +44,28 @@ pub(super) fn pass(below: &PodStatus, upper: &Pod, replaced: i32, status: &mut P
             replaced: 0,
         })
         .collect();
-    let list = |members: &[Member<'_>], said: Option<&[ContainerStatus]>, had: Option<&[ContainerStatus]>| {
-        let one = |member: &Member<'_>| Some(member.pass(find(said, member.name)?, find(had, member.name)));
-        some(members.iter().filter_map(one).collect())
+    let list = |containers: &[UpperContainer<'_>],
+                said: Option<&[ContainerStatus]>,
+                had: Option<&[ContainerStatus]>| {
+        let one = |container: &UpperContainer<'_>| {
+            Some(container.reported(find(said, container.name)?, find(had, container.name)))
+        };
+        some(containers.iter().filter_map(one).collect())
     };
     status.ephemeral_container_statuses =
         list(&ephemeral, below.ephemeral_container_statuses.as_deref(), None);
     let had = there.container_statuses.as_deref();
     let had_init = there.init_container_statuses.as_deref();
-    // The core would leave those of an earlier lower pod as they are, running and ready (Admiralty 7).
-    if is_silent(below) && !super::is_terminal(below) && !super::is_terminal(there) {
+    // Otherwise the core would keep the statuses of the earlier lower pod, running and ready (Admiralty 7).
+    if has_no_statuses(below) && !super::is_terminal(below) && !super::is_terminal(there) {
         let why = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-        let wait = |members: &[Member<'_>], had: Option<&[ContainerStatus]>| {
-            some(members.iter().map(|member| member.waiting(find(had, member.name), why)).collect())
+        let wait = |containers: &[UpperContainer<'_>], had: Option<&[ContainerStatus]>| {
+            some(
+                containers
+                    .iter()
+                    .map(|container| container.waiting(find(had, container.name), why))
+                    .collect(),
+            )
         };
         status.container_statuses = wait(&regular, had);
         status.init_container_statuses = wait(&init, had_init);
@@ -74,9 +83,9 @@ fn find<'a>(list: Option<&'a [ContainerStatus]>, name: &str) -> Option<&'a Conta
     list?.iter().find(|status| status.name == name)
 }
 
-// === impl Member ===
+// === impl UpperContainer ===
 
-impl<'a> Member<'a> {
+impl<'a> UpperContainer<'a> {
     fn of(container: &'a Container, replaced: i32) -> Self {
         Self {
             name: &container.name,
@@ -87,11 +96,10 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// A status from below. Field by field: of each somebody has to know whether it holds above.
-    fn pass(&self, said: &ContainerStatus, had: Option<&ContainerStatus>) -> ContainerStatus {
+    /// The status from the lower pod. It is built field by field, so that each new field has to be considered.
+    fn reported(&self, said: &ContainerStatus, had: Option<&ContainerStatus>) -> ContainerStatus {
         let requests = self.resources.and_then(|resources| resources.requests.as_ref());
-        // The API server refuses a status that tells of devices that the container did not request, and a webhook below may have
-        // added some.
+        // The API server rejects device statuses for devices that the container did not request, and a lower webhook may have added some.
         let devices = said.allocated_resources_status.clone().map(|mut all| {
             all.retain(|one| requests.is_some_and(|requests| requests.contains_key(&one.name)));
             all
@@ -109,19 +117,19 @@ impl<'a> Member<'a> {
             restart_count: self.restarts(said.restart_count, had),
             state: said.state.as_ref().map(state),
             last_state: said.last_state.as_ref().map(state),
-            image: capped(&said.image, LONGEST_NAME),
-            image_id: capped(&said.image_id, LONGEST_NAME),
-            container_id: optional(said.container_id.as_ref(), LONGEST_NAME),
+            image: truncate(&said.image, MAX_NAME),
+            image_id: truncate(&said.image_id, MAX_NAME),
+            container_id: truncate_optional(said.container_id.as_ref(), MAX_NAME),
             allocated_resources: said.allocated_resources.clone(),
             allocated_resources_status: devices.filter(|all| !all.is_empty()),
             resources: said.resources.clone(),
             volume_mounts: mounts.filter(|all| !all.is_empty()),
             user: said.user.clone(),
-            stop_signal: optional(said.stop_signal.as_ref(), LONGEST_REASON),
+            stop_signal: truncate_optional(said.stop_signal.as_ref(), MAX_REASON),
         }
     }
 
-    /// The status of a container that runs no more in one lower pod, and not yet in the next.
+    /// The status of a container between two lower pods.
     fn waiting(&self, had: Option<&ContainerStatus>, why: &str) -> ContainerStatus {
         let waiting = ContainerStateWaiting { reason: Some(why.to_owned()), message: None };
         ContainerStatus {
@@ -134,7 +142,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// A lower pod that took another's place is a restart of all that is in it. It counts from nothing again, but the upper pod does not.
+    /// A replaced lower pod counts as a restart of all its containers. The lower count starts at zero again, the upper count does not.
     fn restarts(&self, below: i32, had: Option<&ContainerStatus>) -> i32 {
         let sum = below.max(0).saturating_add(self.replaced);
         let before = had.map_or(0, |had| had.restart_count);
@@ -144,15 +152,15 @@ impl<'a> Member<'a> {
 
 fn state(from: &ContainerState) -> ContainerState {
     let mut state = from.clone();
-    let cut = |text: &mut Option<String>, most| *text = optional(text.as_ref(), most);
+    let cut = |text: &mut Option<String>, most| *text = truncate_optional(text.as_ref(), most);
     if let Some(waiting) = &mut state.waiting {
-        cut(&mut waiting.reason, LONGEST_REASON);
-        cut(&mut waiting.message, LONGEST_MESSAGE);
+        cut(&mut waiting.reason, MAX_REASON);
+        cut(&mut waiting.message, MAX_MESSAGE);
     }
     if let Some(ended) = &mut state.terminated {
-        cut(&mut ended.reason, LONGEST_REASON);
-        cut(&mut ended.message, LONGEST_MESSAGE);
-        cut(&mut ended.container_id, LONGEST_NAME);
+        cut(&mut ended.reason, MAX_REASON);
+        cut(&mut ended.message, MAX_MESSAGE);
+        cut(&mut ended.container_id, MAX_NAME);
     }
     state
 }

@@ -1,4 +1,8 @@
-//! What passes up, and what does not.
+//! Which parts of a lower status are reported in the upper cluster.
+
+mod composition;
+mod lifecycle;
+mod properties;
 
 use serde_json::{Value, json};
 
@@ -48,7 +52,7 @@ pub(super) fn ended(name: &str, code: i32) -> Value {
 }
 
 fn up(status: Value) -> PodStatus {
-    status_up(&lower(status), &upper(json!({})), 0)
+    upper_status(&lower(status), &upper(json!({})), 0)
 }
 
 fn names(list: Option<&Vec<ContainerStatus>>) -> Vec<&str> {
@@ -64,7 +68,7 @@ pub(super) fn condition<'a>(
 }
 
 #[test]
-fn a_running_pod_is_reported_as_it_is() {
+fn the_status_of_a_running_pod_is_reported() {
     let status = up(json!({
         "phase": "Running", "qosClass": "Burstable", "startTime": "2026-01-01T00:00:00Z",
         "hostIP": "192.168.7.7", "hostIPs": [{"ip": "192.168.7.7"}],
@@ -84,7 +88,7 @@ fn a_running_pod_is_reported_as_it_is() {
 }
 
 #[test]
-fn nothing_that_the_lower_cluster_decides_for_itself_is_reported() {
+fn internals_of_the_lower_cluster_are_not_reported() {
     let status = up(json!({
         "phase": "Running", "hostIP": "192.168.7.7", "hostIPs": [{"ip": "192.168.7.7"}], "nominatedNodeName": "worker-2",
         "observedGeneration": 7, "resize": "InProgress", "resourceClaimStatuses": [{"name": "gpu"}],
@@ -95,7 +99,7 @@ fn nothing_that_the_lower_cluster_decides_for_itself_is_reported() {
 }
 
 #[test]
-fn containers_that_were_injected_below_are_not_shown() {
+fn injected_containers_are_not_reported() {
     let status = up(json!({
         "phase": "Running",
         "containerStatuses": [running("istio-proxy"), running("app"), running("app")],
@@ -108,7 +112,7 @@ fn containers_that_were_injected_below_are_not_shown() {
 }
 
 #[test]
-fn a_container_that_is_not_shown_may_still_be_the_reason_that_the_pod_is_not_ready() {
+fn an_injected_container_can_make_the_pod_unready() {
     let mut proxy = running("istio-proxy");
     proxy["ready"] = json!(false);
     let words = "containers with unready status: [istio-proxy]";
@@ -124,21 +128,21 @@ fn a_container_that_is_not_shown_may_still_be_the_reason_that_the_pod_is_not_rea
 }
 
 #[test]
-fn ephemeral_containers_of_the_upper_pod_are_shown() {
+fn ephemeral_containers_of_the_upper_pod_are_reported() {
     let mut above = upper(json!({}));
     above.spec.as_mut().unwrap().ephemeral_containers =
         serde_json::from_value(json!([{"name": "debugger", "image": "busybox"}])).unwrap();
     let mut debugger = running("debugger");
     debugger["allocatedResourcesStatus"] = json!([{"name": "example.com/gpu"}]);
     let below = json!({"phase": "Running", "ephemeralContainerStatuses": [debugger]});
-    let status = status_up(&lower(below), &above, 3);
+    let status = upper_status(&lower(below), &above, 3);
     let shown = &status.ephemeral_container_statuses.unwrap()[0];
     assert_eq!((shown.name.as_str(), shown.restart_count), ("debugger", 0), "it is never started again");
     assert_eq!(shown.allocated_resources_status, None, "the API server refuses it");
 }
 
 #[test]
-fn of_mounts_and_devices_only_those_of_the_upper_pod_are_shown() {
+fn only_mounts_and_devices_of_the_upper_pod_are_reported() {
     let mut app = running("app");
     app["volumeMounts"] = json!([
         {"name": "data", "mountPath": "/data", "readOnly": true},
@@ -162,7 +166,7 @@ fn of_mounts_and_devices_only_those_of_the_upper_pod_are_shown() {
 }
 
 #[test]
-fn a_report_is_whole_only_when_a_kubelet_has_told_of_containers() {
+fn a_report_is_complete_only_with_container_statuses() {
     let class = |status: Value| up(status).qos_class;
     let stored = json!({"phase": "Pending", "qosClass": "Burstable"});
     assert_eq!(class(stored), None, "the API server writes the class when it stores the pod");
@@ -171,7 +175,7 @@ fn a_report_is_whole_only_when_a_kubelet_has_told_of_containers() {
     let told = json!({"phase": "Running", "qosClass": "Burstable", "containerStatuses": [running("app")]});
     assert_eq!(class(told).as_deref(), Some("Burstable"));
     let unknown = json!({"phase": "Running", "containerStatuses": [running("app")]});
-    assert_eq!(class(unknown), None, "never made up");
+    assert_eq!(class(unknown), None, "never invented");
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn conditions_of_the_lower_clusters_controllers_stay_there() {
 }
 
 #[test]
-fn why_a_pod_is_about_to_be_ended_is_told() {
+fn the_disruption_target_condition_is_reported() {
     let status = up(
         json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": [
             {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": "low on memory"},
@@ -218,14 +222,14 @@ fn why_a_pod_is_about_to_be_ended_is_told() {
 }
 
 #[test]
-fn what_the_lower_scheduler_says_is_a_condition_of_its_own() {
+fn the_lower_scheduler_has_a_condition_of_its_own() {
     let waiting = pod(
         json!({"metadata": {}, "spec": {"containers": []}, "status": {"phase": "Pending", "conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]}}),
     );
-    let status = status_up(&waiting, &upper(json!({})), 0);
+    let status = upper_status(&waiting, &upper(json!({})), 0);
     let told = Some(("False", Some("Unschedulable"), Some("0/3 nodes are available")));
     assert_eq!(condition(&status, names::SCHEDULED), told);
     assert_eq!(condition(&status, "PodScheduled"), None, "the upper scheduler's word stands");
@@ -239,13 +243,13 @@ fn what_the_lower_scheduler_says_is_a_condition_of_its_own() {
     let found =
         lower(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}));
     assert_eq!(scheduling(&found).unwrap().status, "True");
-    let after = status_up(&found, &upper(there), 0);
+    let after = upper_status(&found, &upper(there), 0);
     assert_eq!(
         condition(&after, names::SCHEDULED),
         Some(("True", None, None)),
         "it has waited, and waits no more"
     );
-    let at_once = status_up(&found, &upper(json!({})), 0);
+    let at_once = upper_status(&found, &upper(json!({})), 0);
     assert_eq!(condition(&at_once, names::SCHEDULED), None, "a pod that never waited says nothing");
 
     let mut late = waiting;
@@ -258,7 +262,7 @@ fn what_the_lower_scheduler_says_is_a_condition_of_its_own() {
 }
 
 #[test]
-fn words_from_below_are_cut() {
+fn texts_of_the_lower_cluster_are_truncated() {
     let long = "x".repeat(100_000);
     let mut app = ended("app", 1);
     app["image"] = json!(long);

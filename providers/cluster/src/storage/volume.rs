@@ -1,4 +1,4 @@
-//! What a claim gets above, by its class and by the node that was chosen for it.
+//! The placeholder volume of a claim in the upper cluster.
 
 use k8s_openapi::{
     api::{
@@ -14,29 +14,29 @@ use k8s_openapi::{
 use super::PROVISIONER;
 use crate::names::{self, annotation};
 
-/// Where the scheduler says which node it chose for the first pod that uses a claim.
+/// The annotation with the node that the scheduler chose for the first pod of a claim.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Where a volume says who made it. The volume controller leaves such volumes to them.
+/// The annotation of volumes that names their provisioner. The volume controller does not touch such volumes.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// How the class of a claim was said before it had a field.
+/// The annotation that named the class of a claim before there was a field for it.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// The provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes with manually created volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-/// A volume has to be something. This is nowhere, and no kubelet ever sees it.
-const NOWHERE: &str = "/multicluster.virtual-kubelet.io/not-here";
+/// A volume needs a source. This path does not exist, and no kubelet ever sees it.
+const PLACEHOLDER_PATH: &str = "/multicluster.virtual-kubelet.io/not-here";
 
 /// What to do about a claim.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// It is none of our business.
+pub(super) enum Decision {
+    /// The claim is not ours to serve.
     Nothing,
-    /// This volume is to stand for what is below.
+    /// Create this placeholder volume.
     Make(Box<PersistentVolume>),
-    /// What is made for it above cannot be used below: this is said to its user.
+    /// Its class is served in the upper cluster, which cannot work. The user gets this message.
     Mistake(String),
 }
 
-/// Whether the scheduler chose a node for a claim.
+/// Whether the scheduler chose this node for a claim.
 pub(super) fn is_chosen(claim: &PersistentVolumeClaim, node: &str) -> bool {
     annotation(&claim.metadata, SELECTED_NODE) == Some(node)
 }
@@ -53,28 +53,28 @@ pub(super) fn class(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(&claim.metadata, CLASS).or_else(field).filter(|class| !class.is_empty())
 }
 
-/// What to do about a claim that waits for a volume on a node of a lower cluster.
+/// Decides what to do about a claim on a node of a lower cluster.
 pub(super) fn decide(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: &str,
     cluster: &str,
-) -> Verdict {
+) -> Decision {
     if !is_chosen(claim, node) || !is_waiting(claim) {
-        return Verdict::Nothing;
+        return Decision::Nothing;
     }
     let name = class.metadata.name.as_deref().unwrap_or_default();
     match class.provisioner.as_str() {
-        PROVISIONER => volume(claim, name, cluster).map_or(Verdict::Nothing, Verdict::Make),
-        NO_PROVISIONER => Verdict::Nothing,
-        other => Verdict::Mistake(format!(
-            "the StorageClass {name} is served by {other} in this cluster, and a volume that is made here cannot be used \
-             in the cluster behind the node {node}: use a class whose provisioner is {PROVISIONER}"
+        PROVISIONER => volume(claim, name, cluster).map_or(Decision::Nothing, Decision::Make),
+        NO_PROVISIONER => Decision::Nothing,
+        other => Decision::Mistake(format!(
+            "StorageClass {name} is served by {other} in this cluster, and its volumes cannot be used \
+             in the cluster behind node {node}: use a class with the provisioner {PROVISIONER}"
         )),
     }
 }
 
-/// The volume that stands above for what a claim gets below; `None` for a claim that does not say which it is.
+/// Builds the placeholder volume of a claim; `None` if the claim has no UID or spec.
 fn volume(claim: &PersistentVolumeClaim, class: &str, cluster: &str) -> Option<Box<PersistentVolume>> {
     let uid = claim.metadata.uid.as_ref()?;
     let spec = claim.spec.as_ref()?;
@@ -104,11 +104,11 @@ fn volume(claim: &PersistentVolumeClaim, class: &str, cluster: &str) -> Option<B
                 resource_version: claim.metadata.resource_version.clone(),
                 field_path: None,
             }),
-            host_path: Some(HostPathVolumeSource { path: NOWHERE.to_owned(), type_: None }),
+            host_path: Some(HostPathVolumeSource { path: PLACEHOLDER_PATH.to_owned(), type_: None }),
             node_affinity: Some(VolumeNodeAffinity {
                 required: Some(NodeSelector { node_selector_terms: vec![term] }),
             }),
-            // Nothing is kept in it, and we delete no volumes. What is below has the policy of the class there.
+            // The placeholder contains no data and is never deleted by us. The lower volume has the policy of its own class.
             persistent_volume_reclaim_policy: Some("Retain".to_owned()),
             storage_class_name: Some(class.to_owned()),
             volume_attributes_class_name: spec.volume_attributes_class_name.clone(),
@@ -119,8 +119,8 @@ fn volume(claim: &PersistentVolumeClaim, class: &str, cluster: &str) -> Option<B
     }))
 }
 
-/// Whether a volume is the one that stands for a claim.
-pub(super) fn is_of(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+/// Whether a volume is the placeholder of a claim.
+pub(super) fn is_placeholder_of(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let uid = reference.and_then(|reference| reference.uid.as_ref());
     annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_our_class_gets_a_volume_that_draws_its_pods_to_the_lower_cluster() {
+    fn a_claim_of_our_class_gets_a_placeholder_with_node_affinity() {
         let claim = claim(&json!({}), &json!({}));
-        let Verdict::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
-        assert!(is_of(&volume, &claim));
+        let Decision::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
+        assert!(is_placeholder_of(&volume, &claim));
         let volume = serde_json::to_value(volume).unwrap();
         assert_eq!(volume["metadata"]["name"], "pvc-u1");
         assert_eq!(volume["metadata"]["annotations"][PROVISIONED_BY], PROVISIONER);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bound_or_going_or_for_another_node_is_left_alone() {
+    fn bound_and_deleted_claims_and_those_of_other_nodes_are_ignored() {
         let others = [
             claim(&json!({"annotations": {SELECTED_NODE: "other"}}), &json!({})),
             claim(&json!({"annotations": {}}), &json!({})),
@@ -185,33 +185,37 @@ mod tests {
         ];
         for claim in others {
             for provisioner in [PROVISIONER, "ebs.csi.aws.com"] {
-                assert_eq!(decide(&claim, &of(provisioner), "vk", "berlin"), Verdict::Nothing, "{claim:?}");
+                assert_eq!(decide(&claim, &of(provisioner), "vk", "berlin"), Decision::Nothing, "{claim:?}");
             }
         }
     }
 
     #[test]
-    fn a_class_that_somebody_serves_above_is_told_as_the_mistake_that_it_is() {
+    fn a_class_with_an_upper_provisioner_is_reported_as_a_mistake() {
         let waiting = claim(&json!({}), &json!({}));
         let verdict = decide(&waiting, &of("ebs.csi.aws.com"), "vk", "berlin");
-        let Verdict::Mistake(message) = verdict else { panic!("{verdict:?}") };
+        let Decision::Mistake(message) = verdict else { panic!("{verdict:?}") };
         for word in ["below", "ebs.csi.aws.com", "node vk", PROVISIONER] {
             assert!(message.contains(word), "{message}");
         }
-        assert_eq!(decide(&waiting, &of(NO_PROVISIONER), "vk", "berlin"), Verdict::Nothing, "made by hand");
+        assert_eq!(
+            decide(&waiting, &of(NO_PROVISIONER), "vk", "berlin"),
+            Decision::Nothing,
+            "created manually"
+        );
     }
 
     #[test]
-    fn a_volume_of_another_claim_or_maker_is_not_ours() {
+    fn a_volume_of_another_claim_or_provisioner_is_not_ours() {
         let claim = claim(&json!({}), &json!({}));
-        let Verdict::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
+        let Decision::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
         let mut other = volume.clone();
         other.spec.as_mut().unwrap().claim_ref.as_mut().unwrap().uid = Some("u2".to_owned());
-        assert!(!is_of(&other, &claim));
+        assert!(!is_placeholder_of(&other, &claim));
         let mut other = volume;
         other.metadata.annotations = None;
-        assert!(!is_of(&other, &claim));
-        assert!(!is_of(&PersistentVolume::default(), &PersistentVolumeClaim::default()));
+        assert!(!is_placeholder_of(&other, &claim));
+        assert!(!is_placeholder_of(&PersistentVolume::default(), &PersistentVolumeClaim::default()));
     }
 
     #[test]

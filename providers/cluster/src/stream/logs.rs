@@ -1,4 +1,4 @@
-//! Logs: all that can be asked for is asked for below, so that nothing is sent that nobody wants.
+//! Logs. All options are passed to the lower API server, so that only the requested lines are transferred.
 
 use std::time::Duration;
 
@@ -10,52 +10,55 @@ use vk_provider::{
     ability::{LogBody, LogOptions, Logs, Output, Since},
 };
 
-use super::{Streams, fault};
+use super::{PodStreams, stream_error};
 
-/// The first version whose API server looks at the wish for one of the two streams; those before pass over it.
-const SPLITS: ServerVersion = ServerVersion { major: 1, minor: 32 };
+/// The first version that supports a single stream. Earlier API servers ignore the parameter.
+const SPLIT_STREAMS: ServerVersion = ServerVersion { major: 1, minor: 32 };
 
 #[async_trait]
-impl Logs for Streams {
+impl Logs for PodStreams {
     async fn open(&self, container: &ContainerRef, options: &LogOptions) -> Result<LogBody> {
         let doing = format!("read the log of {container}");
         let query = query(&container.container, options);
         let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let address = self.address(&container.pod, "log", &query)?;
-        // An API server refuses to send nothing.
+        // An API server rejects a limit of 0.
         if options.limit_bytes == Some(0) {
             return Ok(LogBody::Final(stream::empty().boxed()));
         }
         let split = options.output != Output::All;
         if split {
-            let version =
-                ServerVersion::fetch(&self.client).await.map_err(|error| fault::of(&doing, error))?;
-            if version < SPLITS {
-                return Err(unsplit(&doing));
+            let version = ServerVersion::fetch(&self.client)
+                .await
+                .map_err(|error| stream_error::to_provider_error(&doing, error))?;
+            if version < SPLIT_STREAMS {
+                return Err(unsupported_split(&doing));
             }
         }
         match self.client.stream("pods/log", &address).await {
             Ok(stream) => Ok(LogBody::Final(stream)),
-            Err(error) if split && is_unsplit(&error) => Err(unsplit(&doing).caused_by(error)),
-            Err(error) => Err(fault::of(&doing, error)),
+            Err(error) if split && is_split_unsupported(&error) => {
+                Err(unsupported_split(&doing).caused_by(error))
+            }
+            Err(error) => Err(stream_error::to_provider_error(&doing, error)),
         }
     }
 }
 
-fn unsplit(doing: &str) -> Error {
+fn unsupported_split(doing: &str) -> Error {
     Error::unsupported(format!(
-        "{doing}: the lower cluster does not tell the streams apart (feature gate PodLogsQuerySplitStreams)"
+        "{doing}: the lower cluster does not support separate streams (feature gate PodLogsQuerySplitStreams)"
     ))
 }
 
-/// Whether a server, or a kubelet behind it, says that it knows of no choice.
-fn is_unsplit(error: &vk_kube::Error) -> bool {
+/// Whether the server, or a kubelet behind it, does not support a single stream.
+fn is_split_unsupported(error: &vk_kube::Error) -> bool {
     error.kind == Lower::Invalid
         && (error.message.contains("PodLogsQuerySplitStreams")
             || error.message.contains("stream") && error.message.contains("may not be specified"))
 }
 
-/// What is asked for. Numbers that are too large for the API mean no limit, for nothing is as large.
+/// The query parameters. Numbers that exceed the range of the API mean no limit.
 fn query(container: &str, options: &LogOptions) -> Vec<(&'static str, String)> {
     let mut query = vec![("container", container.to_owned())];
     let mut number = |key, value: Option<u64>| {
@@ -81,7 +84,7 @@ fn query(container: &str, options: &LogOptions) -> Vec<(&'static str, String)> {
     query
 }
 
-/// Whole seconds, and at least the one that the API wants: rather a line too many than one too few.
+/// Whole seconds, rounded up, and at least 1, which the API requires.
 fn seconds(ago: Duration) -> u64 {
     ago.as_secs().saturating_add(u64::from(ago.subsec_nanos() > 0)).max(1)
 }
@@ -96,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_that_was_not_wanted() {
+    fn default_options_add_no_parameters() {
         assert_eq!(asked(&LogOptions::default()), "container=main");
     }
 
     #[test]
-    fn every_option_has_its_word() {
+    fn every_option_has_a_parameter() {
         let all = LogOptions {
             tail: Some(0),
             since: Some(Since::Ago(Duration::from_millis(1500))),
@@ -117,7 +120,7 @@ mod tests {
         );
     }
 
-    /// There, `sinceSeconds` and `sinceTime` were written through pointers to nothing, and the process died.
+    /// tensile-kube dereferenced nil pointers for `sinceSeconds` and `sinceTime`, and crashed.
     #[test]
     fn tensile_kube_since_options_do_not_crash() {
         let since = |since| asked(&LogOptions { since: Some(since), ..LogOptions::default() });
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_too_large_is_no_limit() {
+    fn a_number_out_of_range_is_no_limit() {
         let huge = LogOptions { tail: Some(u64::MAX), limit_bytes: Some(u64::MAX), ..LogOptions::default() };
         assert_eq!(asked(&huge), "container=main");
     }

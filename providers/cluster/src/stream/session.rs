@@ -1,26 +1,31 @@
-//! Commands and attachments.
+//! Exec, attach and port-forward sessions.
 
 use async_trait::async_trait;
 use vk_provider::{
-    ContainerRef, Result,
-    ability::{Attach, AttachOptions, Exec, ExecOptions, Started},
+    ContainerRef, PodRef, Result,
+    ability::{Attach, AttachOptions, Exec, ExecOptions, Forward, PortForward, Started},
 };
 use vk_streaming::{
     client,
     exec::{Protocol, ProtocolVersion},
+    forward,
 };
 
-use super::Streams;
+use super::PodStreams;
 
-/// Says the end of input.
+/// Can signal the end of stdin.
 const V5: (&str, Protocol) = ("v5.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V5));
-/// Does not, over WebSocket.
+/// Cannot signal the end of stdin over WebSocket.
 const V4: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::WebSocket(ProtocolVersion::V4));
-/// Does.
+/// Can signal the end of stdin.
 const SPDY: (&str, Protocol) = ("v4.channel.k8s.io", Protocol::Spdy(ProtocolVersion::V4));
 
+/// SPDY over WebSocket, the only WebSocket protocol that can close one direction alone.
+const FORWARD_TUNNEL: (&str, forward::Protocol) = ("SPDY/3.1+portforward.k8s.io", forward::Protocol::Tunnel);
+const FORWARD_SPDY: (&str, forward::Protocol) = ("portforward.k8s.io", forward::Protocol::Spdy);
+
 #[async_trait]
-impl Exec for Streams {
+impl Exec for PodStreams {
     async fn start(
         &self,
         container: &ContainerRef,
@@ -32,13 +37,27 @@ impl Exec for Streams {
 }
 
 #[async_trait]
-impl Attach for Streams {
+impl Attach for PodStreams {
     async fn attach(&self, container: &ContainerRef, options: &AttachOptions) -> Result<Started> {
         self.session(&format!("attach to {container}"), "attach", container, &[], *options).await
     }
 }
 
-impl Streams {
+#[async_trait]
+impl PortForward for PodStreams {
+    /// If nothing listens on the port, the first read fails: the lower API server reports it only after the connection is established.
+    async fn dial(&self, pod: &PodRef, port: u16) -> Result<Forward> {
+        let doing = format!("forward port {port} of pod {pod}");
+        let address = self.address(pod, "portforward", &[])?;
+        let negotiated =
+            self.negotiate("pods/portforward", &address, &[FORWARD_TUNNEL], &[FORWARD_SPDY]).await;
+        let (protocol, io) = negotiated.map_err(|error| error.into_provider_error(&doing))?;
+        let forwarder = client::forward_upgraded(io, protocol, &[port], &self.limits).await;
+        Ok(Forward::Stream(forwarder.open(port).await?))
+    }
+}
+
+impl PodStreams {
     async fn session(
         &self,
         doing: &str,
@@ -47,14 +66,13 @@ impl Streams {
         command: &[String],
         options: ExecOptions,
     ) -> Result<Started> {
-        self.pods.runs(container)?;
+        self.pods.check_running(container)?;
         let address = self.address(&container.pod, part, &query(&container.container, command, options))?;
-        // A process that waits for the end of its input would wait for ever, if that cannot be said. On a terminal the end
-        // is a letter.
+        // Without a signal for the end of stdin, the process would wait for ever. With a TTY, the end is a control character.
         let websocket = if options.stdin && !options.tty { &[V5][..] } else { &[V5, V4] };
         let resource = if part == "exec" { "pods/exec" } else { "pods/attach" };
-        let agreed = self.agree(resource, &address, websocket, &[SPDY]).await;
-        let (protocol, io) = agreed.map_err(|fault| fault.told(doing))?;
+        let negotiated = self.negotiate(resource, &address, websocket, &[SPDY]).await;
+        let (protocol, io) = negotiated.map_err(|error| error.into_provider_error(doing))?;
         Ok(Started::Session(client::exec_upgraded(io, protocol, &options, &self.limits).await?))
     }
 }
@@ -69,7 +87,7 @@ fn query<'a>(
     let flags = [
         ("stdin", options.stdin),
         ("stdout", options.stdout),
-        // A terminal has one output.
+        // A TTY has a single output stream.
         ("stderr", options.stderr && !options.tty),
         ("tty", options.tty),
     ];

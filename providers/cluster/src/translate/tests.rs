@@ -1,13 +1,14 @@
-//! The rules, row by row.
+//! Tests of the translation.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::*;
 
-mod access;
-mod placement;
+mod api_access;
+mod fields;
 pub(super) mod properties;
+mod scheduling;
 mod upstream;
 
 /// An upper pod `shop/web`.
@@ -28,13 +29,13 @@ pub(super) fn pod(spec: Value) -> Pod {
     }
 }
 
-pub(super) fn owner() -> Owner {
-    Owner { origin: "upper".to_owned(), node: "vk-node".to_owned() }
+pub(super) fn owner() -> OwnerId {
+    OwnerId { origin: "upper".to_owned(), node: "vk-node".to_owned() }
 }
 
-pub(super) fn mapped(pairs: &[(&str, &str)]) -> Policy {
+pub(super) fn mapped(pairs: &[(&str, &str)]) -> TranslationPolicy {
     let map = pairs.iter().map(|(upper, lower)| ((*upper).to_owned(), (*lower).to_owned()));
-    Policy { namespaces: Namespaces::Map(map.collect()), ..Policy::default() }
+    TranslationPolicy { namespaces: NamespaceMapping::Map(map.collect()), ..TranslationPolicy::default() }
 }
 
 pub(super) fn annotate(pod: &mut Pod, key: &str, value: &str) {
@@ -50,19 +51,19 @@ pub(super) fn lower_annotation(pod: &mut Pod, said: &Value) {
 }
 
 pub(super) fn below(upper: &Pod) -> Pod {
-    below_by(upper, &Policy::default())
+    below_by(upper, &TranslationPolicy::default())
 }
 
-pub(super) fn below_by(upper: &Pod, policy: &Policy) -> Pod {
-    translate(upper, &owner(), policy, &Facts::default()).unwrap().pod
+pub(super) fn below_by(upper: &Pod, policy: &TranslationPolicy) -> Pod {
+    translate(upper, &owner(), policy, &ClusterClasses::default()).unwrap().pod
 }
 
-pub(super) fn refused(upper: &Pod, policy: &Policy) -> String {
-    translate(upper, &owner(), policy, &Facts::default()).unwrap_err().to_string()
+pub(super) fn refused(upper: &Pod, policy: &TranslationPolicy) -> String {
+    translate(upper, &owner(), policy, &ClusterClasses::default()).unwrap_err().to_string()
 }
 
 /// The spec of the lower pod, in JSON.
-pub(super) fn spec_by(upper: &Pod, policy: &Policy) -> Value {
+pub(super) fn spec_by(upper: &Pod, policy: &TranslationPolicy) -> Value {
     serde_json::to_value(below_by(upper, policy).spec).unwrap()
 }
 
@@ -80,7 +81,7 @@ fn the_name_is_the_same_and_the_namespace_is_mapped() {
 }
 
 #[test]
-fn labels_are_copied_but_for_those_that_stay_above_and_ours_are_added() {
+fn labels_are_copied_without_ignored_ones_and_ours_are_added() {
     let mut upper = pod(json!({}));
     label(&mut upper, "app", "web");
     label(&mut upper, "pod-group.scheduling.sigs.k8s.io", "group");
@@ -100,7 +101,7 @@ fn labels_are_copied_but_for_those_that_stay_above_and_ours_are_added() {
 }
 
 #[test]
-fn annotations_are_copied_but_for_those_that_stay_above() {
+fn annotations_are_copied_without_ignored_ones() {
     let mut upper = pod(json!({}));
     annotate(&mut upper, "team", "shop");
     annotate(&mut upper, "secret-of-ours", "x");
@@ -108,8 +109,11 @@ fn annotations_are_copied_but_for_those_that_stay_above() {
     annotate(&mut upper, names::API_ACCESS, "lower");
     annotate(&mut upper, names::INPUT, "not ours");
     annotate(&mut upper, names::CLUSTER_SELECTOR, "{}");
-    let policy = Policy { ignored_annotations: vec!["secret-of-ours".to_owned()], ..Policy::default() };
-    let translated = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+    let policy = TranslationPolicy {
+        ignored_annotations: vec!["secret-of-ours".to_owned()],
+        ..TranslationPolicy::default()
+    };
+    let translated = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
     let mut annotations = translated.pod.metadata.annotations.unwrap();
     assert_eq!(annotations.remove(names::INPUT), Some(translated.input));
     assert!(annotations.remove(names::APPLIED).is_some());
@@ -124,7 +128,7 @@ fn annotations_are_copied_but_for_those_that_stay_above() {
 }
 
 #[test]
-fn owners_finalizers_and_the_rest_of_the_metadata_stay_above() {
+fn owners_finalizers_and_other_metadata_are_not_copied() {
     let mut upper = pod(json!({}));
     upper.metadata = serde_json::from_value(json!({
         "name": "web", "namespace": "shop", "uid": "uid-1", "generateName": "web-", "resourceVersion": "7",
@@ -144,50 +148,56 @@ fn owners_finalizers_and_the_rest_of_the_metadata_stay_above() {
 }
 
 #[test]
-fn a_pod_that_claims_devices_is_refused() {
+fn a_pod_with_resource_claims_is_rejected() {
     let upper = pod(json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-1"}]}));
-    let why = refused(&upper, &Policy::default());
+    let why = refused(&upper, &TranslationPolicy::default());
     assert!(why.starts_with("spec.resourceClaims: gpu: "), "{why}");
 }
 
 #[test]
-fn a_priority_class_is_kept_where_it_exists_or_has_another_name() {
+fn a_priority_class_is_kept_if_it_exists_or_is_mapped() {
     let upper = pod(json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "Never"}));
-    let class = |policy: &Policy, facts: &Facts| {
-        let spec = translate(&upper, &owner(), policy, facts).unwrap().pod.spec.unwrap();
-        assert_eq!((spec.priority, spec.preemption_policy), (None, None), "the admission below sets them");
+    let class = |policy: &TranslationPolicy, classes: &ClusterClasses| {
+        let spec = translate(&upper, &owner(), policy, classes).unwrap().pod.spec.unwrap();
+        assert_eq!((spec.priority, spec.preemption_policy), (None, None), "the lower admission sets them");
         spec.priority_class_name
     };
-    let there = Facts { priority_classes: ["high".to_owned()].into(), ..Facts::default() };
-    let renamed =
-        Policy { priority_classes: [("high".to_owned(), "gold".to_owned())].into(), ..Policy::default() };
-    assert_eq!(class(&Policy::default(), &Facts::default()), None);
-    assert_eq!(class(&Policy::default(), &there).as_deref(), Some("high"));
+    let there = ClusterClasses { priority_classes: ["high".to_owned()].into(), ..ClusterClasses::default() };
+    let renamed = TranslationPolicy {
+        priority_classes: [("high".to_owned(), "gold".to_owned())].into(),
+        ..TranslationPolicy::default()
+    };
+    assert_eq!(class(&TranslationPolicy::default(), &ClusterClasses::default()), None);
+    assert_eq!(class(&TranslationPolicy::default(), &there).as_deref(), Some("high"));
     assert_eq!(class(&renamed, &there).as_deref(), Some("gold"));
 }
 
 #[test]
-fn a_runtime_class_is_kept_mapped_or_said_and_never_lost_without_a_word() {
-    let translated = |upper: &Pod, policy: &Policy, facts: &Facts| {
-        translate(upper, &owner(), policy, facts)
+fn an_unknown_runtime_class_is_rejected_unless_it_is_mapped() {
+    let translated = |upper: &Pod, policy: &TranslationPolicy, classes: &ClusterClasses| {
+        translate(upper, &owner(), policy, classes)
             .map(|translated| translated.pod.spec.unwrap().runtime_class_name)
     };
-    let there = Facts { runtime_classes: ["gvisor".to_owned()].into(), ..Facts::default() };
-    let renamed =
-        Policy { runtime_classes: [("gvisor".to_owned(), "sandbox".to_owned())].into(), ..Policy::default() };
+    let there = ClusterClasses { runtime_classes: ["gvisor".to_owned()].into(), ..ClusterClasses::default() };
+    let renamed = TranslationPolicy {
+        runtime_classes: [("gvisor".to_owned(), "sandbox".to_owned())].into(),
+        ..TranslationPolicy::default()
+    };
     let mut upper = pod(json!({"runtimeClassName": "gvisor", "overhead": {"cpu": "1"}}));
-    assert_eq!(translated(&upper, &Policy::default(), &there).unwrap().as_deref(), Some("gvisor"));
+    assert_eq!(translated(&upper, &TranslationPolicy::default(), &there).unwrap().as_deref(), Some("gvisor"));
     assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("sandbox"));
-    let why = translated(&upper, &Policy::default(), &Facts::default()).unwrap_err().to_string();
+    let why = translated(&upper, &TranslationPolicy::default(), &ClusterClasses::default())
+        .unwrap_err()
+        .to_string();
     assert!(why.contains("no RuntimeClass gvisor"), "{why}");
     lower_annotation(&mut upper, &json!({"runtimeClassName": "kata"}));
     assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("kata"));
     let opted_in = pod(json!({"runtimeClassName": "virtual-kubelet"}));
-    assert_eq!(translated(&opted_in, &Policy::default(), &there).unwrap(), None);
+    assert_eq!(translated(&opted_in, &TranslationPolicy::default(), &there).unwrap(), None);
 }
 
 #[test]
-fn what_a_pod_takes_of_the_machine_is_as_it_was_or_the_pod_is_refused() {
+fn host_access_is_copied_or_rejected() {
     let taken = json!({
         "hostNetwork": true, "hostPID": true, "hostIPC": true,
         "securityContext": {"windowsOptions": {"hostProcess": true}},
@@ -196,11 +206,11 @@ fn what_a_pod_takes_of_the_machine_is_as_it_was_or_the_pod_is_refused() {
         "initContainers": [{"name": "init", "securityContext": {"windowsOptions": {"hostProcess": true}}}],
     });
     let upper = pod(taken.clone());
-    let lower = spec_by(&upper, &Policy::default());
+    let lower = spec_by(&upper, &TranslationPolicy::default());
     for (field, value) in taken.as_object().unwrap() {
         assert_eq!(lower[field], *value);
     }
-    let closed = Policy { host_access: false, ..Policy::default() };
+    let closed = TranslationPolicy { host_access: false, ..TranslationPolicy::default() };
     let why = refused(&upper, &closed);
     for words in [
         "spec.hostNetwork",
@@ -214,14 +224,14 @@ fn what_a_pod_takes_of_the_machine_is_as_it_was_or_the_pod_is_refused() {
     ] {
         assert!(why.contains(words), "{words} in {why}");
     }
-    translate(&pod(json!({"hostNetwork": false})), &owner(), &closed, &Facts::default()).unwrap();
+    translate(&pod(json!({"hostNetwork": false})), &owner(), &closed, &ClusterClasses::default()).unwrap();
 }
 
 #[test]
-fn a_claim_for_one_pod_is_copied_and_not_made_anew() {
+fn a_generic_ephemeral_volume_uses_the_copied_claim() {
     let template = json!({"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}});
     let upper = pod(json!({"volumes": [{"name": "scratch", "ephemeral": template}]}));
-    let lower = spec_by(&upper, &Policy::default());
+    let lower = spec_by(&upper, &TranslationPolicy::default());
     assert_eq!(
         lower["volumes"],
         json!([{"name": "scratch", "persistentVolumeClaim": {"claimName": "web-scratch"}}])
@@ -230,7 +240,7 @@ fn a_claim_for_one_pod_is_copied_and_not_made_anew() {
 }
 
 #[test]
-fn a_pod_without_an_identity_is_refused() {
+fn a_pod_without_name_or_uid_is_rejected() {
     for (field, words) in [("name", "no name"), ("namespace", "no namespace"), ("uid", "no UID")] {
         let mut upper = pod(json!({}));
         let meta = &mut upper.metadata;
@@ -239,7 +249,9 @@ fn a_pod_without_an_identity_is_refused() {
             "namespace" => meta.namespace = None,
             _ => meta.uid = Some(String::new()),
         }
-        assert!(refused(&upper, &Policy::default()).contains(words));
+        assert!(refused(&upper, &TranslationPolicy::default()).contains(words));
     }
-    assert!(refused(&Pod { spec: None, ..pod(json!({})) }, &Policy::default()).contains("no spec"));
+    assert!(
+        refused(&Pod { spec: None, ..pod(json!({})) }, &TranslationPolicy::default()).contains("no spec")
+    );
 }

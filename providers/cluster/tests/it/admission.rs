@@ -1,5 +1,5 @@
-//! What the API server below says to translated pods and to their updates. The upper cluster and the lower one are two namespaces
-//! here: that is all that admission sees of them.
+//! Lower admission of translated pods and their updates. The two clusters are two namespaces here, which is all that admission sees of
+//! them.
 
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::{
@@ -8,19 +8,19 @@ use kube::{
 };
 use serde_json::{Value, json};
 use vk_provider_cluster::{
-    names::{self, Namespaces, Owner},
-    translate::{Access, Facts, Policy, translate, update},
+    names::{self, NamespaceMapping, OwnerId},
+    translate::{ApiAccess, ClusterClasses, TranslationPolicy, translate, update},
 };
 use vk_testing::{ControlPlane, control_plane::Options};
 
-struct Pair {
+struct TranslatedPod {
     upper: Api<Pod>,
     lower: Api<Pod>,
-    policy: Policy,
-    owner: Owner,
+    policy: TranslationPolicy,
+    owner: OwnerId,
 }
 
-impl Pair {
+impl TranslatedPod {
     async fn of(cluster: &ControlPlane, client: &Client) -> Self {
         let (above, below) =
             (cluster.namespace("above").await.unwrap(), cluster.namespace("below").await.unwrap());
@@ -34,16 +34,19 @@ impl Pair {
         Self {
             upper: Api::namespaced(client.clone(), above.name()),
             lower: Api::namespaced(client.clone(), below.name()),
-            policy: Policy { namespaces: Namespaces::Map(map), ..Policy::default() },
-            owner: Owner { origin: "upper".to_owned(), node: "vk-node".to_owned() },
+            policy: TranslationPolicy {
+                namespaces: NamespaceMapping::Map(map),
+                ..TranslationPolicy::default()
+            },
+            owner: OwnerId { origin: "upper".to_owned(), node: "vk-node".to_owned() },
         }
     }
 
-    /// Makes an upper pod, and the lower one of it.
+    /// Creates an upper pod and its lower pod.
     async fn make(&self, pod: Value) -> (Pod, Pod) {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let upper = self.upper.create(&PostParams::default(), &pod).await.unwrap();
-        let translated = translate(&upper, &self.owner, &self.policy, &Facts::default()).unwrap();
+        let translated = translate(&upper, &self.owner, &self.policy, &ClusterClasses::default()).unwrap();
         let lower = self.lower.create(&PostParams::default(), &translated.pod).await.unwrap();
         (upper, lower)
     }
@@ -52,11 +55,12 @@ impl Pair {
         write(&self.upper, part, &patch).await
     }
 
-    /// Sends what has changed, and returns the lower pod of after.
+    /// Sends the updates and returns the resulting lower pod.
     async fn bring_down(&self) -> Pod {
         let (upper, lower) = (self.upper.get("web").await.unwrap(), self.lower.get("web").await.unwrap());
-        let update =
-            update(&upper, &lower, &self.owner, &self.policy, &Facts::default()).unwrap().expect("an update");
+        let update = update(&upper, &lower, &self.owner, &self.policy, &ClusterClasses::default())
+            .unwrap()
+            .expect("an update");
         for (part, patch) in [
             (None, update.metadata_and_spec),
             (Some("ephemeralcontainers"), update.ephemeral_containers),
@@ -73,7 +77,7 @@ impl Pair {
     }
 
     fn pending(&self, upper: &Pod, lower: &Pod) -> Option<vk_provider_cluster::translate::Update> {
-        update(upper, lower, &self.owner, &self.policy, &Facts::default()).unwrap()
+        update(upper, lower, &self.owner, &self.policy, &ClusterClasses::default()).unwrap()
     }
 }
 
@@ -130,11 +134,11 @@ fn web(more: &Value) -> Value {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_pod_as_the_upper_api_server_completes_it_is_taken_below_and_so_is_all_that_changes() {
+async fn a_defaulted_pod_and_its_updates_are_accepted_by_the_lower_api_server() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let client = cluster.admin().unwrap();
-    let pair = Pair::of(&cluster, &client).await;
-    // Nothing is resized to more than its node has.
+    let pair = TranslatedPod::of(&cluster, &client).await;
+    // A resize to more than the node has is deferred.
     let node =
         json!({"metadata": {"name": "vk-node"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}});
     let node: Node = serde_json::from_value(node).unwrap();
@@ -197,11 +201,11 @@ async fn a_pod_as_the_upper_api_server_completes_it_is_taken_below_and_so_is_all
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_pod_without_access_has_no_token_below() {
+async fn a_pod_without_access_has_no_lower_token() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let client = cluster.admin().unwrap();
-    let mut pair = Pair::of(&cluster, &client).await;
-    pair.policy.access = Access::None;
+    let mut pair = TranslatedPod::of(&cluster, &client).await;
+    pair.policy.access = ApiAccess::None;
     let volume = json!({"volumes": [
         {"name": "scratch", "emptyDir": {}}, {"name": "about", "emptyDir": {}},
         {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
@@ -216,10 +220,10 @@ async fn a_pod_without_access_has_no_token_below() {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_patch_for_a_namesake_is_refused() {
+async fn a_patch_for_another_pod_of_the_same_name_is_rejected() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let client = cluster.admin().unwrap();
-    let pair = Pair::of(&cluster, &client).await;
+    let pair = TranslatedPod::of(&cluster, &client).await;
     let (_, mut lower) = pair.make(web(&json!({}))).await;
     let upper = pair.change(None, json!({"metadata": {"labels": {"tier": "gold"}}})).await;
     lower.metadata.uid = Some("of-a-predecessor".to_owned());

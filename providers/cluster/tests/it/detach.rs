@@ -1,4 +1,4 @@
-//! What a virtual node leaves in its lower cluster when it is taken out, with the controllers that clean up there: nothing.
+//! `detach` with the controllers of a real lower cluster: nothing of the virtual node is left.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use vk_kube::{Client, Kind, Metrics, Objects, objects::Object};
 use vk_provider_cluster::{
-    anchor,
-    detach::{Report, Setup, detach},
-    names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, Owner},
+    detach::{DetachOptions, DetachReport, detach},
+    names::{NODE, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, OwnerId},
+    owner_config_map,
 };
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 const SOON: Duration = Duration::from_mins(1);
-/// Where the first test looks.
+/// The namespaces of the first test.
 const SPACES: [&str; 4] = ["alone", "both", "inhabited", "before"];
-/// What is compared there.
+/// The kinds that are compared.
 const KINDS: [&str; 7] =
     ["namespaces", "pods", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "services"];
 
@@ -28,18 +28,18 @@ async fn lower() -> Client {
     Client::fixed(plane.admin().unwrap(), Metrics::default())
 }
 
-fn owner(origin: &str, node: &str) -> Owner {
-    Owner { origin: origin.to_owned(), node: node.to_owned() }
+fn owner(origin: &str, node: &str) -> OwnerId {
+    OwnerId { origin: origin.to_owned(), node: node.to_owned() }
 }
 
-fn setup(lower: &Client, owner: &Owner) -> Setup {
-    Setup {
+fn options(lower: &Client, owner: &OwnerId) -> DetachOptions {
+    DetachOptions {
         lower: lower.clone(),
         owner: owner.clone(),
         namespaces: None,
         keep_claims: false,
         dry_run: false,
-        patience: SOON,
+        timeout: SOON,
     }
 }
 
@@ -51,18 +51,18 @@ where
     Objects::<K>::namespaced(lower.clone(), namespace).create(&object).await.unwrap();
 }
 
-/// All that a virtual node has in a namespace: its anchor, a pod, and what the pod refers to.
-async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<&str>) {
-    anchor::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
+/// Creates everything that a virtual node has in a namespace: its owner ConfigMap, a pod, and its dependencies.
+async fn furnish(lower: &Client, namespace: &str, owner: &OwnerId, shared: Option<&str>) {
+    owner_config_map::ensure_namespace(lower, namespace, "above", owner).await.unwrap();
     let accounts: Objects<k8s_openapi::api::core::v1::ServiceAccount> =
         Objects::namespaced(lower.clone(), namespace);
     eventually("the namespace is furnished", SOON, || async {
         accounts.get("default").await.map_err(|error| error.to_string())?;
-        let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
-        maps.get("kube-root-ca.crt").await.map_err(|error| error.to_string())
+        let config_maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+        config_maps.get("kube-root-ca.crt").await.map_err(|error| error.to_string())
     })
     .await;
-    let controller = anchor::ensure(lower, namespace, owner).await.unwrap();
+    let controller = owner_config_map::ensure(lower, namespace, owner).await.unwrap();
     let plain = k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
         controller: None,
         ..controller.clone()
@@ -95,7 +95,7 @@ async fn furnish(lower: &Client, namespace: &str, owner: &Owner, shared: Option<
     create::<Pod>(lower, namespace, json!({"metadata": pod, "spec": spec})).await;
 }
 
-/// Objects that nobody of ours made.
+/// Creates foreign objects.
 async fn strangers(lower: &Client, namespace: &str) {
     create::<ConfigMap>(lower, namespace, json!({"metadata": {"name": "theirs"}, "data": {"a": "1"}})).await;
     create::<Secret>(lower, namespace, json!({"metadata": {"name": "theirs"}})).await;
@@ -107,7 +107,7 @@ async fn strangers(lower: &Client, namespace: &str) {
         .await;
 }
 
-/// Every object, as it is stored, by kind, namespace and name.
+/// All stored objects, by kind, namespace and name.
 async fn dump(lower: &Client) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {
@@ -125,7 +125,7 @@ async fn dump(lower: &Client) -> BTreeMap<String, String> {
     all
 }
 
-/// Fails with the names of what differs: all of it would be too much to read.
+/// Fails with the names of the differences, because the whole dump would be too much to read.
 #[track_caller]
 fn assert_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, why: &str) {
     let lacks = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| -> Vec<String> {
@@ -136,8 +136,8 @@ fn assert_same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>,
 }
 
 /// The keys of a dump that a report names.
-fn named(report: &Report) -> Vec<String> {
-    let key = |item: &vk_provider_cluster::detach::Item| {
+fn named(report: &DetachReport) -> Vec<String> {
+    let key = |item: &vk_provider_cluster::detach::LowerObject| {
         let kind = format!("{}s", item.kind.to_lowercase());
         format!("{kind} {}/{}", item.namespace.clone().unwrap_or_default(), item.name)
     };
@@ -146,7 +146,7 @@ fn named(report: &Report) -> Vec<String> {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is() {
+async fn detach_removes_all_objects_of_a_node_and_no_others() {
     let lower = &lower().await;
     let [a, b, stranger] = [owner("up", "a"), owner("up", "b"), owner("other", "a")];
     furnish(lower, "alone", &a, None).await;
@@ -156,14 +156,14 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     furnish(lower, "inhabited", &a, None).await;
     strangers(lower, "inhabited").await;
     strangers(lower, "both").await;
-    // A namespace that was there before is nobody's to remove.
+    // A namespace that existed before must not be removed.
     create_namespace(lower, "before").await;
     furnish(lower, "before", &a, None).await;
     let before = dump(lower).await;
 
-    let planned = detach(&Setup { dry_run: true, ..setup(lower, &a) }).await.unwrap();
+    let planned = detach(&DetachOptions { dry_run: true, ..options(lower, &a) }).await.unwrap();
     assert_same(&dump(lower).await, &before, "nothing is touched by looking");
-    let report = detach(&setup(lower, &a)).await.unwrap();
+    let report = detach(&options(lower, &a)).await.unwrap();
     assert_eq!(report.removed, planned.removed, "what was said is what was done");
 
     let gone = named(&report);
@@ -179,15 +179,19 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
         assert!(gone.iter().any(|one| one == key), "{key} in {gone:?}");
     }
     let mut expected = before.clone();
-    // With a namespace goes what it has of itself.
+    // Deleting a namespace deletes its default objects.
     expected.retain(|key, _| !gone.contains(key) && !key.contains(" alone/"));
     let mut after = dump(lower).await;
-    let handed = "configmaps both/map-up-a";
-    let (was, is) = (expected.remove(handed).unwrap(), after.remove(handed).unwrap());
+    let handovers = "configmaps both/map-up-a";
+    let (was, is) = (expected.remove(handovers).unwrap(), after.remove(handovers).unwrap());
     let [was, is] = [was, is].map(|text| serde_json::from_str::<Value>(&text).unwrap());
     assert_eq!((&is["data"], &is["metadata"]["labels"]), (&was["data"], &was["metadata"]["labels"]));
     assert_eq!(is["metadata"]["ownerReferences"].as_array().unwrap().len(), 1);
-    assert_eq!(is["metadata"]["ownerReferences"][0]["name"], anchor::name(&b), "the other node needs it");
+    assert_eq!(
+        is["metadata"]["ownerReferences"][0]["name"],
+        owner_config_map::name(&b),
+        "the other node needs it"
+    );
     assert_same(&after, &expected, "byte for byte");
 
     let why: BTreeMap<String, &str> =
@@ -197,9 +201,9 @@ async fn detaching_a_node_removes_all_of_it_and_leaves_everything_else_as_it_is(
     assert!(why["PersistentVolumeClaim both/claim-up-b"].contains("virtual node b"), "{why:?}");
     assert!(!why.contains_key("Namespace before"), "{why:?}");
 
-    let again = detach(&setup(lower, &a)).await.unwrap();
+    let again = detach(&options(lower, &a)).await.unwrap();
     assert_eq!(again.removed, [], "there is nothing left to do");
-    after.insert(handed.to_owned(), is.to_string());
+    after.insert(handovers.to_owned(), is.to_string());
     assert_same(&dump(lower).await, &after, "nothing is touched by doing it again");
 }
 
@@ -211,7 +215,7 @@ async fn create_namespace(lower: &Client, name: &str) {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn what_does_not_go_is_named_and_what_is_to_be_kept_stays() {
+async fn objects_that_cannot_be_deleted_are_named_and_claims_can_be_kept() {
     let lower = &lower().await;
     let owner = owner("held", "a");
     furnish(lower, "held", &owner, None).await;
@@ -219,20 +223,23 @@ async fn what_does_not_go_is_named_and_what_is_to_be_kept_stays() {
     let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     let held = hold(json!(["example.com/hold"]));
     pods.patch("pod-held-a", vk_kube::Patch::Merge(&held)).await.unwrap();
-    let quick = Setup { patience: Duration::from_secs(3), keep_claims: true, ..setup(lower, &owner) };
+    let quick =
+        DetachOptions { timeout: Duration::from_secs(3), keep_claims: true, ..options(lower, &owner) };
     let error = detach(&quick).await.unwrap_err();
     assert_eq!(error.kind, Kind::Timeout);
     assert!(error.message.contains("Pod held/pod-held-a"), "{error}");
     pods.patch("pod-held-a", vk_kube::Patch::Merge(&hold(Value::Null))).await.unwrap();
 
     let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(lower.clone(), "held");
-    let report = detach(&Setup { keep_claims: true, ..setup(lower, &owner) }).await.unwrap();
+    let report = detach(&DetachOptions { keep_claims: true, ..options(lower, &owner) }).await.unwrap();
     assert!(claims.get("claim-held-a").await.is_ok());
     let why: Vec<String> = report.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
     assert!(why.contains(&"PersistentVolumeClaim held/claim-held-a: claims are kept".to_owned()), "{why:?}");
     assert!(why.iter().any(|line| line.starts_with("Namespace held: PersistentVolumeClaim")), "{why:?}");
     let report =
-        detach(&Setup { namespaces: Some(vec!["held".to_owned()]), ..setup(lower, &owner) }).await.unwrap();
+        detach(&DetachOptions { namespaces: Some(vec!["held".to_owned()]), ..options(lower, &owner) })
+            .await
+            .unwrap();
     let removed: Vec<String> = report.removed.iter().map(ToString::to_string).collect();
     assert_eq!(removed, ["Namespace held", "PersistentVolumeClaim held/claim-held-a"]);
 }

@@ -1,4 +1,4 @@
-//! What a lower cluster says of our pods, told above.
+//! Events of a real lower cluster, relayed to the upper pods.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use vk_kube::{Client, Kind, Metrics, Objects, Patch, Selector};
 use vk_provider::{EventKind, PodEvent, PodRef};
 use vk_provider_cluster::{
-    events::{Setup, Twins, follow},
-    names::{Namespaces, Owner},
+    events::{EventOptions, PodLookup, start},
+    names::{NamespaceMapping, OwnerId},
 };
 use vk_supervisor::Supervisor;
 use vk_testing::{ControlPlane, control_plane::Options};
@@ -22,34 +22,34 @@ const SOON: Duration = Duration::from_mins(1);
 
 /// The provider's knowledge of its pods.
 #[derive(Default)]
-struct Pods {
-    twins: Mutex<HashMap<String, PodRef>>,
+struct KnownPods {
+    upper_pods: Mutex<HashMap<String, PodRef>>,
     users: Mutex<HashMap<(String, String), Vec<PodRef>>>,
 }
 
-impl Twins for Pods {
-    fn twin(&self, _namespace: &str, _name: &str, uid: &str) -> Option<PodRef> {
-        self.twins.lock().get(uid).cloned()
+impl PodLookup for KnownPods {
+    fn upper_pod(&self, _namespace: &str, _name: &str, uid: &str) -> Option<PodRef> {
+        self.upper_pods.lock().get(uid).cloned()
     }
 
-    fn users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
+    fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
         self.users.lock().get(&(namespace.to_owned(), claim.to_owned())).cloned().unwrap_or_default()
     }
 }
 
-struct Rig {
+struct RelayFixture {
     lower: Client,
-    namespaces: Namespaces,
-    pods: Arc<Pods>,
+    namespaces: NamespaceMapping,
+    pods: Arc<KnownPods>,
     supervisor: Supervisor,
     events: mpsc::Receiver<PodEvent>,
     marks: u32,
 }
 
-impl Rig {
-    fn new(lower: kube::Client, namespaces: Namespaces) -> Self {
+impl RelayFixture {
+    fn new(lower: kube::Client, namespaces: NamespaceMapping) -> Self {
         let lower = Client::fixed(lower, Metrics::default());
-        let pods = Arc::<Pods>::default();
+        let pods = Arc::<KnownPods>::default();
         let (supervisor, events) = begin(&lower, &namespaces, &pods);
         Self { lower, namespaces, pods, supervisor, events, marks: 0 }
     }
@@ -66,19 +66,19 @@ impl Rig {
     fn know(&self, lower: &Pod) -> PodRef {
         let name = lower.metadata.name.clone().unwrap();
         let upper = PodRef::new("above", name.as_str(), format!("upper-{name}"));
-        self.pods.twins.lock().insert(lower.metadata.uid.clone().unwrap(), upper.clone());
+        self.pods.upper_pods.lock().insert(lower.metadata.uid.clone().unwrap(), upper.clone());
         upper
     }
 
-    /// Writes events below until one of them is told: before that, the watch may not have begun. Answers the reasons of what else was
-    /// told.
-    async fn begun(&mut self, events: &Objects<Event>, about: &Pod) -> Vec<String> {
+    /// Writes lower events until one of them is relayed, because the watch may not have started before. Returns the reasons of the other
+    /// events.
+    async fn begun(&mut self, events: &Objects<Event>, involved: &Pod) -> Vec<String> {
         let mut others = Vec::new();
         let (last, mut heard) = loop {
             self.marks += 1;
             assert!(self.marks < 500, "nothing is told");
             let name = format!("mark-{}", self.marks);
-            events.create(&event(about, &name, "Mark", &name)).await.unwrap();
+            events.create(&event(involved, &name, "Mark", &name)).await.unwrap();
             if let Ok(told) = tokio::time::timeout(Duration::from_millis(500), self.events.recv()).await {
                 let told = told.unwrap();
                 if told.reason == "Mark" {
@@ -87,7 +87,7 @@ impl Rig {
                 others.push(told.reason);
             }
         };
-        // Until the last one, so that none is late.
+        // Waits for the last event, so that none is late.
         while !heard.message.starts_with(&format!("{last} ")) {
             heard = self.told().await;
             if heard.reason != "Mark" {
@@ -100,16 +100,16 @@ impl Rig {
 
 fn begin(
     lower: &Client,
-    namespaces: &Namespaces,
-    pods: &Arc<Pods>,
+    namespaces: &NamespaceMapping,
+    pods: &Arc<KnownPods>,
 ) -> (Supervisor, mpsc::Receiver<PodEvent>) {
     let (sender, events) = mpsc::channel(64);
     let supervisor = Supervisor::new();
-    follow(Setup {
+    start(EventOptions {
         lower: lower.clone(),
-        owner: Owner { origin: "o".to_owned(), node: "vk".to_owned() },
+        owner: OwnerId { origin: "o".to_owned(), node: "vk".to_owned() },
         namespaces: namespaces.clone(),
-        pods: Arc::clone(pods) as Arc<dyn Twins>,
+        pods: Arc::clone(pods) as Arc<dyn PodLookup>,
         supervisor: supervisor.clone(),
         events: sender,
     });
@@ -117,12 +117,12 @@ fn begin(
 }
 
 /// An event as a kubelet writes it.
-fn event(about: &Pod, name: &str, reason: &str, message: &str) -> Event {
-    let namespace = about.metadata.namespace.clone().unwrap();
+fn event(involved: &Pod, name: &str, reason: &str, message: &str) -> Event {
+    let namespace = involved.metadata.namespace.clone().unwrap();
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {"kind": "Pod", "apiVersion": "v1", "namespace": namespace,
-            "name": about.metadata.name, "uid": about.metadata.uid, "fieldPath": "spec.containers{main}"},
+            "name": involved.metadata.name, "uid": involved.metadata.uid, "fieldPath": "spec.containers{main}"},
         "reason": reason, "message": message, "type": "Warning", "count": 1,
         "source": {"component": "kubelet", "host": "node-7"},
         "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
@@ -142,63 +142,63 @@ async fn pod(client: &Client, namespace: &str, name: &str, volumes: Value) -> Po
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn an_event_of_our_pod_is_told_once_and_not_again_after_a_restart() {
+async fn an_event_is_relayed_once_and_not_again_after_a_restart() {
     let cluster = ControlPlane::shared().await;
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
+    let mut fixture = RelayFixture::new(cluster.admin().unwrap(), NamespaceMapping::Same);
     let [ours, theirs] = ["ours", "theirs"].map(|name| {
-        let (client, namespace) = (rig.lower.clone(), namespace.name().to_owned());
+        let (client, namespace) = (fixture.lower.clone(), namespace.name().to_owned());
         async move { pod(&client, &namespace, name, json!([])).await }
     });
     let (ours, theirs) = (ours.await, theirs.await);
-    let events: Objects<Event> = Objects::namespaced(rig.lower.clone(), namespace.name());
-    let upper = rig.know(&ours);
-    assert!(rig.begun(&events, &ours).await.is_empty());
+    let events: Objects<Event> = Objects::namespaced(fixture.lower.clone(), namespace.name());
+    let upper = fixture.know(&ours);
+    assert!(fixture.begun(&events, &ours).await.is_empty());
 
     events.create(&event(&theirs, "e0", "Failed", "not ours")).await.unwrap();
     events.create(&event(&ours, "e1", "Failed", "no such image")).await.unwrap();
-    let told = rig.told().await;
+    let told = fixture.told().await;
     assert_eq!((&told.pod, told.reason.as_str(), told.kind), (&upper, "Failed", EventKind::Warning));
     assert_eq!(told.message, "no such image (lower: kubelet, node-7)");
     assert_eq!(told.container.as_deref(), Some("main"));
 
-    // Written again, but not happened again.
+    // Updated, but not repeated.
     let label = json!({"metadata": {"labels": {"seen": "yes"}}});
     events.patch("e1", Patch::Merge(&label)).await.unwrap();
-    rig.restart().await;
-    let others = rig.begun(&events, &ours).await;
+    fixture.restart().await;
+    let others = fixture.begun(&events, &ours).await;
     assert!(others.is_empty(), "{others:?}");
     events.patch("e1", Patch::Merge(&json!({"count": 2}))).await.unwrap();
-    let told = rig.told().await;
+    let told = fixture.told().await;
     assert_eq!((told.pod, told.reason.as_str()), (upper, "Failed"), "it has happened again");
-    assert!(rig.events.try_recv().is_err());
+    assert!(fixture.events.try_recv().is_err());
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn liqo_2603_what_the_lower_controllers_refuse_is_told_on_the_upper_pod() {
+async fn liqo_2603_errors_of_lower_controllers_are_relayed() {
     let cluster = ControlPlane::shared_with_controllers().await;
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
-    // The claim is made first, as the reflector does.
-    let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(rig.lower.clone(), namespace.name());
+    let mut fixture = RelayFixture::new(cluster.admin().unwrap(), NamespaceMapping::Same);
+    // The claim is created first, as the copier does.
+    let claims: Objects<PersistentVolumeClaim> = Objects::namespaced(fixture.lower.clone(), namespace.name());
     let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "unknown-below",
         "resources": {"requests": {"storage": "1Gi"}}});
     let claim = json!({"metadata": {"name": "data"}, "spec": spec});
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
-    let events: Objects<Event> = Objects::namespaced(rig.lower.clone(), namespace.name());
-    let first = pod(&rig.lower, namespace.name(), "first", json!([])).await;
-    rig.know(&first);
-    rig.begun(&events, &first).await;
+    let events: Objects<Event> = Objects::namespaced(fixture.lower.clone(), namespace.name());
+    let first = pod(&fixture.lower, namespace.name(), "first", json!([])).await;
+    fixture.know(&first);
+    fixture.begun(&events, &first).await;
     claims.create(&serde_json::from_value(claim).unwrap()).await.unwrap();
-    let lower = pod(&rig.lower, namespace.name(), "a", volumes).await;
-    let upper = rig.know(&lower);
+    let lower = pod(&fixture.lower, namespace.name(), "a", volumes).await;
+    let upper = fixture.know(&lower);
     let key = (namespace.name().to_owned(), "data".to_owned());
-    rig.pods.users.lock().insert(key, vec![upper.clone()]);
+    fixture.pods.users.lock().insert(key, vec![upper.clone()]);
 
     let (mut scheduler, mut volumes) = (None, None);
     while scheduler.is_none() || volumes.is_none() {
-        let told = rig.told().await;
+        let told = fixture.told().await;
         if told.pod == upper {
             match told.reason.as_str() {
                 "FailedScheduling" => scheduler = Some(told.message),
@@ -216,17 +216,17 @@ async fn liqo_2603_what_the_lower_controllers_refuse_is_told_on_the_upper_pod() 
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_role_in_the_mapped_namespaces_suffices_and_may_come_late() {
+async fn a_role_in_the_mapped_namespaces_suffices_and_can_be_granted_late() {
     let cluster = ControlPlane::shared().await;
     let namespace = cluster.namespace("events").await.unwrap();
     let user = format!("reader-of-{}", namespace.name());
-    let map = Namespaces::Map([("above".to_owned(), namespace.name().to_owned())].into());
-    let mut rig = Rig::new(cluster.client_for(&user, &[]).unwrap(), map);
+    let map = NamespaceMapping::Map([("above".to_owned(), namespace.name().to_owned())].into());
+    let mut fixture = RelayFixture::new(cluster.client_for(&user, &[]).unwrap(), map);
     let all = Client::fixed(cluster.admin().unwrap(), Metrics::default());
     let ours = pod(&all, namespace.name(), "ours", json!([])).await;
-    rig.know(&ours);
+    fixture.know(&ours);
     let events: Objects<Event> = Objects::namespaced(all.clone(), namespace.name());
-    let refused: Objects<Event> = Objects::namespaced(rig.lower.clone(), namespace.name());
+    let refused: Objects<Event> = Objects::namespaced(fixture.lower.clone(), namespace.name());
     let error = refused.list(&Selector::default()).await.unwrap_err();
     assert_eq!(error.kind, Kind::Forbidden, "{error}");
 
@@ -243,30 +243,30 @@ async fn a_role_in_the_mapped_namespaces_suffices_and_may_come_late() {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     });
     bindings.create(&serde_json::from_value(binding).unwrap()).await.unwrap();
-    rig.begun(&events, &ours).await;
+    fixture.begun(&events, &ours).await;
     events.create(&event(&ours, "e", "Unhealthy", "probe failed")).await.unwrap();
-    assert_eq!(rig.told().await.message, "probe failed (lower: kubelet, node-7)");
+    assert_eq!(fixture.told().await.message, "probe failed (lower: kubelet, node-7)");
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn after_the_lower_api_server_was_away_only_what_is_new_is_told() {
+async fn after_an_outage_only_new_events_are_relayed() {
     let cluster = ControlPlane::start(Options::default()).await.unwrap();
     let namespace = cluster.namespace("events").await.unwrap();
-    let mut rig = Rig::new(cluster.admin().unwrap(), Namespaces::Same);
-    let ours = pod(&rig.lower, namespace.name(), "ours", json!([])).await;
-    let events: Objects<Event> = Objects::namespaced(rig.lower.clone(), namespace.name());
-    rig.know(&ours);
-    rig.begun(&events, &ours).await;
+    let mut fixture = RelayFixture::new(cluster.admin().unwrap(), NamespaceMapping::Same);
+    let ours = pod(&fixture.lower, namespace.name(), "ours", json!([])).await;
+    let events: Objects<Event> = Objects::namespaced(fixture.lower.clone(), namespace.name());
+    fixture.know(&ours);
+    fixture.begun(&events, &ours).await;
     events.create(&event(&ours, "before", "Unhealthy", "before")).await.unwrap();
-    assert_eq!(rig.told().await.reason, "Unhealthy");
+    assert_eq!(fixture.told().await.reason, "Unhealthy");
     cluster.kill_api_server().await.unwrap();
     cluster.start_api_server().await.unwrap();
-    // By another connection, and perhaps before the watch is back.
+    // Over another connection, and perhaps before the watch is back.
     let fresh = Client::fixed(cluster.admin().unwrap(), Metrics::default());
     let events: Objects<Event> = Objects::namespaced(fresh, namespace.name());
     events.create(&event(&ours, "after", "Failed", "after")).await.unwrap();
-    let told = rig.told().await;
+    let told = fixture.told().await;
     assert_eq!((told.reason.as_str(), told.message.as_str()), ("Failed", "after (lower: kubelet, node-7)"));
-    assert!(rig.begun(&events, &ours).await.is_empty(), "nothing is told twice");
+    assert!(fixture.begun(&events, &ours).await.is_empty(), "nothing is told twice");
 }

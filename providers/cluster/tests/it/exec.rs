@@ -1,4 +1,4 @@
-//! Commands and attachments.
+//! Exec and attach.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use vk_provider::{
 };
 use vk_streaming::SessionLimits;
 
-use crate::api::{Answer, Api, Asked, Socket, pod, soon};
+use crate::fake_api_server::{FakeApiServer, RecordedRequest, ScriptedAnswer, Socket, pod, soon};
 
 const V5: &str = "v5.channel.k8s.io";
 const V4: &str = "v4.channel.k8s.io";
@@ -37,7 +37,7 @@ fn all() -> ExecOptions {
     ExecOptions { stdin: true, ..outputs() }
 }
 
-async fn exec(api: &Api, command: &[&str], options: ExecOptions) -> Session {
+async fn exec(api: &FakeApiServer, command: &[&str], options: ExecOptions) -> Session {
     let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
     let started = soon(api.streams().start(&pod().container("main"), &command, &options)).await;
     match started.unwrap() {
@@ -62,7 +62,7 @@ fn exited(code: i32) -> Value {
     })
 }
 
-/// The next message that is not about the connection itself.
+/// The next message that is not a control frame.
 async fn heard(socket: &mut Socket) -> Option<Bytes> {
     loop {
         match socket.next().await? {
@@ -80,10 +80,10 @@ async fn read(stream: &mut Option<vk_provider::ability::BoxRead>) -> String {
 }
 
 #[tokio::test]
-async fn a_command_is_asked_for_with_its_words_and_streams_and_both_outputs_stay_apart() {
-    let api = Api::start(|asked| {
+async fn exec_passes_command_and_streams_and_separates_outputs() {
+    let api = FakeApiServer::start(|asked| {
         asked.websocket(V5, |mut socket| async move {
-            // An API server begins with an empty message on each channel.
+            // An API server starts with an empty message on each channel.
             for channel in 0..4 {
                 socket.send(frame(channel, b"")).await.unwrap();
             }
@@ -117,12 +117,12 @@ async fn a_command_is_asked_for_with_its_words_and_streams_and_both_outputs_stay
 }
 
 #[tokio::test]
-async fn the_exit_code_is_that_of_the_status() {
+async fn the_exit_code_comes_from_the_status() {
     for code in [0, 1, 2, 126, 127, 137, 255] {
-        let api = Api::start(move |asked| {
+        let api = FakeApiServer::start(move |asked| {
             asked.websocket(V5, move |mut socket| async move {
                 let end = if code == 0 { success() } else { frame(3, exited(code).to_string().as_bytes()) };
-                // What comes after the status is output all the same.
+                // Output after the status is still output.
                 socket.send(end).await.unwrap();
                 socket.send(frame(1, b"late")).await.unwrap();
                 socket.close(None).await.unwrap();
@@ -136,7 +136,7 @@ async fn the_exit_code_is_that_of_the_status() {
 }
 
 #[tokio::test]
-async fn a_failure_that_is_no_exit_is_an_error_in_the_words_of_the_server() {
+async fn a_failure_without_exit_code_keeps_the_message_of_the_server() {
     let told = json!({
         "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
         "message": "Internal error occurred: unable to upgrade connection: container not found (\"main\")",
@@ -147,7 +147,7 @@ async fn a_failure_that_is_no_exit_is_an_error_in_the_words_of_the_server() {
         (r#"{"status":"Failure","reason":"NonZeroExitCode"}"#.to_owned(), "names no exit code"),
         ("{".to_owned(), "should be a Status in JSON"),
     ] {
-        let api = Api::start(move |asked| {
+        let api = FakeApiServer::start(move |asked| {
             let end = frame(3, status.as_bytes());
             asked.websocket(V5, |mut socket| async move {
                 socket.send(end).await.unwrap();
@@ -163,8 +163,8 @@ async fn a_failure_that_is_no_exit_is_an_error_in_the_words_of_the_server() {
 }
 
 #[tokio::test]
-async fn the_end_of_input_is_said_and_output_goes_on() {
-    let api = Api::start(|asked| {
+async fn the_end_of_stdin_is_signalled_and_output_continues() {
+    let api = FakeApiServer::start(|asked| {
         asked.websocket(V5, |mut socket| async move {
             let mut input = Vec::new();
             loop {
@@ -192,14 +192,14 @@ async fn the_end_of_input_is_said_and_output_goes_on() {
     assert!(asked.query.contains("stdin=true"), "{}", asked.query);
 }
 
-/// As servers before version 5 answer to whoever offers nothing else: x/net/websocket, through an API server.
-fn refuses_v5(asked: &Asked) -> Option<Answer> {
-    (asked.offers() == V5).then(|| Answer::Text(403, String::new()))
+/// How servers without version 5 answer if nothing else is offered: x/net/websocket, through an API server.
+fn refuses_v5(asked: &RecordedRequest) -> Option<ScriptedAnswer> {
+    (asked.offers() == V5).then(|| ScriptedAnswer::Text(403, String::new()))
 }
 
 #[tokio::test]
-async fn input_finds_its_end_by_spdy_where_version_5_is_not_known() {
-    let api = Api::start(|asked| {
+async fn stdin_falls_back_to_spdy_without_version_5() {
+    let api = FakeApiServer::start(|asked| {
         if let Some(refused) = refuses_v5(asked) {
             return refused;
         }
@@ -220,11 +220,11 @@ async fn input_finds_its_end_by_spdy_where_version_5_is_not_known() {
             resize: None,
             exit: exit.boxed(),
         };
-        Answer::Switch(
+        ScriptedAnswer::Switch(
             request.switching(),
             Box::new(move |io| {
                 async move {
-                    vk_streaming::exec::serve(io, &request, Ok(session), &SessionLimits::default()).await;
+                    vk_streaming::exec::serve(io, &request, Ok(session), &Limits::default()).await;
                 }
                 .boxed()
             }),
@@ -245,8 +245,8 @@ async fn input_finds_its_end_by_spdy_where_version_5_is_not_known() {
 }
 
 #[tokio::test]
-async fn version_4_is_enough_where_there_is_no_input() {
-    let api = Api::start(|asked| {
+async fn version_4_is_used_without_stdin() {
+    let api = FakeApiServer::start(|asked| {
         asked.websocket(V4, |mut socket| async move {
             // In version 4, this is data for a channel that does not exist.
             socket.send(Message::Binary(Bytes::from_static(&[255, 1]))).await.unwrap();
@@ -262,10 +262,10 @@ async fn version_4_is_enough_where_there_is_no_input() {
 }
 
 #[tokio::test]
-async fn a_channel_that_is_closed_ends_while_the_others_go_on() {
+async fn a_closed_channel_ends_while_the_others_continue() {
     let (go_on, may_go_on) = oneshot::channel::<()>();
     let may_go_on = Arc::new(Mutex::new(Some(may_go_on)));
-    let api = Api::start(move |asked| {
+    let api = FakeApiServer::start(move |asked| {
         let may_go_on = may_go_on.lock().take().unwrap();
         asked.websocket(V5, |mut socket| async move {
             socket.send(frame(2, b"all")).await.unwrap();
@@ -285,9 +285,9 @@ async fn a_channel_that_is_closed_ends_while_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_terminal_has_one_output_and_is_told_its_sizes() {
+async fn a_tty_has_one_output_and_gets_resize_events() {
     let (told, mut sizes) = mpsc::unbounded_channel();
-    let api = Api::start(move |asked| {
+    let api = FakeApiServer::start(move |asked| {
         let told = told.clone();
         asked.websocket(V5, |mut socket| async move {
             while let Some(bytes) = heard(&mut socket).await {
@@ -311,13 +311,13 @@ async fn a_terminal_has_one_output_and_is_told_its_sizes() {
 }
 
 #[tokio::test]
-async fn output_that_nobody_reads_waits_at_its_source_and_none_is_lost() {
+async fn unread_output_causes_backpressure_and_is_not_lost() {
     const FRAMES: usize = 1024;
     const SIZE: usize = 64 << 10;
     let sent = Arc::new(AtomicUsize::new(0));
     let (blocked, is_blocked) = oneshot::channel::<()>();
     let (count, blocked) = (Arc::clone(&sent), Arc::new(Mutex::new(Some(blocked))));
-    let api = Api::start(move |asked| {
+    let api = FakeApiServer::start(move |asked| {
         let (count, blocked) = (Arc::clone(&count), Arc::clone(&blocked));
         asked.websocket(V5, move |mut socket| async move {
             for number in 0..FRAMES {
@@ -349,11 +349,11 @@ async fn output_that_nobody_reads_waits_at_its_source_and_none_is_lost() {
 }
 
 #[tokio::test]
-async fn a_server_that_vanishes_ends_the_output_and_is_no_exit() {
-    let api = Api::start(|asked| {
+async fn a_lost_connection_ends_the_output_without_an_exit_code() {
+    let api = FakeApiServer::start(|asked| {
         asked.websocket(V5, |mut socket| async move {
             socket.send(frame(1, b"then")).await.unwrap();
-            // No status, and no good-bye.
+            // No status and no close frame.
         })
     })
     .await;
@@ -367,7 +367,7 @@ async fn a_server_that_vanishes_ends_the_output_and_is_no_exit() {
 #[tokio::test]
 async fn dropping_the_session_closes_the_connection() {
     let (closed, mut is_closed) = mpsc::unbounded_channel();
-    let api = Api::start(move |asked| {
+    let api = FakeApiServer::start(move |asked| {
         let closed = closed.clone();
         asked.websocket(V5, |mut socket| async move {
             while heard(&mut socket).await.is_some() {}
@@ -380,8 +380,8 @@ async fn dropping_the_session_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn an_attachment_has_no_command_and_its_own_address() {
-    let api = Api::start(|asked| {
+async fn attach_has_no_command_and_its_own_url() {
+    let api = FakeApiServer::start(|asked| {
         asked.websocket(V5, |mut socket| async move {
             socket.send(frame(1, b"hello")).await.unwrap();
             socket.send(success()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Connections to ports.
+//! Port-forward.
 
 use futures::FutureExt as _;
 use http::Method;
@@ -12,23 +12,17 @@ use vk_provider::{
 };
 use vk_streaming::{SessionLimits, client, forward};
 
-use crate::api::{Answer, Api, Asked, pod, soon};
+use crate::fake_api_server::{FakeApiServer, RecordedRequest, ScriptedAnswer, pod, soon};
 
-/// Serves port-forwarding as a kubelet behind the API server does: the ports are echoes, which end when their input does, but
-/// for port 1, where nothing listens.
-fn serve(asked: &Asked, gone: Option<mpsc::UnboundedSender<()>>) -> Answer {
+/// Serves port-forward like a kubelet behind the API server: ports echo until their input ends, except for port 1, where nothing listens.
+fn serve(asked: &RecordedRequest, gone: Option<mpsc::UnboundedSender<()>>) -> ScriptedAnswer {
     let request = forward::Request::parse(&asked.parts).unwrap();
-    Answer::Switch(
+    ScriptedAnswer::Switch(
         request.switching(),
         Box::new(move |io| {
             async move {
-                forward::serve(
-                    io,
-                    &request,
-                    |port| async move { echo(port) }.boxed(),
-                    &SessionLimits::default(),
-                )
-                .await;
+                forward::serve(io, &request, |port| async move { echo(port) }.boxed(), &Limits::default())
+                    .await;
                 if let Some(gone) = gone {
                     let _ = gone.send(());
                 }
@@ -43,7 +37,7 @@ fn echo(port: u16) -> Result<Forward> {
         return Err(Error::unavailable("dial tcp4 127.0.0.1:1: connect: connection refused"));
     }
     let (ours, theirs) = duplex(1 << 10);
-    // A pipe that leads back: both of its ends are this side's.
+    // A pipe back to this side.
     let (reader, writer) = tokio::io::split(ours);
     let stream: BoxDuplex = Box::new(theirs);
     // The task ends with the stream.
@@ -59,7 +53,7 @@ fn echo(port: u16) -> Result<Forward> {
     Ok(Forward::Stream(stream))
 }
 
-async fn dial(api: &Api, port: u16) -> BoxDuplex {
+async fn dial(api: &FakeApiServer, port: u16) -> BoxDuplex {
     match soon(api.streams().dial(&pod(), port)).await.unwrap() {
         Forward::Stream(stream) => stream,
         Forward::Url(_) => panic!("there is no address to give"),
@@ -79,8 +73,8 @@ async fn exchange(mut stream: BoxDuplex, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_and_one_direction_ends_before_the_other() {
-    let api = Api::start(|asked| serve(asked, None)).await;
+async fn bytes_flow_both_ways_and_directions_close_independently() {
+    let api = FakeApiServer::start(|asked| serve(asked, None)).await;
     let big: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
     let answer = exchange(dial(&api, 8080).await, &big).await;
     assert!(answer.starts_with(b"8080:") && answer[5..] == big[..], "{} bytes", answer.len());
@@ -91,16 +85,16 @@ async fn bytes_go_both_ways_and_one_direction_ends_before_the_other() {
 
 #[tokio::test]
 async fn connections_are_apart() {
-    let api = Api::start(|asked| serve(asked, None)).await;
+    let api = FakeApiServer::start(|asked| serve(asked, None)).await;
     let (one, other) = (dial(&api, 80).await, dial(&api, 81).await);
     assert_eq!(exchange(other, b"b").await, b"81:b");
     assert_eq!(exchange(one, b"a").await, b"80:a");
 }
 
 #[tokio::test]
-async fn plain_spdy_is_used_where_the_tunnel_is_not_known() {
-    let api = Api::start(|asked| match asked.method {
-        Method::GET => Answer::Text(400, "unable to upgrade".to_owned()),
+async fn spdy_is_used_without_tunnel_support() {
+    let api = FakeApiServer::start(|asked| match asked.method {
+        Method::GET => ScriptedAnswer::Text(400, "unable to upgrade".to_owned()),
         _ => serve(asked, None),
     })
     .await;
@@ -109,8 +103,8 @@ async fn plain_spdy_is_used_where_the_tunnel_is_not_known() {
 }
 
 #[tokio::test]
-async fn a_port_on_which_nothing_listens_says_so_to_the_reader() {
-    let api = Api::start(|asked| serve(asked, None)).await;
+async fn a_closed_port_is_an_error_of_the_first_read() {
+    let api = FakeApiServer::start(|asked| serve(asked, None)).await;
     let told = match soon(api.streams().dial(&pod(), 1)).await {
         Err(error) => error.report(),
         Ok(Forward::Stream(mut stream)) => {
@@ -123,8 +117,8 @@ async fn a_port_on_which_nothing_listens_says_so_to_the_reader() {
 }
 
 #[tokio::test]
-async fn what_is_said_below_about_a_port_is_told_to_the_client_above() {
-    let api = Api::start(|asked| serve(asked, None)).await;
+async fn errors_of_a_port_reach_the_client() {
+    let api = FakeApiServer::start(|asked| serve(asked, None)).await;
     let (ours, theirs) = duplex(64 << 10);
     let request = http::Request::post("/portForward/upper/web")
         .header("connection", "Upgrade")
@@ -140,10 +134,9 @@ async fn what_is_said_below_about_a_port_is_told_to_the_client_above() {
             let streams = streams.clone();
             async move { streams.dial(&pod(), port).await }.boxed()
         };
-        forward::serve(theirs, &request, dial, &SessionLimits::default()).await;
+        forward::serve(theirs, &request, dial, &Limits::default()).await;
     });
-    let client =
-        client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &SessionLimits::default()).await;
+    let client = client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &Limits::default()).await;
     assert_eq!(exchange(soon(client.open(80)).await.unwrap(), b"a").await, b"80:a");
     let told = match soon(client.open(1)).await {
         Err(error) => error.report(),
@@ -153,9 +146,9 @@ async fn what_is_said_below_about_a_port_is_told_to_the_client_above() {
 }
 
 #[tokio::test]
-async fn dropping_the_connection_closes_it_below() {
+async fn dropping_the_connection_closes_the_lower_one() {
     let (gone, mut is_gone) = mpsc::unbounded_channel();
-    let api = Api::start(move |asked| serve(asked, Some(gone.clone()))).await;
+    let api = FakeApiServer::start(move |asked| serve(asked, Some(gone.clone()))).await;
     drop(dial(&api, 80).await);
     soon(is_gone.recv()).await.unwrap();
 }

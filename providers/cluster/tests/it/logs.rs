@@ -12,9 +12,9 @@ use vk_provider::{
     error::Kind,
 };
 
-use crate::api::{Answer, Api, json, pod, soon, status};
+use crate::fake_api_server::{FakeApiServer, ScriptedAnswer, json, pod, soon, status};
 
-async fn open(api: &Api, options: LogOptions) -> Result<LogStream> {
+async fn open(api: &FakeApiServer, options: LogOptions) -> Result<LogStream> {
     match soon(api.streams().open(&pod().container("main"), &options)).await? {
         LogBody::Final(stream) => Ok(stream),
         other => panic!("the options are applied below: {other:?}"),
@@ -27,18 +27,18 @@ async fn all(stream: LogStream) -> String {
 }
 
 #[tokio::test]
-async fn a_log_is_read_at_the_lower_pod() {
-    let api = Api::start(|_| Answer::Text(200, "one\ntwo\n".to_owned())).await;
+async fn a_log_is_read_from_the_lower_pod() {
+    let api = FakeApiServer::start(|_| ScriptedAnswer::Text(200, "one\ntwo\n".to_owned())).await;
     assert_eq!(all(open(&api, LogOptions::default()).await.unwrap()).await, "one\ntwo\n");
     let asked = api.only();
     assert_eq!(asked.path, "/api/v1/namespaces/lower/pods/web-x/log");
     assert_eq!(asked.query, "container=main");
 }
 
-/// There, either of the two `since` options crashed the process.
+/// In tensile-kube, both `since` options crashed the process.
 #[tokio::test]
 async fn tensile_kube_since_options_reach_the_lower_cluster() {
-    let api = Api::start(|_| Answer::Text(200, String::new())).await;
+    let api = FakeApiServer::start(|_| ScriptedAnswer::Text(200, String::new())).await;
     let time = "2026-01-02T03:04:05.25Z".parse().unwrap();
     for since in [Since::Ago(Duration::from_secs(90)), Since::Time(time)] {
         drop(open(&api, LogOptions { since: Some(since), ..LogOptions::default() }).await.unwrap());
@@ -51,8 +51,8 @@ async fn tensile_kube_since_options_reach_the_lower_cluster() {
 }
 
 #[tokio::test]
-async fn every_option_is_applied_below() {
-    let api = Api::start(|_| Answer::Text(200, String::new())).await;
+async fn every_option_is_passed_to_the_lower_api_server() {
+    let api = FakeApiServer::start(|_| ScriptedAnswer::Text(200, String::new())).await;
     let options = LogOptions {
         tail: Some(5),
         limit_bytes: Some(1000),
@@ -69,7 +69,7 @@ async fn every_option_is_applied_below() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_followed_comes_line_by_line_and_dropping_it_closes_the_connection() {
+async fn a_followed_log_is_streamed_and_dropping_it_closes_the_connection() {
     struct Told(mpsc::UnboundedSender<()>);
     impl Drop for Told {
         fn drop(&mut self) {
@@ -79,13 +79,13 @@ async fn a_log_that_is_followed_comes_line_by_line_and_dropping_it_closes_the_co
     let (lines, next) = mpsc::unbounded_channel::<&'static str>();
     let (closed, mut is_closed) = mpsc::unbounded_channel();
     let state = std::sync::Mutex::new(Some((next, Told(closed))));
-    let api = Api::start(move |_| {
+    let api = FakeApiServer::start(move |_| {
         let state = state.lock().unwrap().take().unwrap();
         let body = stream::unfold(state, |mut state| async move {
             let line = state.0.recv().await?;
             Some((Ok(Bytes::from(line)), state))
         });
-        Answer::Stream(body.boxed())
+        ScriptedAnswer::Stream(body.boxed())
     })
     .await;
     lines.send("first\n").unwrap();
@@ -97,14 +97,15 @@ async fn a_log_that_is_followed_comes_line_by_line_and_dropping_it_closes_the_co
     soon(is_closed.recv()).await.unwrap();
 }
 
-/// A kubelet begins its answer with the first line.
+/// A kubelet starts its answer with the first line.
 #[tokio::test]
-async fn the_first_line_of_a_log_that_is_followed_may_be_long_in_coming() {
+async fn the_first_line_of_a_followed_log_may_be_late() {
     let (write, written) = oneshot::channel();
     let written = std::sync::Mutex::new(Some(written));
-    let api =
-        Api::start(move |_| Answer::Late(written.lock().unwrap().take().unwrap(), "at last\n".to_owned()))
-            .await;
+    let api = FakeApiServer::start(move |_| {
+        ScriptedAnswer::Late(written.lock().unwrap().take().unwrap(), "at last\n".to_owned())
+    })
+    .await;
     let (streams, container) = (api.streams(), pod().container("main"));
     let options = LogOptions { follow: true, ..LogOptions::default() };
     let mut opening = std::pin::pin!(streams.open(&container, &options));
@@ -122,16 +123,16 @@ async fn the_first_line_of_a_log_that_is_followed_may_be_long_in_coming() {
 }
 
 #[tokio::test]
-async fn a_log_that_breaks_off_is_an_error_and_not_an_end() {
+async fn an_interrupted_log_is_an_error() {
     let (read, is_read) = oneshot::channel::<()>();
     let is_read = std::sync::Mutex::new(Some(is_read));
-    let api = Api::start(move |_| {
+    let api = FakeApiServer::start(move |_| {
         let is_read = is_read.lock().unwrap().take().unwrap();
         let broken = stream::once(async {
             let _ = is_read.await;
             Err(io::Error::other("gone"))
         });
-        Answer::Stream(stream::iter([Ok(Bytes::from("half a li"))]).chain(broken).boxed())
+        ScriptedAnswer::Stream(stream::iter([Ok(Bytes::from("half a li"))]).chain(broken).boxed())
     })
     .await;
     let mut log = open(&api, LogOptions::default()).await.unwrap();
@@ -141,32 +142,32 @@ async fn a_log_that_breaks_off_is_an_error_and_not_an_end() {
 }
 
 #[tokio::test]
-async fn one_of_the_streams_is_asked_for_only_where_the_wish_is_heard() {
+async fn a_single_stream_is_requested_only_if_it_is_supported() {
     let version = |minor: &'static str| {
-        move |asked: &crate::api::Asked| match asked.path.as_str() {
+        move |asked: &crate::fake_api_server::RecordedRequest| match asked.path.as_str() {
             "/version" => json(&value!({
                 "major": "1", "minor": minor, "gitVersion": "v1", "gitCommit": "", "gitTreeState": "",
                 "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
             })),
-            _ => Answer::Text(200, "out\n".to_owned()),
+            _ => ScriptedAnswer::Text(200, "out\n".to_owned()),
         }
     };
     let options = || LogOptions { output: Output::Stdout, ..LogOptions::default() };
 
-    let new = Api::start(version("36")).await;
+    let new = FakeApiServer::start(version("36")).await;
     assert_eq!(all(open(&new, options()).await.unwrap()).await, "out\n");
     assert_eq!(new.asked()[1].query, "container=main&stream=Stdout");
 
     // It would answer with both streams.
-    let old = Api::start(version("31+")).await;
+    let old = FakeApiServer::start(version("31+")).await;
     let error = open(&old, options()).await.err().unwrap();
     assert_eq!(*error.kind(), Kind::Unsupported);
     assert_eq!(old.asked().len(), 1);
 }
 
 #[tokio::test]
-async fn a_server_with_the_streams_switched_off_does_not_support_the_wish() {
-    let api = Api::start(|asked| match asked.path.as_str() {
+async fn a_server_without_the_feature_gate_is_unsupported() {
+    let api = FakeApiServer::start(|asked| match asked.path.as_str() {
         "/version" => json(&value!({
             "major": "1", "minor": "36", "gitVersion": "v1.36.4", "gitCommit": "", "gitTreeState": "",
             "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
@@ -181,8 +182,8 @@ async fn a_server_with_the_streams_switched_off_does_not_support_the_wish() {
 }
 
 #[tokio::test]
-async fn no_bytes_are_not_asked_for() {
-    let api = Api::start(|_| Answer::Text(200, "all of it".to_owned())).await;
+async fn a_limit_of_zero_bytes_sends_no_request() {
+    let api = FakeApiServer::start(|_| ScriptedAnswer::Text(200, "all of it".to_owned())).await;
     let log = open(&api, LogOptions { limit_bytes: Some(0), ..LogOptions::default() }).await.unwrap();
     assert_eq!(all(log).await, "");
     assert!(api.asked().is_empty());

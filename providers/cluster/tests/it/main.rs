@@ -1,17 +1,17 @@
-//! The provider against real API servers, and against one that is none: what goes over the wire, and what is made of it.
+//! Integration tests of the provider with real API servers and with a fake one.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
-mod abandon;
+mod abandonment;
 mod admission;
-mod api;
+mod api_server;
+mod copies;
 mod detach;
 mod events;
 mod exec;
+mod fake_api_server;
 mod forward;
-mod live;
 mod logs;
-mod reflect;
-mod refusal;
-mod rights;
+mod permissions;
 mod stats;
 mod storage;
+mod stream_errors;

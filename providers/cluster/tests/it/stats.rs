@@ -1,4 +1,4 @@
-//! Usage.
+//! Usage statistics.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,17 +11,17 @@ use vk_provider::{
     error::Kind,
 };
 use vk_provider_cluster::{
-    names::Owner,
-    stats::{Placed, Usage},
+    names::OwnerId,
+    stats::{PodSource, UsageStats},
 };
 use vk_supervisor::Clock;
 
-use crate::api::{Answer, Api, Asked, json, soon, status};
+use crate::fake_api_server::{FakeApiServer, RecordedRequest, ScriptedAnswer, json, soon, status};
 
-struct Pods(Vec<(PodRef, Arc<Pod>)>);
+struct FixedPods(Vec<(PodRef, Arc<Pod>)>);
 
-impl Placed for Pods {
-    fn placed(&self) -> Vec<(PodRef, Arc<Pod>)> {
+impl PodSource for FixedPods {
+    fn pods(&self) -> Vec<(PodRef, Arc<Pod>)> {
         self.0.clone()
     }
 }
@@ -41,13 +41,13 @@ fn lower(name: &str, uid: &str) -> (PodRef, Arc<Pod>) {
     (PodRef::new("upper", name, uid), Arc::new(serde_json::from_value(pod).unwrap()))
 }
 
-fn usage(api: &Api, pods: Vec<(PodRef, Arc<Pod>)>) -> Usage {
+fn usage(api: &FakeApiServer, pods: Vec<(PodRef, Arc<Pod>)>) -> UsageStats {
     let start: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
-    let owner = Owner { origin: "o".to_owned(), node: "vk".to_owned() };
-    Usage::new(api.client.clone(), owner, Arc::new(Pods(pods)), Clock::following_tokio(start))
+    let owner = OwnerId { origin: "o".to_owned(), node: "vk".to_owned() };
+    UsageStats::new(api.client.clone(), owner, Arc::new(FixedPods(pods)), Clock::following_tokio(start))
 }
 
-async fn summary(usage: &Usage) -> Summary {
+async fn summary(usage: &UsageStats) -> Summary {
     soon(usage.summary()).await.unwrap()
 }
 
@@ -63,18 +63,18 @@ fn metrics(name: &str, cpu: &str) -> Value {
     })
 }
 
-fn is_kubelet(asked: &Asked) -> bool {
+fn is_kubelet(asked: &RecordedRequest) -> bool {
     asked.path.ends_with("/proxy/metrics/resource")
 }
 
-fn forbidden() -> Answer {
+fn forbidden() -> ScriptedAnswer {
     status(403, "Forbidden", "nodes \"n1\" is forbidden")
 }
 
-/// There, the summary named no UIDs, and readers could not tell a pod from its namesake.
+/// The summary of tensile-kube had no UIDs, so that clients could not distinguish pods of the same name.
 #[tokio::test]
-async fn tensile_kube_summary_without_uids_has_those_of_the_upper_pods() {
-    let api = Api::start(|asked| {
+async fn tensile_kube_the_summary_has_the_uids_of_the_upper_pods() {
+    let api = FakeApiServer::start(|asked| {
         if is_kubelet(asked) {
             return forbidden();
         }
@@ -113,10 +113,10 @@ async fn tensile_kube_summary_without_uids_has_those_of_the_upper_pods() {
 }
 
 #[tokio::test]
-async fn kubelets_are_preferred_and_their_counters_are_shown() {
-    let api = Api::start(|asked| {
+async fn kubelets_are_preferred_and_their_counters_reported() {
+    let api = FakeApiServer::start(|asked| {
         assert_eq!(asked.path, "/api/v1/nodes/n1/proxy/metrics/resource");
-        Answer::Text(
+        ScriptedAnswer::Text(
             200,
             "container_cpu_usage_seconds_total{container=\"main\",namespace=\"lower\",pod=\"web\"} 2.5 1767229200000\n\
              container_memory_working_set_bytes{container=\"main\",namespace=\"lower\",pod=\"web\"} 4096 1767229200000\n\
@@ -134,8 +134,8 @@ async fn kubelets_are_preferred_and_their_counters_are_shown() {
 }
 
 #[tokio::test]
-async fn readers_share_an_answer_and_kubelets_that_are_not_ours_are_not_asked_each_time() {
-    let api = Api::start(|asked| {
+async fn answers_are_cached_and_denied_kubelets_are_not_queried_again() {
+    let api = FakeApiServer::start(|asked| {
         if is_kubelet(asked) {
             return forbidden();
         }
@@ -146,7 +146,7 @@ async fn readers_share_an_answer_and_kubelets_that_are_not_ours_are_not_asked_ea
     let first = summary(&usage).await;
     assert_eq!(summary(&usage).await, first);
     assert_eq!(api.asked().len(), 2);
-    // Not longer: a clock that stands runs ahead of the network.
+    // Not longer: a paused clock runs ahead of the network.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
@@ -157,9 +157,9 @@ async fn readers_share_an_answer_and_kubelets_that_are_not_ours_are_not_asked_ea
 }
 
 #[tokio::test]
-async fn a_cluster_without_figures_is_no_error() {
+async fn a_cluster_without_usage_data_is_no_error() {
     for (code, reason) in [(404, "NotFound"), (503, "ServiceUnavailable"), (403, "Forbidden")] {
-        let api = Api::start(move |asked| {
+        let api = FakeApiServer::start(move |asked| {
             if is_kubelet(asked) { forbidden() } else { status(code, reason, "the server could not find it") }
         })
         .await;
@@ -169,8 +169,8 @@ async fn a_cluster_without_figures_is_no_error() {
 }
 
 #[tokio::test]
-async fn figures_are_read_by_namespace_where_no_more_is_allowed() {
-    let api = Api::start(|asked| match asked.path.as_str() {
+async fn usage_is_read_per_namespace_without_cluster_permissions() {
+    let api = FakeApiServer::start(|asked| match asked.path.as_str() {
         "/apis/metrics.k8s.io/v1beta1/namespaces/lower/pods" => {
             json(&value!({"items": [metrics("web", "500m")]}))
         }
@@ -181,8 +181,8 @@ async fn figures_are_read_by_namespace_where_no_more_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_is_down_leaves_the_metrics_api() {
-    let api = Api::start(|asked| {
+async fn the_metrics_api_is_used_if_kubelets_are_down() {
+    let api = FakeApiServer::start(|asked| {
         if is_kubelet(asked) {
             return status(503, "ServiceUnavailable", "error trying to reach service");
         }
@@ -193,21 +193,18 @@ async fn a_kubelet_that_is_down_leaves_the_metrics_api() {
 }
 
 #[tokio::test]
-async fn without_pods_nobody_is_asked() {
-    let api = Api::start(|_| forbidden()).await;
+async fn without_pods_no_request_is_sent() {
+    let api = FakeApiServer::start(|_| forbidden()).await;
     assert!(summary(&usage(&api, Vec::new())).await.pods.is_empty());
     assert!(api.asked().is_empty());
 }
 
 #[tokio::test]
-async fn a_lower_cluster_that_wants_to_be_left_alone_is_told_of() {
-    let api =
-        Api::start(
-            |asked| {
-                if is_kubelet(asked) { forbidden() } else { status(429, "TooManyRequests", "slow down") }
-            },
-        )
-        .await;
+async fn a_throttled_request_is_reported() {
+    let api = FakeApiServer::start(|asked| {
+        if is_kubelet(asked) { forbidden() } else { status(429, "TooManyRequests", "slow down") }
+    })
+    .await;
     let error = soon(usage(&api, vec![lower("web", "u-1")]).summary()).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unavailable);
     assert!(error.report().contains("slow down"), "{}", error.report());

@@ -1,4 +1,4 @@
-//! Claims that wait above for a node, and what the lower cluster has to do with them.
+//! Claims that wait for a node, with two real clusters.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use vk_kube::{Client, Kind, Metrics, Objects, Patch, Selector, objects::Object};
 use vk_provider::PodRef;
 use vk_provider_cluster::{
+    copies::{self, Copier},
     dependencies::Dependencies,
-    names::{self, Namespaces, Owner},
-    reflect::{self, Reflector},
-    storage::{PROVISIONER, Setup, follow},
+    names::{self, NamespaceMapping, OwnerId},
+    storage::{PROVISIONER, StorageOptions, start},
 };
 use vk_supervisor::Supervisor;
 use vk_testing::{ControlPlane, control_plane, eventually};
@@ -23,35 +23,35 @@ use vk_testing::{ControlPlane, control_plane, eventually};
 const SOON: Duration = Duration::from_mins(1);
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Two clusters, and whoever serves the claims of one virtual node between them.
-struct Rig {
+/// ObjectPair clusters, and the storage controller of one virtual node between them.
+struct StorageFixture {
     namespace: control_plane::Namespace,
     upper: Client,
     lower: Client,
-    owner: Owner,
-    /// What the lower cluster is called.
+    owner: OwnerId,
+    /// The name of the lower cluster.
     cluster: String,
     supervisor: Supervisor,
 }
 
-impl Rig {
+impl StorageFixture {
     async fn new(upper: &ControlPlane) -> Self {
         Self::serving(upper, upper.admin().unwrap()).await
     }
 
-    /// With a client of few rights for the upper cluster.
+    /// With a client of few permissions for the upper cluster.
     async fn serving(upper: &ControlPlane, served: kube::Client) -> Self {
         let namespace = upper.namespace("storage").await.unwrap();
         let lower = ControlPlane::shared().await;
         let [upper, lower] = [upper, lower].map(|it| Client::fixed(it.admin().unwrap(), Metrics::default()));
-        let owner = Owner { origin: namespace.name().to_owned(), node: format!("vk-{}", namespace.name()) };
+        let owner = OwnerId { origin: namespace.name().to_owned(), node: format!("vk-{}", namespace.name()) };
         let cluster = format!("berlin-{}", namespace.name());
         let supervisor = Supervisor::new();
-        follow(Setup {
+        start(StorageOptions {
             upper: Client::fixed(served, Metrics::default()),
             lower: lower.clone(),
             owner: owner.clone(),
-            namespaces: Namespaces::Suffix("-below".to_owned()),
+            namespaces: NamespaceMapping::Suffix("-below".to_owned()),
             cluster: cluster.clone(),
             supervisor: supervisor.clone(),
         });
@@ -70,7 +70,7 @@ impl Rig {
         Objects::all(self.upper.clone())
     }
 
-    /// A node with room, which no pod of others gets on.
+    /// A node with room that takes no other pods.
     async fn node(&self, name: &str, cluster: &str) {
         let room = json!({"cpu": "8", "memory": "8Gi", "pods": "100"});
         let labels =
@@ -83,7 +83,7 @@ impl Rig {
         made(&Objects::<Node>::all(self.upper.clone()), node).await;
     }
 
-    /// A class whose claims wait for their first pod; its name.
+    /// Creates a class with delayed binding, and returns its name.
     async fn class(&self, client: &Client, provisioner: &str) -> String {
         let name = format!("class-{}", self.namespace.name());
         let class = json!({
@@ -102,7 +102,7 @@ impl Rig {
         made(&self.claims(), json!({"metadata": {"name": name}, "spec": spec})).await
     }
 
-    /// A pod that uses a claim, on a node that has these labels.
+    /// A pod that uses a claim, on a node with these labels.
     async fn pod(&self, name: &str, claim: &str, selector: Value) {
         let spec = json!({
             "containers": [{"name": "main", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
@@ -123,7 +123,7 @@ impl Rig {
         .await
     }
 
-    /// The event of this reason on a claim: its type and text.
+    /// Type and message of the event with this reason on a claim.
     async fn told(&self, claim: &str, reason: &str) -> (String, String) {
         let events: Objects<Event> = Objects::namespaced(self.upper.clone(), self.namespace.name());
         eventually(&format!("{reason} is told"), SOON, || async {
@@ -149,120 +149,120 @@ async fn made<K: Object>(objects: &Objects<K>, value: Value) -> K {
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod_and_draws_the_next_one_there() {
-    let rig = Rig::new(ControlPlane::shared_with_controllers().await).await;
-    let other = format!("other-{}", rig.namespace.name());
-    rig.node(&rig.owner.node, &rig.cluster).await;
-    rig.node(&other, "paris").await;
-    let class = rig.class(&rig.upper, PROVISIONER).await;
-    let claim = rig.claim("data", &class).await;
+async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod() {
+    let fixture = StorageFixture::new(ControlPlane::shared_with_controllers().await).await;
+    let other = format!("other-{}", fixture.namespace.name());
+    fixture.node(&fixture.owner.node, &fixture.cluster).await;
+    fixture.node(&other, "paris").await;
+    let class = fixture.class(&fixture.upper, PROVISIONER).await;
+    let claim = fixture.claim("data", &class).await;
     let uid = claim.metadata.uid.unwrap();
-    rig.pod("first", "data", json!({"kubernetes.io/hostname": rig.owner.node})).await;
-    assert_eq!(rig.place("first").await, rig.owner.node);
+    fixture.pod("first", "data", json!({"kubernetes.io/hostname": fixture.owner.node})).await;
+    assert_eq!(fixture.place("first").await, fixture.owner.node);
 
-    let claim = rig.claims().get("data").await.unwrap();
+    let claim = fixture.claims().get("data").await.unwrap();
     assert_eq!(claim.spec.as_ref().unwrap().volume_name, Some(format!("pvc-{uid}")));
-    let volume = rig.volumes().get(&format!("pvc-{uid}")).await.unwrap();
+    let volume = fixture.volumes().get(&format!("pvc-{uid}")).await.unwrap();
     assert_eq!(volume.spec.unwrap().claim_ref.unwrap().uid.as_ref(), Some(&uid));
-    assert_eq!(rig.told("data", "ProvisioningSucceeded").await.0, "Normal");
+    assert_eq!(fixture.told("data", "ProvisioningSucceeded").await.0, "Normal");
 
-    // Both nodes would do, were it not for the claim; and one that does not is not taken.
-    let first = rig.pods().get("first").await.unwrap();
-    rig.pods().delete_with_grace("first", &first.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
-    rig.pod("next", "data", json!({"test": rig.namespace.name()})).await;
-    assert_eq!(rig.place("next").await, rig.owner.node);
-    rig.claim("unclaimed", &class).await;
-    rig.pod("elsewhere", "unclaimed", json!({"kubernetes.io/hostname": other})).await;
+    // Both nodes fit apart from the claim, which excludes one of them.
+    let first = fixture.pods().get("first").await.unwrap();
+    fixture.pods().delete_with_grace("first", &first.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
+    fixture.pod("next", "data", json!({"test": fixture.namespace.name()})).await;
+    assert_eq!(fixture.place("next").await, fixture.owner.node);
+    fixture.claim("unclaimed", &class).await;
+    fixture.pod("elsewhere", "unclaimed", json!({"kubernetes.io/hostname": other})).await;
     eventually("the scheduler chooses the other node", SOON, || async {
-        let claim = rig.claims().get("unclaimed").await.unwrap();
+        let claim = fixture.claims().get("unclaimed").await.unwrap();
         let chosen = names::annotation(&claim.metadata, SELECTED_NODE).map(str::to_owned);
         if chosen.as_deref() == Some(other.as_str()) { Ok(()) } else { Err(format!("{chosen:?}")) }
     })
     .await;
 
-    // It goes with nobody's pod or claim: what is below may be needed.
-    let next = rig.pods().get("next").await.unwrap();
-    rig.pods().delete_with_grace("next", &next.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
-    rig.claims().delete("data", &uid).await.unwrap();
+    // The placeholder is not deleted with the pod or the claim: the lower volume may be needed.
+    let next = fixture.pods().get("next").await.unwrap();
+    fixture.pods().delete_with_grace("next", &next.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
+    fixture.claims().delete("data", &uid).await.unwrap();
     eventually("the claim is gone", SOON, || async {
-        match rig.claims().get("data").await {
+        match fixture.claims().get("data").await {
             Err(error) if error.kind == Kind::NotFound => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
-    let kept = rig.volumes().get(&format!("pvc-{uid}")).await.unwrap();
+    let kept = fixture.volumes().get(&format!("pvc-{uid}")).await.unwrap();
     assert_eq!(kept.metadata.deletion_timestamp, None);
-    let unclaimed = rig.claims().get("unclaimed").await.unwrap();
+    let unclaimed = fixture.claims().get("unclaimed").await.unwrap();
     assert_eq!(unclaimed.spec.as_ref().unwrap().volume_name, None, "that is another cluster's");
-    rig.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_claim_of_a_class_that_somebody_serves_above_is_told_so_and_left_alone() {
-    let rig = Rig::new(ControlPlane::shared_with_controllers().await).await;
-    rig.node(&rig.owner.node, &rig.cluster).await;
-    let class = rig.class(&rig.upper, "disks.example.com").await;
-    let uid = rig.claim("data", &class).await.metadata.uid.unwrap();
-    rig.pod("first", "data", json!({"kubernetes.io/hostname": rig.owner.node})).await;
-    let (kind, message) = rig.told("data", "ProvisionedAbove").await;
+async fn a_claim_of_an_upper_class_gets_a_warning() {
+    let fixture = StorageFixture::new(ControlPlane::shared_with_controllers().await).await;
+    fixture.node(&fixture.owner.node, &fixture.cluster).await;
+    let class = fixture.class(&fixture.upper, "disks.example.com").await;
+    let uid = fixture.claim("data", &class).await.metadata.uid.unwrap();
+    fixture.pod("first", "data", json!({"kubernetes.io/hostname": fixture.owner.node})).await;
+    let (kind, message) = fixture.told("data", "ProvisionedAbove").await;
     assert_eq!(kind, "Warning");
-    for word in [class.as_str(), "disks.example.com", rig.owner.node.as_str(), PROVISIONER] {
+    for word in [class.as_str(), "disks.example.com", fixture.owner.node.as_str(), PROVISIONER] {
         assert!(message.contains(word), "{message}");
     }
-    let error = rig.volumes().get(&format!("pvc-{uid}")).await.unwrap_err();
+    let error = fixture.volumes().get(&format!("pvc-{uid}")).await.unwrap_err();
     assert_eq!(error.kind, Kind::NotFound);
-    rig.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_volume_of_others_in_the_way_stays_as_it_is_and_the_claim_is_told() {
-    let rig = Rig::new(ControlPlane::shared().await).await;
-    let class = rig.class(&rig.upper, PROVISIONER).await;
-    let uid = rig.claim("data", &class).await.metadata.uid.unwrap();
+async fn a_foreign_volume_stays_and_the_claim_gets_a_warning() {
+    let fixture = StorageFixture::new(ControlPlane::shared().await).await;
+    let class = fixture.class(&fixture.upper, PROVISIONER).await;
+    let uid = fixture.claim("data", &class).await.metadata.uid.unwrap();
     let name = format!("pvc-{uid}");
     let spec = json!({"capacity": {"storage": "9Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/theirs"}});
-    let theirs = made(&rig.volumes(), json!({"metadata": {"name": name}, "spec": spec})).await;
-    let chosen = json!({"metadata": {"annotations": {SELECTED_NODE: rig.owner.node}}});
-    let claim = rig.claims().patch("data", Patch::Merge(&chosen)).await.unwrap();
-    let (kind, message) = rig.told("data", "ProvisioningFailed").await;
+    let theirs = made(&fixture.volumes(), json!({"metadata": {"name": name}, "spec": spec})).await;
+    let chosen = json!({"metadata": {"annotations": {SELECTED_NODE: fixture.owner.node}}});
+    let claim = fixture.claims().patch("data", Patch::Merge(&chosen)).await.unwrap();
+    let (kind, message) = fixture.told("data", "ProvisioningFailed").await;
     assert!(kind == "Warning" && message.contains(&name), "{kind} {message}");
-    assert_eq!(rig.volumes().get(&name).await.unwrap(), theirs);
-    assert_eq!(rig.claims().get("data").await.unwrap(), claim, "users' claims are not written to");
-    rig.end().await;
+    assert_eq!(fixture.volumes().get(&name).await.unwrap(), theirs);
+    assert_eq!(fixture.claims().get("data").await.unwrap(), claim, "users' claims are not written to");
+    fixture.end().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn a_larger_request_reaches_the_lower_claim_and_what_becomes_of_it_is_told_above() {
-    let rig = Rig::new(ControlPlane::shared_with_controllers().await).await;
-    rig.node(&rig.owner.node, &rig.cluster).await;
-    let class = rig.class(&rig.upper, PROVISIONER).await;
-    rig.class(&rig.lower, "disks.example.com").await;
-    rig.claim("data", &class).await;
-    rig.pod("first", "data", json!({"kubernetes.io/hostname": rig.owner.node})).await;
-    rig.place("first").await;
+async fn a_larger_request_is_copied_and_its_progress_reported() {
+    let fixture = StorageFixture::new(ControlPlane::shared_with_controllers().await).await;
+    fixture.node(&fixture.owner.node, &fixture.cluster).await;
+    let class = fixture.class(&fixture.upper, PROVISIONER).await;
+    fixture.class(&fixture.lower, "disks.example.com").await;
+    fixture.claim("data", &class).await;
+    fixture.pod("first", "data", json!({"kubernetes.io/hostname": fixture.owner.node})).await;
+    fixture.place("first").await;
     let (events, _heard) = mpsc::channel(16);
-    let reflector = Reflector::new(reflect::Setup {
-        upper: rig.upper.clone(),
+    let copier = Copier::new(copies::CopierOptions {
+        upper: fixture.upper.clone(),
         claims: None,
-        lower: rig.lower.clone(),
-        owner: rig.owner.clone(),
-        namespaces: Namespaces::Suffix("-below".to_owned()),
+        lower: fixture.lower.clone(),
+        owner: fixture.owner.clone(),
+        namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
-        supervisor: rig.supervisor.clone(),
+        supervisor: fixture.supervisor.clone(),
         events,
-        grace: reflect::GRACE,
+        grace: copies::GRACE,
     });
-    let pod = PodRef::of(&rig.pods().get("first").await.unwrap()).unwrap();
+    let pod = PodRef::of(&fixture.pods().get("first").await.unwrap()).unwrap();
     let needs = Dependencies { claims: ["data".to_owned()].into(), ..Dependencies::default() };
-    reflector.want(&pod, needs).await.unwrap();
+    copier.ensure(&pod, needs).await.unwrap();
 
-    // What a provisioner below does.
-    let namespace = format!("{}-below", rig.namespace.name());
-    let copies: Objects<PersistentVolumeClaim> = Objects::namespaced(rig.lower.clone(), &namespace);
+    // What a lower provisioner does.
+    let namespace = format!("{}-below", fixture.namespace.name());
+    let copies: Objects<PersistentVolumeClaim> = Objects::namespaced(fixture.lower.clone(), &namespace);
     let copy = copies.get("data").await.unwrap();
     assert_eq!(copy.spec.as_ref().unwrap().volume_name, None, "the upper volume is of the upper cluster");
     let status = |size: &str, conditions: Value| json!({"status": {"phase": "Bound", "capacity": {"storage": size}, "conditions": conditions}});
@@ -270,7 +270,7 @@ async fn a_larger_request_reaches_the_lower_claim_and_what_becomes_of_it_is_told
     copies.patch_status("data", Patch::Merge(&status("1Gi", json!([])))).await.unwrap();
 
     let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
-    let claim = rig.claims().patch("data", Patch::Merge(&larger)).await.unwrap();
+    let claim = fixture.claims().patch("data", Patch::Merge(&larger)).await.unwrap();
     eventually("the lower claim asks for more", SOON, || async {
         let spec = copies.get("data").await.unwrap().spec.unwrap();
         let requests = spec.resources.unwrap().requests.unwrap();
@@ -280,24 +280,24 @@ async fn a_larger_request_reaches_the_lower_claim_and_what_becomes_of_it_is_told
 
     let refused = json!([{"type": "ControllerResizeError", "status": "True", "message": "the disk is full"}]);
     copies.patch_status("data", Patch::Merge(&status("1Gi", refused))).await.unwrap();
-    let told = rig.told("data", "ControllerResizeError").await;
+    let told = fixture.told("data", "ControllerResizeError").await;
     assert_eq!(told, ("Warning".to_owned(), "the disk is full (lower)".to_owned()));
     copies.patch_status("data", Patch::Merge(&status("2Gi", json!([])))).await.unwrap();
-    assert_eq!(rig.told("data", "Resized").await.1, "the claim has 2Gi now (lower)");
-    let after = rig.claims().get("data").await.unwrap();
+    assert_eq!(fixture.told("data", "Resized").await.1, "the claim has 2Gi now (lower)");
+    let after = fixture.claims().get("data").await.unwrap();
     assert_eq!(after.spec, claim.spec);
-    rig.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the control plane: make test"]
-async fn what_may_not_be_done_is_told_on_the_claim_in_the_servers_words_and_done_once_it_may() {
+async fn a_missing_permission_is_reported_on_the_claim_and_retried() {
     let cluster = ControlPlane::shared().await;
     let user = format!("storage-{:08x}", rand::random::<u32>());
-    let rig = Rig::serving(cluster, cluster.client_for(&user, &[]).unwrap()).await;
+    let fixture = StorageFixture::serving(cluster, cluster.client_for(&user, &[]).unwrap()).await;
     let (roles, bindings) = (
-        Objects::<ClusterRole>::all(rig.upper.clone()),
-        Objects::<ClusterRoleBinding>::all(rig.upper.clone()),
+        Objects::<ClusterRole>::all(fixture.upper.clone()),
+        Objects::<ClusterRoleBinding>::all(fixture.upper.clone()),
     );
     let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
     let mut rules = vec![
@@ -309,17 +309,17 @@ async fn what_may_not_be_done_is_told_on_the_claim_in_the_servers_words_and_done
     let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user});
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user});
     made(&bindings, json!({"metadata": {"name": user}, "roleRef": role, "subjects": [subject]})).await;
-    let class = rig.class(&rig.upper, PROVISIONER).await;
-    let uid = rig.claim("data", &class).await.metadata.uid.unwrap();
-    let chosen = json!({"metadata": {"annotations": {SELECTED_NODE: rig.owner.node}}});
-    rig.claims().patch("data", Patch::Merge(&chosen)).await.unwrap();
-    let (kind, message) = rig.told("data", "ProvisioningFailed").await;
+    let class = fixture.class(&fixture.upper, PROVISIONER).await;
+    let uid = fixture.claim("data", &class).await.metadata.uid.unwrap();
+    let chosen = json!({"metadata": {"annotations": {SELECTED_NODE: fixture.owner.node}}});
+    fixture.claims().patch("data", Patch::Merge(&chosen)).await.unwrap();
+    let (kind, message) = fixture.told("data", "ProvisioningFailed").await;
     assert_eq!(kind, "Warning");
     assert!(message.contains(&user) && message.contains("cannot create resource"), "{message}");
 
     rules.push(rule("", "persistentvolumes", &["get", "create"]));
     roles.patch(&user, Patch::Merge(&json!({"rules": rules}))).await.unwrap();
-    rig.told("data", "ProvisioningSucceeded").await;
-    rig.volumes().get(&format!("pvc-{uid}")).await.unwrap();
-    rig.end().await;
+    fixture.told("data", "ProvisioningSucceeded").await;
+    fixture.volumes().get(&format!("pvc-{uid}")).await.unwrap();
+    fixture.end().await;
 }

@@ -1,23 +1,23 @@
-//! The provider `cluster`: two real control planes with their controllers, the command between them, and virtual nodes in the
-//! lower cluster that keep pods in memory or run containers.
+//! One cluster as a node of another: two real control planes with controllers, and the command between them. The lower nodes are virtual
+//! nodes too: they keep pods in memory or run containers.
 
 mod admission;
 mod capacity;
-mod cluster_namespace;
 mod cluster_pair;
 mod conformance;
 mod crash;
-mod demo;
-mod dependency;
+mod dependencies;
 mod detach;
-mod error_reporting;
 mod lifecycle;
-mod object_dump;
-#[cfg(feature = "e2e")]
-mod older_lower_cluster;
+mod namespace_client;
 mod outage;
 mod permissions;
+mod rejection;
 mod rollout;
 mod shared_lower_cluster;
 mod sidecar;
+mod snapshot;
 mod streams;
+#[cfg(feature = "e2e")]
+mod version_skew;
+mod walkthrough;

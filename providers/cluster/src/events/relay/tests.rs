@@ -8,12 +8,12 @@ use super::*;
 
 /// Our pods by their lower names, and the users of claims.
 #[derive(Default)]
-struct Known {
+struct KnownPods {
     pods: Mutex<HashMap<(String, String), PodRef>>,
     users: Mutex<HashMap<String, Vec<PodRef>>>,
 }
 
-impl Known {
+impl KnownPods {
     fn with(names: &[&str]) -> Self {
         let this = Self::default();
         for name in names {
@@ -28,12 +28,12 @@ impl Known {
     }
 }
 
-impl Twins for Known {
-    fn twin(&self, _namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
+impl PodLookup for KnownPods {
+    fn upper_pod(&self, _namespace: &str, name: &str, uid: &str) -> Option<PodRef> {
         self.pods.lock().get(&(name.to_owned(), uid.to_owned())).cloned()
     }
 
-    fn users(&self, _namespace: &str, claim: &str) -> Vec<PodRef> {
+    fn claim_users(&self, _namespace: &str, claim: &str) -> Vec<PodRef> {
         self.users.lock().get(claim).cloned().unwrap_or_default()
     }
 }
@@ -42,11 +42,15 @@ fn upper(name: &str) -> PodRef {
     PodRef::new("shop", name, format!("upper-{name}"))
 }
 
-fn word(pod: &str, event: &str, version: u64, count: i32) -> Word {
-    Word {
+fn event(pod: &str, event: &str, version: u64, count: i32) -> LowerEvent {
+    LowerEvent {
         uid: event.to_owned(),
         version,
-        about: About::Pod { namespace: "web".to_owned(), name: pod.to_owned(), uid: format!("lower-{pod}") },
+        involved: InvolvedObject::Pod {
+            namespace: "web".to_owned(),
+            name: pod.to_owned(),
+            uid: format!("lower-{pod}"),
+        },
         count,
         container: None,
         kind: EventKind::Warning,
@@ -59,169 +63,170 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A relay that has listed nothing yet.
-fn listed(relay: &mut Relay, words: &[Word], now: Duration, pods: &Known) -> Vec<String> {
-    relay.begin(0);
-    let told = words.iter().flat_map(|word| relay.hear(now, 0, word.clone(), pods)).collect::<Vec<_>>();
-    relay.listed(0);
-    told.into_iter().map(|event| event.message).collect()
+/// Feeds a relay a list.
+fn listed(relay: &mut EventRelay, words: &[LowerEvent], now: Duration, pods: &KnownPods) -> Vec<String> {
+    relay.begin_listing(0);
+    let events =
+        words.iter().flat_map(|event| relay.handle_event(now, 0, event.clone(), pods)).collect::<Vec<_>>();
+    relay.finish_listing(0);
+    events.into_iter().map(|event| event.message).collect()
 }
 
 #[test]
-fn what_was_said_before_we_began_is_not_said_again() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
-    assert!(listed(&mut relay, &[word("a", "old", 5, 1)], at(0), &pods).is_empty());
-    let told = relay.hear(at(1), 0, word("a", "new", 6, 1), &pods);
-    assert_eq!((told.len(), &told[0].pod, told[0].message.as_str()), (1, &upper("a"), "new"));
-    assert_eq!(relay.hear(at(2), 0, word("a", "old", 7, 2), &pods).len(), 1, "it happened again");
+fn events_before_the_start_are_not_relayed() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
+    assert!(listed(&mut relay, &[event("a", "old", 5, 1)], at(0), &pods).is_empty());
+    let events = relay.handle_event(at(1), 0, event("a", "new", 6, 1), &pods);
+    assert_eq!((events.len(), &events[0].pod, events[0].message.as_str()), (1, &upper("a"), "new"));
+    assert_eq!(relay.handle_event(at(2), 0, event("a", "old", 7, 2), &pods).len(), 1, "it happened again");
 }
 
 #[test]
-fn after_a_watch_broke_only_what_was_missed_is_told() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
-    listed(&mut relay, &[word("a", "old", 5, 1)], at(0), &pods);
-    relay.hear(at(1), 0, word("a", "heard", 6, 1), &pods);
-    let words = [word("a", "old", 5, 1), word("a", "heard", 6, 1), word("a", "missed", 7, 1)];
-    // One that breaks off, and another.
-    relay.begin(0);
-    assert_eq!(relay.hear(at(2), 0, words[2].clone(), &pods).len(), 1);
-    assert!(listed(&mut relay, &words, at(3), &pods).is_empty(), "told already");
-    let words = [words.as_slice(), &[word("a", "later", 8, 1)]].concat();
+fn after_a_broken_watch_only_missed_events_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
+    listed(&mut relay, &[event("a", "old", 5, 1)], at(0), &pods);
+    relay.handle_event(at(1), 0, event("a", "heard", 6, 1), &pods);
+    let words = [event("a", "old", 5, 1), event("a", "heard", 6, 1), event("a", "missed", 7, 1)];
+    // A list that is interrupted, and another one.
+    relay.begin_listing(0);
+    assert_eq!(relay.handle_event(at(2), 0, words[2].clone(), &pods).len(), 1);
+    assert!(listed(&mut relay, &words, at(3), &pods).is_empty(), "events already");
+    let words = [words.as_slice(), &[event("a", "later", 8, 1)]].concat();
     assert_eq!(listed(&mut relay, &words, at(4), &pods), ["later"]);
 }
 
 #[test]
-fn after_a_first_listing_that_was_empty_everything_is_new() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
+fn after_an_empty_first_list_every_event_is_new() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
-    assert_eq!(listed(&mut relay, &[word("a", "new", 5, 1)], at(1), &pods), ["new"]);
+    assert_eq!(listed(&mut relay, &[event("a", "new", 5, 1)], at(1), &pods), ["new"]);
 }
 
 #[test]
-fn a_server_that_was_set_back_is_heard_again() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
-    listed(&mut relay, &[word("a", "old", 500, 1)], at(0), &pods);
-    listed(&mut relay, &[word("a", "older", 100, 1)], at(1), &pods);
-    assert_eq!(listed(&mut relay, &[word("a", "new", 101, 1)], at(2), &pods), ["new"]);
+fn events_of_a_restored_api_server_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
+    listed(&mut relay, &[event("a", "old", 500, 1)], at(0), &pods);
+    listed(&mut relay, &[event("a", "older", 100, 1)], at(1), &pods);
+    assert_eq!(listed(&mut relay, &[event("a", "new", 101, 1)], at(2), &pods), ["new"]);
 }
 
 #[test]
-fn only_our_pods_are_told_and_a_namesake_is_not() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
+fn only_events_of_our_pods_are_relayed() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
-    assert!(relay.hear(at(1), 0, word("theirs", "e1", 5, 1), &pods).is_empty());
-    let mut namesake = word("a", "e2", 6, 1);
-    namesake.about =
-        About::Pod { namespace: "web".to_owned(), name: "a".to_owned(), uid: "another".to_owned() };
-    assert!(relay.hear(at(1), 0, namesake, &pods).is_empty());
+    assert!(relay.handle_event(at(1), 0, event("theirs", "e1", 5, 1), &pods).is_empty());
+    let mut namesake = event("a", "e2", 6, 1);
+    namesake.involved =
+        InvolvedObject::Pod { namespace: "web".to_owned(), name: "a".to_owned(), uid: "another".to_owned() };
+    assert!(relay.handle_event(at(1), 0, namesake, &pods).is_empty());
     assert!(relay.tick(at(2), &pods).is_empty());
     assert!(relay.tick(at(60), &pods).is_empty());
     assert_eq!(relay.deadline(), None, "nothing waits for ever");
 }
 
 #[test]
-fn an_event_that_comes_before_its_pod_is_known_is_told_as_soon_as_it_is() {
-    let pods = Known::default();
-    let mut relay = Relay::new(1);
+fn an_event_waits_for_its_pod() {
+    let pods = KnownPods::default();
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
-    assert!(relay.hear(at(1), 0, word("a", "Scheduled", 5, 1), &pods).is_empty());
+    assert!(relay.handle_event(at(1), 0, event("a", "Scheduled", 5, 1), &pods).is_empty());
     assert!(relay.tick(relay.deadline().unwrap(), &pods).is_empty());
     pods.add("a");
-    let told = relay.tick(relay.deadline().unwrap(), &pods);
-    assert_eq!((told.len(), told[0].message.as_str()), (1, "Scheduled"));
+    let events = relay.tick(relay.deadline().unwrap(), &pods);
+    assert_eq!((events.len(), events[0].message.as_str()), (1, "Scheduled"));
     assert_eq!(relay.deadline(), None);
 }
 
 #[test]
-fn an_event_is_told_again_when_it_has_happened_again_and_seldom() {
-    let pods = Known::with(&["a"]);
-    let mut relay = Relay::new(1);
+fn a_repeated_event_is_relayed_with_growing_delay() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     let mut times = Vec::new();
     for second in 0..3600_u64 {
-        // It happens every ten seconds, and is written each second.
+        // It happens every ten seconds and is observed every second.
         let count = i32::try_from(second / 10).unwrap() + 1;
-        if !relay.hear(at(second), 0, word("a", "e", second + 1, count), &pods).is_empty() {
+        if !relay.handle_event(at(second), 0, event("a", "e", second + 1, count), &pods).is_empty() {
             times.push(second);
         }
     }
     assert_eq!(times, [0, 60, 180, 420, 900, 1500, 2100, 2700, 3300]);
-    let later = |relay: &mut Relay, second, count| {
-        relay.hear(at(second), 0, word("a", "e", second, count), &pods).len()
+    let later = |relay: &mut EventRelay, second, count| {
+        relay.handle_event(at(second), 0, event("a", "e", second, count), &pods).len()
     };
     assert_eq!(later(&mut relay, 7200, 361), 1, "it happened meanwhile");
     assert_eq!(later(&mut relay, 9000, 361), 0, "written, and not happened");
 }
 
 #[test]
-fn a_flood_of_one_reason_is_held_back_and_other_reasons_and_pods_are_heard() {
-    let pods = Known::with(&["a", "b"]);
-    let mut relay = Relay::new(1);
+fn the_rate_is_limited_per_pod_and_reason() {
+    let pods = KnownPods::with(&["a", "b"]);
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
-    let flood = |relay: &mut Relay, now, from: u64| {
-        let words = (from..from + 1000).map(|version| word("a", &format!("e{version}"), version, 1));
-        words.flat_map(|word| relay.hear(now, 0, word, &pods)).count()
+    let flood = |relay: &mut EventRelay, now, from: u64| {
+        let words = (from..from + 1000).map(|version| event("a", &format!("e{version}"), version, 1));
+        words.flat_map(|event| relay.handle_event(now, 0, event, &pods)).count()
     };
     assert_eq!(flood(&mut relay, at(0), 1), BURST as usize);
     assert_eq!(flood(&mut relay, at(90), 2000), 3);
-    let mut other = word("a", "other", 5000, 1);
+    let mut other = event("a", "other", 5000, 1);
     other.reason = "Unhealthy".to_owned();
-    assert_eq!(relay.hear(at(90), 0, other, &pods).len(), 1);
-    assert_eq!(relay.hear(at(90), 0, word("b", "e", 5001, 1), &pods).len(), 1);
+    assert_eq!(relay.handle_event(at(90), 0, other, &pods).len(), 1);
+    assert_eq!(relay.handle_event(at(90), 0, event("b", "e", 5001, 1), &pods).len(), 1);
 }
 
 #[test]
-fn an_event_of_a_claim_is_told_on_each_pod_that_uses_it() {
-    let pods = Known::default();
-    let mut relay = Relay::new(1);
+fn an_event_of_a_claim_is_relayed_to_all_its_pods() {
+    let pods = KnownPods::default();
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
-    let mut of_claim = word("", "ProvisioningFailed", 5, 1);
-    of_claim.about = About::Claim { namespace: "web".to_owned(), name: "data".to_owned() };
-    // The claim is made before the pod.
-    assert!(relay.hear(at(1), 0, of_claim.clone(), &pods).is_empty());
+    let mut of_claim = event("", "ProvisioningFailed", 5, 1);
+    of_claim.involved = InvolvedObject::Claim { namespace: "web".to_owned(), name: "data".to_owned() };
+    // The claim is created before the pod.
+    assert!(relay.handle_event(at(1), 0, of_claim.clone(), &pods).is_empty());
     pods.users.lock().insert("data".to_owned(), vec![upper("a"), upper("b")]);
-    let told = relay.tick(relay.deadline().unwrap(), &pods);
-    assert_eq!(told.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("a"), &upper("b")]);
-    // A pod that comes later hears of it when it happens again, and the others not before their time.
+    let events = relay.tick(relay.deadline().unwrap(), &pods);
+    assert_eq!(events.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("a"), &upper("b")]);
+    // A pod that is added later gets the next occurrence, and the others not before their delay has passed.
     pods.users.lock().get_mut("data").unwrap().push(upper("c"));
-    let again = Word { count: 2, version: 6, ..of_claim };
-    let told = relay.hear(at(5), 0, again, &pods);
-    assert_eq!(told.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("c")]);
+    let again = LowerEvent { count: 2, version: 6, ..of_claim };
+    let events = relay.handle_event(at(5), 0, again, &pods);
+    assert_eq!(events.iter().map(|event| &event.pod).collect::<Vec<_>>(), [&upper("c")]);
 }
 
 #[test]
-fn what_is_kept_has_an_end() {
-    let pods = Known::default();
-    let mut relay = Relay::new(1);
+fn memory_is_bounded() {
+    let pods = KnownPods::default();
+    let mut relay = EventRelay::new(1);
     listed(&mut relay, &[], at(0), &pods);
     for version in 1..=20_000 {
-        relay.hear(at(1), 0, word("theirs", &format!("e{version}"), version, 1), &pods);
+        relay.handle_event(at(1), 0, event("theirs", &format!("e{version}"), version, 1), &pods);
     }
-    assert_eq!(relay.waiting.len(), WAITING);
+    assert_eq!(relay.waiting.len(), MAX_WAITING);
     let mut now = at(100);
     for number in 0..20_000_u64 {
         let name = format!("p{number}");
         pods.add(&name);
         now += Duration::from_millis(100);
-        assert_eq!(relay.hear(now, 0, word(&name, &name, 30_000 + number, 1), &pods).len(), 1);
+        assert_eq!(relay.handle_event(now, 0, event(&name, &name, 30_000 + number, 1), &pods).len(), 1);
     }
-    assert!(relay.told.last.len() <= REMEMBERED && relay.told.order.len() <= REMEMBERED);
-    assert!(relay.allowances.len() <= ALLOWANCES, "{}", relay.allowances.len());
+    assert!(relay.sent.last.len() <= MAX_SENT && relay.sent.order.len() <= MAX_SENT);
+    assert!(relay.buckets.len() <= MAX_BUCKETS, "{}", relay.buckets.len());
 }
 
-/// What happens to a lower cluster's events and to the watch of them.
+/// What happens to the events of a lower cluster and to their watch.
 #[derive(Clone, Debug)]
 enum Happens {
-    /// An event is written, about our pod or another one.
+    /// An event is written about our pod or another one.
     Said(bool),
-    /// An old event is gone.
+    /// An old event is deleted.
     Expired,
-    /// The watch breaks, and so many events are written before it is back; its first listing breaks off after so many.
+    /// The watch breaks, and this many events are written before it is back. Its first list is interrupted after this many events.
     Broke(u8, Option<u8>),
 }
 
@@ -239,53 +244,53 @@ proptest! {
         before in 0..5_u64,
         all in proptest::collection::vec(happens(), 0..40),
     ) {
-        let pods = Known::with(&["a"]);
-        let mut relay = Relay::new(1);
+        let pods = KnownPods::with(&["a"]);
+        let mut relay = EventRelay::new(1);
         let mut version = 100;
-        // What the server has, in an order of its own.
-        let mut there: Vec<Word> = Vec::new();
-        let mut say = |there: &mut Vec<Word>, ours: bool| {
+        // The events on the server, in its own order.
+        let mut there: Vec<LowerEvent> = Vec::new();
+        let mut say = |there: &mut Vec<LowerEvent>, ours: bool| {
             version += 1;
-            let said = Word {
+            let said = LowerEvent {
                 reason: format!("R{}", version % 7),
-                ..word(if ours { "a" } else { "theirs" }, &format!("e{version}"), version, 1)
+                ..event(if ours { "a" } else { "theirs" }, &format!("e{version}"), version, 1)
             };
             there.insert(usize::try_from(version * 7919).unwrap() % (there.len() + 1), said.clone());
             said
         };
-        let (mut wanted, mut told) = (Vec::new(), Vec::new());
+        let (mut wanted, mut events) = (Vec::new(), Vec::new());
         for _ in 0..before {
             say(&mut there, true);
         }
-        told.extend(listed(&mut relay, &there, at(0), &pods));
+        events.extend(listed(&mut relay, &there, at(0), &pods));
         for one in all {
             match one {
                 Happens::Said(ours) => {
                     let said = say(&mut there, ours);
                     wanted.extend(ours.then(|| said.message.clone()));
-                    told.extend(relay.hear(at(1), 0, said, &pods).into_iter().map(|event| event.message));
+                    events.extend(relay.handle_event(at(1), 0, said, &pods).into_iter().map(|event| event.message));
                 }
                 Happens::Expired => {
-                    // From the oldest on, as a server does.
-                    let oldest = there.iter().map(|word| word.version).min();
-                    there.retain(|word| Some(word.version) != oldest);
+                    // The oldest first, as on a real server.
+                    let oldest = there.iter().map(|event| event.version).min();
+                    there.retain(|event| Some(event.version) != oldest);
                 }
                 Happens::Broke(number, off) => {
                     for _ in 0..number {
                         wanted.push(say(&mut there, true).message);
                     }
                     if let Some(off) = off {
-                        relay.begin(0);
+                        relay.begin_listing(0);
                         let part = there.iter().take(off.into()).cloned();
-                        let part: Vec<_> = part.flat_map(|word| relay.hear(at(1), 0, word, &pods)).collect();
-                        told.extend(part.into_iter().map(|event| event.message));
+                        let part: Vec<_> = part.flat_map(|event| relay.handle_event(at(1), 0, event, &pods)).collect();
+                        events.extend(part.into_iter().map(|event| event.message));
                     }
-                    told.extend(listed(&mut relay, &there, at(1), &pods));
+                    events.extend(listed(&mut relay, &there, at(1), &pods));
                 }
             }
         }
         wanted.sort();
-        told.sort();
-        prop_assert_eq!(told, wanted);
+        events.sort();
+        prop_assert_eq!(events, wanted);
     }
 }

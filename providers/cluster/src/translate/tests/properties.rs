@@ -1,4 +1,4 @@
-//! What holds for every pod.
+//! Properties of the translation for every pod.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn texts() -> impl Strategy<Value = BTreeMap<String, String>> {
     prop::collection::btree_map(prop::sample::select(&KEYS[..]).prop_map(str::to_owned), "[a-c]{0,2}", 0..6)
 }
 
-/// Volumes with names of their own.
+/// Volumes with unique names.
 fn volumes() -> impl Strategy<Value = Vec<Value>> {
     let all = vec![
         json!({"name": "kube-api-access-1", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "kube-root-ca.crt"}}]}}),
@@ -119,12 +119,12 @@ pub(in super::super) fn pods() -> impl Strategy<Value = Pod> {
     })
 }
 
-pub(in super::super) fn policies() -> impl Strategy<Value = Policy> {
-    (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(mapped, access, selector)| Policy {
-        namespaces: if mapped { Namespaces::Suffix("-x".to_owned()) } else { Namespaces::Same },
-        access: if access { Access::Lower } else { Access::None },
+pub(in super::super) fn policies() -> impl Strategy<Value = TranslationPolicy> {
+    (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(mapped, access, selector)| TranslationPolicy {
+        namespaces: if mapped { NamespaceMapping::Suffix("-x".to_owned()) } else { NamespaceMapping::Same },
+        access: if access { ApiAccess::Lower } else { ApiAccess::None },
         node_selector: if selector { [("pool".to_owned(), "a".to_owned())].into() } else { BTreeMap::new() },
-        ..Policy::default()
+        ..TranslationPolicy::default()
     })
 }
 
@@ -134,31 +134,31 @@ fn names_of(list: Option<&Vec<k8s_openapi::api::core::v1::Volume>>) -> BTreeSet<
 
 proptest! {
     #[test]
-    fn the_same_pod_is_made_of_the_same(upper in pods(), policy in policies(), version in any::<u32>()) {
-        let first = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+    fn the_translation_is_deterministic(upper in pods(), policy in policies(), version in any::<u32>()) {
+        let first = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
         let mut later = upper.clone();
         later.metadata.resource_version = Some(version.to_string());
         later.metadata.generation = Some(i64::from(version));
         later.metadata.managed_fields = Some(Vec::new());
         later.status = Some(serde_json::from_value(json!({"phase": "Running"})).unwrap());
-        let second = translate(&later, &owner(), &policy, &Facts::default()).unwrap();
+        let second = translate(&later, &owner(), &policy, &ClusterClasses::default()).unwrap();
         prop_assert_eq!(&first, &second, "neither time nor status is part of it");
         prop_assert_eq!(names::annotation(&first.pod.metadata, names::INPUT), Some(first.input.as_str()));
     }
 
     #[test]
-    fn what_differs_below_has_another_sum(one in pods(), other in pods(), policy in policies()) {
-        let one = translate(&one, &owner(), &policy, &Facts::default()).unwrap();
-        let other = translate(&other, &owner(), &policy, &Facts::default()).unwrap();
+    fn different_lower_pods_have_different_hashes(one in pods(), other in pods(), policy in policies()) {
+        let one = translate(&one, &owner(), &policy, &ClusterClasses::default()).unwrap();
+        let other = translate(&other, &owner(), &policy, &ClusterClasses::default()).unwrap();
         prop_assert_eq!(one.pod == other.pod, one.input == other.input);
     }
 
     #[test]
-    fn nothing_that_is_of_the_upper_cluster_alone_is_below(upper in pods(), policy in policies()) {
+    fn fields_of_the_upper_cluster_are_never_copied(upper in pods(), policy in policies()) {
         let lower = below_by(&upper, &policy);
         let expected = ObjectMeta {
             name: upper.metadata.name.clone(),
-            namespace: policy.namespaces.below("shop"),
+            namespace: policy.namespaces.to_lower("shop"),
             labels: lower.metadata.labels.clone(),
             annotations: lower.metadata.annotations.clone(),
             ..ObjectMeta::default()
@@ -180,19 +180,19 @@ proptest! {
     }
 
     #[test]
-    fn a_lower_pod_is_its_owners_and_nobody_elses(upper in pods(), origin in "[a-c]", node in "[a-c]") {
-        let one = Owner { origin: "a".to_owned(), node: "a".to_owned() };
-        let other = Owner { origin, node };
-        let policy = Policy::default();
-        let ours = translate(&upper, &one, &policy, &Facts::default()).unwrap();
-        let theirs = translate(&upper, &other, &policy, &Facts::default()).unwrap();
+    fn a_lower_pod_has_exactly_one_owner(upper in pods(), origin in "[a-c]", node in "[a-c]") {
+        let one = OwnerId { origin: "a".to_owned(), node: "a".to_owned() };
+        let other = OwnerId { origin, node };
+        let policy = TranslationPolicy::default();
+        let ours = translate(&upper, &one, &policy, &ClusterClasses::default()).unwrap();
+        let theirs = translate(&upper, &other, &policy, &ClusterClasses::default()).unwrap();
         prop_assert!(one.owns(&ours.pod.metadata));
         prop_assert_eq!(other.owns(&ours.pod.metadata), one == other);
         prop_assert_eq!(ours == theirs, one == other);
     }
 
     #[test]
-    fn what_is_mounted_is_there_and_what_is_the_users_stays(upper in pods(), policy in policies()) {
+    fn every_mount_has_its_volume_and_user_volumes_stay(upper in pods(), policy in policies()) {
         let spec = below_by(&upper, &policy).spec.unwrap();
         let (before, after) = (names_of(upper.spec.as_ref().unwrap().volumes.as_ref()), names_of(spec.volumes.as_ref()));
         for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
@@ -201,17 +201,17 @@ proptest! {
             }
         }
         let gone: BTreeSet<&str> = match policy.access {
-            Access::Lower => ["kube-api-access-1", "default-token-1"].into(),
-            Access::None => ["kube-api-access-1", "default-token-1", "token"].into(),
+            ApiAccess::Lower => ["kube-api-access-1", "default-token-1"].into(),
+            ApiAccess::None => ["kube-api-access-1", "default-token-1", "token"].into(),
         };
         prop_assert_eq!(after, &before - &gone);
     }
 
     #[test]
-    fn what_a_lower_pod_names_is_what_the_upper_one_depends_on(upper in pods(), policy in policies()) {
+    fn a_lower_pod_refers_to_the_dependencies_of_the_upper_pod(upper in pods(), policy in policies()) {
         let mut above = dependencies(&upper);
         let below = dependencies(&below_by(&upper, &policy));
-        if policy.access == Access::None {
+        if policy.access == ApiAccess::None {
             above.service_account = None;
         }
         prop_assert_eq!(below, above);

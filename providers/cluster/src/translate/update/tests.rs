@@ -8,10 +8,10 @@ use crate::translate::tests::{
 };
 
 fn update(upper: &Pod, lower: &Pod) -> Option<Update> {
-    super::update(upper, lower, &owner(), &Policy::default(), &Facts::default()).unwrap()
+    super::update(upper, lower, &owner(), &TranslationPolicy::default(), &ClusterClasses::default()).unwrap()
 }
 
-/// The patch for the pod itself, without the memory that it has each time.
+/// The patch for the pod, without the annotations that record it.
 fn patch(upper: &Pod, lower: &Pod) -> Value {
     let mut patch = update(upper, lower).unwrap().metadata_and_spec.unwrap();
     let annotations = patch["metadata"]["annotations"].as_object_mut().unwrap();
@@ -26,7 +26,7 @@ fn patch(upper: &Pod, lower: &Pod) -> Value {
     patch
 }
 
-/// As the API server does it with these fields.
+/// Applies the patches like the API server.
 fn apply(lower: &Pod, update: &Update) -> Pod {
     let mut pod = serde_json::to_value(lower).unwrap();
     let patches = [&update.metadata_and_spec, &update.ephemeral_containers, &update.resize, &update.resized];
@@ -67,13 +67,13 @@ fn set(pod: &mut Pod, change: &Value) {
 }
 
 #[test]
-fn what_has_not_changed_needs_no_update() {
+fn an_unchanged_pod_needs_no_update() {
     let upper = pod(json!({}));
     assert_eq!(update(&upper, &below(&upper)), None);
 }
 
 #[test]
-fn patches_are_for_the_pod_that_was_seen() {
+fn patches_are_bound_to_the_uid() {
     let mut upper = pod(json!({}));
     let mut lower = below(&upper);
     lower.metadata.uid = Some("lower-uid".to_owned());
@@ -92,7 +92,7 @@ fn patches_are_for_the_pod_that_was_seen() {
 }
 
 #[test]
-fn a_pod_of_another_upper_pod_is_not_touched() {
+fn a_lower_pod_of_another_upper_pod_is_not_updated() {
     let mut upper = pod(json!({}));
     let lower = below(&upper);
     upper.metadata.uid = Some("uid-2".to_owned());
@@ -101,7 +101,7 @@ fn a_pod_of_another_upper_pod_is_not_touched() {
 }
 
 #[test]
-fn a_new_image_is_set_in_its_container() {
+fn a_changed_image_is_patched() {
     let mut upper = pod(json!({
         "containers": [{"name": "web", "image": "web:1"}, {"name": "log", "image": "log:1"}],
         "initContainers": [{"name": "init", "image": "init:1"}],
@@ -123,7 +123,7 @@ fn a_new_image_is_set_in_its_container() {
 }
 
 #[test]
-fn an_image_that_was_rewritten_below_stays_until_it_changes_above() {
+fn an_image_rewritten_in_the_lower_cluster_stays_until_the_upper_one_changes() {
     let mut upper = pod(json!({}));
     let mut lower = below(&upper);
     set(&mut lower, &json!({"containers": [{"name": "web", "image": "mirror.example.com/web:1"}]}));
@@ -134,7 +134,7 @@ fn an_image_that_was_rewritten_below_stays_until_it_changes_above() {
 }
 
 #[test]
-fn containers_and_labels_that_others_put_there_stay() {
+fn containers_and_labels_added_by_others_stay() {
     let mut upper = pod(json!({}));
     label(&mut upper, "app", "web");
     let mut lower = below(&upper);
@@ -142,7 +142,7 @@ fn containers_and_labels_that_others_put_there_stay() {
     label(&mut lower, "mesh", "on");
     annotate(&mut lower, "mesh/status", "injected");
     label(&mut lower, "app", "renamed");
-    // The same names above, later.
+    // Later the upper pod uses the same names.
     label(&mut upper, "mesh", "off");
     annotate(&mut upper, "mesh/status", "none");
     label(&mut upper, "new", "1");
@@ -152,11 +152,11 @@ fn containers_and_labels_that_others_put_there_stay() {
         upper.metadata.labels.as_mut().unwrap().remove(key);
     }
     upper.metadata.annotations = None;
-    assert_eq!(update(&upper, &updated), None, "and they stay when they go above");
+    assert_eq!(update(&upper, &updated), None, "they stay when the upper pod drops them");
 }
 
 #[test]
-fn what_goes_above_goes_below_if_we_put_it_there() {
+fn removed_labels_are_removed_if_we_set_them() {
     let mut upper = pod(json!({}));
     label(&mut upper, "ours", "1");
     label(&mut upper, "taken", "1");
@@ -176,7 +176,7 @@ fn what_goes_above_goes_below_if_we_put_it_there() {
 }
 
 #[test]
-fn a_label_that_changes_above_changes_below() {
+fn a_changed_label_is_patched() {
     let mut upper = pod(json!({}));
     label(&mut upper, "app", "1");
     let mut lower = below(&upper);
@@ -186,7 +186,7 @@ fn a_label_that_changes_above_changes_below() {
 }
 
 #[test]
-fn a_deadline_is_set_and_comes_nearer() {
+fn a_deadline_can_be_set_and_shortened() {
     let mut upper = pod(json!({}));
     let lower = below(&upper);
     set(&mut upper, &json!({"activeDeadlineSeconds": 60}));
@@ -194,11 +194,11 @@ fn a_deadline_is_set_and_comes_nearer() {
     let mut lower = apply(&lower, &update(&upper, &lower).unwrap());
     set(&mut lower, &json!({"activeDeadlineSeconds": 10}));
     set(&mut upper, &json!({"activeDeadlineSeconds": 30}));
-    assert_eq!(update(&upper, &lower), None, "somebody below has set a nearer one");
+    assert_eq!(update(&upper, &lower), None, "an earlier deadline was set in the lower cluster");
 }
 
 #[test]
-fn tolerations_are_added_to_those_that_are_there() {
+fn new_tolerations_are_added() {
     let gpu = json!({"key": "gpu", "operator": "Exists"});
     let spot = |seconds: i64| json!({"key": "spot", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let by_admission =
@@ -218,14 +218,14 @@ fn tolerations_are_added_to_those_that_are_there() {
 }
 
 #[test]
-fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
+fn changed_requests_are_a_resize_and_values_set_by_others_stay() {
     let mut upper = pod(json!({
         "containers": [{"name": "web", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
         "initContainers": [{"name": "side", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}],
         "resources": {"requests": {"cpu": "4"}},
     }));
     let mut lower = below(&upper);
-    // By a LimitRange, and by an autoscaler below.
+    // By a LimitRange, and by an autoscaler in the lower cluster.
     set(
         &mut lower,
         &json!({"containers": [
@@ -260,7 +260,7 @@ fn other_amounts_are_a_resize_and_what_was_set_below_stays() {
 }
 
 #[test]
-fn an_amount_that_goes_above_stays_below_where_somebody_has_changed_it() {
+fn a_removed_request_stays_if_somebody_changed_it() {
     let amounts = json!([{"name": "web", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]);
     let mut upper = pod(json!({"containers": amounts}));
     let mut lower = below(&upper);
@@ -273,7 +273,7 @@ fn an_amount_that_goes_above_stays_below_where_somebody_has_changed_it() {
 }
 
 #[test]
-fn a_resize_that_is_refused_keeps_nothing_back_and_is_tried_again() {
+fn a_rejected_resize_does_not_block_other_changes_and_is_retried() {
     let mut upper = pod(json!({}));
     let lower = below(&upper);
     label(&mut upper, "a", "1");
@@ -286,7 +286,7 @@ fn a_resize_that_is_refused_keeps_nothing_back_and_is_tried_again() {
     assert_eq!(names::label(&labelled.metadata, "a"), Some("1"));
     let again = update(&upper, &labelled).unwrap();
     assert_eq!((&again.resize, &again.metadata_and_spec), (&both.resize, &None));
-    // The process ended between the two.
+    // The process ended between the two patches.
     let taken = apply(&labelled, &Update { resized: None, ..again });
     let remembered = update(&upper, &taken).unwrap();
     assert_eq!(remembered.resize, None);
@@ -294,7 +294,7 @@ fn a_resize_that_is_refused_keeps_nothing_back_and_is_tried_again() {
 }
 
 #[test]
-fn an_ephemeral_container_is_put_in_once_and_fitted() {
+fn an_ephemeral_container_is_added_once_and_rewritten() {
     let mut upper = pod(json!({
         "volumes": [
             {"name": "kube-api-access-1", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
@@ -325,29 +325,36 @@ fn an_ephemeral_container_is_put_in_once_and_fitted() {
 }
 
 #[test]
-fn an_ephemeral_container_that_takes_the_machine_is_refused_where_it_is_not_offered() {
-    let closed = Policy { host_access: false, ..Policy::default() };
+fn an_ephemeral_container_with_host_access_is_rejected_if_it_is_not_allowed() {
+    let closed = TranslationPolicy { host_access: false, ..TranslationPolicy::default() };
     let mut upper = pod(json!({}));
     let lower = below(&upper);
     set(
         &mut upper,
         &json!({"ephemeralContainers": [{"name": "debug", "securityContext": {"privileged": true}}]}),
     );
-    let why = super::update(&upper, &lower, &owner(), &closed, &Facts::default()).unwrap_err().to_string();
+    let why =
+        super::update(&upper, &lower, &owner(), &closed, &ClusterClasses::default()).unwrap_err().to_string();
     assert!(why.contains("container debug (privileged)"), "{why}");
 }
 
 #[test]
-fn a_policy_that_changes_only_what_cannot_change_below_writes_nothing() {
+fn a_policy_change_of_immutable_fields_writes_nothing() {
     let upper = pod(json!({}));
-    let policy = Policy { node_selector: [("pool".to_owned(), "b".to_owned())].into(), ..Policy::default() };
-    let translated = translate(&upper, &owner(), &policy, &Facts::default()).unwrap();
+    let policy = TranslationPolicy {
+        node_selector: [("pool".to_owned(), "b".to_owned())].into(),
+        ..TranslationPolicy::default()
+    };
+    let translated = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
     assert_ne!(Some(translated.input.as_str()), names::annotation(&below(&upper).metadata, names::INPUT));
-    assert_eq!(super::update(&upper, &below(&upper), &owner(), &policy, &Facts::default()), Ok(None));
+    assert_eq!(
+        super::update(&upper, &below(&upper), &owner(), &policy, &ClusterClasses::default()),
+        Ok(None)
+    );
 }
 
 #[test]
-fn a_lower_pod_that_has_forgotten_is_still_updated_and_loses_nothing() {
+fn a_lower_pod_without_our_annotations_is_still_updated() {
     let mut upper = pod(json!({}));
     label(&mut upper, "app", "web");
     let mut lower = below(&upper);
@@ -360,23 +367,23 @@ fn a_lower_pod_that_has_forgotten_is_still_updated_and_loses_nothing() {
 
 proptest! {
     #[test]
-    fn what_was_just_made_or_updated_needs_no_update(before in pods(), mut after in pods(), policy in policies()) {
-        let update = |upper: &Pod, lower: &Pod| super::update(upper, lower, &owner(), &policy, &Facts::default()).unwrap();
-        let lower = translate(&before, &owner(), &policy, &Facts::default()).unwrap().pod;
+    fn a_new_or_updated_pod_needs_no_update(before in pods(), mut after in pods(), policy in policies()) {
+        let update = |upper: &Pod, lower: &Pod| super::update(upper, lower, &owner(), &policy, &ClusterClasses::default()).unwrap();
+        let lower = translate(&before, &owner(), &policy, &ClusterClasses::default()).unwrap().pod;
         let first = update(&before, &lower).unwrap_or_default();
         prop_assert_eq!((&first.resize, &first.metadata_and_spec), (&None, &None));
         let lower = apply(&lower, &first);
         prop_assert_eq!(update(&before, &lower), None);
-        // Ephemeral containers are not taken out.
+        // Ephemeral containers are never removed.
         let debug = before.spec.as_ref().and_then(|spec| spec.ephemeral_containers.clone());
         let spec = after.spec.as_mut().unwrap();
         spec.ephemeral_containers = debug.or_else(|| spec.ephemeral_containers.take());
         let second = update(&after, &lower).unwrap_or_default();
         let lower = apply(&lower, &second);
         prop_assert_eq!(update(&after, &lower), None);
-        let wanted = translate(&after, &owner(), &policy, &Facts::default()).unwrap().pod;
+        let wanted = translate(&after, &owner(), &policy, &ClusterClasses::default()).unwrap().pod;
         prop_assert_eq!(&lower.metadata.labels, &wanted.metadata.labels);
-        let images = |pod: &Pod| pod.spec.as_ref().map(|spec| applied::containers(spec).map(|one| one.image.clone()).collect::<Vec<_>>());
+        let images = |pod: &Pod| pod.spec.as_ref().map(|spec| last_applied::containers(spec).map(|one| one.image.clone()).collect::<Vec<_>>());
         prop_assert_eq!(images(&lower), images(&wanted));
     }
 }

@@ -1,4 +1,4 @@
-//! Effects of the lower cluster's admission on pods, and how they appear in the upper cluster.
+//! The effects of lower admission on pods, and how the upper cluster shows them.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use tokio_rustls::TlsAcceptor;
 use vk_testing::ControlPlane;
 
 use super::{
-    cluster_namespace::{condition, text},
     cluster_pair::ClusterPair,
+    namespace_client::{condition, text},
 };
 
-/// A webhook that puts a container beside those of every pod.
+/// A webhook that injects a container into every pod.
 struct Injector {
     port: u16,
     _serving: JoinSet<()>,
@@ -44,7 +44,7 @@ impl Injector {
             let mut calls = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
-                // A caller that goes away is the API server's business.
+                // Connection errors are the problem of the API server.
                 calls.spawn(async move { answer(acceptor, stream).await.ok() });
             }
         });
@@ -91,11 +91,11 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) -> std::io::Result<()>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_container_that_a_webhook_below_injects_stays_below() {
+async fn an_injected_container_is_not_reported() {
     let pair = ClusterPair::common().await;
-    let namespaces = pair.namespace_pair("injected").await;
+    let namespace = pair.test_namespace("injected").await;
     let injector = Injector::start(pair.lower).await;
-    let name = namespaces.below.namespace.clone();
+    let name = namespace.lower.namespace.clone();
     let webhook = json!({"metadata": {"name": name}, "webhooks": [{
         "name": "inject.example.com",
         "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
@@ -104,140 +104,146 @@ async fn a_container_that_a_webhook_below_injects_stays_below() {
         "namespaceSelector": {"matchLabels": {"inject": name}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
     }]});
-    namespaces.below.create("mutatingwebhookconfigurations", &webhook).await;
-    namespaces.prepare_below(&json!({"inject": name})).await;
-    // The API server hears of a webhook a moment after it was made.
+    namespace.lower.create("mutatingwebhookconfigurations", &webhook).await;
+    namespace.prepare_lower(&json!({"inject": name})).await;
+    // The API server learns of a webhook with a delay.
     let probe = json!({"metadata": {"name": "probe", "annotations": {"a": "b"}}, "spec": {
         "schedulerName": "nobody", "containers": [{"name": "a", "image": "a"}]}});
-    vk_testing::eventually("the webhook is asked", super::cluster_namespace::PATIENCE, || async {
-        let made = namespaces.below.create("pods", &probe).await;
-        namespaces.below.delete("pods/probe", Some(0)).await;
+    vk_testing::eventually("the webhook is asked", super::namespace_client::TIMEOUT, || async {
+        let made = namespace.lower.create("pods", &probe).await;
+        namespace.lower.delete("pods/probe", Some(0)).await;
         if made["metadata"]["annotations"]["injected"] == "yes" { Ok(()) } else { Err(made.to_string()) }
     })
     .await;
 
-    let (upper, twin) = namespaces.run(&pair.pod("web")).await;
+    let (upper, lower_pod) = namespace.run(&pair.pod("web")).await;
     let names = |list: &Value| -> Vec<String> {
         let all = list.as_array().cloned().unwrap_or_default();
         all.iter().map(|one| text(&one["name"]).to_owned()).collect()
     };
-    assert_eq!(names(&twin["spec"]["containers"]), ["main", "injected"]);
-    assert_eq!(names(&twin["status"]["containerStatuses"]).len(), 2);
+    assert_eq!(names(&lower_pod["spec"]["containers"]), ["main", "injected"]);
+    assert_eq!(names(&lower_pod["status"]["containerStatuses"]).len(), 2);
     assert_eq!(names(&upper["status"]["containerStatuses"]), ["main"]);
     assert_eq!(condition(&upper, "Ready")["status"], "True");
     assert!(upper["metadata"]["annotations"].get("injected").is_none(), "{upper}");
-    // It is neither taken for a change of ours nor taken away by one.
-    namespaces.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    // It is neither mistaken for a change of ours nor removed by one.
+    namespace.upper.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
     let edited = |pod: &Value| pod["metadata"]["labels"]["edited"] == "yes";
-    let twin = namespaces.below.see("pods/web", "is edited", edited).await;
-    assert_eq!(names(&twin["spec"]["containers"]), ["main", "injected"]);
-    namespaces.remove("web").await;
-    namespaces.below.delete(&format!("mutatingwebhookconfigurations/{name}"), None).await;
+    let lower_pod = namespace.lower.wait_for("pods/web", "is edited", edited).await;
+    assert_eq!(names(&lower_pod["spec"]["containers"]), ["main", "injected"]);
+    namespace.remove("web").await;
+    namespace.lower.delete(&format!("mutatingwebhookconfigurations/{name}"), None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn limits_that_the_lower_cluster_sets_are_no_change_to_be_undone() {
+async fn limits_set_by_the_lower_cluster_are_not_reverted() {
     let pair = ClusterPair::common().await;
-    let namespaces = pair.namespace_pair("limits").await;
-    namespaces.prepare_below(&json!({})).await;
+    let namespace = pair.test_namespace("limits").await;
+    namespace.prepare_lower(&json!({})).await;
     let range = json!({"metadata": {"name": "range"}, "spec": {"limits": [{"type": "Container",
         "default": {"cpu": "1", "memory": "64Mi"}, "defaultRequest": {"cpu": "100m", "memory": "32Mi"}, "max": {"cpu": "2"}}]}});
-    namespaces.below.create("limitranges", &range).await;
-    let (upper, twin) = namespaces.run(&pair.pod("web")).await;
-    assert_eq!(twin["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
+    namespace.lower.create("limitranges", &range).await;
+    let (upper, lower_pod) = namespace.run(&pair.pod("web")).await;
+    assert_eq!(lower_pod["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
     assert_eq!(upper["spec"]["containers"][0]["resources"], json!({}));
-    namespaces.above.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    namespace.upper.patch("pods/web", &json!({"metadata": {"labels": {"edited": "yes"}}})).await;
     let edited = |pod: &Value| pod["metadata"]["labels"]["edited"] == "yes";
-    let twin = namespaces.below.see("pods/web", "is edited", edited).await;
-    assert_eq!(twin["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
-    // One that wants too much is refused below.
+    let lower_pod = namespace.lower.wait_for("pods/web", "is edited", edited).await;
+    assert_eq!(lower_pod["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1");
+    // A pod that requests too much is rejected by the lower cluster.
     let mut pod = pair.pod("large");
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "3"}, "limits": {"cpu": "3"}});
-    namespaces.above.create("pods", &pod).await;
-    namespaces.above.told("large", &["maximum cpu usage per Container is 2"]).await;
-    shows(&namespaces, "large", "maximum cpu usage per Container is 2").await;
-    namespaces.remove("large").await;
+    namespace.upper.create("pods", &pod).await;
+    namespace.upper.wait_event("large", &["maximum cpu usage per Container is 2"]).await;
+    shows(&namespace, "large", "maximum cpu usage per Container is 2").await;
+    namespace.remove("large").await;
 }
 
-/// Waits until the status of a pod has these words of the lower cluster.
-async fn shows(namespaces: &super::cluster_pair::NamespacePair<'_>, pod: &str, words: &str) -> Value {
+/// Waits until the status of a pod contains this text.
+async fn shows(namespace: &super::cluster_pair::TestNamespace<'_>, pod: &str, words: &str) -> Value {
     let what = format!("shows {words:?}");
-    namespaces.above.see(&format!("pods/{pod}"), &what, |pod| pod["status"].to_string().contains(words)).await
+    namespace
+        .upper
+        .wait_for(&format!("pods/{pod}"), &what, |pod| pod["status"].to_string().contains(words))
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_pod_over_the_lower_quota_waits_with_the_lower_clusters_words_until_there_is_room() {
+async fn a_pod_over_the_lower_quota_waits_and_shows_the_error() {
     let pair = ClusterPair::common().await;
-    let namespaces = pair.namespace_pair("quota").await;
-    namespaces.prepare_below(&json!({})).await;
+    let namespace = pair.test_namespace("quota").await;
+    namespace.prepare_lower(&json!({})).await;
     let quota = json!({"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}});
-    namespaces.below.create("resourcequotas", &quota).await;
-    namespaces
-        .below
-        .see("resourcequotas/small", "is counted", |it| it["status"]["hard"]["pods"] == "0")
+    namespace.lower.create("resourcequotas", &quota).await;
+    namespace
+        .lower
+        .wait_for("resourcequotas/small", "is counted", |it| it["status"]["hard"]["pods"] == "0")
         .await;
-    namespaces.above.create("pods", &pair.pod("web")).await;
-    let told = namespaces.above.told("web", &["exceeded quota: small"]).await;
+    namespace.upper.create("pods", &pair.pod("web")).await;
+    let told = namespace.upper.wait_event("web", &["exceeded quota: small"]).await;
     assert_eq!(told["type"], "Warning");
-    let waits = shows(&namespaces, "web", "exceeded quota: small").await;
+    let waits = shows(&namespace, "web", "exceeded quota: small").await;
     assert_eq!(waits["status"]["phase"], "Pending");
-    // A pod that is not to be started again has had its chance.
+    // A pod that must not be restarted fails.
     let mut once = pair.pod("once");
     once["spec"]["restartPolicy"] = json!("Never");
-    namespaces.above.create("pods", &once).await;
-    let failed = namespaces.above.phase("once", "Failed").await;
+    namespace.upper.create("pods", &once).await;
+    let failed = namespace.upper.wait_phase("once", "Failed").await;
     assert_eq!(failed["status"]["reason"], "LowerAdmissionRejected", "{}", failed["status"]);
     assert!(text(&failed["status"]["message"]).contains("exceeded quota"), "{}", failed["status"]);
-    namespaces.below.patch("resourcequotas/small", &json!({"spec": {"hard": {"pods": "5"}}})).await;
-    namespaces.above.runs("web").await;
-    let now = namespaces.above.get("pods/web").await;
+    namespace.lower.patch("resourcequotas/small", &json!({"spec": {"hard": {"pods": "5"}}})).await;
+    namespace.upper.wait_running("web").await;
+    let now = namespace.upper.get("pods/web").await;
     assert!(!now["status"].to_string().contains("exceeded quota"), "it is told no more: {}", now["status"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_pod_that_pod_security_below_refuses_says_what_is_wrong_with_it() {
+async fn a_pod_rejected_by_lower_pod_security_shows_the_error() {
     let pair = ClusterPair::common().await;
-    let namespaces = pair.namespace_pair("security").await;
-    namespaces.prepare_below(&json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
-    namespaces.above.create("pods", &pair.pod("careless")).await;
-    namespaces.above.told("careless", &["violates PodSecurity", "allowPrivilegeEscalation"]).await;
-    shows(&namespaces, "careless", "violates PodSecurity").await;
+    let namespace = pair.test_namespace("security").await;
+    namespace.prepare_lower(&json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
+    namespace.upper.create("pods", &pair.pod("careless")).await;
+    namespace.upper.wait_event("careless", &["violates PodSecurity", "allowPrivilegeEscalation"]).await;
+    shows(&namespace, "careless", "violates PodSecurity").await;
     let mut pod = pair.pod("careful");
     pod["spec"]["securityContext"] =
         json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
     pod["spec"]["containers"][0]["securityContext"] =
         json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-    namespaces.run(&pod).await;
-    assert!(namespaces.below.find("pods/careless").await.is_none());
+    namespace.run(&pod).await;
+    assert!(namespace.lower.find("pods/careless").await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn classes_that_only_the_upper_cluster_has_do_not_keep_a_pod_from_running() {
+async fn classes_that_only_the_upper_cluster_has_do_not_block_a_pod() {
     let pair = ClusterPair::common().await;
-    let namespaces = pair.namespace_pair("classes").await;
-    let [only, both] = ["only", "both"].map(|name| format!("{name}-{}", namespaces.above.namespace));
+    let namespace = pair.test_namespace("classes").await;
+    let [only, both] = ["only", "both"].map(|name| format!("{name}-{}", namespace.upper.namespace));
     let class = |name: &str, value: i32| json!({"metadata": {"name": name}, "value": value});
     for name in [&only, &both] {
-        namespaces.above.create("priorityclasses", &class(name, 1000)).await;
+        namespace.upper.create("priorityclasses", &class(name, 1000)).await;
     }
-    // The same name, and another number.
-    namespaces.below.create("priorityclasses", &class(&both, 7)).await;
+    // The same name with another value.
+    namespace.lower.create("priorityclasses", &class(&both, 7)).await;
     let mut pod = pair.pod("only");
     pod["spec"]["priorityClassName"] = json!(only);
-    let (_, twin) = namespaces.run(&pod).await;
-    assert!(twin["spec"].get("priorityClassName").is_none(), "{}", twin["spec"]);
+    let (_, lower_pod) = namespace.run(&pod).await;
+    assert!(lower_pod["spec"].get("priorityClassName").is_none(), "{}", lower_pod["spec"]);
     let mut pod = pair.pod("both");
     pod["spec"]["priorityClassName"] = json!(both);
-    let (upper, twin) = namespaces.run(&pod).await;
-    assert_eq!((&twin["spec"]["priorityClassName"], &twin["spec"]["priority"]), (&json!(both), &json!(7)));
+    let (upper, lower_pod) = namespace.run(&pod).await;
+    assert_eq!(
+        (&lower_pod["spec"]["priorityClassName"], &lower_pod["spec"]["priority"]),
+        (&json!(both), &json!(7))
+    );
     assert_eq!(upper["spec"]["priority"], 1000);
-    for (side, names) in [(&namespaces.above, vec![&only, &both]), (&namespaces.below, vec![&both])] {
+    for (client, names) in [(&namespace.upper, vec![&only, &both]), (&namespace.lower, vec![&both])] {
         for name in names {
-            side.delete(&format!("priorityclasses/{name}"), None).await;
+            client.delete(&format!("priorityclasses/{name}"), None).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The capacity of the virtual node, from its lower nodes and what other pods use of them.
+//! The resources of the virtual node, which depend on its lower nodes and the pods of others.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use vk_testing::{ControlPlane, eventually};
 
 use super::{
-    cluster_namespace::{ClusterNamespace, PATIENCE, condition, text},
     cluster_pair::{ClusterPair, SITE, lower, upper},
+    namespace_client::{NamespaceClient, TIMEOUT, condition, text},
 };
 
-/// A node of which nobody is the kubelet: it is Ready as long as nobody misses its heartbeat.
-fn still_node(name: &str, test: &str, allocatable: &Value) -> Value {
+/// A node without a kubelet, which stays Ready until its heartbeat is missed.
+fn still_node(name: &str, site: &str, allocatable: &Value) -> Value {
     json!({
-        "metadata": {"name": name, "labels": {SITE: test, "kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": {SITE: site, "kubernetes.io/hostname": name}},
         "status": {
             "capacity": allocatable, "allocatable": allocatable,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
@@ -22,12 +22,12 @@ fn still_node(name: &str, test: &str, allocatable: &Value) -> Value {
     })
 }
 
-/// Has such a node join, without the taint that every new node has for a moment. Returns its name.
-async fn join(below: &ClusterNamespace<'_>, test: &str, allocatable: &Value) -> String {
-    let name = format!("{test}-still");
-    below.create("nodes", &still_node(&name, test, allocatable)).await;
+/// Adds such a node, without the taint of new nodes. Returns its name.
+async fn join(below: &NamespaceClient<'_>, site: &str, allocatable: &Value) -> String {
+    let name = format!("{site}-still");
+    below.create("nodes", &still_node(&name, site, allocatable)).await;
     let tainted = |node: &Value| node["spec"]["taints"].to_string().contains("not-ready");
-    eventually("the new node has no taint", PATIENCE, || async {
+    eventually("the new node has no taint", TIMEOUT, || async {
         below.patch(&format!("nodes/{name}"), &json!({"spec": {"taints": null}})).await;
         let node = below.get(&format!("nodes/{name}")).await;
         if tainted(&node) { Err(node["spec"].to_string()) } else { Ok(()) }
@@ -45,10 +45,10 @@ fn foreign(name: &str, node: &str, requests: &Value) -> Value {
 
 /// Waits until the virtual node offers these amounts.
 async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
-    let side = ClusterNamespace::new(cluster, "default");
+    let client = NamespaceClient::new(cluster, "default");
     let what = format!("nodes/{node}");
-    eventually(&format!("{node} offers {wanted}"), PATIENCE, || async {
-        let found = side.get(&what).await;
+    eventually(&format!("{node} offers {wanted}"), TIMEOUT, || async {
+        let found = client.get(&what).await;
         let offered = &found["status"]["allocatable"];
         let same = wanted.as_object().unwrap().iter().all(|(name, amount)| {
             let offered = offered.get(name).cloned().unwrap_or_default();
@@ -59,15 +59,15 @@ async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
     .await
 }
 
-/// All amounts of cpu that a node offers until there is enough of it.
+/// Records the cpu amounts that a node offers until told to stop.
 async fn amounts(
-    side: &ClusterNamespace<'_>,
+    client: &NamespaceClient<'_>,
     node: &str,
     enough: tokio::sync::watch::Receiver<bool>,
 ) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     while !*enough.borrow() {
-        let found = side.get(&format!("nodes/{node}")).await;
+        let found = client.get(&format!("nodes/{node}")).await;
         seen.insert(text(&found["status"]["allocatable"]["cpu"]).to_owned());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -76,47 +76,47 @@ async fn amounts(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_virtual_node_offers_what_others_have_left_of_its_lower_nodes() {
+async fn a_virtual_node_offers_what_other_pods_leave_free() {
     let (upper, lower) = (upper().await, lower().await);
     let mut pair = ClusterPair::open(upper, lower, "capacity", 2, json!({}), &[]).await;
-    let (node, above) = (pair.node.clone(), ClusterNamespace::new(upper, "default"));
-    let below = ClusterNamespace::new(lower, lower.namespace("capacity").await.unwrap().name());
+    let (node, above) = (pair.node.clone(), NamespaceClient::new(upper, "default"));
+    let below = NamespaceClient::new(lower, lower.namespace("capacity").await.unwrap().name());
     offers(upper, &node, &json!({"cpu": "16", "pods": "400"})).await;
 
-    // Others take their part, our own pods take none: the upper scheduler counts those.
+    // Pods of others are subtracted. Our own are not: the upper scheduler accounts for those.
     let (first, second) = (pair.lower_node(0), pair.lower_node(1));
     below.create("pods", &foreign("other", &first, &json!({"cpu": "3"}))).await;
     offers(upper, &node, &json!({"cpu": "13", "pods": "399"})).await;
     {
-        let namespaces = pair.namespace_pair("capacity").await;
+        let namespace = pair.test_namespace("capacity").await;
         let mut pod = pair.pod("own");
         pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
-        namespaces.run(&pod).await;
+        namespace.run(&pod).await;
         let found = above.get(&format!("nodes/{node}")).await;
         assert_eq!(found["status"]["allocatable"]["cpu"], "13");
         assert_eq!(found["status"]["capacity"]["cpu"], "16");
     }
-    // Also when the process begins anew (tensile-kube charged them twice), and at every moment of that.
+    // Also during a restart, at any time: tensile-kube subtracted own pods then.
     let (enough, watched) = tokio::sync::watch::channel(false);
     let seen = amounts(&above, &node, watched);
     let again = async {
         pair.kill();
         pair.start().await;
-        let namespaces = pair.namespace_pair("capacity").await;
-        // It has taken up its work when it has done some.
-        namespaces.run(&pair.pod("next")).await;
+        let namespace = pair.test_namespace("capacity").await;
+        // The process works again when it has run a pod.
+        namespace.run(&pair.pod("next")).await;
         enough.send(true).unwrap();
     };
     let (seen, ()) = tokio::join!(seen, again);
     assert_eq!(seen, BTreeSet::from(["13".to_owned()]), "what it offered meanwhile");
 
-    // Nodes that are cordoned count no more, neither do those on them.
+    // Cordoned nodes do not count, and neither do the pods on them.
     below.patch(&format!("nodes/{second}"), &json!({"spec": {"unschedulable": true}})).await;
     offers(upper, &node, &json!({"cpu": "5", "pods": "199"})).await;
     below.patch(&format!("nodes/{second}"), &json!({"spec": {"unschedulable": null}})).await;
     offers(upper, &node, &json!({"cpu": "13", "pods": "399"})).await;
 
-    // One that joins, with something that no other has; one that is not Ready; one with a taint; one that goes.
+    // A node that joins with an extended resource, one that is not Ready, one with a taint, and one that is deleted.
     let allocatable = json!({"cpu": "4", "memory": "8Gi", "pods": "10", "example.com/gpu": "2"});
     let path = format!("nodes/{}", join(&below, &node, &allocatable).await);
     offers(upper, &node, &json!({"cpu": "17", "pods": "409", "example.com/gpu": "2"})).await;
@@ -131,11 +131,11 @@ async fn a_virtual_node_offers_what_others_have_left_of_its_lower_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn tensile_kube_91_pods_that_take_more_than_there_is_leave_a_node_that_offers_nothing_and_is_ready() {
+async fn tensile_kube_91_an_overcommitted_node_offers_nothing_and_stays_ready() {
     let (upper, lower) = (upper().await, lower().await);
     let pair = ClusterPair::open(upper, lower, "overdrawn", 1, json!({}), &[]).await;
-    let below = ClusterNamespace::new(lower, lower.namespace("overdrawn").await.unwrap().name());
-    // On a node without a kubelet, who would refuse it.
+    let below = NamespaceClient::new(lower, lower.namespace("overdrawn").await.unwrap().name());
+    // On a node without a kubelet, which would reject it.
     let still = join(&below, &pair.node, &json!({"cpu": "4", "memory": "8Gi", "pods": "10"})).await;
     offers(upper, &pair.node, &json!({"cpu": "12"})).await;
     let greedy = json!({"cpu": "100", "example.com/nothing": "5"});
@@ -154,17 +154,17 @@ async fn tensile_kube_91_pods_that_take_more_than_there_is_leave_a_node_that_off
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn tensile_kube_49_a_pod_that_is_deleted_by_force_frees_what_it_took_on_both_sides() {
+async fn tensile_kube_49_a_pod_deleted_with_force_frees_its_requests_in_both_clusters() {
     let (upper, lower) = (upper().await, lower().await);
     let pair = ClusterPair::open(upper, lower, "forced", 1, json!({}), &[]).await;
-    let namespaces = pair.namespace_pair("forced").await;
+    let namespace = pair.test_namespace("forced").await;
     let mut pod = pair.pod("large");
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "8"}});
-    namespaces.run(&pod).await;
-    // Another of this size has no place, above or below, until this one is gone.
-    namespaces.above.delete("pods/large", Some(0)).await;
-    namespaces.below.goes("pods/large").await;
+    namespace.run(&pod).await;
+    // Another pod of this size does not fit in either cluster until this one is gone.
+    namespace.upper.delete("pods/large", Some(0)).await;
+    namespace.lower.wait_deleted("pods/large").await;
     let mut next = pod.clone();
     next["metadata"]["name"] = json!("next");
-    namespaces.run(&next).await;
+    namespace.run(&next).await;
 }

@@ -1,4 +1,4 @@
-//! Test fixture: two clusters, nodes in the lower one, and the command that presents them as a node of the upper one.
+//! Two clusters, lower nodes, and the command that makes the lower cluster a node of the upper one.
 
 use std::{
     fs,
@@ -6,72 +6,72 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use rustix::process::Signal;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 use super::super::{Process, becomes_ready, ports, run, run_as};
-use super::cluster_namespace::{ClusterNamespace, PATIENCE, condition, text};
+use super::namespace_client::{NamespaceClient, TIMEOUT, condition, text};
 
-/// Label of the lower nodes.
+/// The label of the lower nodes of a pair.
 pub(super) const SITE: &str = "site";
 /// Labels of lower pods.
 pub(super) const ORIGIN: &str = "multicluster.virtual-kubelet.io/origin";
 pub(super) const ORIGIN_UID: &str = "multicluster.virtual-kubelet.io/origin-uid";
 pub(super) const NODE: &str = "multicluster.virtual-kubelet.io/node";
-/// Condition of an upper pod with the result of the lower scheduler.
+/// The condition with the decision of the lower scheduler.
 pub(super) const SCHEDULED: &str = "multicluster.virtual-kubelet.io/Scheduled";
-/// Taint of virtual nodes.
+/// The taint of virtual nodes.
 pub(super) const TAINT: &str = "virtual-kubelet.io/provider";
-/// Mock configuration: lower pods with short delays.
-const BRISK: &str = "{startDelay: 50ms, readyDelay: 20ms, stopDelay: 100ms, keepEnded: 1s}";
+/// Lower pods with short delays.
+const FAST_PODS: &str = "{startDelay: 50ms, readyDelay: 20ms, stopDelay: 100ms, keepEnded: 1s}";
 
 static LOWER: OnceCell<ControlPlane> = OnceCell::const_new();
-static COMMON: OnceCell<(ClusterPair<'static>, Guardian)> = OnceCell::const_new();
+static COMMON: OnceCell<(ClusterPair<'static>, ProcessReaper)> = OnceCell::const_new();
 
-/// A virtual node with its lower cluster.
+/// A virtual node and its lower nodes.
 pub(super) struct ClusterPair<'a> {
     pub(super) upper: &'a ControlPlane,
     pub(super) lower: &'a ControlPlane,
-    /// The virtual node; also the label of its lower nodes.
+    /// The name of the virtual node, which is also the label of its lower nodes.
     pub(super) node: String,
-    /// Configuration of the provider.
+    /// The configuration of the provider.
     pub(super) config: Value,
     flags: Vec<String>,
-    below: Option<Process>,
-    above: Option<Process>,
+    lower_nodes: Option<Process>,
+    process: Option<Process>,
     folder: TempDir,
 }
 
-/// The namespace of a test in both clusters.
-pub(super) struct NamespacePair<'a> {
+/// The namespace of a test, with the same name in both clusters.
+pub(super) struct TestNamespace<'a> {
     pub(super) pair: &'a ClusterPair<'a>,
-    pub(super) above: ClusterNamespace<'a>,
-    pub(super) below: ClusterNamespace<'a>,
+    pub(super) upper: NamespaceClient<'a>,
+    pub(super) lower: NamespaceClient<'a>,
 }
 
-/// Ends processes when this process ends, because statics are never dropped.
-struct Guardian(#[expect(dead_code, reason = "its input ends with us")] Child);
+/// Kills processes when this process ends in any way, because statics are never dropped.
+struct ProcessReaper(#[expect(dead_code, reason = "its input ends with us")] Child);
 
 /// The upper cluster that most tests share.
 pub(super) async fn upper() -> &'static ControlPlane {
     ControlPlane::shared_with_controllers().await
 }
 
-/// The lower cluster that most tests share. Its service range differs from that of the upper cluster.
+/// The lower cluster that most tests share. Its Service range differs from that of the upper cluster.
 pub(super) async fn lower() -> &'static ControlPlane {
-    LOWER.get_or_init(another).await
+    LOWER.get_or_init(start_lower).await
 }
 
-/// A separate lower cluster, for a test that stops it.
-pub(super) async fn another() -> ControlPlane {
-    started(Options::with_controllers()).await
+/// Another lower cluster, for a test that stops it.
+pub(super) async fn start_lower() -> ControlPlane {
+    start_lower_with(Options::with_controllers()).await
 }
 
-/// A lower cluster with these options.
-pub(super) async fn started(mut options: Options) -> ControlPlane {
+/// Starts a lower cluster with these options.
+pub(super) async fn start_lower_with(mut options: Options) -> ControlPlane {
     options.extra_api_server_args.push("--service-cluster-ip-range=10.96.0.0/16".to_owned());
     ControlPlane::start(options).await.unwrap()
 }
@@ -79,20 +79,20 @@ pub(super) async fn started(mut options: Options) -> ControlPlane {
 // === impl ClusterPair ===
 
 impl ClusterPair<'static> {
-    /// The virtual node that tests without special needs share.
+    /// The virtual node for tests without special needs.
     pub(super) async fn common() -> &'static Self {
         let made = || async {
             let pair = ClusterPair::open(upper().await, lower().await, "common", 3, json!({}), &[]).await;
-            let guardian = Guardian::of(&[pair.below.as_ref().unwrap().pid(), pair.pid()]);
-            (pair, guardian)
+            let reaper = ProcessReaper::of(&[pair.lower_nodes.as_ref().unwrap().pid(), pair.pid()]);
+            (pair, reaper)
         };
         &COMMON.get_or_init(made).await.0
     }
 }
 
 impl<'a> ClusterPair<'a> {
-    /// Starts lower nodes and a virtual node of this name that represents them, and waits until they are Ready. `more` is
-    /// additional provider configuration.
+    /// Starts lower nodes and a virtual node with this name, and waits until they are Ready. `more` extends the configuration of the
+    /// provider.
     pub(super) async fn open(
         upper: &'a ControlPlane,
         lower: &'a ControlPlane,
@@ -102,7 +102,7 @@ impl<'a> ClusterPair<'a> {
         flags: &[&str],
     ) -> Self {
         let node = format!("vk-{name}");
-        let below = (nodes > 0).then(|| mock_nodes(lower, &node, nodes));
+        let lower_nodes = (nodes > 0).then(|| mock_nodes(lower, &node, nodes));
         for index in 0..nodes {
             becomes_ready(lower, &lower_node(&node, index)).await;
         }
@@ -114,7 +114,7 @@ impl<'a> ClusterPair<'a> {
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let folder = TempDir::new().unwrap();
-        let mut pair = Self { upper, lower, node, config, flags, below, above: None, folder };
+        let mut pair = Self { upper, lower, node, config, flags, lower_nodes, process: None, folder };
         pair.start().await;
         pair
     }
@@ -142,44 +142,42 @@ impl<'a> ClusterPair<'a> {
             "2s",
         ];
         flags.extend(self.flags.iter().map(String::as_str));
-        self.above = Some(run_as(self.upper.admin_kubeconfig(), &flags).start());
+        self.process = Some(run_as(self.upper.admin_kubeconfig(), &flags).start());
     }
 
-    /// Kills the command, like the kernel's OOM killer.
+    /// Kills the command like the OOM killer.
     pub(super) fn kill(&mut self) {
-        self.above.take().unwrap().kill();
+        self.process.take().unwrap().kill();
     }
 
-    /// Pauses its lower nodes.
+    /// Suspends the lower nodes.
     pub(super) fn stop_lower_nodes(&self) {
-        self.below.as_ref().unwrap().signal(Signal::STOP);
+        self.lower_nodes.as_ref().unwrap().signal(Signal::SIGSTOP);
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.above.as_ref().unwrap().pid()
+        self.process.as_ref().unwrap().pid()
     }
 
-    /// Standard error of the command.
+    /// The log of the command.
     pub(super) fn log(&self) -> String {
-        self.above.as_ref().map_or_else(String::new, Process::stderr)
+        self.process.as_ref().map_or_else(String::new, Process::stderr)
     }
 
-    /// One of its lower nodes.
+    /// The name of a lower node.
     pub(super) fn lower_node(&self, index: u16) -> String {
         lower_node(&self.node, index)
     }
 
-    /// Creates a namespace in the upper cluster; the lower cluster does not have it yet.
-    pub(super) async fn namespace_pair(&'a self, prefix: &str) -> NamespacePair<'a> {
+    /// Creates an upper namespace, which does not exist in the lower cluster yet.
+    pub(super) async fn test_namespace(&'a self, prefix: &str) -> TestNamespace<'a> {
         let namespace = self.upper.namespace(prefix).await.unwrap();
-        let (above, below) = (
-            ClusterNamespace::new(self.upper, namespace.name()),
-            ClusterNamespace::new(self.lower, namespace.name()),
-        );
-        NamespacePair { pair: self, above, below }
+        let upper = NamespaceClient::new(self.upper, namespace.name());
+        let lower = NamespaceClient::new(self.lower, namespace.name());
+        TestNamespace { pair: self, upper, lower }
     }
 
-    /// A pod that can only be scheduled to the virtual node.
+    /// A pod that the scheduler can only place on the virtual node.
     pub(super) fn pod(&self, name: &str) -> Value {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -200,11 +198,11 @@ impl<'a> ClusterPair<'a> {
     }
 
     /// Approves the certificate that the command requests, and waits until the upper API server can connect.
-    pub(super) async fn gets_a_certificate(&self) {
+    pub(super) async fn approve_certificate(&self) {
         approve(self.upper, &self.node).await;
         let path = format!("/api/v1/nodes/{}/proxy/healthz", self.node);
-        let above = ClusterNamespace::new(self.upper, "default");
-        eventually("the upper API server trusts the node", PATIENCE, || async {
+        let above = NamespaceClient::new(self.upper, "default");
+        eventually("the upper API server trusts the node", TIMEOUT, || async {
             let output = above.try_kubectl(&["get", "--raw", &path]).await;
             if output.success() { Ok(()) } else { Err(output.stderr) }
         })
@@ -212,53 +210,53 @@ impl<'a> ClusterPair<'a> {
     }
 }
 
-// === impl NamespacePair ===
+// === impl TestNamespace ===
 
-impl NamespacePair<'_> {
-    /// Creates the lower namespace with these labels before the provider does, and waits until it accepts pods.
-    pub(super) async fn prepare_below(&self, labels: &Value) {
-        let namespace = json!({"metadata": {"name": self.below.namespace, "labels": labels}});
-        self.below.create("namespaces", &namespace).await;
-        self.below.comes("serviceaccounts/default").await;
+impl TestNamespace<'_> {
+    /// Creates the lower namespace before the provider does, with these labels, and waits until it accepts pods.
+    pub(super) async fn prepare_lower(&self, labels: &Value) {
+        let namespace = json!({"metadata": {"name": self.lower.namespace, "labels": labels}});
+        self.lower.create("namespaces", &namespace).await;
+        self.lower.wait_exists("serviceaccounts/default").await;
     }
 
-    /// Creates an upper pod and waits until it runs in both clusters. Returns both pods.
+    /// Creates an upper pod and waits until it runs in both clusters. Returns the upper and the lower pod.
     pub(super) async fn run(&self, pod: &Value) -> (Value, Value) {
-        self.above.create("pods", pod).await;
+        self.upper.create("pods", pod).await;
         let name = pod["metadata"]["name"].as_str().unwrap();
-        let above = self.above.runs(name).await;
-        (above, self.below.runs(name).await)
+        let above = self.upper.wait_running(name).await;
+        (above, self.lower.wait_running(name).await)
     }
 
     /// Deletes an upper pod and waits until it is gone from both clusters.
     pub(super) async fn remove(&self, pod: &str) {
         let what = format!("pods/{pod}");
-        self.above.delete(&what, None).await;
-        self.above.goes(&what).await;
-        self.below.goes(&what).await;
+        self.upper.delete(&what, None).await;
+        self.upper.wait_deleted(&what).await;
+        self.lower.wait_deleted(&what).await;
     }
 }
 
-impl Drop for NamespacePair<'_> {
+impl Drop for TestNamespace<'_> {
     #[expect(clippy::print_stderr, reason = "what the command said, beside the panic it led to")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.pair.log();
-            let own: Vec<&str> = log.lines().filter(|line| line.contains(&self.above.namespace)).collect();
+            let own: Vec<&str> = log.lines().filter(|line| line.contains(&self.upper.namespace)).collect();
             let from = own.len().saturating_sub(40);
             eprintln!(
                 "--- log of {} about {}\n{}",
                 self.pair.node,
-                self.above.namespace,
+                self.upper.namespace,
                 own[from..].join("\n")
             );
         }
     }
 }
 
-// === impl Guardian ===
+// === impl ProcessReaper ===
 
-impl Guardian {
+impl ProcessReaper {
     fn of(pids: &[u32]) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "cat >/dev/null; kill -9 \"$@\"", "sh"]).args(pids.iter().map(u32::to_string));
@@ -266,14 +264,14 @@ impl Guardian {
     }
 }
 
-/// Nodes that keep pods in memory, without the taint of virtual nodes and with this label.
+/// Starts nodes that keep pods in memory, without the taint of virtual nodes and with this label.
 pub(super) fn mock_nodes(cluster: &ControlPlane, label: &str, count: u16) -> Process {
     let address = address();
     let serving = cluster.serving_certificate(label, &[&address]).unwrap();
     let text = format!(
         "nodes: [{{count: {count}, namePattern: '{label}-lower-{{}}', portBase: {}, labels: {{{SITE}: {label}}}}}]\n\
          internalIP: {address}\n\
-         providerConfig: {{cpu: 8, memory: 16Gi, pods: 200, life: {BRISK}}}\n",
+         providerConfig: {{cpu: 8, memory: 16Gi, pods: 200, life: {FAST_PODS}}}\n",
         ports(count),
     );
     let mut run = run(cluster, &["--no-port", "--disable-taint", "--log-level", "warn"]).file(&text);
@@ -283,33 +281,34 @@ pub(super) fn mock_nodes(cluster: &ControlPlane, label: &str, count: u16) -> Pro
     run.start()
 }
 
-/// A non-loopback address of this machine: the API server does not proxy to loopback addresses.
+/// A non-loopback address of this machine, because API servers do not proxy to loopback addresses of nodes.
 fn address() -> String {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent; this only selects the source address.
+    // Nothing is sent: this only chooses the source address.
     socket.connect("192.0.2.1:9").unwrap();
     socket.local_addr().unwrap().ip().to_string()
 }
 
-/// Waits until a virtual node is not Ready with this message.
+/// Waits until a virtual node is not Ready with this text in its message.
 pub(super) async fn unready(cluster: &ControlPlane, node: &str, words: &str) -> Value {
     let what = format!("is not Ready, with {words:?}");
-    let side = ClusterNamespace::new(cluster, "default");
-    side.see(&format!("nodes/{node}"), &what, |node| {
-        let ready = condition(node, "Ready");
-        ready["status"] == "False" && text(&ready["message"]).contains(words)
-    })
-    .await
+    let client = NamespaceClient::new(cluster, "default");
+    client
+        .wait_for(&format!("nodes/{node}"), &what, |node| {
+            let ready = condition(node, "Ready");
+            ready["status"] == "False" && text(&ready["message"]).contains(words)
+        })
+        .await
 }
 
 fn lower_node(label: &str, index: u16) -> String {
     format!("{label}-lower-{index}")
 }
 
-/// Approves the serving certificate that a node requests.
+/// Approves the serving certificate that a node requests, which is manual in every cluster.
 pub(super) async fn approve(cluster: &ControlPlane, node: &str) {
-    let all = ClusterNamespace::new(cluster, "default");
-    let name = eventually(&format!("{node} asks for a certificate"), PATIENCE, || async {
+    let all = NamespaceClient::new(cluster, "default");
+    let name = eventually(&format!("{node} asks for a certificate"), TIMEOUT, || async {
         let own = |one: &Value| {
             one["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
                 && one["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(&format!("{node}-")))

@@ -1,4 +1,4 @@
-//! The provider `cluster` conforms to the contract, with a real lower cluster.
+//! The conformance suite with a real lower cluster.
 
 use std::{
     collections::VecDeque,
@@ -14,35 +14,35 @@ use futures::{StreamExt as _, future::join_all};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::json;
-use vk_kube::{Client, ClientOptions, Metrics, UpperCluster};
+use vk_kube::{Client, Metrics, ClientOptions, UpperCluster};
 use vk_provider::{Config, Context, Extensions, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
 use vk_supervisor::Supervisor;
 use vk_testing::{
-    conformance::{Case, CaseResult, Feature, PodBehavior, SETTINGS, Subject, cases},
+    conformance::{Case, Feature, Life, SETTINGS, Subject, Verdict, cases},
     eventually,
 };
 
 use super::{
-    cluster_namespace::{ClusterNamespace, PATIENCE},
     cluster_pair::ClusterPair,
+    namespace_client::{NamespaceClient, TIMEOUT},
 };
 
-/// How many cases run at a time.
-const LANES: usize = 4;
-/// Chooses among the cases: a part of their names.
+/// How many cases run concurrently.
+const CONCURRENCY: usize = 4;
+/// Selects cases by a part of their names.
 const ONLY: &str = "VK_ONLY";
 
-/// Lower namespaces and an upper cluster's name for one case.
-struct Live {
+/// Lower namespaces and the id of an upper cluster for one case.
+struct ConformanceHost {
     pair: &'static ClusterPair<'static>,
     upper: Client,
     supervisor: Supervisor,
     number: u32,
 }
 
-impl Live {
+impl ConformanceHost {
     async fn new(pair: &'static ClusterPair<'static>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let supervisor = Supervisor::new();
@@ -53,20 +53,20 @@ impl Live {
 }
 
 #[async_trait]
-impl Subject for Live {
+impl Subject for ConformanceHost {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
         let mut config = self.pair.config.clone();
         config["origin"] = json!(format!("conformance-{}", self.number));
         config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
         let upper = self.upper.clone();
-        let lent = UpperCluster::new(upper.clone(), move |_| upper.clone());
+        let lent = UpperCluster::new(upper.clone(), self.supervisor.clone(), move |_| upper.clone());
         let context = Context { extensions: Extensions::new().with(lent), ..context };
         let backend = ClusterFactory.open(Config::Inline(config), context).await?;
         let Some(NodeEvent::Added(_, provider)) = backend.nodes().next().await else {
             panic!("there is no node");
         };
-        // Until then the node is not Ready, and has no pods.
-        eventually("the node is ready", PATIENCE, || async {
+        // Until then the node is not Ready and has no pods.
+        eventually("the node is ready", TIMEOUT, || async {
             provider.ping().await.map_err(|error| error.report())
         })
         .await;
@@ -74,7 +74,7 @@ impl Subject for Live {
     }
 
     fn lacks(&self) -> &[Feature] {
-        // A name is taken once below, as it is above; and what the lower kubelet says of a port comes behind two API servers.
+        // A pod name is unique in the lower cluster too, and port errors of the lower kubelet pass through two API servers.
         &[Feature::Namesakes, Feature::ClosedPorts]
     }
 
@@ -95,7 +95,7 @@ impl Subject for Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for ConformanceHost {
     fn drop(&mut self) {
         self.supervisor.stop();
     }
@@ -103,29 +103,29 @@ impl Drop for Live {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn the_provider_keeps_the_contract_with_a_real_cluster_below() {
+async fn the_provider_conforms_with_a_real_lower_cluster() {
     let pair = ClusterPair::common().await;
-    // What the pods of some cases refer to.
+    // Objects that the pods of some cases refer to.
     let (name, key, value) = SETTINGS;
     let settings = json!({"metadata": {"name": name}, "data": {key: value}});
-    ClusterNamespace::new(pair.upper, "default").create("configmaps", &settings).await;
+    NamespaceClient::new(pair.upper, "default").create("configmaps", &settings).await;
     let only = std::env::var(ONLY).unwrap_or_default();
     let chosen = cases().iter().filter(|case| case.name.contains(&only));
     let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));
-    let lanes = (0..LANES).map(|_| lane(pair, Arc::clone(&queue)));
-    let broken: Vec<String> = join_all(lanes).await.into_iter().flatten().collect();
+    let workers = (0..CONCURRENCY).map(|_| run_cases(pair, Arc::clone(&queue)));
+    let broken: Vec<String> = join_all(workers).await.into_iter().flatten().collect();
     assert!(broken.is_empty(), "{} cases failed:\n{}", broken.len(), broken.join("\n\n"));
 }
 
-/// Runs cases as long as there are any, and answers what they found.
-async fn lane(
+/// Runs cases until the queue is empty, and returns the failures.
+async fn run_cases(
     pair: &'static ClusterPair<'static>,
     queue: Arc<Mutex<VecDeque<&'static Case>>>,
 ) -> Vec<String> {
     let mut broken = Vec::new();
     loop {
         let Some(case) = queue.lock().pop_front() else { return broken };
-        if let CaseResult::Violated(violation) = case.run(Arc::new(Live::new(pair).await)).await {
+        if let CaseResult::Violated(violation) = case.run(Arc::new(ConformanceHost::new(pair).await)).await {
             broken.push(case.report(&violation));
         }
     }

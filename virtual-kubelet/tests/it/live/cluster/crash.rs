@@ -1,5 +1,5 @@
-//! The command is killed at random times of a rollout over two lower clusters: nothing is created twice, lost or left over, and
-//! objects of others are not touched.
+//! The command is killed at random times during rollouts over two lower clusters: nothing is created twice, lost or left over, and objects
+//! of others are not touched.
 
 #![allow(clippy::print_stdout, reason = "what was measured on the way")]
 
@@ -17,35 +17,35 @@ use tokio::{task::JoinSet, time::Instant};
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 use super::{
-    super::{Process, becomes_ready, container_node::number, ports, run_as},
-    cluster_namespace::{ClusterNamespace, text},
-    cluster_pair::{ORIGIN_UID, SITE, TAINT, lower, mock_nodes, started, upper},
-    object_dump::ObjectDump,
+    super::{Process, becomes_ready, place::number, ports, run_as},
+    cluster_pair::{ORIGIN_UID, SITE, TAINT, lower, mock_nodes, start_lower_with, upper},
+    namespace_client::{NamespaceClient, text},
+    snapshot::ClusterSnapshot,
 };
 
-/// Time enough for a leftover, which is removed only when it was seen twice in two minutes.
-const PATIENCE: Duration = Duration::from_mins(5);
+/// Enough for an orphan, which is removed only after it was seen twice in two minutes.
+const TIMEOUT: Duration = Duration::from_mins(5);
 
-/// A lower cluster, its nodes, and what was seen of our pods in it.
-struct Below<'a> {
+/// A lower cluster, its nodes, and the lower pods that were seen in it.
+struct ObservedCluster<'a> {
     cluster: &'a ControlPlane,
     node: String,
     _nodes: Process,
-    /// What was there before of others, and where it is looked for.
-    before: ObjectDump,
+    /// The foreign objects before the test, and the namespace that is compared.
+    before: ClusterSnapshot,
     scope: Option<String>,
 }
 
-/// Every lower pod that there ever was, by the upper pod that it was made of.
+/// All lower pods ever seen, by the UID of their upper pod.
 type Seen = BTreeMap<String, BTreeSet<String>>;
 
-/// Writes down every lower pod that comes, until there is nothing more to come.
+/// Records every lower pod until told to stop.
 async fn follow(pods: Api<Pod>, mut enough: tokio::sync::watch::Receiver<bool>) -> Seen {
     let mut seen = Seen::new();
     let mut note = |pod: &Pod| {
-        let twin = pod.metadata.labels.as_ref().and_then(|labels| labels.get(ORIGIN_UID));
-        if let (Some(twin), Some(uid)) = (twin, &pod.metadata.uid) {
-            seen.entry(twin.clone()).or_default().insert(uid.clone());
+        let lower_pod = pod.metadata.labels.as_ref().and_then(|labels| labels.get(ORIGIN_UID));
+        if let (Some(lower_pod), Some(uid)) = (lower_pod, &pod.metadata.uid) {
+            seen.entry(lower_pod.clone()).or_default().insert(uid.clone());
         }
     };
     let list = pods.list(&ListParams::default()).await.unwrap();
@@ -76,22 +76,22 @@ async fn follow(pods: Api<Pod>, mut enough: tokio::sync::watch::Receiver<bool>) 
     seen
 }
 
-/// Pods, ConfigMaps and Secrets of somebody else in the namespace of the rollout, and one with a name that ours could have.
+/// Creates pods, ConfigMaps and Secrets of somebody else in the namespace of the rollout.
 async fn bystanders(cluster: &ControlPlane, namespace: &str, node: &str) {
-    let side = ClusterNamespace::new(cluster, namespace);
-    side.create("namespaces", &json!({"metadata": {"name": namespace}})).await;
-    side.comes("serviceaccounts/default").await;
-    side.create("configmaps", &json!({"metadata": {"name": "theirs"}, "data": {"a": "b"}})).await;
-    side.create("secrets", &json!({"metadata": {"name": "theirs"}, "stringData": {"a": "b"}})).await;
+    let client = NamespaceClient::new(cluster, namespace);
+    client.create("namespaces", &json!({"metadata": {"name": namespace}})).await;
+    client.wait_exists("serviceaccounts/default").await;
+    client.create("configmaps", &json!({"metadata": {"name": "theirs"}, "data": {"a": "b"}})).await;
+    client.create("secrets", &json!({"metadata": {"name": "theirs"}, "stringData": {"a": "b"}})).await;
     for number in 0..5 {
-        // Labelled as tensile-kube labels its own, of which it deletes what it does not know.
+        // With the label of tensile-kube, which deletes unknown pods that have it.
         let pod = json!({"metadata": {"name": format!("theirs-{number}"), "labels": {"app": "web", "virtual-pod": "true"}},
             "spec": {"nodeSelector": {SITE: node}, "automountServiceAccountToken": false,
                 "containers": [{"name": "main", "image": "example.com/other:1"}]}});
-        side.create("pods", &pod).await;
+        client.create("pods", &pod).await;
     }
     for number in 0..5 {
-        side.runs(&format!("theirs-{number}")).await;
+        client.wait_running(&format!("theirs-{number}")).await;
     }
 }
 
@@ -118,22 +118,24 @@ fn deployment(nodes: &[String], replicas: usize) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_command_that_is_killed_at_any_moment_of_a_rollout_over_two_lower_clusters_loses_and_doubles_nothing()
- {
+async fn killing_the_command_during_rollouts_loses_and_duplicates_nothing() {
     let (kills, count) = (number("VK_CLUSTER_KILLS", 4), number("VK_CLUSTER_PODS", 12));
     let seed = number("VK_SEED", 1);
     if kills <= 50 {
-        // The second half of the nodes is in the same lower cluster: control planes are dear.
+        // The second half of the nodes is in the same lower cluster, because control planes are expensive.
         let below = lower().await;
         storm(upper().await, [below, below], false, kills, count, seed).await;
         return;
     }
     let upper = ControlPlane::start(Options::with_controllers()).await.unwrap();
-    let lowers = [started(Options::with_controllers()).await, started(Options::with_controllers()).await];
+    let lowers = [
+        start_lower_with(Options::with_controllers()).await,
+        start_lower_with(Options::with_controllers()).await,
+    ];
     storm(&upper, [&lowers[0], &lowers[1]], true, kills, count, seed).await;
 }
 
-/// `apart` says that the clusters are of this test alone.
+/// `apart` says that only this test uses the clusters.
 async fn storm(
     upper: &ControlPlane,
     lowers: [&ControlPlane; 2],
@@ -143,7 +145,7 @@ async fn storm(
     seed: usize,
 ) {
     let namespace = upper.namespace("storm").await.unwrap().name().to_owned();
-    let above = ClusterNamespace::new(upper, &namespace);
+    let above = NamespaceClient::new(upper, &namespace);
     above.create("configmaps", &json!({"metadata": {"name": "settings"}, "data": {"colour": "green"}})).await;
     let mut belows = Vec::new();
     let mut entries = Vec::new();
@@ -156,8 +158,8 @@ async fn storm(
         let config = json!({"kubeconfig": cluster.admin_kubeconfig(), "virtualNodes": true, "nodeSelector": {SITE: node}});
         entries.push(json!({"name": node, "port": ports(1), "providerConfig": config}));
         let scope = (!apart).then(|| namespace.clone());
-        let before = ObjectDump::of(cluster, scope.as_deref()).await;
-        belows.push(Below { cluster, node, _nodes: nodes, before, scope });
+        let before = ClusterSnapshot::of(cluster, scope.as_deref()).await;
+        belows.push(ObservedCluster { cluster, node, _nodes: nodes, before, scope });
     }
     let file = json!({"provider": "cluster", "nodes": entries}).to_string();
     let start = || -> Process {
@@ -182,11 +184,11 @@ async fn storm(
     above.create("deployments", &deployment(&nodes, count)).await;
     let mut random = StdRng::seed_from_u64(seed as u64);
     for kill in 0..kills {
-        // In the midst of whatever is under way.
+        // In the middle of whatever is going on.
         tokio::time::sleep(Duration::from_millis(random.random_range(100..1500))).await;
         process.kill();
         process = start();
-        // Every tenth part of it is another rollout.
+        // Every tenth of the time, another rollout starts.
         if kill % (kills / 10).max(2) == 1 {
             let image = format!("main=example.com/app:{}", kill + 2);
             above.kubectl(&["set", "image", "deployment/web", &image]).await;
@@ -195,12 +197,12 @@ async fn storm(
     let stormy = begun.elapsed();
     above.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await;
     let calm = Instant::now();
-    eventually("both sides have the same pods", PATIENCE, || async {
+    eventually("both sides have the same pods", TIMEOUT, || async {
         let upper: BTreeSet<(String, String)> = running(&above.list("pods").await, "uid");
         let mut lower = BTreeSet::new();
         for below in &belows {
-            let side = ClusterNamespace::new(below.cluster, &namespace);
-            let pods: Vec<Value> = side.list("pods").await.into_iter().filter(is_ours).collect();
+            let client = NamespaceClient::new(below.cluster, &namespace);
+            let pods: Vec<Value> = client.list("pods").await.into_iter().filter(is_ours).collect();
             lower.extend(running(&pods, ORIGIN_UID));
         }
         if upper == lower && upper.len() == count { Ok(()) } else { Err(format!("{upper:?}\n{lower:?}")) }
@@ -212,7 +214,7 @@ async fn storm(
     let mut made = 0;
     while let Some(seen) = followers.join_next().await {
         let seen = seen.unwrap();
-        let twice: Vec<_> = seen.iter().filter(|(_, twins)| twins.len() > 1).collect();
+        let twice: Vec<_> = seen.iter().filter(|(_, lower_pods)| lower_pods.len() > 1).collect();
         assert!(twice.is_empty(), "made more than once: {twice:?}");
         made += seen.len();
     }
@@ -224,15 +226,17 @@ async fn storm(
 
     above.delete("deployments/web", None).await;
     for below in &belows {
-        let side = ClusterNamespace::new(below.cluster, &namespace);
-        eventually("nothing of ours is left but the anchor", PATIENCE, || async {
-            let pods = side.list("pods").await.into_iter().filter(is_ours).count();
-            // Copies stay for a minute, which is not waited for where there is little time.
-            let copies = if apart { side.find("configmaps/settings").await } else { None };
+        let client = NamespaceClient::new(below.cluster, &namespace);
+        eventually("nothing of ours is left but the anchor", TIMEOUT, || async {
+            let pods = client.list("pods").await.into_iter().filter(is_ours).count();
+            // Copies stay for a minute, which short runs do not wait for.
+            let copies = if apart { client.find("configmaps/settings").await } else { None };
             if pods == 0 && copies.is_none() { Ok(()) } else { Err(format!("{pods} pods, {copies:?}")) }
         })
         .await;
-        below.before.assert_same_for_others(&ObjectDump::of(below.cluster, below.scope.as_deref()).await);
+        below
+            .before
+            .assert_same_for_others(&ClusterSnapshot::of(below.cluster, below.scope.as_deref()).await);
     }
 }
 
@@ -240,7 +244,7 @@ fn is_ours(pod: &Value) -> bool {
     pod["metadata"]["labels"].get(ORIGIN_UID).is_some()
 }
 
-/// The pods, by UID or by whose twins they are, with their phases.
+/// The pods with their phases, by UID or by the UID of their upper pods.
 fn running(pods: &[Value], key: &str) -> BTreeSet<(String, String)> {
     let uid = |pod: &Value| {
         let metadata = &pod["metadata"];
@@ -249,7 +253,7 @@ fn running(pods: &[Value], key: &str) -> BTreeSet<(String, String)> {
     pods.iter().map(|pod| (uid(pod), text(&pod["status"]["phase"]).to_owned())).collect()
 }
 
-/// The upper pods that have failed while they were watched.
+/// Collects the upper pods that fail until told to stop.
 async fn lost(pods: Api<Pod>, mut enough: tokio::sync::watch::Receiver<bool>) -> BTreeSet<String> {
     let mut lost = BTreeSet::new();
     while !*enough.borrow_and_update() {

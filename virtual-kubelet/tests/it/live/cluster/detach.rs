@@ -1,4 +1,4 @@
-//! `virtual-kubelet detach`.
+//! `virtual-kubelet detach`, after a run of the command.
 
 use std::fs;
 
@@ -6,25 +6,25 @@ use serde_json::json;
 use vk_provider::finding::Level;
 
 use super::{
-    cluster_namespace::ClusterNamespace,
     cluster_pair::{ClusterPair, ORIGIN, lower, upper},
+    namespace_client::NamespaceClient,
 };
 use crate::vk;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_is_gone() {
+async fn detach_removes_everything_without_the_upper_cluster() {
     let (upper, lower) = (upper().await, lower().await);
     let mut pair = ClusterPair::open(upper, lower, "detach", 1, json!({}), &[]).await;
     let name = upper.namespace("detach").await.unwrap().name().to_owned();
-    let (above, below) = (ClusterNamespace::new(upper, &name), ClusterNamespace::new(lower, &name));
+    let (above, below) = (NamespaceClient::new(upper, &name), NamespaceClient::new(lower, &name));
     above.create("configmaps", &json!({"metadata": {"name": "settings"}, "data": {"a": "1"}})).await;
     let mut pod = pair.pod("app");
     pod["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "settings"}}]);
     above.create("pods", &pod).await;
-    above.runs("app").await;
+    above.wait_running("app").await;
     below.create("configmaps", &json!({"metadata": {"name": "theirs"}})).await;
-    let (theirs, twin) = (below.get("configmaps/theirs").await, below.get("pods/app").await);
+    let (theirs, lower_pod) = (below.get("configmaps/theirs").await, below.get("pods/app").await);
 
     let (node, server) = (pair.node.clone(), lower.admin_kubeconfig().to_str().unwrap());
     let detach = |more: &[&str], upper: &str| {
@@ -37,19 +37,19 @@ async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_i
     detach(&[], admin).refused(1, &[&["runs", "lease", "stop it first"]]);
     assert_eq!(
         below.get("pods/app").await["metadata"]["uid"],
-        twin["metadata"]["uid"],
+        lower_pod["metadata"]["uid"],
         "nothing was touched"
     );
     pair.kill();
 
-    // There is no such upper cluster any more, but its name is known.
+    // The upper cluster does not exist any more, but its id is known.
     let folder = tempfile::TempDir::new().unwrap();
     let nowhere = folder.path().join("kubeconfig");
     let text = fs::read_to_string(admin).unwrap().replace(upper.url(), "https://127.0.0.1:9");
     fs::write(&nowhere, text).unwrap();
     let nowhere = nowhere.to_str().unwrap();
     detach(&[], nowhere).refused(1, &[&["upper cluster", "--origin"]]);
-    let origin = twin["metadata"]["labels"][ORIGIN].as_str().unwrap();
+    let origin = lower_pod["metadata"]["labels"][ORIGIN].as_str().unwrap();
     let told = detach(&["--origin", origin, "--dry-run"], nowhere).stdout;
     for line in
         [format!("would remove Pod {name}/app\n"), format!("would remove ConfigMap {name}/settings\n")]
@@ -63,8 +63,8 @@ async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_i
         assert!(told.contains(&line), "{line} in {told}");
     }
     assert!(told.contains(&format!("left Namespace {name}: ConfigMap theirs")), "{told}");
-    below.goes("pods/app").await;
-    below.goes("configmaps/settings").await;
+    below.wait_deleted("pods/app").await;
+    below.wait_deleted("configmaps/settings").await;
     assert_eq!(below.get("configmaps/theirs").await, theirs);
     let told = detach(&["--origin", origin], nowhere).stdout;
     assert!(told.contains(&format!("nothing of the virtual node {node} is in")), "{told}");
@@ -72,13 +72,13 @@ async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_i
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn doctor_looks_at_the_lower_cluster_that_is_named_on_the_command_line() {
+async fn doctor_checks_the_lower_cluster_of_the_command_line() {
     let lower = lower().await;
     let path = lower.admin_kubeconfig().to_str().unwrap();
     let told = vk(&["doctor", "--provider", "cluster", "--client-kubeconfig", path]).run().ok();
     let ok = Level::Ok.to_string();
     assert!(told.lines().all(|line| line.starts_with(&ok)), "{told}");
-    for words in [path, "lower API server", "lower rights: all"] {
+    for words in [path, "lower API server", "lower permissions: all"] {
         assert!(told.contains(words), "{words} in {told}");
     }
     let none = vk(&["doctor", "--provider", "cluster", "--client-kubeconfig", "/no/such/file"]).run();

@@ -1,4 +1,4 @@
-//! The published RBAC roles of both clusters are sufficient for a virtual node.
+//! The published roles of both clusters suffice for everything that a virtual node does.
 
 use std::path::PathBuf;
 
@@ -12,21 +12,21 @@ use vk_testing::{
 use super::{
     super::{
         Process, becomes_ready,
-        permissions::{ACCOUNT, apply, asked},
+        rights::{ACCOUNT, apply, asked},
         run_as,
     },
-    cluster_namespace::{ClusterNamespace, text},
-    cluster_pair::{SITE, TAINT, approve, mock_nodes, started},
+    cluster_pair::{SITE, TAINT, approve, mock_nodes, start_lower_with},
+    namespace_client::{NamespaceClient, text},
 };
 
 /// The account of the lower roles.
 const BELOW: &str = "system:serviceaccount:kube-system:virtual-kubelet-lower";
-/// The node that the published role may be impersonated.
+/// The node that the published role may impersonate.
 const NODE: &str = "virtual-kubelet";
 
 async fn audited() -> ControlPlane {
     let options = Options { audit_policy: Some(AUDIT_METADATA.to_owned()), ..Options::with_controllers() };
-    started(options).await
+    start_lower_with(options).await
 }
 
 fn account(cluster: &ControlPlane, folder: &TempDir, name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn account(cluster: &ControlPlane, folder: &TempDir, name: &str) -> PathBuf {
     path
 }
 
-/// Starts the command with nothing but the roles, and waits until its node is Ready.
+/// Starts the command with the published roles only, and waits until its node is Ready.
 async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, more: Value) -> Process {
     let mut config = json!({"virtualNodes": true, "nodeSelector": {SITE: NODE}});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -57,15 +57,15 @@ async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, mor
     process
 }
 
-/// What an account was refused in the end. A node may read what its pod names a moment after it was bound.
+/// Requests of an account that were denied in the end. A node gets access to the objects of a pod with a delay.
 fn refused(cluster: &ControlPlane, account: &str) -> Vec<String> {
     let asked = asked(cluster, account);
     assert!(asked.len() > 5, "{asked:?}");
     asked.into_iter().filter(|(_, code)| *code == 403).map(|(call, _)| call).collect()
 }
 
-/// A pod with all that pods refer to runs, is changed, looked into and deleted.
-async fn lives(above: &ClusterNamespace<'_>, below: &ClusterNamespace<'_>) {
+/// Runs, changes, inspects and deletes a pod with all kinds of dependencies.
+async fn lives(above: &NamespaceClient<'_>, below: &NamespaceClient<'_>) {
     for (kind, data) in
         [("configmaps", json!({"data": {"a": "b"}})), ("secrets", json!({"data": {"a": "Yg=="}}))]
     {
@@ -77,12 +77,12 @@ async fn lives(above: &ClusterNamespace<'_>, below: &ClusterNamespace<'_>) {
     let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
         "volumeName": below.namespace, "resources": {"requests": {"storage": "1Gi"}}}});
     above.create("persistentvolumeclaims", &claim).await;
-    for (side, node) in [(above, NODE.to_owned()), (below, format!("{NODE}-lower-0"))] {
+    for (client, node) in [(above, NODE.to_owned()), (below, format!("{NODE}-lower-0"))] {
         let volume = json!({"metadata": {"name": below.namespace}, "spec": {"capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"], "storageClassName": "", "local": {"path": "/data"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions":
                 [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}}}});
-        side.create("persistentvolumes", &volume).await;
+        client.create("persistentvolumes", &volume).await;
     }
     let pod = json!({"metadata": {"name": "guest"}, "spec": {
         "nodeSelector": {"kubernetes.io/hostname": NODE}, "serviceAccountName": "builder",
@@ -92,22 +92,22 @@ async fn lives(above: &ClusterNamespace<'_>, below: &ClusterNamespace<'_>) {
         "volumes": [{"name": "s", "secret": {"secretName": "settings"}},
             {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}});
     above.create("pods", &pod).await;
-    above.runs("guest").await;
+    above.wait_running("guest").await;
     above.patch("configmaps/settings", &json!({"data": {"a": "c"}})).await;
-    below.see("configmaps/settings", "is edited", |map| map["data"]["a"] == "c").await;
+    below.wait_for("configmaps/settings", "is edited", |map| map["data"]["a"] == "c").await;
     above.kubectl(&["set", "image", "pod/guest", "main=example.com/app:2"]).await;
     let newer = |pod: &Value| text(&pod["spec"]["containers"][0]["image"]) == "example.com/app:2";
-    below.see("pods/guest", "has the other image", newer).await;
+    below.wait_for("pods/guest", "has the other image", newer).await;
     above.kubectl(&["logs", "guest"]).await;
     assert_eq!(above.kubectl(&["exec", "guest", "--", "echo", "hello"]).await.trim(), "hello");
     above.delete("pods/guest", None).await;
-    above.goes("pods/guest").await;
-    below.goes("pods/guest").await;
+    above.wait_deleted("pods/guest").await;
+    below.wait_deleted("pods/guest").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn with_the_published_roles_nothing_is_refused_to_a_virtual_node_in_either_cluster() {
+async fn the_published_roles_suffice_in_both_clusters() {
     let (upper, lower) = (&audited().await, &audited().await);
     for file in ["rbac.yaml", "rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
         apply(upper, file).await;
@@ -120,7 +120,7 @@ async fn with_the_published_roles_nothing_is_refused_to_a_virtual_node_in_either
     approve(upper, NODE).await;
     let namespace = upper.namespace("rights").await.unwrap();
     let (above, below) =
-        (ClusterNamespace::new(upper, namespace.name()), ClusterNamespace::new(lower, namespace.name()));
+        (NamespaceClient::new(upper, namespace.name()), NamespaceClient::new(lower, namespace.name()));
     lives(&above, &below).await;
     assert_eq!(process.stop(std::time::Duration::from_secs(15)).await.code, 0);
     assert_eq!(refused(upper, ACCOUNT), Vec::<String>::new(), "above");
@@ -129,14 +129,14 @@ async fn with_the_published_roles_nothing_is_refused_to_a_virtual_node_in_either
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn roles_in_single_lower_namespaces_are_enough_for_pods_of_these() {
+async fn roles_in_single_lower_namespaces_suffice_for_their_pods() {
     let (upper, lower) = (&audited().await, &audited().await);
     for file in ["rbac.yaml", "rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
         apply(upper, file).await;
     }
     let (there, here) = (upper.namespace("mine").await.unwrap(), lower.namespace("theirs").await.unwrap());
     let (above, below) =
-        (ClusterNamespace::new(upper, there.name()), ClusterNamespace::new(lower, here.name()));
+        (NamespaceClient::new(upper, there.name()), NamespaceClient::new(lower, here.name()));
     apply(lower, "rbac-cluster-lower-nodes.yaml").await;
     let role = format!("{}/../deploy/rbac-cluster-lower-namespace.yaml", env!("CARGO_MANIFEST_DIR"));
     below.kubectl(&["apply", "-f", &role]).await;
@@ -147,7 +147,7 @@ async fn roles_in_single_lower_namespaces_are_enough_for_pods_of_these() {
     approve(upper, NODE).await;
     lives(&above, &below).await;
     assert_eq!(process.stop(std::time::Duration::from_secs(15)).await.code, 0);
-    // A namespace that is not there would be made, by those who may.
+    // A missing namespace would be created with the permission to do so.
     let refused = refused(lower, BELOW);
     assert!(refused.iter().all(|call| call == "get /namespaces"), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! kubectl into pods through two API servers and two virtual kubelets.
+//! kubectl exec, logs and the like through two API servers and two virtual kubelets.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use vk_testing::{
 };
 
 use super::{
-    cluster_namespace::{ClusterNamespace, PATIENCE, text},
     cluster_pair::ClusterPair,
+    namespace_client::{NamespaceClient, TIMEOUT, text},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn admiralty_150_every_verb_of_kubectl_reaches_into_pods_of_the_lower_cluster() {
+async fn admiralty_150_every_kubectl_verb_works_with_lower_pods() {
     let pair = ClusterPair::common().await;
-    pair.gets_a_certificate().await;
+    pair.approve_certificate().await;
     every_verb(pair).await;
 }
 
-/// Every verb, with a pod on the virtual node of a pair.
+/// Runs every verb with a pod on the virtual node of a pair.
 pub(super) async fn every_verb(pair: &ClusterPair<'_>) {
     let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
     let crashing: BTreeMap<String, String> =
@@ -52,32 +52,32 @@ pub(super) async fn every_verb(pair: &ClusterPair<'_>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
-async fn admiralty_35_figures_of_pods_have_the_names_and_uids_of_above() {
+async fn admiralty_35_usage_has_the_names_and_uids_of_the_upper_pods() {
     let pair = ClusterPair::common().await;
-    pair.gets_a_certificate().await;
-    let namespaces = pair.namespace_pair("figures").await;
+    pair.approve_certificate().await;
+    let namespace = pair.test_namespace("figures").await;
     let mut pod = pair.pod("busy");
     pod["metadata"]["annotations"] =
         json!({"mock.virtual-kubelet.io/cpu": "250m", "mock.virtual-kubelet.io/memory": "64Mi"});
-    let (upper, twin) = namespaces.run(&pod).await;
-    let all = ClusterNamespace::new(pair.upper, "default");
+    let (upper, lower_pod) = namespace.run(&pod).await;
+    let all = NamespaceClient::new(pair.upper, "default");
     let raw = |path: &str| format!("/api/v1/nodes/{}/proxy/{path}", pair.node);
     let summary = raw("stats/summary");
-    let figures = eventually("the summary has the pod", PATIENCE, || async {
+    let figures = eventually("the summary has the pod", TIMEOUT, || async {
         let summary: Value = serde_json::from_str(&all.kubectl(&["get", "--raw", &summary]).await).unwrap();
         let pods = summary["pods"].as_array().cloned().unwrap_or_default();
-        let own = |pod: &Value| pod["podRef"]["namespace"] == namespaces.above.namespace.as_str();
+        let own = |pod: &Value| pod["podRef"]["namespace"] == namespace.upper.namespace.as_str();
         let found =
             pods.into_iter().find(own).filter(|pod| pod["memory"]["workingSetBytes"].as_u64() > Some(0));
         found.ok_or_else(|| summary.to_string())
     })
     .await;
     assert_eq!(figures["podRef"]["uid"], upper["metadata"]["uid"]);
-    assert_ne!(figures["podRef"]["uid"], twin["metadata"]["uid"]);
+    assert_ne!(figures["podRef"]["uid"], lower_pod["metadata"]["uid"]);
     let resource = all.kubectl(&["get", "--raw", &raw("metrics/resource")]).await;
-    let wanted = format!("namespace=\"{}\"", namespaces.above.namespace);
+    let wanted = format!("namespace=\"{}\"", namespace.upper.namespace);
     let lines = resource.lines().filter(|line| line.contains(&wanted) && line.contains("pod=\"busy\""));
     assert!(lines.clone().any(|line| line.starts_with("container_cpu_usage_seconds_total")), "{resource}");
     assert!(lines.clone().any(|line| line.starts_with("container_memory_working_set_bytes")), "{resource}");
-    assert!(!resource.contains(text(&twin["spec"]["nodeName"])), "{resource}");
+    assert!(!resource.contains(text(&lower_pod["spec"]["nodeName"])), "{resource}");
 }

@@ -1,0 +1,312 @@
+//! Copies of the ConfigMaps, Secrets, service accounts and claims that pods refer to, in the lower cluster.
+//!
+//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by name,
+//! as a node is allowed to, and copies by label.
+
+pub mod build;
+mod calls;
+mod copy_state;
+pub mod diff;
+pub mod kind;
+pub mod state_machine;
+mod watches;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use parking_lot::Mutex;
+use rand::{SeedableRng as _, rngs::StdRng};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+use tracing::{debug, error};
+use vk_kube::{Client, Kind as ErrorKind};
+use vk_provider::{Error, EventKind, PodEvent, PodRef, Result, error};
+use vk_supervisor::{Supervisor, task};
+
+pub(crate) use self::calls::references;
+pub use self::{
+    copy_state::{LowerCall, Readiness},
+    kind::Kind,
+};
+use self::{
+    diff::CopyKey,
+    state_machine::{Action, CopyStateMachine, Event},
+};
+use crate::{
+    dependencies::Dependencies,
+    names::{NamespaceMapping, OwnerId},
+};
+
+/// How long copies stay after the last pod that needs them.
+pub const GRACE: Duration = Duration::from_mins(1);
+/// How long a pod waits for its copies before the call fails and is retried later.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a [`Copier`] needs.
+pub struct CopierOptions {
+    /// A client of the upper cluster. Read access to single objects by name is enough.
+    pub upper: Client,
+    /// A client of the upper cluster that may read claims which no pod on the node refers to any more; a node may not. `None` if there is
+    /// no such client.
+    pub claims: Option<Client>,
+    /// A client of the lower cluster.
+    pub lower: Client,
+    /// The owner of the copies.
+    pub owner: OwnerId,
+    /// Names of upper namespaces in the lower cluster.
+    pub namespaces: NamespaceMapping,
+    /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
+    pub storage_classes: BTreeMap<String, String>,
+    /// Owns the tasks.
+    pub supervisor: Supervisor,
+    /// Receives warnings for the upper pods.
+    pub events: mpsc::Sender<PodEvent>,
+    /// How long copies stay after the last pod that needs them. Always [`GRACE`] outside of tests.
+    pub grace: Duration,
+}
+
+/// Copies the dependencies of pods to the lower cluster, and deletes them when no pod needs them any more. Clones share state.
+#[derive(Clone)]
+pub struct Copier(Arc<Inner>);
+
+struct Inner {
+    upper: Client,
+    claims: Option<Client>,
+    lower: Client,
+    owner: OwnerId,
+    namespaces: NamespaceMapping,
+    storage_classes: BTreeMap<String, String>,
+    state: Mutex<State>,
+    /// Incremented with each event.
+    changed: watch::Sender<u64>,
+    started: Instant,
+}
+
+struct State {
+    state_machine: CopyStateMachine,
+    /// Actions that the executor has not taken yet.
+    actions: Vec<Action>,
+}
+
+/// Executes the actions of the state machine.
+struct Executor {
+    inner: Arc<Inner>,
+    events: mpsc::Sender<PodEvent>,
+    watches_by_key: HashMap<CopyKey, AbortHandle>,
+    tasks: JoinSet<()>,
+}
+
+// === impl Copier ===
+
+impl Copier {
+    /// Starts watching and copying. Copies found in the lower cluster that no pod needs are deleted after the grace period.
+    pub fn new(options: CopierOptions) -> Self {
+        let rng = StdRng::from_rng(&mut rand::rng());
+        let state_machine =
+            CopyStateMachine::new(options.owner.clone(), options.namespaces.clone(), options.grace, rng);
+        let inner = Arc::new(Inner {
+            upper: options.upper,
+            claims: options.claims,
+            lower: options.lower,
+            owner: options.owner,
+            namespaces: options.namespaces,
+            storage_classes: options.storage_classes,
+            state: Mutex::new(State { state_machine, actions: Vec::new() }),
+            changed: watch::Sender::new(0),
+            started: Instant::now(),
+        });
+        let mut executor = Executor {
+            inner: Arc::clone(&inner),
+            events: options.events,
+            watches_by_key: HashMap::new(),
+            tasks: JoinSet::new(),
+        };
+        let supervisor = options.supervisor.clone();
+        options.supervisor.spawn("reflect", task::Kind::Critical, async move {
+            tokio::select! {
+                () = executor.run() => {}
+                () = supervisor.stopping() => {}
+            }
+        });
+        Self(inner)
+    }
+
+    /// Declares all dependencies of a pod, which replace those of an earlier call, until it is [released](Self::release). Returns when
+    /// every dependency that exists in the upper cluster has an up-to-date copy. Dependencies that are missing are copied when they
+    /// appear. Idempotent.
+    pub async fn ensure(&self, pod: &PodRef, dependencies: Dependencies) -> Result<()> {
+        let namespace = &pod.namespace;
+        if self.0.namespaces.to_lower(namespace).is_none() {
+            return Err(Error::invalid(format!(
+                "the namespace {namespace} is not mapped to the lower cluster: see `namespaces` in the configuration of the provider"
+            )));
+        }
+        let mut changed = self.0.changed.subscribe();
+        self.0.handle(Event::PodAdded(pod.clone(), dependencies));
+        let ready = async {
+            loop {
+                changed.mark_unchanged();
+                match self.0.state.lock().state_machine.readiness(pod) {
+                    Readiness::Ready => return Ok(()),
+                    Readiness::Failed(error) => return Err(error),
+                    Readiness::Waiting => {}
+                }
+                if changed.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let answer = tokio::time::timeout(TIMEOUT, ready).await;
+        let pending = || {
+            let state = self.0.state.lock();
+            let pending_copy = state.state_machine.pending_copy(pod);
+            pending_copy.map_or_else(|| "the lower namespace".to_owned(), ToString::to_string)
+        };
+        match answer {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(Error::new(
+                error_kind(&failure),
+                format!("copy the dependencies of the pod: {}: {failure}", pending()),
+            )),
+            Err(_) => Err(Error::unavailable(format!(
+                "copy the dependencies of the pod: {} is missing after {TIMEOUT:?}",
+                pending()
+            ))),
+        }
+    }
+
+    /// Drops the dependencies of a pod that was deleted or has ended.
+    pub fn release(&self, pod: &PodRef) {
+        self.0.handle(Event::PodRemoved(pod.clone()));
+    }
+}
+
+impl std::fmt::Debug for Copier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copier").field("owner", &self.0.owner).finish_non_exhaustive()
+    }
+}
+
+/// The provider error kind for a failed call. None of them is permanent, because objects change.
+fn error_kind(error: &vk_kube::Error) -> error::Kind {
+    match error.kind {
+        ErrorKind::Forbidden | ErrorKind::Unauthorized | ErrorKind::Invalid => error::Kind::Denied,
+        ErrorKind::Throttled => error::Kind::Throttled { after: error.retry_after },
+        _ => error::Kind::Unavailable,
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Passes an event to the state machine. The executor picks up the resulting actions.
+    fn handle(&self, event: Event) {
+        let now = self.started.elapsed();
+        {
+            let mut state = self.state.lock();
+            let actions = state.state_machine.handle(now, event);
+            state.actions.extend(actions);
+        }
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+// === impl Executor ===
+
+impl Executor {
+    async fn run(&mut self) {
+        self.watch_copies();
+        let mut changed = self.inner.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            let (actions, deadline) = {
+                let mut state = self.inner.state.lock();
+                (std::mem::take(&mut state.actions), state.state_machine.deadline())
+            };
+            for action in actions {
+                self.act(action);
+            }
+            let deadline = deadline.map(|deadline| self.inner.started + deadline);
+            let due = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = due => self.inner.handle(Event::Tick),
+                Some(ended) = self.tasks.join_next() => {
+                    if let Err(error) = ended && error.is_panic() {
+                        error!(%error, "a task of the copier panicked");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Watches all copies, in all namespaces or in the mapped ones.
+    fn watch_copies(&mut self) {
+        for scope in self.inner.namespaces.scopes() {
+            let inner = || Arc::clone(&self.inner);
+            self.tasks.spawn(watches::watch_lower::<ConfigMap>(inner(), scope.clone()));
+            self.tasks.spawn(watches::watch_lower::<Secret>(inner(), scope.clone()));
+            self.tasks.spawn(watches::watch_lower::<ServiceAccount>(inner(), scope.clone()));
+            self.tasks.spawn(watches::watch_lower::<PersistentVolumeClaim>(inner(), scope));
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let inner = Arc::clone(&self.inner);
+        match action {
+            Action::Watch(key, source) => {
+                let (watched, tasks) = (key.clone(), &mut self.tasks);
+                let reader = match key.kind {
+                    Kind::ConfigMap => tasks.spawn(watches::watch_upper::<ConfigMap>(inner, key, source)),
+                    Kind::Secret => tasks.spawn(watches::watch_upper::<Secret>(inner, key, source)),
+                    Kind::ServiceAccount => {
+                        tasks.spawn(watches::watch_upper::<ServiceAccount>(inner, key, source))
+                    }
+                    Kind::Claim => {
+                        tasks.spawn(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source))
+                    }
+                };
+                if let Some(before) = self.watches_by_key.insert(watched, reader) {
+                    before.abort();
+                }
+            }
+            Action::Unwatch(key) => {
+                if let Some(reader) = self.watches_by_key.remove(&key) {
+                    reader.abort();
+                }
+            }
+            Action::Call(key, call) => {
+                debug!(%key, ?call, "call the lower cluster");
+                self.tasks.spawn(calls::execute(inner, key, call));
+            }
+            Action::EnsureNamespace { lower, upper } => {
+                self.tasks.spawn(calls::ensure_namespace(inner, lower, upper));
+            }
+            Action::Warn { pod, reason, message } => {
+                let event = PodEvent {
+                    pod,
+                    container: None,
+                    kind: EventKind::Warning,
+                    reason: reason.to_owned(),
+                    message,
+                };
+                // Events are best effort: a slow receiver must not block the copier.
+                if let Err(lost) = self.events.try_send(event) {
+                    debug!(%lost, "dropped an event of a pod");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! API calls on the lower cluster.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use vk_kube::{Error, Kind as ErrorKind, Objects, Patch, Selector};
+
+use super::{
+    Inner, Kind, LowerCall,
+    build::observe,
+    diff::CopyKey,
+    kind::CopiedObject,
+    state_machine::{CallOutcome, Event},
+};
+use crate::{dependencies::dependencies, names::ORIGIN, owner_config_map, status::has_ended};
+
+/// Executes a call and reports its outcome to the state machine.
+pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {
+    let answer = match key.kind {
+        Kind::ConfigMap => execute_for::<ConfigMap>(&inner, &key, call).await,
+        Kind::Secret => execute_for::<Secret>(&inner, &key, call).await,
+        Kind::ServiceAccount => execute_for::<ServiceAccount>(&inner, &key, call).await,
+        Kind::Claim => execute_for::<PersistentVolumeClaim>(&inner, &key, call).await,
+    };
+    inner.handle(Event::CallFinished(key, answer));
+}
+
+/// Makes sure that a lower namespace exists and contains the owner ConfigMap.
+pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: String) {
+    let handle_namespace_result = async {
+        owner_config_map::ensure_namespace(&inner.lower, &below, &above, &inner.owner).await?;
+        owner_config_map::ensure(&inner.lower, &below, &inner.owner).await
+    };
+    let answer = handle_namespace_result.await;
+    inner.handle(Event::NamespaceEnsured(below, answer));
+}
+
+async fn execute_for<K: CopiedObject>(
+    inner: &Inner,
+    key: &CopyKey,
+    call: LowerCall,
+) -> Result<CallOutcome, Error> {
+    let objects = K::objects(inner.lower.clone(), Some(&key.namespace));
+    let found = |object: &K| CallOutcome::Object(Some(Box::new(observe(object, &inner.owner))));
+    match call {
+        LowerCall::Create(desired, owner_reference) => {
+            let mut object: K = serde_json::from_str(&desired.body)
+                .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+            object.metadata_mut().owner_references =
+                owner_reference.map(|owner_reference| vec![owner_reference]);
+            objects.create(&object).await.map(|object| found(&object))
+        }
+        LowerCall::Patch(before, desired) => {
+            let patch = before.patch(key.kind, &desired);
+            objects.patch(&key.name, Patch::Json(&patch)).await.map(|object| found(&object))
+        }
+        LowerCall::Delete(uid) => match objects.delete(&key.name, &uid).await {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
+            answer => answer.map(|()| CallOutcome::Deleting),
+        },
+        LowerCall::Read => match objects.get(&key.name).await {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
+            answer => answer.map(|object| found(&object)),
+        },
+        LowerCall::CheckUse => is_used(inner, key).await.map(CallOutcome::InUse),
+    }
+}
+
+/// Whether a pod of the same upper cluster refers to the copy, on any of its virtual nodes. Pods that have ended do not count.
+async fn is_used(inner: &Inner, key: &CopyKey) -> Result<bool, Error> {
+    let pods: Objects<Pod> = Objects::namespaced(inner.lower.clone(), &key.namespace);
+    let labels = Some(format!("{ORIGIN}={}", inner.owner.origin));
+    let pods = pods.list(&Selector { fields: None, labels }).await?.objects;
+    Ok(pods.iter().filter(|pod| !has_ended(pod)).any(|pod| references(pod, key.kind, &key.name)))
+}
+
+/// Whether a lower pod refers to an object of its namespace.
+pub(crate) fn references(pod: &Pod, kind: Kind, name: &str) -> bool {
+    let needs = dependencies(pod);
+    match kind {
+        Kind::ConfigMap => needs.config_maps.contains(name),
+        Kind::Secret => needs.secrets.contains(name),
+        Kind::ServiceAccount => needs.service_account.as_deref() == Some(name),
+        Kind::Claim => needs.claims.contains(name),
+    }
+}

@@ -1,0 +1,499 @@
+//! The synchronous state machine that decides what to copy and when to delete it: events in, actions out.
+//!
+//! It tracks which pods refer to each object. A copy is created before the first of these pods, follows the upper object, and is deleted
+//! some time after the last one. Objects of others are never touched: a name conflict is detected by the attempt to create the object, and
+//! every change is bound to the UID or the version of an object that was observed to be ours.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use rand::rngs::StdRng;
+use vk_kube::{Error, Kind as ErrorKind};
+use vk_provider::PodRef;
+
+use self::namespaces::LowerNamespace;
+use super::{
+    Kind, Readiness, build,
+    copy_state::{CopyState, LowerCall, LowerState, NextStep, UpperState},
+    diff::{CopyKey, DesiredCopy, ObservedCopy, UpperRef},
+};
+use crate::{
+    dependencies::Dependencies,
+    names::{self, NamespaceMapping, OwnerId},
+    owner_config_map,
+};
+
+mod namespaces;
+#[cfg(test)]
+mod tests;
+
+/// An input of the state machine.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A deadline has passed.
+    Tick,
+    /// The dependencies of a pod, which replace earlier ones.
+    PodAdded(PodRef, Dependencies),
+    /// A pod was deleted or has ended.
+    PodRemoved(PodRef),
+    /// The desired copy of an upper object; `None` if the object does not exist.
+    UpperRead(CopyKey, Option<Arc<DesiredCopy>>),
+    /// An upper object exists but must not be copied. An existing copy stays.
+    UpperSkipped(CopyKey),
+    /// An upper object cannot be read.
+    UpperUnreadable(CopyKey, Error),
+    /// A copy of our upper cluster was observed.
+    LowerSeen(CopyKey, ObservedCopy),
+    /// A copy was deleted at this version, or lost our label.
+    LowerDeleted(CopyKey, u64),
+    /// A copy is missing from a new list.
+    LowerMissing(CopyKey),
+    /// All copies of a kind were listed, in one namespace or in all.
+    Listed(Kind, Option<String>),
+    /// A call finished.
+    CallFinished(CopyKey, Result<CallOutcome, Error>),
+    /// A lower namespace and its owner ConfigMap exist, or could not be created.
+    NamespaceEnsured(String, Result<OwnerReference, Error>),
+}
+
+// === impl Event ===
+
+impl Event {
+    /// The event for an upper object that was read. A claim that exists but must not be copied is not treated as deleted: its copy may
+    /// hold data.
+    pub fn upper_read(key: CopyKey, there: bool, desired: Option<DesiredCopy>) -> Self {
+        if there && desired.is_none() && key.kind == Kind::Claim {
+            return Self::UpperSkipped(key);
+        }
+        Self::UpperRead(key, desired.map(Arc::new))
+    }
+}
+
+/// The outcome of a successful call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallOutcome {
+    /// The object after the call, if it exists.
+    Object(Option<Box<ObservedCopy>>),
+    /// The object is being deleted.
+    Deleting,
+    /// Whether a lower pod refers to the object.
+    InUse(bool),
+}
+
+/// An output of the state machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Start watching an upper object.
+    Watch(CopyKey, UpperRef),
+    /// Stop watching an upper object.
+    Unwatch(CopyKey),
+    /// Execute a call and report its outcome.
+    Call(CopyKey, LowerCall),
+    /// Make sure that a lower namespace and the owner ConfigMap in it exist.
+    EnsureNamespace {
+        /// The lower namespace.
+        lower: String,
+        /// The upper namespace.
+        upper: String,
+    },
+    /// Record a warning on an upper pod.
+    Warn {
+        /// The pod.
+        pod: PodRef,
+        /// The machine-readable reason.
+        reason: &'static str,
+        /// The message.
+        message: String,
+    },
+}
+
+/// The state of all copies.
+#[derive(Debug)]
+pub struct CopyStateMachine {
+    owner: OwnerId,
+    owner_map_name: String,
+    namespaces: NamespaceMapping,
+    grace: Duration,
+    entries: BTreeMap<CopyKey, CopyState>,
+    pods: BTreeMap<PodRef, BTreeSet<CopyKey>>,
+    lower_namespaces: BTreeMap<String, LowerNamespace>,
+    listed: BTreeSet<(Kind, Option<String>)>,
+    /// Deadlines of the entries.
+    due: BTreeSet<(Duration, CopyKey)>,
+    rng: StdRng,
+}
+
+// === impl CopyStateMachine ===
+
+impl CopyStateMachine {
+    /// A state machine without any knowledge. Copies are deleted `grace` after the last pod that needs them.
+    pub fn new(owner: OwnerId, namespaces: NamespaceMapping, grace: Duration, rng: StdRng) -> Self {
+        Self {
+            owner_map_name: owner_config_map::name(&owner),
+            owner,
+            namespaces,
+            grace,
+            entries: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            lower_namespaces: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            due: BTreeSet::new(),
+            rng,
+        }
+    }
+
+    /// Handles an event. `now` is the time since the start.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Tick => {
+                while self.due.first().is_some_and(|(at, _)| *at <= now)
+                    && let Some((_, key)) = self.due.pop_first()
+                {
+                    if let Some(entry) = self.entries.get_mut(&key) {
+                        entry.due = None;
+                    }
+                    self.advance(now, &key, &mut actions);
+                }
+                self.retry_namespaces(now, &mut actions);
+            }
+            Event::PodAdded(pod, dependencies) => self.add_pod(now, &pod, &dependencies, &mut actions),
+            Event::PodRemoved(pod) => {
+                let keys = self.pods.remove(&pod).unwrap_or_default();
+                self.release_copies(now, &pod, keys, &mut actions);
+            }
+            Event::UpperRead(key, desired) => {
+                let upper = desired.map_or(UpperState::Absent, UpperState::Present);
+                self.handle_upper(now, &key, upper, &mut actions);
+            }
+            Event::UpperSkipped(key) => self.handle_upper(now, &key, UpperState::Skipped, &mut actions),
+            Event::UpperUnreadable(key, error) => {
+                if let Some(entry) = self.entries.get_mut(&key).filter(|it| it.upper == UpperState::Unknown) {
+                    entry.last_error = Some(error);
+                }
+            }
+            Event::LowerSeen(key, found) => self.handle_lower(now, &key, found, &mut actions),
+            Event::LowerDeleted(key, version) => {
+                self.handle_owner_deleted(now, &key, &mut actions);
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.observe_deleted(version);
+                    entry.not_before = entry.not_before.min(now);
+                    self.advance(now, &key, &mut actions);
+                }
+            }
+            Event::LowerMissing(key) => {
+                self.handle_owner_deleted(now, &key, &mut actions);
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.lower = LowerState::Unknown;
+                    entry.stale = true;
+                    self.advance(now, &key, &mut actions);
+                }
+            }
+            Event::Listed(kind, namespace) => {
+                self.listed.insert((kind, namespace));
+                self.advance_all(now, |key| key.kind == kind, &mut actions);
+            }
+            Event::CallFinished(key, answer) => self.handle_call_result(now, &key, answer, &mut actions),
+            Event::NamespaceEnsured(lower, answer) => {
+                self.handle_namespace_result(now, &lower, answer, &mut actions);
+            }
+        }
+        actions
+    }
+
+    /// When to send [`Event::Tick`] if nothing else happens before.
+    pub fn deadline(&self) -> Option<Duration> {
+        let lower_namespaces =
+            self.lower_namespaces.values().filter(|namespace| namespace.is_waiting()).map(|it| it.not_before);
+        lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
+    }
+
+    /// Whether the copies that a pod needs are in place.
+    pub fn readiness(&self, pod: &PodRef) -> Readiness {
+        let Some(keys) = self.pods.get(pod) else { return Readiness::Ready };
+        let namespace =
+            self.namespaces.to_lower(&pod.namespace).and_then(|lower| self.lower_namespaces.get(&lower));
+        let namespace = match namespace {
+            Some(LowerNamespace { owner_reference: Some(_), .. }) => Readiness::Ready,
+            Some(LowerNamespace { last_error: Some(error), .. }) => Readiness::Failed(error.clone()),
+            _ => Readiness::Waiting,
+        };
+        let entries = keys.iter().filter_map(|key| Some(self.entries.get(key)?.readiness()));
+        let mut worst = Readiness::Ready;
+        for readiness in entries.chain([namespace]) {
+            match readiness {
+                Readiness::Failed(_) => return readiness,
+                Readiness::Waiting => worst = readiness,
+                Readiness::Ready => {}
+            }
+        }
+        worst
+    }
+
+    /// The first copy that a pod is waiting for, for messages.
+    pub fn pending_copy(&self, pod: &PodRef) -> Option<&CopyKey> {
+        let mut keys = self.pods.get(pod)?.iter();
+        keys.find(|key| self.entries.get(key).is_some_and(|it| it.readiness() != Readiness::Ready))
+    }
+
+    fn add_pod(
+        &mut self,
+        now: Duration,
+        pod: &PodRef,
+        dependencies: &Dependencies,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(lower) = self.namespaces.to_lower(&pod.namespace) else { return };
+        self.ensure_namespace(now, &lower, &pod.namespace, actions);
+        let wanted: BTreeSet<CopyKey> = referenced_objects(dependencies)
+            .map(|(kind, name)| CopyKey { kind, namespace: lower.clone(), name: name.to_owned() })
+            .collect();
+        for key in &wanted {
+            let source = UpperRef { namespace: pod.namespace.to_string(), name: key.name.clone() };
+            let entry = self
+                .entries
+                .entry(key.clone())
+                .or_insert_with(|| CopyState::new(key.kind, source.clone(), now));
+            if entry.source != source {
+                // A copy made under another namespace mapping: not ours to change.
+                (entry.source, entry.upper, entry.watched) = (source, UpperState::Unknown, false);
+            }
+            // A watch that was denied retries ever less often, but a new pod may have brought the permission.
+            if entry.upper == UpperState::Unknown && (entry.pods.is_empty() || entry.last_error.is_some()) {
+                (entry.watched, entry.last_error) = (false, None);
+            }
+            entry.add_pod(pod.clone());
+            self.watch_upper(key, actions);
+            self.advance(now, key, actions);
+        }
+        let before = self.pods.insert(pod.clone(), wanted.clone()).unwrap_or_default();
+        self.release_copies(now, pod, before.difference(&wanted).cloned().collect(), actions);
+    }
+
+    fn release_copies(
+        &mut self,
+        now: Duration,
+        pod: &PodRef,
+        keys: BTreeSet<CopyKey>,
+        actions: &mut Vec<Action>,
+    ) {
+        for key in keys {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.remove_pod(pod, now);
+                self.advance(now, &key, actions);
+            }
+        }
+    }
+
+    /// Makes sure that the upper object is watched.
+    fn watch_upper(&mut self, key: &CopyKey, actions: &mut Vec<Action>) {
+        let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.watched) else { return };
+        entry.watched = true;
+        if key.kind.is_watched() {
+            actions.push(Action::Watch(key.clone(), entry.source.clone()));
+        } else {
+            let bare = build::build_service_account(&entry.source, key, &self.owner);
+            entry.upper = UpperState::Present(Arc::new(bare));
+        }
+    }
+
+    fn handle_upper(&mut self, now: Duration, key: &CopyKey, upper: UpperState, actions: &mut Vec<Action>) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if entry.upper != upper {
+            // The new version may succeed where the old one was rejected.
+            if !entry.is_foreign() {
+                entry.not_before = now;
+                entry.backoff.reset();
+                entry.notified.clear();
+            }
+            entry.last_error = None;
+            entry.upper = upper;
+        }
+        self.advance(now, key, actions);
+    }
+
+    fn handle_lower(&mut self, now: Duration, key: &CopyKey, found: ObservedCopy, actions: &mut Vec<Action>) {
+        // The owner ConfigMap of this node or of another one.
+        if found.labels.contains_key(names::NODE) {
+            return;
+        }
+        if !self.entries.contains_key(key) {
+            // Left by an earlier process. Perhaps no pod needs it any more.
+            let Some(source) = found.source.clone() else { return };
+            self.entries.insert(key.clone(), CopyState::new(key.kind, source, now));
+            if !key.kind.is_removed_with_pods() {
+                self.watch_upper(key, actions);
+            }
+        }
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.observe(found);
+            self.advance(now, key, actions);
+        }
+    }
+
+    fn handle_call_result(
+        &mut self,
+        now: Duration,
+        key: &CopyKey,
+        answer: Result<CallOutcome, Error>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(call) = entry.in_flight.take() else { return };
+        match answer {
+            Ok(CallOutcome::Object(found)) if call == LowerCall::Read => {
+                entry.handle_read(found.map(|found| *found), now, &mut self.rng);
+            }
+            Ok(CallOutcome::Object(found)) => {
+                entry.last_error = None;
+                entry.backoff.reset();
+                entry.record_write(&call, now, &mut self.rng);
+                match found {
+                    Some(found) => entry.observe(*found),
+                    None => entry.lower = LowerState::Unknown,
+                }
+            }
+            Ok(CallOutcome::Deleting) => {
+                entry.last_error = None;
+                // The watch reports the deletion. In case it does not, the object is read later.
+                if let (LowerState::Present(found), LowerCall::Delete(uid)) = (&mut entry.lower, &call) {
+                    found.deleting |= found.uid == *uid;
+                }
+                entry.not_before = now + entry.backoff.next(None, &mut self.rng);
+            }
+            Ok(CallOutcome::InUse(used)) => {
+                entry.last_error = None;
+                entry.handle_use_check(used, now);
+            }
+            Err(error) => self.handle_call_error(now, key, &call, error, actions),
+        }
+        self.warn_about_foreign(key, actions);
+        self.advance(now, key, actions);
+    }
+
+    fn handle_call_error(
+        &mut self,
+        now: Duration,
+        key: &CopyKey,
+        call: &LowerCall,
+        error: Error,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let lost = matches!(
+            error.kind,
+            ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::Replaced
+        );
+        match (call, error.kind) {
+            // The namespace does not exist.
+            (LowerCall::Create(..), ErrorKind::NotFound) => {
+                entry.not_before = now + entry.backoff.next(None, &mut self.rng);
+                if let Some(namespace) = self.lower_namespaces.get_mut(&key.namespace) {
+                    namespace.mark_lost(now);
+                }
+            }
+            // The name is taken. An object known to be foreign stays so until it was read.
+            (LowerCall::Create(..), ErrorKind::AlreadyExists) => {
+                entry.stale = true;
+                if !entry.is_foreign() {
+                    entry.lower = LowerState::Unknown;
+                }
+                entry.backoff.next(None, &mut self.rng);
+            }
+            // Somebody else changed, replaced or deleted the object.
+            (LowerCall::Create(..) | LowerCall::Patch(..) | LowerCall::Delete(_), _) if lost => {
+                entry.lower = LowerState::Unknown;
+                let first = entry.backoff.failures() == 0;
+                let wait = entry.backoff.next(None, &mut self.rng);
+                if !first {
+                    entry.not_before = now + wait;
+                }
+            }
+            (_, kind) => {
+                entry.not_before = now + entry.backoff.next(error.retry_after, &mut self.rng);
+                if matches!(kind, ErrorKind::Invalid | ErrorKind::Forbidden) {
+                    let message = format!("cannot be copied to the lower cluster as {key}: {error}");
+                    for pod in entry.pods.difference(&entry.notified) {
+                        let (pod, message) = (pod.clone(), message.clone());
+                        actions.push(Action::Warn { pod, reason: "FailedReflection", message });
+                    }
+                    entry.notified = entry.pods.clone();
+                }
+                entry.last_error = Some(error);
+            }
+        }
+    }
+
+    fn warn_about_foreign(&mut self, key: &CopyKey, actions: &mut Vec<Action>) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        // A foreign object without an upper counterpart does not matter.
+        if !entry.is_foreign() || !matches!(entry.upper, UpperState::Present(_)) {
+            return;
+        }
+        for pod in entry.pods.difference(&entry.notified) {
+            let message = format!(
+                "{key} already exists in the lower cluster and is not a copy of ours: it is used as it is"
+            );
+            actions.push(Action::Warn { pod: pod.clone(), reason: "ForeignObject", message });
+        }
+        entry.notified = entry.pods.clone();
+    }
+
+    fn advance_all(&mut self, now: Duration, which: impl Fn(&CopyKey) -> bool, actions: &mut Vec<Action>) {
+        let keys: Vec<CopyKey> = self.entries.keys().filter(|key| which(key)).cloned().collect();
+        for key in keys {
+            self.advance(now, &key, actions);
+        }
+    }
+
+    /// Takes the next step for one copy.
+    fn advance(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
+        self.warn_about_foreign(key, actions);
+        let listed = self.listed.contains(&(key.kind, None))
+            || self.listed.contains(&(key.kind, Some(key.namespace.clone())));
+        let owner_reference = self
+            .lower_namespaces
+            .get(&key.namespace)
+            .and_then(|namespace| namespace.owner_reference.as_ref());
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if let Some(due) = entry.due.take() {
+            self.due.remove(&(due, key.clone()));
+        }
+        if !listed {
+            return;
+        }
+        match entry.next_step(now, owner_reference, self.grace) {
+            NextStep::Wait(until) => {
+                entry.due = until;
+                self.due.extend(until.map(|until| (until, key.clone())));
+            }
+            NextStep::Call(call) => {
+                entry.stale &= call != LowerCall::Read;
+                entry.in_flight = Some(call.clone());
+                actions.push(Action::Call(key.clone(), call));
+            }
+            NextStep::EnsureNamespace => {
+                let upper = entry.source.namespace.clone();
+                self.ensure_namespace(now, &key.namespace, &upper, actions);
+            }
+            NextStep::Forget => {
+                if self.entries.remove(key).is_some_and(|it| it.watched && it.kind.is_watched()) {
+                    actions.push(Action::Unwatch(key.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// The objects that a pod refers to.
+fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
+    let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+    let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
+    let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));
+    let accounts = dependencies.service_account.iter().map(|name| (Kind::ServiceAccount, name));
+    config_maps.chain(secrets).chain(claims).chain(accounts).map(|(kind, name)| (kind, name.as_str()))
+}

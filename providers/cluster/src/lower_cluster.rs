@@ -1,0 +1,215 @@
+//! A lower cluster as seen through watches, which its virtual nodes share. Nothing is written here.
+
+mod identity;
+mod mirror;
+mod watches;
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use parking_lot::{Mutex, RwLock};
+use vk_kube::{Client, Kind, Objects};
+use vk_provider::{Error, Result};
+use vk_supervisor::Supervisor;
+
+use self::mirror::{Mirror, SyncState};
+pub(crate) use self::{
+    identity::{ClusterIdentity, cluster_id},
+    mirror::ObjectKey,
+};
+use crate::{
+    names::{NamespaceMapping, OwnerId},
+    node::{NodeShare, PodRequests, VirtualResources, aggregate},
+    translate::ClusterClasses,
+};
+
+/// A lower cluster. Clones share state.
+#[derive(Clone)]
+pub struct LowerCluster(Arc<Inner>);
+
+/// What a [`LowerCluster`] needs.
+pub struct LowerClusterOptions {
+    /// A client of the lower cluster.
+    pub client: Client,
+    /// The id of the upper cluster, which is the label of our objects.
+    pub origin: String,
+    /// The configured name of the lower cluster; `None` to use its id.
+    pub cluster: Option<String>,
+    /// The namespaces of our pods.
+    pub namespaces: NamespaceMapping,
+    /// Owns the watches.
+    pub supervisor: Supervisor,
+}
+
+struct Inner {
+    client: Client,
+    origin: String,
+    mirrors: RwLock<Mirrors>,
+    listeners: Mutex<Vec<Weak<dyn LowerClusterListener>>>,
+    identity: ClusterIdentity,
+}
+
+#[derive(Default)]
+struct Mirrors {
+    /// Pods of this upper cluster, one mirror per watch.
+    ours: Vec<Mirror<Arc<Pod>>>,
+    /// Requests of all other pods.
+    foreign: Mirror<PodRequests>,
+    nodes: Mirror<Arc<Node>>,
+    priority_classes: Mirror<()>,
+    runtime_classes: Mirror<()>,
+}
+
+/// Receives changes of the lower cluster. Called from the watches, so it must not block.
+pub(crate) trait LowerClusterListener: Send + Sync {
+    /// A pod of this upper cluster changed or was deleted. After a deletion, `pod` is its last state.
+    fn pod_changed(&self, pod: &Arc<Pod>, gone: bool);
+    /// Something changed that the resources of virtual nodes depend on.
+    fn capacity_changed(&self);
+}
+
+// === impl LowerCluster ===
+
+impl LowerCluster {
+    /// Starts the watches without waiting for the cluster to answer.
+    pub fn start(options: LowerClusterOptions) -> Self {
+        let lower = Self(Arc::new(Inner {
+            client: options.client,
+            origin: options.origin,
+            mirrors: RwLock::default(),
+            listeners: Mutex::default(),
+            identity: ClusterIdentity::new(options.cluster),
+        }));
+        watches::start(&lower, &options.namespaces, &options.supervisor);
+        lower
+    }
+
+    /// A client of the cluster.
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    pub(crate) fn identity(&self) -> &ClusterIdentity {
+        &self.0.identity
+    }
+
+    /// Registers a listener, which is dropped when its owner is.
+    pub(crate) fn listen(&self, listener: Weak<dyn LowerClusterListener>) {
+        self.0.listeners.lock().push(listener);
+    }
+
+    /// Fails with `Unavailable` unless everything required was listed: the own pods always, other objects unless reading them is
+    /// forbidden.
+    pub fn check_synced(&self) -> Result<()> {
+        let mirrors = self.0.mirrors.read();
+        for mirror in &mirrors.ours {
+            require_synced("pods", mirror.sync_state(), false)?;
+            if !mirror.is_watch_healthy() {
+                return Err(Error::unavailable("the watch of pods of the lower cluster is interrupted"));
+            }
+        }
+        require_synced("nodes", mirrors.nodes.sync_state(), true)?;
+        require_synced("pods of others", mirrors.foreign.sync_state(), true)?;
+        require_synced("priorityclasses", mirrors.priority_classes.sync_state(), true)?;
+        require_synced("runtimeclasses", mirrors.runtime_classes.sync_state(), true)
+    }
+
+    /// Whether the watches of our pods work.
+    pub(crate) fn is_watch_healthy(&self) -> bool {
+        self.0.mirrors.read().ours.iter().all(Mirror::is_watch_healthy)
+    }
+
+    /// A pod of this upper cluster, by its lower namespace and name.
+    pub(crate) fn pod(&self, key: &ObjectKey) -> Option<Arc<Pod>> {
+        let mirrors = self.0.mirrors.read();
+        mirrors.ours.iter().find_map(|mirror| mirror.get(key)).map(Arc::clone)
+    }
+
+    /// The pods of one virtual node.
+    pub(crate) fn pods_of(&self, owner: &OwnerId) -> Vec<Arc<Pod>> {
+        let mirrors = self.0.mirrors.read();
+        let all = mirrors.ours.iter().flat_map(Mirror::values);
+        all.filter(|pod| owner.owns(&pod.metadata)).map(Arc::clone).collect()
+    }
+
+    /// Reads any pod from the API server.
+    pub(crate) async fn read(&self, (namespace, name): &ObjectKey) -> Result<Option<Pod>, vk_kube::Error> {
+        let pods: Objects<Pod> = Objects::namespaced(self.0.client.clone(), namespace.clone());
+        match pods.get(name).await {
+            Ok(pod) => Ok(Some(pod)),
+            Err(error) if error.kind == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a node exists and is Ready; `None` if nodes cannot be read.
+    pub(crate) fn has_node(&self, name: &str) -> Option<bool> {
+        let mirrors = self.0.mirrors.read();
+        if *mirrors.nodes.sync_state() != SyncState::Synced {
+            return None;
+        }
+        let node = mirrors.nodes.get(&(String::new(), name.to_owned()));
+        Some(node.is_some_and(|node| crate::node::is_ready(node)))
+    }
+
+    /// The names of the classes that exist in the cluster.
+    pub(crate) fn classes(&self) -> ClusterClasses {
+        let names = |mirror: &Mirror<()>| mirror.keys().map(|(_, name)| name.clone()).collect();
+        let mirrors = self.0.mirrors.read();
+        ClusterClasses {
+            priority_classes: names(&mirrors.priority_classes),
+            runtime_classes: names(&mirrors.runtime_classes),
+        }
+    }
+
+    /// The resources of a virtual node. If nodes cannot be read, these are the configured ones.
+    pub(crate) fn resources(&self, owner: &OwnerId, share: &NodeShare) -> VirtualResources {
+        let mirrors = self.0.mirrors.read();
+        if matches!(mirrors.nodes.sync_state(), SyncState::Failed(error) if error.kind == Kind::Forbidden) {
+            return VirtualResources::configured(&share.cap);
+        }
+        let ours = mirrors.ours.iter().flat_map(Mirror::values);
+        let others: Vec<PodRequests> =
+            ours.filter(|pod| !owner.owns(&pod.metadata)).map(|pod| PodRequests::of(pod, owner)).collect();
+        let nodes = mirrors.nodes.values().map(AsRef::as_ref);
+        aggregate(nodes, mirrors.foreign.values().chain(&others), share)
+    }
+}
+
+/// Fails unless a mirror is synced, or optional and forbidden.
+fn require_synced(what: &str, sync_state: &SyncState, optional: bool) -> Result<()> {
+    match sync_state {
+        SyncState::Synced => Ok(()),
+        SyncState::Failed(error) if optional && error.kind == Kind::Forbidden => Ok(()),
+        SyncState::Failed(error) => {
+            Err(Error::unavailable(format!("list {what} of the lower cluster: {error}")))
+        }
+        SyncState::NotListed => {
+            Err(Error::unavailable(format!("list {what} of the lower cluster: not finished yet")))
+        }
+    }
+}
+
+impl fmt::Debug for LowerCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LowerCluster").field("server", &self.0.client.server()).finish_non_exhaustive()
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn notify(&self, what: impl Fn(&dyn LowerClusterListener)) {
+        let listeners: Vec<Arc<dyn LowerClusterListener>> = {
+            let mut listeners = self.listeners.lock();
+            listeners.retain(|listener| listener.strong_count() > 0);
+            listeners.iter().filter_map(Weak::upgrade).collect()
+        };
+        for listener in &listeners {
+            what(listener.as_ref());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the provider remembers of pods. Nothing of it is needed after a restart.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
+use vk_provider::PodRef;
+
+/// How long the watch may lag behind the creation of a pod.
+const WATCH_LAG: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(super) struct PodRecords {
+    pods: HashMap<Arc<str>, PodRecord>,
+}
+
+/// What is remembered of one pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodRecord {
+    /// The last version of the upper pod.
+    pub(super) upper: Option<Arc<Pod>>,
+    /// Deletion was requested.
+    pub(super) stopping: bool,
+    /// The lower pod as created, and when, until the watch reports it.
+    created: Option<(Instant, Arc<Pod>)>,
+    /// The last state of a deleted lower pod.
+    pub(super) last: Option<Arc<Pod>>,
+    /// Why the lower cluster rejects the pod permanently.
+    pub(super) rejected: Option<String>,
+}
+
+// === impl PodRecords ===
+
+impl PodRecords {
+    pub(super) fn get(&self, pod: &PodRef) -> PodRecord {
+        self.pods.get(&pod.uid).cloned().unwrap_or_default()
+    }
+
+    /// All pods whose upper pod is known.
+    pub(super) fn pods(&self) -> Vec<PodRef> {
+        self.pods.values().filter_map(|known| PodRef::of(known.upper.as_deref()?)).collect()
+    }
+
+    /// Returns whether the upper pod was unknown before.
+    pub(super) fn set_upper(&mut self, pod: &PodRef, upper: &Arc<Pod>) -> bool {
+        let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
+        known.upper.replace(Arc::clone(upper)).is_none()
+    }
+
+    pub(super) fn set_created(&mut self, pod: &PodRef, lower: Arc<Pod>) {
+        let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
+        (known.created, known.last, known.rejected) = (Some((Instant::now(), lower)), None, None);
+    }
+
+    pub(super) fn set_rejected(&mut self, pod: &PodRef, why: String) {
+        self.pods.entry(Arc::clone(&pod.uid)).or_default().rejected = Some(why);
+    }
+
+    pub(super) fn set_stopping(&mut self, pod: &PodRef) {
+        self.pods.entry(Arc::clone(&pod.uid)).or_default().stopping = true;
+    }
+
+    /// Records an event of the watch. Returns whether the pod was deleted after deletion was requested.
+    pub(super) fn observe(&mut self, pod: &PodRef, lower: &Arc<Pod>, gone: bool) -> bool {
+        // Pods that the core has not passed to us are not remembered: nobody asks for them after their deletion.
+        let Some(known) = self.pods.get_mut(&pod.uid) else { return false };
+        known.created = None;
+        known.last = gone.then(|| Arc::clone(lower));
+        gone && known.stopping
+    }
+
+    /// Forgets everything: in a new session the core passes all pods again.
+    pub(super) fn clear(&mut self) {
+        self.pods.clear();
+    }
+
+    pub(super) fn forget(&mut self, pod: &PodRef) {
+        self.pods.remove(&pod.uid);
+    }
+}
+
+// === impl PodRecord ===
+
+impl PodRecord {
+    /// The lower pod that was just created, as long as the watch may not have reported it.
+    pub(super) fn recently_created(&self) -> Option<Arc<Pod>> {
+        let (when, lower) = self.created.as_ref()?;
+        (when.elapsed() < WATCH_LAG).then(|| Arc::clone(lower))
+    }
+}

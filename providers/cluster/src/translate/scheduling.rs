@@ -1,0 +1,231 @@
+//! What the lower scheduler gets: node selection, affinity, tolerations and classes.
+//!
+//! The upper scheduler consumes the scheduling fields of the upper pod. The lower pod gets those of the annotation
+//! [`LOWER`](names::LOWER) and of the configuration instead.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{
+        Affinity, PodAffinity, PodAffinityTerm, PodAntiAffinity, PodSpec, Toleration,
+        TopologySpreadConstraint,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::Deserialize;
+
+use super::{ClusterClasses, Rejection, TranslationPolicy};
+use crate::names;
+
+/// The RuntimeClass by which a pod opts in to a virtual node. It means nothing in the lower cluster.
+const OPT_IN: &str = "virtual-kubelet";
+/// The taint of virtual nodes. Pods tolerate it to run on this virtual node, not on the next one in the lower cluster.
+const TAINT: &str = "virtual-kubelet.io/provider";
+/// Taints that the upper admission tolerates for every pod by default. The lower admission does the same.
+const DEFAULT_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+/// For how long.
+const DEFAULT_TOLERATION_SECONDS: i64 = 300;
+
+/// Scheduling fields for the lower pod. Missing fields have the default of other pods.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(super) struct LowerOverrides {
+    pub(super) node_selector: Option<BTreeMap<String, String>>,
+    pub(super) affinity: Option<Affinity>,
+    pub(super) tolerations: Option<Vec<Toleration>>,
+    pub(super) topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
+    pub(super) scheduler_name: Option<String>,
+    pub(super) priority_class_name: Option<String>,
+    pub(super) runtime_class_name: Option<String>,
+}
+
+// === impl LowerOverrides ===
+
+impl LowerOverrides {
+    /// Reads our annotation, or that of tensile-kube if there is none.
+    pub(super) fn from_annotations(upper: &ObjectMeta) -> Result<Self, Rejection> {
+        let read = |key: &'static str| names::annotation(upper, key).map(|text| (key, text));
+        let Some((key, text)) = read(names::LOWER).or_else(|| read(names::CLUSTER_SELECTOR)) else {
+            return Ok(Self::default());
+        };
+        serde_json::from_str(text).map_err(|error| {
+            Rejection(format!(
+                "annotation {key}: {error}: expected JSON with nodeSelector, affinity, tolerations, topologySpreadConstraints, \
+                 schedulerName, priorityClassName, runtimeClassName, as in the spec of a pod"
+            ))
+        })
+    }
+}
+
+/// Sets the classes and the scheduler of the lower pod.
+pub(super) fn set_classes(
+    below: &mut PodSpec,
+    upper: &PodSpec,
+    lower: &LowerOverrides,
+    policy: &TranslationPolicy,
+    classes: &ClusterClasses,
+) -> Result<(), Rejection> {
+    below.scheduler_name.clone_from(&lower.scheduler_name);
+    // A pod with an unknown PriorityClass would be rejected.
+    below.priority_class_name = lower.priority_class_name.clone().or_else(|| {
+        let name = non_empty(upper.priority_class_name.as_ref())?;
+        lookup(&policy.priority_classes, name)
+            .or_else(|| classes.priority_classes.contains(name).then(|| name.clone()))
+    });
+    below.runtime_class_name = match &lower.runtime_class_name {
+        Some(name) => Some(name.clone()),
+        None => non_empty(upper.runtime_class_name.as_ref())
+            .map(|name| runtime_class(name, policy, classes))
+            .transpose()?
+            .flatten(),
+    };
+    Ok(())
+}
+
+/// A RuntimeClass is often a security measure, so it is never dropped silently.
+fn runtime_class(
+    name: &String,
+    policy: &TranslationPolicy,
+    classes: &ClusterClasses,
+) -> Result<Option<String>, Rejection> {
+    if let Some(other) = lookup(&policy.runtime_classes, name) {
+        Ok(Some(other))
+    } else if classes.runtime_classes.contains(name) {
+        Ok(Some(name.clone()))
+    } else if name == OPT_IN {
+        Ok(None)
+    } else {
+        Err(Rejection(format!(
+            "spec.runtimeClassName: the lower cluster has no RuntimeClass {name}: create it there, map it to another one in \
+             `runtimeClasses` of the configuration of the provider, or remove it from the pod"
+        )))
+    }
+}
+
+fn lookup(map: &BTreeMap<String, String>, name: &str) -> Option<String> {
+    map.get(name).cloned()
+}
+
+fn non_empty(name: Option<&String>) -> Option<&String> {
+    name.filter(|name| !name.is_empty())
+}
+
+/// Sets node selector, tolerations, spread constraints and affinity of the lower pod.
+pub(super) fn set_placement(
+    below: &mut PodSpec,
+    upper: &PodSpec,
+    lower: LowerOverrides,
+    policy: &TranslationPolicy,
+) -> Result<(), Rejection> {
+    let mut selector = lower.node_selector.unwrap_or_default();
+    // The pod can select among the nodes behind the virtual node, but not leave them.
+    selector.extend(policy.node_selector.clone());
+    below.node_selector = (!selector.is_empty()).then_some(selector);
+
+    let mut tolerations: Vec<Toleration> = Vec::new();
+    let non_empty = lower.tolerations.as_ref().or(upper.tolerations.as_ref());
+    let kept = non_empty.into_iter().flatten().filter(|toleration| !is_dropped(toleration));
+    for toleration in kept.chain(&policy.tolerations) {
+        if !tolerations.contains(toleration) {
+            tolerations.push(toleration.clone());
+        }
+    }
+    below.tolerations = (!tolerations.is_empty()).then_some(tolerations);
+
+    below.topology_spread_constraints = lower.topology_spread_constraints.filter(|list| !list.is_empty());
+    below.affinity = affinity(upper.affinity.as_ref(), lower.affinity, policy)?;
+    Ok(())
+}
+
+fn is_dropped(toleration: &Toleration) -> bool {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    key == TAINT
+        || (DEFAULT_TOLERATED.contains(&key)
+            && toleration.operator.as_deref() == Some("Exists")
+            && toleration.effect.as_deref() == Some("NoExecute")
+            && toleration.toleration_seconds == Some(DEFAULT_TOLERATION_SECONDS))
+}
+
+fn affinity(
+    upper: Option<&Affinity>,
+    lower: Option<Affinity>,
+    policy: &TranslationPolicy,
+) -> Result<Option<Affinity>, Rejection> {
+    let lower = lower.unwrap_or_default();
+    let kept = upper.filter(|_| policy.keeps_pod_affinity);
+    let mut affinity = Affinity {
+        node_affinity: lower.node_affinity,
+        pod_affinity: lower.pod_affinity.or_else(|| kept?.pod_affinity.clone()),
+        pod_anti_affinity: lower.pod_anti_affinity.or_else(|| kept?.pod_anti_affinity.clone()),
+    };
+    if let Some(pod_affinity) = affinity.pod_affinity.take() {
+        affinity.pod_affinity = self::pod_affinity(pod_affinity, policy)?;
+    }
+    if let Some(pod_anti_affinity) = affinity.pod_anti_affinity.take() {
+        affinity.pod_anti_affinity = self::pod_anti_affinity(pod_anti_affinity, policy);
+    }
+    Ok((affinity != Affinity::default()).then_some(affinity))
+}
+
+fn pod_affinity(
+    mut pod_affinity: PodAffinity,
+    policy: &TranslationPolicy,
+) -> Result<Option<PodAffinity>, Rejection> {
+    for term in pod_affinity.required_during_scheduling_ignored_during_execution.iter_mut().flatten() {
+        let namespaces = term.namespaces.clone().unwrap_or_default();
+        if !rewrite_term(term, policy) {
+            return Err(Rejection(format!(
+                "spec.affinity.podAffinity: it requires pods of {}, and none of these namespaces is mapped to the lower cluster",
+                namespaces.join(", ")
+            )));
+        }
+    }
+    let preferred = &mut pod_affinity.preferred_during_scheduling_ignored_during_execution;
+    if let Some(terms) = preferred {
+        terms.retain_mut(|weighted| rewrite_term(&mut weighted.pod_affinity_term, policy));
+    }
+    *preferred = preferred.take().filter(|terms| !terms.is_empty());
+    Ok((pod_affinity != PodAffinity::default()).then_some(pod_affinity))
+}
+
+/// Terms about pods that are not in the lower cluster are always satisfied.
+fn pod_anti_affinity(
+    mut pod_anti_affinity: PodAntiAffinity,
+    policy: &TranslationPolicy,
+) -> Option<PodAntiAffinity> {
+    let required = &mut pod_anti_affinity.required_during_scheduling_ignored_during_execution;
+    if let Some(terms) = required {
+        terms.retain_mut(|term| rewrite_term(term, policy));
+    }
+    *required = required.take().filter(|terms| !terms.is_empty());
+    let preferred = &mut pod_anti_affinity.preferred_during_scheduling_ignored_during_execution;
+    if let Some(terms) = preferred {
+        terms.retain_mut(|weighted| rewrite_term(&mut weighted.pod_affinity_term, policy));
+    }
+    *preferred = preferred.take().filter(|terms| !terms.is_empty());
+    (pod_anti_affinity != PodAntiAffinity::default()).then_some(pod_anti_affinity)
+}
+
+/// Rewrites a term for the lower cluster. Returns `false` if it cannot match any pod there.
+fn rewrite_term(term: &mut PodAffinityTerm, policy: &TranslationPolicy) -> bool {
+    // The upper API server has merged these keys into the label selector. The lower one would do it again and reject the duplicates.
+    let selects = |operator: &str, key: &String| {
+        let expressions =
+            term.label_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+        expressions.into_iter().any(|expression| expression.key == *key && expression.operator == operator)
+    };
+    let without = |keys: Option<&Vec<String>>, operator: &str| {
+        let keys: Vec<String> = keys?.iter().filter(|key| !selects(operator, key)).cloned().collect();
+        (!keys.is_empty()).then_some(keys)
+    };
+    let match_label_keys = without(term.match_label_keys.as_ref(), "In");
+    let mismatch_label_keys = without(term.mismatch_label_keys.as_ref(), "NotIn");
+    (term.match_label_keys, term.mismatch_label_keys) = (match_label_keys, mismatch_label_keys);
+
+    // An empty list would mean the namespace of the pod.
+    let Some(upper) = term.namespaces.take().filter(|list| !list.is_empty()) else { return true };
+    let lower: Vec<String> = upper.iter().filter_map(|name| policy.namespaces.to_lower(name)).collect();
+    let matches_any = !lower.is_empty() || term.namespace_selector.is_some();
+    term.namespaces = (!lower.is_empty()).then_some(lower);
+    matches_any
+}

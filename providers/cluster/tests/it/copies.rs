@@ -1,0 +1,405 @@
+//! Copies between two real API servers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, mpsc};
+use vk_kube::{Client, Kind, Metrics, Objects, Patch, objects::Object};
+use vk_provider::{EventKind, PodEvent, PodRef};
+use vk_provider_cluster::{
+    copies::{Copier, CopierOptions},
+    dependencies::Dependencies,
+    names::{self, NamespaceMapping, OwnerId},
+    owner_config_map,
+};
+use vk_supervisor::Supervisor;
+use vk_testing::{
+    ControlPlane,
+    control_plane::{self, Options},
+    eventually,
+};
+
+const SOON: Duration = Duration::from_mins(1);
+/// Long enough to be noticed, and short enough to wait for.
+const GRACE: Duration = Duration::from_secs(3);
+
+static LOWER: OnceCell<ControlPlane> = OnceCell::const_new();
+
+/// An upper namespace, both clusters, and a copier between them.
+struct CopierFixture {
+    above: control_plane::Namespace,
+    namespace: String,
+    upper: Client,
+    /// The client that the copier reads with.
+    reader: Client,
+    lower: Client,
+    owner: OwnerId,
+    copier: Copier,
+    supervisor: Supervisor,
+    events: mpsc::Receiver<PodEvent>,
+}
+
+fn begin(reader: &Client, lower: &Client, owner: &OwnerId) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
+    let (sender, events) = mpsc::channel(16);
+    let supervisor = Supervisor::new();
+    let copier = Copier::new(CopierOptions {
+        upper: reader.clone(),
+        claims: None,
+        lower: lower.clone(),
+        owner: owner.clone(),
+        namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+        storage_classes: BTreeMap::new(),
+        supervisor: supervisor.clone(),
+        events: sender,
+        grace: GRACE,
+    });
+    (copier, supervisor, events)
+}
+
+impl CopierFixture {
+    async fn new() -> Self {
+        let upper = ControlPlane::shared().await;
+        Self::reading(Client::fixed(upper.admin().unwrap(), Metrics::default())).await
+    }
+
+    /// With a client of few permissions for the upper cluster.
+    async fn reading(reader: Client) -> Self {
+        let upper = ControlPlane::shared().await;
+        let lower =
+            LOWER.get_or_init(|| async { ControlPlane::start(Options::default()).await.unwrap() }).await;
+        let above = upper.namespace("reflect").await.unwrap();
+        let [upper, lower] = [upper, lower].map(|it| Client::fixed(it.admin().unwrap(), Metrics::default()));
+        // Each test is an upper cluster of its own.
+        let owner = OwnerId { origin: above.name().to_owned(), node: "vk".to_owned() };
+        let (copier, supervisor, events) = begin(&reader, &lower, &owner);
+        let namespace = format!("{}-below", above.name());
+        Self { above, namespace, upper, reader, lower, owner, copier, supervisor, events }
+    }
+
+    async fn restart(&mut self) {
+        assert!(self.supervisor.shut_down(Duration::from_secs(10)).await);
+        (self.copier, self.supervisor, self.events) = begin(&self.reader, &self.lower, &self.owner);
+    }
+
+    fn pod(&self, name: &str) -> PodRef {
+        PodRef::new(self.above.name(), name, format!("uid-of-{name}"))
+    }
+
+    fn maps(&self) -> ObjectPair<ConfigMap> {
+        ObjectPair::new(
+            Objects::namespaced(self.upper.clone(), self.above.name()),
+            Objects::namespaced(self.lower.clone(), &self.namespace),
+        )
+    }
+
+    fn secrets(&self) -> ObjectPair<Secret> {
+        ObjectPair::new(
+            Objects::namespaced(self.upper.clone(), self.above.name()),
+            Objects::namespaced(self.lower.clone(), &self.namespace),
+        )
+    }
+
+    fn claims(&self) -> ObjectPair<PersistentVolumeClaim> {
+        ObjectPair::new(
+            Objects::namespaced(self.upper.clone(), self.above.name()),
+            Objects::namespaced(self.lower.clone(), &self.namespace),
+        )
+    }
+}
+
+/// Objects of one kind in both clusters.
+struct ObjectPair<K> {
+    above: Objects<K>,
+    below: Objects<K>,
+}
+
+impl<K: Object> ObjectPair<K> {
+    fn new(above: Objects<K>, below: Objects<K>) -> Self {
+        Self { above, below }
+    }
+
+    async fn create(&self, object: Value) {
+        self.above.create(&serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+
+    async fn delete(objects: &Objects<K>, name: &str) {
+        let object = serde_json::to_value(objects.get(name).await.unwrap()).unwrap();
+        objects.delete(name, object["metadata"]["uid"].as_str().unwrap()).await.unwrap();
+    }
+
+    async fn copy(&self, name: &str) -> Value {
+        serde_json::to_value(self.below.get(name).await.unwrap()).unwrap()
+    }
+
+    async fn becomes(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, SOON, || async {
+            let copy = match self.below.get(name).await {
+                Ok(copy) => serde_json::to_value(copy).unwrap(),
+                Err(error) => return Err(error.to_string()),
+            };
+            if holds(&copy) { Ok(copy) } else { Err(copy.to_string()) }
+        })
+        .await
+    }
+
+    async fn goes(&self, name: &str) {
+        eventually(&format!("{name} is gone"), SOON, || async {
+            match self.below.get(name).await {
+                Err(error) if error.kind == Kind::NotFound => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
+}
+
+fn needs(config_maps: &[&str], secrets: &[&str]) -> Dependencies {
+    let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Dependencies { config_maps: all(config_maps), secrets: all(secrets), ..Dependencies::default() }
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn dependencies_are_copied_before_the_pod_and_follow_the_upper_objects() {
+    let fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
+    maps.create(json!({"metadata": {"name": "a", "labels": {"team": "x"}}, "data": {"old": "1"}})).await;
+    let token = json!({
+        "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "default"}},
+        "type": "kubernetes.io/service-account-token", "data": {"token": "eA=="},
+    });
+    secrets.create(token).await;
+    let mut all = needs(&["a", "late"], &["s"]);
+    all.service_account = Some("builder".to_owned());
+    fixture.copier.ensure(&fixture.pod("p"), all).await.unwrap();
+
+    let map = maps.copy("a").await;
+    assert_eq!((&map["data"], &map["metadata"]["labels"]["team"]), (&json!({"old": "1"}), &json!("x")));
+    assert_eq!(map["metadata"]["labels"][names::ORIGIN], fixture.owner.origin);
+    assert_eq!(map["metadata"]["ownerReferences"][0]["name"], owner_config_map::name(&fixture.owner));
+    assert_eq!(secrets.copy("s").await["type"], "Opaque");
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
+    accounts.get("builder").await.unwrap();
+
+    let change = json!({"data": {"old": null, "new": "2"}, "metadata": {"labels": {"team": null}}});
+    maps.above.patch("a", Patch::Merge(&change)).await.unwrap();
+    secrets.above.patch("s", Patch::Merge(&json!({"data": {"token": "eQ=="}}))).await.unwrap();
+    let map = maps.becomes("a", "the update is below", |map| map["data"] == json!({"new": "2"})).await;
+    assert_eq!(map["metadata"]["labels"].get("team"), None);
+    secrets.becomes("s", "the update is below", |secret| secret["data"]["token"] == "eQ==").await;
+
+    maps.create(json!({"metadata": {"name": "late"}, "data": {"k": "v"}})).await;
+    maps.becomes("late", "what comes late is copied", |map| map["data"]["k"] == "v").await;
+    ObjectPair::delete(&maps.above, "a").await;
+    ObjectPair::delete(&secrets.above, "s").await;
+    maps.goes("a").await;
+    secrets.goes("s").await;
+    fixture.copier.release(&fixture.pod("p"));
+    maps.goes("late").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_foreign_lower_object_is_left_alone() {
+    let mut fixture = CopierFixture::new().await;
+    let namespaces: Objects<Namespace> = Objects::all(fixture.lower.clone());
+    let namespace = json!({"metadata": {"name": fixture.namespace}});
+    namespaces.create(&serde_json::from_value(namespace).unwrap()).await.unwrap();
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
+    let theirs = json!({"metadata": {"name": "a"}, "data": {"key": "theirs"}});
+    let map = maps.below.create(&serde_json::from_value(theirs).unwrap()).await.unwrap();
+    let annotations = json!({names::ORIGIN_NAMESPACE: fixture.above.name(), names::ORIGIN_NAME: "s"});
+    let theirs =
+        json!({"metadata": {"name": "s", "labels": {names::ORIGIN: "other"}, "annotations": annotations}});
+    let secret = secrets.below.create(&serde_json::from_value(theirs).unwrap()).await.unwrap();
+
+    maps.create(json!({"metadata": {"name": "a"}, "data": {"key": "ours"}})).await;
+    secrets.create(json!({"metadata": {"name": "s"}, "data": {"key": "eA=="}})).await;
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &["s"])).await.unwrap();
+    let mut warned = Vec::new();
+    for _ in 0..2 {
+        let event = tokio::time::timeout(SOON, fixture.events.recv()).await.unwrap().unwrap();
+        assert_eq!((event.kind, event.reason.as_str()), (EventKind::Warning, "ForeignObject"));
+        warned.push(event.message.split(' ').next().unwrap_or_default().to_owned());
+    }
+    warned.sort();
+    assert_eq!(warned, ["ConfigMap", "Secret"]);
+
+    // When a later object was copied, this one had its chance.
+    ObjectPair::delete(&maps.above, "a").await;
+    secrets.above.patch("s", Patch::Merge(&json!({"data": {"key": "eQ=="}}))).await.unwrap();
+    maps.create(json!({"metadata": {"name": "mark"}})).await;
+    fixture.copier.ensure(&fixture.pod("q"), needs(&["mark"], &[])).await.unwrap();
+    fixture.copier.release(&fixture.pod("p"));
+    fixture.copier.release(&fixture.pod("q"));
+    maps.goes("mark").await;
+    assert_eq!(maps.below.get("a").await.unwrap(), map);
+    assert_eq!(secrets.below.get("s").await.unwrap(), secret);
+    assert!(fixture.events.try_recv().is_err(), "told once");
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_replaced_immutable_object_is_replaced() {
+    let fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
+    let map = |value: &str| json!({"metadata": {"name": "a"}, "immutable": true, "data": {"key": value}});
+    let secret = |value: &str| json!({"metadata": {"name": "s"}, "immutable": true, "data": {"key": value}});
+    maps.create(map("1")).await;
+    secrets.create(secret("eA==")).await;
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &["s"])).await.unwrap();
+    assert_eq!(maps.copy("a").await["immutable"], true);
+    ObjectPair::delete(&maps.above, "a").await;
+    maps.create(map("2")).await;
+    ObjectPair::delete(&secrets.above, "s").await;
+    secrets.create(secret("eQ==")).await;
+    maps.becomes("a", "the new one is below", |map| map["data"]["key"] == "2").await;
+    secrets.becomes("s", "the new one is below", |secret| secret["data"]["key"] == "eQ==").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn after_a_restart_unused_copies_are_deleted() {
+    let mut fixture = CopierFixture::new().await;
+    let (maps, secrets) = (fixture.maps(), fixture.secrets());
+    for name in ["wanted", "used", "left"] {
+        maps.create(json!({"metadata": {"name": name}, "data": {"key": "1"}})).await;
+    }
+    secrets.create(json!({"metadata": {"name": "left"}, "data": {"key": "eA=="}})).await;
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["wanted", "used", "left"], &["left"])).await.unwrap();
+    let uid = maps.copy("wanted").await["metadata"]["uid"].clone();
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
+    let account = json!({"metadata": {"name": "default"}});
+    accounts.create(&serde_json::from_value(account).unwrap()).await.unwrap();
+    let pods: Objects<Pod> = Objects::namespaced(fixture.lower.clone(), &fixture.namespace);
+    let container = json!({"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "used"}}]});
+    let metadata = json!({"name": "p", "labels": {names::ORIGIN: fixture.owner.origin}});
+    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    pods.create(&serde_json::from_value(pod).unwrap()).await.unwrap();
+
+    fixture.restart().await;
+    maps.above.patch("wanted", Patch::Merge(&json!({"data": {"key": "2"}}))).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["wanted"], &[])).await.unwrap();
+    assert_eq!(maps.copy("wanted").await["data"]["key"], "2", "what happened meanwhile");
+    maps.goes("left").await;
+    secrets.goes("left").await;
+    assert_eq!(maps.copy("wanted").await["metadata"]["uid"], uid);
+    maps.copy("used").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn node_permissions_suffice_in_the_upper_cluster() {
+    let cluster = ControlPlane::shared().await;
+    let node = Client::fixed(cluster.node_client("reflecting").unwrap(), Metrics::default());
+    let fixture = CopierFixture::reading(node).await;
+    let (maps, secrets, claims) = (fixture.maps(), fixture.secrets(), fixture.claims());
+    maps.create(json!({"metadata": {"name": "a"}, "data": {"key": "1"}})).await;
+    secrets.create(json!({"metadata": {"name": "s"}, "data": {"key": "eA=="}})).await;
+    let resources = json!({"requests": {"storage": "1Gi"}});
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": resources, "storageClassName": ""});
+    claims.create(json!({"metadata": {"name": "c"}, "spec": spec})).await;
+    let pods: Objects<Pod> = Objects::namespaced(fixture.upper.clone(), fixture.above.name());
+    let from = json!([{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "s"}}]);
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {
+            "nodeName": "reflecting",
+            "containers": [{"name": "c", "image": "i", "envFrom": from}],
+            "volumes": [volume],
+        },
+    });
+    let pod = pods.create(&serde_json::from_value(pod).unwrap()).await.unwrap();
+    let reference = PodRef::of(&pod).unwrap();
+    fixture.copier.ensure(&reference, vk_provider_cluster::dependencies::dependencies(&pod)).await.unwrap();
+    assert_eq!(maps.copy("a").await["data"]["key"], "1");
+    assert_eq!(secrets.copy("s").await["data"]["key"], "eA==");
+    let claim = claims.copy("c").await;
+    assert_eq!(claim["spec"]["storageClassName"], "");
+    assert_eq!(claim["metadata"].get("ownerReferences"), None);
+    maps.above.patch("a", Patch::Merge(&json!({"data": {"key": "2"}}))).await.unwrap();
+    maps.becomes("a", "the update is below", |map| map["data"]["key"] == "2").await;
+    fixture.copier.release(&reference);
+    maps.goes("a").await;
+    claims.copy("c").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_claim_bound_to_a_volume_that_exists_in_both_clusters_uses_it() {
+    let fixture = CopierFixture::new().await;
+    let claims = fixture.claims();
+    let volume = format!("{}-volume", fixture.above.name());
+    let volumes: Objects<PersistentVolume> = Objects::all(fixture.lower.clone());
+    let spec = json!({
+        "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"},
+    });
+    let lower = json!({"metadata": {"name": volume}, "spec": spec});
+    volumes.create(&serde_json::from_value(lower).unwrap()).await.unwrap();
+    for (name, volume) in [("static", volume.as_str()), ("dynamic", "pvc-of-the-upper-cluster")] {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "50Mi"}},
+            "storageClassName": "", "volumeName": volume,
+        });
+        let annotations = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        claims.create(json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec})).await;
+    }
+    let both = ["static", "dynamic"].map(str::to_owned).into();
+    let needs = Dependencies { claims: both, ..Dependencies::default() };
+    fixture.copier.ensure(&fixture.pod("p"), needs).await.unwrap();
+    assert_eq!(claims.copy("static").await["spec"]["volumeName"], volume);
+    let dynamic = claims.copy("dynamic").await;
+    assert_eq!(dynamic["spec"].get("volumeName"), None);
+    assert_eq!(dynamic["metadata"]["annotations"].get("pv.kubernetes.io/bind-completed"), None);
+
+    // It is deleted with the upper claim, and the volume stays. There is no controller here to remove the finalizer.
+    fixture.copier.release(&fixture.pod("p"));
+    ObjectPair::delete(&claims.above, "static").await;
+    let unprotect = json!({"metadata": {"finalizers": null}});
+    claims.above.patch("static", Patch::Merge(&unprotect)).await.unwrap();
+    claims
+        .becomes("static", "it is being deleted", |claim| claim["metadata"]["deletionTimestamp"].is_string())
+        .await;
+    claims.below.patch("static", Patch::Merge(&unprotect)).await.unwrap();
+    claims.goes("static").await;
+    volumes.get(&volume).await.unwrap();
+    claims.copy("dynamic").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn concurrent_creation_of_namespace_and_owner_config_map_succeeds() {
+    let fixture = CopierFixture::new().await;
+    let attempts = (0..8).map(|_| async {
+        owner_config_map::ensure_namespace(
+            &fixture.lower,
+            &fixture.namespace,
+            fixture.above.name(),
+            &fixture.owner,
+        )
+        .await?;
+        owner_config_map::ensure(&fixture.lower, &fixture.namespace, &fixture.owner).await
+    });
+    let made = futures::future::join_all(attempts).await;
+    let first = made[0].as_ref().unwrap();
+    assert!(made.iter().all(|one| one.as_ref() == Ok(first)), "{made:?}");
+    let maps = fixture.maps();
+    maps.create(json!({"metadata": {"name": "a"}})).await;
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &[])).await.unwrap();
+    let owners = &maps.copy("a").await["metadata"]["ownerReferences"];
+    assert_eq!((&owners[0]["uid"], owners[0].get("controller")), (&json!(first.uid), None));
+
+    // Without the owner ConfigMap, the garbage collector would delete everything that follows.
+    ObjectPair::delete(&maps.below, &first.name).await;
+    eventually("there is another anchor", SOON, || async {
+        match maps.below.get(&first.name).await {
+            Ok(found) if found.metadata.uid.as_ref() != Some(&first.uid) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
