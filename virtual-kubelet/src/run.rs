@@ -182,7 +182,11 @@ fn check_identity(identity: &Identity, config: &EffectiveConfig) -> Result<(), F
 }
 
 /// Refuses `shutdown.node: delete` if the credentials may not delete Nodes.
-async fn check_deletion(client: &Client, identity: &Identity, config: &EffectiveConfig) -> Result<(), Failure> {
+async fn check_deletion(
+    client: &Client,
+    identity: &Identity,
+    config: &EffectiveConfig,
+) -> Result<(), Failure> {
     if config.shutdown.node != OnShutdown::Delete {
         return Ok(());
     }

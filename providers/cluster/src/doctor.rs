@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
-use vk_kube::{Client, Error, Kind, Metrics, ClientOptions, access::AccessCheck};
+use vk_kube::{Client, ClientOptions, Error, Kind, Metrics, access::AccessCheck};
 use vk_provider::Finding;
 use vk_supervisor::Supervisor;
 

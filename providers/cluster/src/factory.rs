@@ -7,7 +7,7 @@ use futures::{
     StreamExt as _, stream,
     stream::{BoxStream, FuturesUnordered},
 };
-use vk_kube::{Client, Kind as ErrorKind, ClientOptions, UpperCluster};
+use vk_kube::{Client, ClientOptions, Kind as ErrorKind, UpperCluster};
 use vk_provider::{
     Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
 };

@@ -33,7 +33,7 @@ pub trait PodLocator: Send + Sync {
 pub struct PodStreams {
     client: Client,
     pods: Arc<dyn PodLocator>,
-    limits: Limits,
+    limits: SessionLimits,
 }
 
 /// An upgraded connection and its protocol.
@@ -42,7 +42,7 @@ type Negotiated<P> = (P, Upgraded);
 impl PodStreams {
     /// Uses a client of the lower cluster.
     pub fn new(client: Client, pods: Arc<dyn PodLocator>) -> Self {
-        Self { client, pods, limits: Limits::default() }
+        Self { client, pods, limits: SessionLimits::default() }
     }
 
     /// The URL of a subresource of a lower pod.

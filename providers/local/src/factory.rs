@@ -29,7 +29,6 @@ use crate::{
     shim::Program,
 };
 
-
 /// The factory of the provider `local`.
 #[derive(Clone, Debug)]
 pub struct LocalFactory {

@@ -129,7 +129,8 @@ async fn open(flags: Flags, registry: &Registry) -> Result<Arc<Store>, Failure> 
     let settings = Settings::read(&node.provider_config).map_err(wrong)?;
     let context = context(node, address::internal_ip(""), &config.state_dir, Supervisor::new());
     let directory = settings.images(&context);
-    let settings_of_store = image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
+    let settings_of_store =
+        image::Settings { plain_http: settings.insecure_registries, ..image::Settings::default() };
     let shown = directory.display().to_string();
     let opened = spawn_blocking(move || Store::open(&directory, settings_of_store))
         .await

@@ -6,7 +6,7 @@
 mod config;
 mod differential;
 mod flags;
-mod house;
+mod layout;
 mod invalid_config;
 mod live;
 mod network_cleanup;

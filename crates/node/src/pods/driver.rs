@@ -345,7 +345,9 @@ impl PodDriver {
                         Some(Arc::new(pod))
                     })
                 }
-                PodWrite::Remove => pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None),
+                PodWrite::Remove => {
+                    pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None)
+                }
             })
         };
         let failed = |why: TaskFailure| EffectResult::Write(Err(why.of_api_server()));

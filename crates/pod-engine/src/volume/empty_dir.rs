@@ -67,7 +67,7 @@ impl EmptyDir {
         let how = how.map_err(|error| self.unmounted(&error))?;
         if let Some(group) = self.group {
             // As in a kubelet, a file system without groups is not an error.
-            let given = vk_files::tree::give(&real, group, true);
+            let given = vk_files::tree::set_fs_group(&real, group, true);
             if !matches!(given, Ok(0)) {
                 tracing::warn!(path = %real.display(), group, "cannot change the group of a volume to the pod's fsGroup");
             }

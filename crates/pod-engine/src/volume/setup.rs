@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use vk_files::{Root, Writer};
+use vk_files::{AtomicWriter, RootDir};
 use vk_provider::{Error, PodBundle, Result, quantity::Quantity};
 
 use super::{
@@ -130,11 +130,11 @@ impl PodVolumes {
             .on_disk(move || {
                 let failed = |error| Error::internal("set up a volume of files").caused_by(error);
                 empty.create()?;
-                let root = Root::open(&opened).map_err(failed)?;
+                let root = RootDir::open(&opened).map_err(failed)?;
                 for point in points {
                     root.create_dirs(&point, 0o755).map_err(failed)?;
                 }
-                Ok(Writer::open(&opened).map_err(failed)?.group(group))
+                Ok(AtomicWriter::open(&opened).map_err(failed)?.group(group))
             })
             .await?;
         let location = VolumeLocation { path: Some(path), read_only: true, managed: true };

@@ -45,7 +45,11 @@ impl Drop for Caller {
 
 impl Caller {
     /// Subscribes to changes, as the core does before it creates any pod, and keeps all of them.
-    pub(super) fn new(provider: Arc<dyn Provider>, subject: Arc<dyn Subject>, supervisor: Supervisor) -> Self {
+    pub(super) fn new(
+        provider: Arc<dyn Provider>,
+        subject: Arc<dyn Subject>,
+        supervisor: Supervisor,
+    ) -> Self {
         let changes = Arc::<Mutex<Vec<PodChange>>>::default();
         let mut listener = JoinSet::new();
         let period = match provider.changes() {

@@ -119,8 +119,7 @@ async fn the_lower_cluster_role_is_minimal() {
 
     fixture.apply("rbac-cluster-lower.yaml", None).await;
     fixture.check(&NamespaceMapping::Same).await;
-    let role =
-        Objects::<ClusterRole>::all(fixture.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
+    let role = Objects::<ClusterRole>::all(fixture.admin.clone()).get("virtual-kubelet-lower").await.unwrap();
     assert_eq!(granted(role.rules), used(all.iter()), "each permission of the role is used");
     for (verb, resource) in [
         ("delete", "namespaces"),

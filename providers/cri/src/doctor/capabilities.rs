@@ -10,10 +10,11 @@ const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn examine(info: &RuntimeInfo, machine: &Host) -> Vec<Finding> {
     // The runtime's capabilities count. If its process is not visible, ours are the best guess.
-    let (whose, capable) = match info.pid.and_then(|pid| machine.process_has_capability(pid, CAP_SYS_RESOURCE)) {
-        Some(capable) => ("the runtime", Some(capable)),
-        None => ("this process", machine.has_capability(CAP_SYS_RESOURCE)),
-    };
+    let (whose, capable) =
+        match info.pid.and_then(|pid| machine.process_has_capability(pid, CAP_SYS_RESOURCE)) {
+            Some(capable) => ("the runtime", Some(capable)),
+            None => ("this process", machine.has_capability(CAP_SYS_RESOURCE)),
+        };
     let mut findings = vec![oom(info, whose, capable), limits(whose, capable)];
     if machine.has_capability(CAP_SYS_ADMIN) == Some(false) {
         findings.push(Finding::error(

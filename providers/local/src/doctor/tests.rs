@@ -101,7 +101,9 @@ fn missing_capabilities_are_reported() {
 fn too_little_free_disk_space_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     machine(folder.path());
-    let at = |bytes| disk(&Host::with_root(folder.path(), folder.path()).with_min_free_space(Some(bytes))).unwrap();
+    let at = |bytes| {
+        disk(&Host::with_root(folder.path(), folder.path()).with_min_free_space(Some(bytes))).unwrap()
+    };
     assert_eq!(at(0).level, Severity::Ok);
     let short = at(u64::MAX);
     assert!(short.level == Severity::Warning && short.remedy.contains("`minFreeDisk`"), "{short}");

@@ -142,6 +142,9 @@ mod tests {
     fn the_provider_error_has_the_grpc_text_as_cause() {
         let error: vk_provider::Error = Error::new(Kind::NotFound, "x: not found").into();
         assert_eq!(*error.kind(), ProviderKind::NotFound);
-        assert_eq!(vk_pod_engine::backend::full_message(&error), "rpc error: code = NotFound desc = x: not found");
+        assert_eq!(
+            vk_pod_engine::backend::full_message(&error),
+            "rpc error: code = NotFound desc = x: not found"
+        );
     }
 }

@@ -40,12 +40,7 @@ pub fn test_overlay(directory: &Path) -> io::Result<()> {
     }
 }
 
-pub(super) fn requirement(
-    host: &Host,
-    is_root: bool,
-    test: &OverlayTest<'_>,
-    storage: &Path,
-) -> Requirement {
+pub(super) fn requirement(host: &Host, is_root: bool, test: &OverlayTest<'_>, storage: &Path) -> Requirement {
     let what = "overlay";
     let supported = host.read("proc/filesystems").unwrap_or_default();
     let supported = supported.lines().any(|line| line.split_whitespace().last() == Some("overlay"));

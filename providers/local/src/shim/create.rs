@@ -36,8 +36,8 @@ use super::{
     protocol::{self, HelperReport, HelperRequest},
     state::{self, StateFile},
 };
-use vk_provider::go_text::io_error;
 use crate::{files, isolation::Isolation, procfs, sys};
+use vk_provider::go_text::io_error;
 
 pub(super) const LAUNCH: &str = "launch.json";
 pub(super) const BUNDLE: &str = "config.json";

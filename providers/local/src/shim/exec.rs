@@ -41,8 +41,8 @@ use super::{
     executor,
     protocol::{HelperReport, HelperRequest},
 };
-use vk_provider::go_text::io_error;
 use crate::{cgroup::HostCgroups, isolation::Isolation, sys};
+use vk_provider::go_text::io_error;
 
 /// Entry point of `exec`.
 pub(super) fn run() -> ExitCode {

@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn the_pod_overrides_the_image() {
-        let security = ContainerSecurity { user: Some(1000), group: Some(3000), ..ContainerSecurity::default() };
+        let security =
+            ContainerSecurity { user: Some(1000), group: Some(3000), ..ContainerSecurity::default() };
         assert_eq!(find(&security, "root").unwrap(), identity(1000, 3000, &[3000, 50]));
         let security = ContainerSecurity { username: Some("web".into()), ..ContainerSecurity::default() };
         assert_eq!(find(&security, "root").unwrap(), identity(1000, 1001, &[1001, 50]));
@@ -198,8 +199,11 @@ mod tests {
 
     #[test]
     fn the_images_groups_are_merged_unless_the_policy_is_strict() {
-        let mut security =
-            ContainerSecurity { user: Some(1000), supplemental_groups: vec![2000, 50, 2000], ..ContainerSecurity::default() };
+        let mut security = ContainerSecurity {
+            user: Some(1000),
+            supplemental_groups: vec![2000, 50, 2000],
+            ..ContainerSecurity::default()
+        };
         assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 50, 2000]));
         security.supplemental_groups_policy = SupplementalGroupsPolicy::Strict;
         assert_eq!(find(&security, "").unwrap(), identity(1000, 1001, &[1001, 2000, 50]));

@@ -1,12 +1,12 @@
 //! The status that the core writes for our reports.
 
 use serde_json::{Value, json};
-use vk_node::pods::status::{Composed, Surroundings, all_ended, compose};
+use vk_node::pods::status::{ComposedStatus, StatusContext, all_ended, compose};
 
 use super::{super::*, condition, ended, lower, running, upper};
 
-fn composed(upper: &Pod, report: &PodStatus) -> Composed {
-    let around = Surroundings {
+fn composed(upper: &Pod, report: &PodStatus) -> ComposedStatus {
+    let around = StatusContext {
         host_ips: vec!["192.0.2.1".to_owned()],
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
         generation: Some(1),
@@ -17,7 +17,7 @@ fn composed(upper: &Pod, report: &PodStatus) -> Composed {
 
 /// The upper pod after the core wrote its status for this report, without rejecting anything.
 fn after(upper: &Pod, report: &PodStatus) -> Pod {
-    let Composed { mut status, refused } = composed(upper, report);
+    let ComposedStatus { mut status, refused } = composed(upper, report);
     assert_eq!(refused, Vec::<String>::new());
     // The core does not write these.
     status.qos_class = Some("Burstable".to_owned());
