@@ -235,7 +235,10 @@ async fn objects_that_cannot_be_deleted_are_named_and_claims_can_be_kept() {
     assert!(claims.get("claim-held-a").await.is_ok());
     let why: Vec<String> = report.left.iter().map(|(item, why)| format!("{item}: {why}")).collect();
     assert!(why.contains(&"PersistentVolumeClaim held/claim-held-a: claims are kept".to_owned()), "{why:?}");
-    assert!(why.iter().any(|line| line.starts_with("Namespace held: PersistentVolumeClaim")), "{why:?}");
+    assert!(
+        why.iter().any(|line| line.starts_with("Namespace held: it contains PersistentVolumeClaim")),
+        "{why:?}"
+    );
     let report =
         detach(&DetachOptions { namespaces: Some(vec!["held".to_owned()]), ..options(lower, &owner) })
             .await

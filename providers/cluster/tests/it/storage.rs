@@ -283,7 +283,7 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
     let told = fixture.told("data", "ControllerResizeError").await;
     assert_eq!(told, ("Warning".to_owned(), "the disk is full (lower)".to_owned()));
     copies.patch_status("data", Patch::Merge(&status("2Gi", json!([])))).await.unwrap();
-    assert_eq!(fixture.told("data", "Resized").await.1, "the claim has 2Gi now (lower)");
+    assert_eq!(fixture.told("data", "Resized").await.1, "the claim now has 2Gi (lower)");
     let after = fixture.claims().get("data").await.unwrap();
     assert_eq!(after.spec, claim.spec);
     fixture.end().await;
