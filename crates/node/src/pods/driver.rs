@@ -321,7 +321,9 @@ impl PodDriver {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let resolver = match self.open_resolvers.get(uid) {
             Some(resolver) => resolver.clone(),
-            None => self.open_resolvers.entry(Arc::from(uid)).or_insert(self.resolvers.pod(&pod)).clone(),
+            None => {
+                self.open_resolvers.entry(Arc::from(uid)).or_insert_with(|| self.resolvers.pod(&pod)).clone()
+            }
         };
         PodBundle { resolver: Arc::new(resolver), pod }
     }

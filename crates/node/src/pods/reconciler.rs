@@ -303,14 +303,11 @@ impl Pass<'_> {
     fn record_event(&mut self, PodEvent { pod, container, kind, reason, message }: PodEvent) {
         let field_path = container.map(|container| format!("spec.containers{{{container}}}"));
         let reason = reason.into();
-        match self.reconciler.workers.get_mut(&pod.uid) {
-            Some(entry) => {
-                entry.worker.record(self.now.elapsed, self.effects, field_path, kind, reason, message);
-            }
-            None => {
-                let record = PodEventRecord { pod, field_path, kind, reason, message };
-                self.effects.push(PodEffect::RecordEvent(record));
-            }
+        if let Some(entry) = self.reconciler.workers.get_mut(&pod.uid) {
+            entry.worker.record(self.now.elapsed, self.effects, field_path, kind, reason, message);
+        } else {
+            let record = PodEventRecord { pod, field_path, kind, reason, message };
+            self.effects.push(PodEffect::RecordEvent(record));
         }
     }
 

@@ -149,7 +149,7 @@ impl SharedPodWatch {
     fn handle_reply(&self, reply: Reply) {
         match reply {
             Reply::Listed(node, id, Some(listing)) => {
-                self.router.lock().listed_separately(&node, id, listing)
+                self.router.lock().listed_separately(&node, id, listing);
             }
             Reply::Listed(_, _, None) => {}
             Reply::Read(pod, found) => {

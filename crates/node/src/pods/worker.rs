@@ -13,6 +13,7 @@ mod event;
 mod lifecycle;
 mod metadata;
 mod provider_calls;
+mod provider_reports;
 mod resize;
 mod retry;
 mod spec_sync;
@@ -24,14 +25,14 @@ mod termination;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::Pod;
 use rand::rngs::StdRng;
 use vk_kube::{Error as ApiError, Kind as ApiKind};
-use vk_provider::{EventKind, PodRef, error::Kind};
+use vk_provider::{EventKind, PodRef};
 
 use self::{
     admission::{Admission, PodFailure, StartFailure},
-    backend::{BackendState, has_run, has_started},
+    backend::BackendState,
     desired::DesiredPod,
     lifecycle::{CallKind, Lifecycle},
     metadata::PublishedMetadata,
@@ -44,15 +45,13 @@ use self::{
 use super::{
     Policy,
     admission::NodeAdmission,
-    container_events::{self, ContainerEvent, ProviderEventReasons},
+    container_events::{ContainerEvent, ProviderEventReasons},
     event_queue::EventBudget,
     reconciler::{
         effect::{EffectId, EffectIds, PodEffect, PodEventRecord},
         write_queue::WriteQueue,
     },
-    status,
     status::MetadataChanges,
-    watch,
     watch_audit::KnownVersion,
 };
 use crate::now::Now;
@@ -282,127 +281,6 @@ impl Worker {
         if let Some(pod) = self.desired.pod() {
             self.spec.ignore_published(pod, self.metadata.keys());
         }
-    }
-
-    /// A list of the provider's pods has the pod with this status, or does not have it.
-    fn listed(&mut self, cx: &mut WorkerContext<'_>, requested_at: Duration, status: Option<Box<PodStatus>>) {
-        let calling = self.lifecycle.in_flight().is_some();
-        if !self.backend.accepts_list(requested_at, calling, status.is_some()) {
-            return;
-        }
-        match status {
-            Some(status) => self.report(cx, status),
-            None if self.backend.is_present() => self.set_lost(cx),
-            None => self.backend.set_absent(),
-        }
-    }
-
-    fn status_pushed(&mut self, cx: &mut WorkerContext<'_>, status: Box<PodStatus>) {
-        self.backend.touch(cx.now.elapsed);
-        self.refresh.supersede();
-        let stopped = self.termination.is_accepted() && status::all_ended(&status);
-        self.report(cx, status);
-        if stopped && !self.backend.has_ended() {
-            self.refresh.request(cx.now.elapsed);
-        }
-    }
-
-    /// The provider has the pod with this status.
-    fn report(&mut self, cx: &mut WorkerContext<'_>, mut status: Box<PodStatus>) {
-        watch::shrink(&mut status);
-        self.start_failure = None;
-        let changed = self.backend.reported() != Some(&status);
-        self.refresh.reported(changed);
-        let events = match self.desired.pod().filter(|_| changed) {
-            Some(pod) => {
-                let before = self.backend.reported().or(pod.status.as_ref());
-                container_events::between(pod, before, &status)
-            }
-            None => Vec::new(),
-        };
-        self.backend.report(status);
-        self.record_container_events(cx, events);
-    }
-
-    /// The provider certainly has nothing of this pod.
-    fn set_lost(&mut self, cx: &mut WorkerContext<'_>) {
-        let (was_accepted, was_present) = (self.backend.is_accepted(), self.backend.is_present());
-        self.backend.set_absent();
-        self.spec.lost();
-        // What has ended has ended, also when that is not written yet.
-        if self.desired.is_terminating() || self.failure.is_some() || self.backend.is_terminal() {
-            return self.backend.set_ended();
-        }
-        let Some(pod) = self.desired.pod().filter(|pod| was_present && !status::has_ended(pod)).cloned()
-        else {
-            return;
-        };
-        let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
-        let message = "the backend lost the pod";
-        // A pod that was never created, as far as is known, was not lost either.
-        let reported = self.backend.take_reported();
-        if was_accepted || reported.is_some() {
-            self.record_event(cx, EventKind::Warning, "PodLost", message.to_owned());
-        }
-        if policy == Some("Never") && (has_started(&pod) || reported.is_some_and(|status| has_run(&status))) {
-            // A container that ran once may not run again.
-            self.backend.set_ended();
-            self.fail("NotFound".to_owned(), message.to_owned(), false);
-        }
-    }
-
-    /// The answer to a read of the status.
-    fn status_read(
-        &mut self,
-        cx: &mut WorkerContext<'_>,
-        id: EffectId,
-        result: Result<Box<PodStatus>, ProviderFailure>,
-    ) {
-        let Some(read) = self.refresh.complete(id) else { return };
-        let now = cx.now.elapsed;
-        let next = self.next_refresh(cx);
-        match result {
-            Err(failure) if failure.kind != Kind::NotFound => {
-                self.refresh.failed(now, next, failure.kind.retry_after(), cx.rng);
-            }
-            answer => {
-                self.backend.touch(now);
-                self.refresh.answered(next);
-                match answer {
-                    Ok(status) => {
-                        let ended = self.termination.is_accepted() && status::all_ended(&status);
-                        if !read.superseded || ended {
-                            self.report(cx, status);
-                        }
-                        if ended && read.stale {
-                            self.refresh.request(now);
-                        } else if ended {
-                            self.backend.set_ended();
-                        }
-                    }
-                    Err(_) if read.stale => self.refresh.request(now),
-                    // While the pod is being created the provider may not know it yet.
-                    Err(_) => {
-                        let creating = self.lifecycle.in_flight() == Some(CallKind::Create);
-                        if !creating && (self.backend.is_accepted() || self.desired.is_terminating()) {
-                            self.set_lost(cx);
-                        }
-                    }
-                }
-            }
-        }
-        if !self.may_run() && self.desired.is_terminating() {
-            self.refresh.stop();
-        }
-    }
-
-    /// When to read the status again without being asked.
-    fn next_refresh(&self, cx: &WorkerContext<'_>) -> Option<Duration> {
-        let terminating = self.desired.is_terminating();
-        if !terminating && self.desired.has_ended() {
-            return None;
-        }
-        Some(cx.now.elapsed + self.refresh.next_period(terminating, cx.policy.poll)?)
     }
 
     /// The answer to a write.

@@ -45,7 +45,6 @@ pub(crate) enum PodWrite {
 /// An event on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodEventRecord {
-    /// The pod.
     pub(crate) pod: PodRef,
     /// The container, as a field path in the pod.
     pub(crate) field_path: Option<String>,
@@ -62,60 +61,25 @@ pub(crate) struct PodEventRecord {
 #[derive(Debug)]
 pub(crate) enum PodEffect {
     /// Make a lifecycle call.
-    CallProvider {
-        /// The id of the answer.
-        id: EffectId,
-        /// The pod.
-        pod: PodRef,
-        /// The call.
-        call: ProviderCall,
-    },
+    CallProvider { id: EffectId, pod: PodRef, call: ProviderCall },
     /// Read the status of a pod from the provider.
-    ReadStatus {
-        /// The id of the answer.
-        id: EffectId,
-        /// The pod.
-        pod: PodRef,
-    },
+    ReadStatus { id: EffectId, pod: PodRef },
     /// List the provider's pods.
-    ListProviderPods {
-        /// The id of the answer.
-        id: EffectId,
-    },
+    ListProviderPods { id: EffectId },
     /// Write to the API server. The reconciler has counted a write permit for it.
-    Write {
-        /// The id of the answer.
-        id: EffectId,
-        /// The pod.
-        pod: PodRef,
-        /// What to write.
-        write: PodWrite,
-    },
+    Write { id: EffectId, pod: PodRef, write: PodWrite },
     /// Pods wait for a write permit: answer with [`Input::WritePermit`](super::Input::WritePermit) as soon as there is one.
     AcquireWritePermit,
     /// Read the Node from the API server.
     ReadNode {
-        /// The id of the answer.
         id: EffectId,
         /// The pod that waits for it.
         pod: PodRef,
     },
     /// Read a pod by its name from the API server itself, not from a cache.
-    ReadPod {
-        /// The id of the answer.
-        id: EffectId,
-        /// The pod.
-        pod: PodRef,
-    },
+    ReadPod { id: EffectId, pod: PodRef },
     /// Wait until an object that the pod needs exists.
-    AwaitReference {
-        /// The id of the answer.
-        id: EffectId,
-        /// The pod.
-        pod: PodRef,
-        /// The object.
-        reference: Reference,
-    },
+    AwaitReference { id: EffectId, pod: PodRef, reference: Reference },
     /// Cancel a lifecycle call or a wait. It may have taken effect, and its answer may still come.
     Cancel(EffectId),
     /// Nothing of the pod runs, and nothing will: its references need not be resolved any more.

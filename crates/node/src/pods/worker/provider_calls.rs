@@ -88,14 +88,12 @@ impl Worker {
             return false;
         }
         let actual = self.resize.actual(pod);
-        match cx.admission.admit(&self.pod.uid, &actual, was_admitted(pod)) {
-            Some(verdict) => self.decide(cx, verdict),
-            None => {
-                let id = self.admission.read_node(cx.ids);
-                cx.effects.push(PodEffect::ReadNode { id, pod: self.pod.clone() });
-                false
-            }
+        if let Some(verdict) = cx.admission.admit(&self.pod.uid, &actual, was_admitted(pod)) {
+            return self.decide(cx, verdict);
         }
+        let id = self.admission.read_node(cx.ids);
+        cx.effects.push(PodEffect::ReadNode { id, pod: self.pod.clone() });
+        false
     }
 
     /// The Node was read because the decision may depend on its newest version.

@@ -1,8 +1,10 @@
 //! A worker with a clock of our own: what would take hours, or an unlucky moment.
 
+use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rand::SeedableRng as _;
 use serde_json::{Value, json};
+use vk_provider::error::Kind;
 
 use super::*;
 use crate::pods::{
