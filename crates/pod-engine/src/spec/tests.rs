@@ -252,7 +252,7 @@ fn users_of_its_own_are_refused_with_the_reason() {
         (
             vec![able],
             None,
-            "can't set `spec.hostUsers: false`: this node gives out no ranges of user ids; leave the field out or set it to true",
+            "can't set `spec.hostUsers: false`: this node allocates no user id ranges; remove the field or set it to true",
         ),
     ] {
         let runtime = RuntimeInfo { handlers, ..RuntimeInfo::default() };
