@@ -121,7 +121,7 @@ async fn whatever_is_answered_over_http_is_good_and_no_answer_is_not() {
         failure.message,
         format!(
             "HTTP lifecycle hook (/begin) for Container \"main\" in Pod \"p_ns(u)\" failed - error: \
-             HttpGet \"http://{nobody}/begin\": dial tcp {nobody}: connect: connection refused"
+             Get \"http://{nobody}/begin\": dial tcp {nobody}: connect: connection refused"
         )
     );
     assert_eq!(told.events(), event("FailedPostStartHook", "PostStartHook failed"));

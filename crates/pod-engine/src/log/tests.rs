@@ -16,7 +16,7 @@ use vk_provider::ability::{LogStream, Output};
 
 use super::{reader::BufferSizes, *};
 
-/// What the log reader of the kubelet 1.36.4 shows for files and options. Bytes stand as the characters of their numbers.
+/// Output of the log reader of kubelet 1.36.4 for files and options. Bytes are encoded as characters.
 #[derive(Deserialize)]
 struct Recording {
     files: BTreeMap<String, String>,
@@ -57,8 +57,8 @@ impl Case {
     }
 }
 
-/// Everything that is shown, and why it ended early.
-fn shown(path: &Path, options: &LogOptions, sizes: BufferSizes) -> (Vec<u8>, Option<String>) {
+/// The whole output, and the error that ended it.
+fn read_all(path: &Path, options: &LogOptions, sizes: BufferSizes) -> (Vec<u8>, Option<String>) {
     let since = options.since.and_then(|since| start_time(since, &Clock::system()));
     let mut reader = LogReader::open_with(path, options, since, sizes).expect("a file");
     let mut shown = Vec::new();
@@ -84,7 +84,7 @@ fn every_byte_is_as_the_kubelet_shows_it() {
         let wanted = (bytes(&case.shown), case.error.clone());
         for block in [1, 7, 64 * 1024] {
             let sizes = BufferSizes { block, ..BufferSizes::default() };
-            let found = shown(&place.path().join(&case.file), &case.options(), sizes);
+            let found = read_all(&place.path().join(&case.file), &case.options(), sizes);
             assert_eq!(found.1, wanted.1, "{case:?}");
             assert_eq!(
                 String::from_utf8_lossy(&found.0),
@@ -121,7 +121,7 @@ fn options() -> impl Strategy<Value = LogOptions> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// How the file is cut into blocks, and from which length on a line comes in pieces, cannot be seen.
+    /// The sizes of blocks and of buffered lines do not affect the output.
     #[test]
     fn neither_blocks_nor_long_lines_can_be_seen(
         entries in prop::collection::vec(entry(), 0..12),
@@ -133,12 +133,12 @@ proptest! {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("0.log");
         std::fs::write(&path, entries.concat() + &incomplete.unwrap_or_default()).expect("a file");
-        let whole = shown(&path, &options, BufferSizes::default());
-        prop_assert_eq!(&shown(&path, &options, BufferSizes { block, max_line: usize::MAX }), &whole);
-        prop_assert_eq!(&shown(&path, &options, BufferSizes { block, max_line }), &whole);
+        let whole = read_all(&path, &options, BufferSizes::default());
+        prop_assert_eq!(&read_all(&path, &options, BufferSizes { block, max_line: usize::MAX }), &whole);
+        prop_assert_eq!(&read_all(&path, &options, BufferSizes { block, max_line }), &whole);
     }
 
-    /// The tail is the end of the whole: that of the file that has these lines only.
+    /// A tail equals the output of a file with only these lines.
     #[test]
     fn a_tail_is_the_last_lines_of_the_whole(
         entries in prop::collection::vec(entry(), 0..30),
@@ -153,7 +153,7 @@ proptest! {
         let all = LogOptions { timestamps, ..LogOptions::default() };
         let tailed = LogOptions { tail: Some(tail as u64), ..all.clone() };
         let sizes = BufferSizes { block, ..BufferSizes::default() };
-        prop_assert_eq!(shown(&path, &tailed, sizes), shown(&end, &all, BufferSizes::default()));
+        prop_assert_eq!(read_all(&path, &tailed, sizes), read_all(&end, &all, BufferSizes::default()));
     }
 
     #[test]
@@ -163,7 +163,7 @@ proptest! {
         let mut file = b"2026-11-15T16:30:00Z stdout F one\n".to_vec();
         file.extend(content);
         std::fs::write(&path, file).expect("a file");
-        shown(&path, &options, BufferSizes { block: 16, max_line: 64 });
+        read_all(&path, &options, BufferSizes { block: 16, max_line: 64 });
     }
 }
 
@@ -187,7 +187,7 @@ fn the_end_of_a_log_stands_in_for_a_message() {
     );
 }
 
-// === LogFollower ===
+// === Following ===
 
 struct Followed {
     place: tempfile::TempDir,
@@ -230,7 +230,7 @@ impl Followed {
     }
 }
 
-/// What comes until all of `wanted` is there.
+/// Reads until all of `wanted` has arrived.
 async fn comes(stream: &mut LogStream, wanted: &str) {
     let mut found = Vec::new();
     while found.len() < wanted.len() {
@@ -254,7 +254,7 @@ async fn a_followed_log_goes_on_until_the_container_has_ended_and_all_is_read() 
     comes(&mut stream, "one\n").await;
     log.line("two");
     comes(&mut stream, "two\n").await;
-    // Half a line waits for its other half.
+    // An incomplete line is held back.
     log.write("2026-11-15T16:30:00Z stdout F thr");
     log.write("ee\n");
     comes(&mut stream, "three\n").await;
@@ -292,13 +292,13 @@ async fn a_followed_log_is_followed_into_the_file_that_takes_its_place() {
     comes(&mut stream, "one\n").await;
     for round in 0..3 {
         std::fs::rename(log.path(), log.place.path().join(format!("0.log.{round}"))).expect("renamed");
-        // The runtime writes into the old file until it has opened the new one.
+        // The runtime writes to the old file until it has opened the new one.
         log.line("old");
         log.file = File::create(log.path()).expect("a file");
         log.line("new");
         comes(&mut stream, "old\nnew\n").await;
     }
-    // Others empty the file instead.
+    // Some tools truncate the file instead.
     log.file.set_len(0).expect("emptied");
     log.file = OpenOptions::new().append(true).open(log.path()).expect("a file");
     log.line("x");
@@ -342,7 +342,7 @@ async fn pieces_stay_small_whatever_the_file_holds_and_the_runtime_is_asked_seld
     }
     let digits: usize = (0..50_000).map(|number: u32| number.to_string().len()).sum();
     assert_eq!(all, 31 * 50_001 + huge.len() + digits + 50_001);
-    // The most that is held of a line, and a block.
+    // The maximum size of a buffered line plus a block.
     assert!(largest <= 1024 * 1024 + 4 * 64 * 1024, "a piece of {largest} bytes");
     assert!(log.asked.load(Ordering::Relaxed) <= 2);
 }
@@ -423,7 +423,7 @@ fn only_directories_that_were_noted_are_ever_removed() {
         directory::create(&logs, &pod(name), "app").expect("a directory");
     }
     registry.register(&logs, &pod("web")).expect("noted already");
-    // What was tampered with is left alone.
+    // Files that were tampered with are ignored.
     let notes = root.join("log-directories");
     std::fs::write(notes.join("shop_evil_1"), place.path().as_os_str().as_encoded_bytes()).expect("a file");
     std::fs::write(notes.join("shop_db_1-2-3"), "shop_db_1-2-3").expect("a file");

@@ -27,10 +27,10 @@ use crate::{
     snapshot::{Container, ContainerState, Sandbox, SandboxState, Snapshot, annotation},
 };
 
-/// Now.
+/// The current time.
 const NOW: i64 = 1_000_000;
 
-/// A input.
+/// A test case.
 struct Case {
     pod: Pod,
     snapshot: Snapshot,
@@ -224,8 +224,8 @@ impl Case {
         })
     }
 
-    /// The plan in a few words.
-    fn says(&self) -> String {
+    /// The plan in short notation.
+    fn summary(&self) -> String {
         let plan = self.plan();
         let mut words = Vec::new();
         words.extend(plan.stop_all.then(|| "stop-all".to_owned()));
@@ -246,6 +246,6 @@ impl Case {
 #[track_caller]
 fn table(cases: Vec<(&str, Case, &str)>) {
     for (what, case, expected) in cases {
-        assert_eq!(case.says(), expected, "{what}");
+        assert_eq!(case.summary(), expected, "{what}");
     }
 }

@@ -89,16 +89,16 @@ fn sandbox_of(spec: Value) -> SandboxConfig {
     try_sandbox(&pod(spec), &settings(), None, &RuntimeInfo::default()).unwrap()
 }
 
-/// What is handed in beside the pod.
+/// The inputs of a container besides its pod.
 #[derive(Default)]
-struct Around {
+struct ContainerFixture {
     mounts: Vec<Mount>,
     image: Image,
     target: Option<&'static str>,
     settings: Option<Settings>,
 }
 
-impl Around {
+impl ContainerFixture {
     fn container(&self, pod: &Pod, name: &str) -> Result<ContainerConfig, FailureReason> {
         let settings = self.settings.clone().unwrap_or_else(settings);
         let (features, runtime) = (HostFeatures::default(), RuntimeInfo::default());
@@ -130,7 +130,7 @@ impl Around {
     }
 }
 
-fn one(container: Value) -> Pod {
+fn pod_with(container: Value) -> Pod {
     pod(json!({ "containers": Value::Array(vec![container]) }))
 }
 
@@ -156,7 +156,7 @@ fn a_sandbox_carries_the_pods_identity_and_the_nodes_name() {
 
 #[test]
 fn a_pods_labels_cannot_make_it_another_nodes() {
-    let mut pod = one(json!({ "name": "c" }));
+    let mut pod = pod_with(json!({ "name": "c" }));
     pod.metadata.labels = Some([(label::NODE.to_owned(), "other".to_owned())].into());
     let config = try_sandbox(&pod, &settings(), None, &RuntimeInfo::default()).unwrap();
     assert_eq!(config.labels[label::NODE], "node-1");
@@ -175,7 +175,7 @@ fn namespaces_are_shared_as_the_spec_says() {
         let config = sandbox_of(whole.clone());
         let namespaces = Namespaces { network, pid, ipc, user: None };
         assert_eq!(config.security.namespaces, namespaces, "{spec}");
-        let container = Around::default().container(&pod(whole), "c").unwrap();
+        let container = ContainerFixture::default().container(&pod(whole), "c").unwrap();
         assert_eq!(container.security.namespaces, namespaces, "{spec}");
     }
 }
@@ -252,7 +252,7 @@ fn users_of_its_own_are_refused_with_the_reason() {
         (
             vec![able],
             None,
-            "can't set `spec.hostUsers: false`: this node gives out no ranges of user ids; leave the field out or set it to true",
+            "can't set `spec.hostUsers: false`: this node allocates no user id ranges; remove the field or set it to true",
         ),
     ] {
         let runtime = RuntimeInfo { handlers, ..RuntimeInfo::default() };
@@ -279,7 +279,7 @@ fn cgroups_are_named_by_class_as_the_cgroupfs_driver_does() {
         (json!({ "requests": { "cpu": "1" } }), "/kubepods/burstable/podu-1"),
         (json!({ "requests": same, "limits": same }), "/kubepods/podu-1"),
     ] {
-        let pod = one(json!({ "name": "c", "resources": resources }));
+        let pod = pod_with(json!({ "name": "c", "resources": resources }));
         assert_eq!(
             try_sandbox(&pod, &settings, None, &RuntimeInfo::default()).unwrap().cgroup_parent,
             parent
@@ -289,7 +289,7 @@ fn cgroups_are_named_by_class_as_the_cgroupfs_driver_does() {
 
 #[test]
 fn a_container_remembers_what_its_end_needs() {
-    let mut pod = one(json!({
+    let mut pod = pod_with(json!({
         "name": "c", "image": "nginx", "workingDir": "/srv", "tty": true, "stdin": true,
         "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
         "ports": [{ "name": "http", "containerPort": 80 }],
@@ -297,7 +297,7 @@ fn a_container_remembers_what_its_end_needs() {
     }));
     pod.metadata.deletion_grace_period_seconds = Some(7);
     pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(30);
-    let config = Around::default().container(&pod, "c").unwrap();
+    let config = ContainerFixture::default().container(&pod, "c").unwrap();
     let notes: Vec<_> =
         config.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let expected = [
@@ -335,12 +335,12 @@ fn an_ephemeral_container_sees_the_processes_of_its_target() {
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         pod(spec)
     };
-    let with = Around { target: Some("id-of-c"), ..Around::default() };
+    let with = ContainerFixture { target: Some("id-of-c"), ..ContainerFixture::default() };
     let config = with.container(&spec(json!({})), "debug").unwrap();
     assert_eq!(config.security.namespaces.pid, Share::Target("id-of-c".to_owned()));
     let config = with.container(&spec(json!({ "shareProcessNamespace": true })), "debug").unwrap();
     assert_eq!(config.security.namespaces.pid, Share::Pod);
-    let trouble = Around::default().container(&spec(json!({})), "debug").unwrap_err();
+    let trouble = ContainerFixture::default().container(&spec(json!({})), "debug").unwrap_err();
     let expected = ("CreateContainerConfigError", "unable to find target container c");
     assert_eq!((trouble.reason.as_str(), trouble.message.as_str()), expected);
 }
@@ -348,17 +348,21 @@ fn an_ephemeral_container_sees_the_processes_of_its_target() {
 #[test]
 fn scores_below_what_this_process_may_give_are_raised() {
     let same = json!({ "cpu": "1", "memory": "1Gi" });
-    let pod = one(json!({ "name": "c", "resources": { "requests": same, "limits": same } }));
+    let pod = pod_with(json!({ "name": "c", "resources": { "requests": same, "limits": same } }));
     let score = |floor| {
         let settings = Some(Settings { oom_score_floor: floor, ..settings() });
-        Around { settings, ..Around::default() }.container(&pod, "c").unwrap().resources.oom_score_adj
+        ContainerFixture { settings, ..ContainerFixture::default() }
+            .container(&pod, "c")
+            .unwrap()
+            .resources
+            .oom_score_adj
     };
     assert_eq!((score(-1000), score(-500), score(0)), (-997, -500, 0));
 }
 
 #[test]
 fn mounts_are_found_by_their_path_and_a_missing_one_is_named() {
-    let pod = one(json!({ "name": "c", "volumeMounts": [
+    let pod = pod_with(json!({ "name": "c", "volumeMounts": [
         { "name": "data", "mountPath": "data", "readOnly": true, "mountPropagation": "HostToContainer" },
         { "name": "own", "mountPath": "/etc/hosts" },
     ] }));
@@ -375,7 +379,7 @@ fn mounts_are_found_by_their_path_and_a_missing_one_is_named() {
         gids: Vec::new(),
     };
     let mounts = vec![mount("/etc/hosts", "/v/own"), mount("/data", "/v/data")];
-    let config = Around { mounts, ..Around::default() }.container(&pod, "c").unwrap();
+    let config = ContainerFixture { mounts, ..ContainerFixture::default() }.container(&pod, "c").unwrap();
     let found: Vec<_> =
         config.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str())).collect();
     assert_eq!(
@@ -385,6 +389,6 @@ fn mounts_are_found_by_their_path_and_a_missing_one_is_named() {
     );
     assert!(config.mounts[0].read_only && !config.mounts[1].read_only);
     assert_eq!(config.mounts[0].propagation, Propagation::HostToContainer);
-    let trouble = Around::default().container(&pod, "c").unwrap_err();
+    let trouble = ContainerFixture::default().container(&pod, "c").unwrap_err();
     assert_eq!(trouble.message, "cannot find volume \"data\" to mount into container \"c\"");
 }

@@ -59,12 +59,12 @@ fn fixture(spec: Value) -> StatusFixture {
 }
 
 /// Containers `a` and `b`.
-fn two(policy: &str) -> Value {
+fn two_containers(policy: &str) -> Value {
     json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "one"}, {"name": "b", "image": "two"}]})
 }
 
 impl StatusFixture {
-    fn look(&self) -> PodStatus {
+    fn compute(&self) -> PodStatus {
         compute_status(&StatusInput {
             pod: &self.pod,
             snapshot: &self.snapshot,
@@ -81,9 +81,9 @@ impl StatusFixture {
         })
     }
 
-    /// Looks, remembers, and tells the API server.
+    /// Computes the status, keeps it, and stores it in the API server.
     fn step(&mut self) -> PodStatus {
-        let status = self.look();
+        let status = self.compute();
         self.previous = Some(status.clone());
         self.pod.status = Some(reported_status(&status, self.pod.status.as_ref(), self.snapshot.is_live()));
         status
@@ -119,12 +119,12 @@ impl StatusFixture {
     }
 
     /// A record of a container, newer than the others. Its id is its name and its number.
-    fn record(mut self, name: &str, state: Now) -> Self {
-        self.put(name, state);
+    fn record(mut self, name: &str, state: RecordState) -> Self {
+        self.add_record(name, state);
         self
     }
 
-    fn put(&mut self, name: &str, state: Now) {
+    fn add_record(&mut self, name: &str, state: RecordState) {
         let attempt = self.snapshot.containers.iter().filter(|one| one.name == name).count();
         let attempt = u32::try_from(attempt).expect("few");
         let sandbox = self.snapshot.sandboxes.first().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
@@ -153,8 +153,8 @@ impl StatusFixture {
         self.snapshot.containers.insert(0, container);
     }
 
-    /// The newest record of a container goes on.
-    fn turn(&mut self, name: &str, state: Now) {
+    /// Changes the newest record of a container.
+    fn change_record(&mut self, name: &str, state: RecordState) {
         let newest = self.snapshot.containers.iter_mut().find(|one| one.name == name).expect("a record");
         state.on(newest);
     }
@@ -182,7 +182,7 @@ impl StatusFixture {
 
 /// Where a container of the runtime stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Now {
+enum RecordState {
     Created,
     Running,
     Exited(i32),
@@ -191,7 +191,7 @@ enum Now {
     Unknown,
 }
 
-impl Now {
+impl RecordState {
     fn on(self, container: &mut Container) {
         container.state = match self {
             Self::Created => ContainerState::Created,
@@ -223,7 +223,7 @@ fn brief<'a>(status: &'a PodStatus, kind: &str) -> (&'a str, &'a str, &'a str) {
     (&one.status, one.reason.as_deref().unwrap_or_default(), one.message.as_deref().unwrap_or_default())
 }
 
-fn of<'a>(status: &'a PodStatus, name: &str) -> &'a ContainerStatus {
+fn container_status<'a>(status: &'a PodStatus, name: &str) -> &'a ContainerStatus {
     let lists =
         [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let mut all = lists.into_iter().flatten().flatten();
@@ -243,11 +243,11 @@ fn short(state: Option<&k8s_openapi::api::core::v1::ContainerState>) -> String {
 }
 
 fn state(status: &PodStatus, name: &str) -> String {
-    short(of(status, name).state.as_ref())
+    short(container_status(status, name).state.as_ref())
 }
 
 fn last(status: &PodStatus, name: &str) -> String {
-    short(of(status, name).last_state.as_ref())
+    short(container_status(status, name).last_state.as_ref())
 }
 
 fn phase(status: &PodStatus) -> &str {

@@ -364,7 +364,7 @@ impl FakeState {
         self.containers.values().filter_map(FakeContainer::ends).map(|(at, ..)| at).min()
     }
 
-    /// UIDs of pods of which a container exited between these times.
+    /// UIDs of pods with a container that exited between these times.
     pub(super) fn ended(&self, from: Timestamp, to: Timestamp) -> Vec<String> {
         let within = |at: Timestamp| at > from && at <= to;
         let ended = |process: &&FakeContainer| process.container.finished.is_some_and(within);

@@ -21,7 +21,7 @@ use fake_resolver::{FakeResolver, set};
 
 const UID: &str = "0b6c1b7a-5a7e-4c58-8d8f-1c3a3b0d9a10";
 
-/// A machine with one pod. Whatever is mounted goes with it, also when a test fails.
+/// A host with one pod. Mounts are removed when it is dropped, also if a test fails.
 struct Fixture {
     directory: tempfile::TempDir,
     dirs: PodDirs,
@@ -176,7 +176,7 @@ async fn files_follow_their_source_as_one_and_keep_what_they_had() {
         script.send(Ok(set(&[("a", "3")]))).expect("heard");
         shows(&path.join("a"), "3").await;
         fixture.ready(&pod).await.expect("still ready");
-        // Another process goes on in the same directory.
+        // The next process continues in the same directory.
         fixture.restart();
         let script = fixture.resolver.volume("data");
         script.send(Ok(set(&[("a", "4")]))).expect("heard");
@@ -301,7 +301,7 @@ async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
     );
     let bundle = fixture.bundle(pod.clone());
     for round in 0..50 {
-        // As far as it comes in a moment, which is another each time.
+        // Cancelled at another point each time.
         let ready = fixture.volumes.ready(&bundle);
         let _ = tokio::time::timeout(Duration::from_micros(round * 20), ready).await;
     }
@@ -309,7 +309,7 @@ async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
     for script in &scripts {
         let _ = script.send(Ok(set(&[("a", "1")])));
     }
-    // Streams that were opened before there was anything to say are over: they are opened anew.
+    // Streams that were opened too early have ended and are opened again.
     for _ in 0..2000 {
         if fixture.ready(&pod).await.is_ok() {
             break;

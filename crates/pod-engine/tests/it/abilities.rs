@@ -11,13 +11,13 @@ use vk_provider::{
     error::Kind,
 };
 
-use crate::support::{FOREVER, World, container, one, pod, waiting};
+use crate::support::{FOREVER, TestEngine, container, container_status, pod, waiting};
 
 const ALL: ExecOptions = ExecOptions { stdin: false, stdout: true, stderr: true, tty: false };
 
-async fn log(world: &World, pod: &PodRef, previous: bool) -> Result<String> {
+async fn log(test: &TestEngine, pod: &PodRef, previous: bool) -> Result<String> {
     let options = LogOptions { previous, ..LogOptions::default() };
-    let LogBody::Final(stream) = world.engine().open(&pod.container("app"), &options).await? else {
+    let LogBody::Final(stream) = test.engine().open(&pod.container("app"), &options).await? else {
         panic!("the engine applies all options")
     };
     let chunks: Vec<_> = stream.map(|chunk| chunk.unwrap()).collect().await;
@@ -26,63 +26,64 @@ async fn log(world: &World, pod: &PodRef, previous: bool) -> Result<String> {
 
 #[tokio::test(start_paused = true)]
 async fn the_log_of_the_instance_and_of_the_one_before_can_be_read() {
-    let world = World::new();
-    let made = world
+    let test = TestEngine::new();
+    let made = test
         .create(&pod("a", json!({ "containers": [container("app", "echo one; sleep 2; echo two; exit 1")] })))
         .await;
-    world.running(&made).await;
-    assert_eq!(log(&world, &made, false).await.unwrap(), "one\n");
-    assert_eq!(*log(&world, &made, true).await.unwrap_err().kind(), Kind::NotFound);
-    world.until(&made, "it is restarted", |status| one(status, "app").restart_count == 1).await;
-    assert_eq!(log(&world, &made, false).await.unwrap(), "one\n");
-    assert_eq!(log(&world, &made, true).await.unwrap(), "one\ntwo\n");
+    test.running(&made).await;
+    assert_eq!(log(&test, &made, false).await.unwrap(), "one\n");
+    assert_eq!(*log(&test, &made, true).await.unwrap_err().kind(), Kind::NotFound);
+    test.until(&made, "it is restarted", |status| container_status(status, "app").restart_count == 1).await;
+    assert_eq!(log(&test, &made, false).await.unwrap(), "one\n");
+    assert_eq!(log(&test, &made, true).await.unwrap(), "one\ntwo\n");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_run_cannot_be_entered_and_says_so() {
-    let world = World::new();
-    world.runtime.network(false);
-    world.engine().ping().await.unwrap_err();
-    let waits = world.create(&pod("waits", json!({ "containers": [container("app", FOREVER)] }))).await;
-    world.until(&waits, "it waits", |status| waiting(one(status, "app")) == "ContainerCreating").await;
+    let test = TestEngine::new();
+    test.runtime.network(false);
+    test.engine().ping().await.unwrap_err();
+    let waits = test.create(&pod("waits", json!({ "containers": [container("app", FOREVER)] }))).await;
+    test.until(&waits, "it waits", |status| waiting(container_status(status, "app")) == "ContainerCreating")
+        .await;
     let (app, none) = (waits.container("app"), waits.container("none"));
     let words = ["true".to_owned()];
-    let error = world.engine().start(&app, &words, &ALL).await.unwrap_err();
+    let error = test.engine().start(&app, &words, &ALL).await.unwrap_err();
     assert_eq!(*error.kind(), Kind::Unavailable);
     assert!(error.message().contains("not running"), "{error}");
-    assert_eq!(*world.engine().start(&none, &words, &ALL).await.unwrap_err().kind(), Kind::NotFound);
-    assert_eq!(*Attach::attach(world.engine(), &app, &ALL).await.unwrap_err().kind(), Kind::Unavailable);
-    assert_eq!(*log(&world, &waits, false).await.unwrap_err().kind(), Kind::Unavailable);
-    assert_eq!(*world.engine().dial(&waits, 80).await.unwrap_err().kind(), Kind::Unavailable);
+    assert_eq!(*test.engine().start(&none, &words, &ALL).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(*Attach::attach(test.engine(), &app, &ALL).await.unwrap_err().kind(), Kind::Unavailable);
+    assert_eq!(*log(&test, &waits, false).await.unwrap_err().kind(), Kind::Unavailable);
+    assert_eq!(*test.engine().dial(&waits, 80).await.unwrap_err().kind(), Kind::Unavailable);
     assert_eq!(
-        world.runtime.count(Call::Exec) + world.runtime.count(Call::Attach),
+        test.runtime.count(Call::Exec) + test.runtime.count(Call::Attach),
         0,
         "the runtime is not asked"
     );
     let stranger = PodRef::new("default", "nobody", "uid-nobody");
-    assert_eq!(*world.engine().dial(&stranger, 80).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(*test.engine().dial(&stranger, 80).await.unwrap_err().kind(), Kind::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_command_runs_in_the_instance_that_runs() {
-    let world = World::new();
-    let made = world.create(&pod("a", json!({ "containers": [container("app", FOREVER)] }))).await;
-    world.running(&made).await;
-    world.runtime.finish(&made.uid, "app", 1);
-    world.until(&made, "it is restarted", |status| one(status, "app").restart_count == 1).await;
+    let test = TestEngine::new();
+    let made = test.create(&pod("a", json!({ "containers": [container("app", FOREVER)] }))).await;
+    test.running(&made).await;
+    test.runtime.finish(&made.uid, "app", 1);
+    test.until(&made, "it is restarted", |status| container_status(status, "app").restart_count == 1).await;
     let words = ["echo".to_owned(), "hello".to_owned()];
-    let started = world.engine().start(&made.container("app"), &words, &ALL).await.unwrap();
+    let started = test.engine().start(&made.container("app"), &words, &ALL).await.unwrap();
     let Started::Session(session) = started else { panic!("the fake serves sessions") };
     assert_eq!(session.exit.await.unwrap().code, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn figures_tell_the_present_use_from_the_second_look_on() {
-    let world = World::new();
-    let made = world.create(&pod("a", json!({ "containers": [container("app", FOREVER)] }))).await;
-    world.running(&made).await;
+    let test = TestEngine::new();
+    let made = test.create(&pod("a", json!({ "containers": [container("app", FOREVER)] }))).await;
+    test.running(&made).await;
     let figures = async || {
-        let summary = world.engine().summary().await.unwrap();
+        let summary = test.engine().summary().await.unwrap();
         assert_eq!(summary.node.node_name, "node-1");
         assert!(summary.node.memory.is_some() && summary.node.cpu.is_some());
         let pod = summary.pods.into_iter().find(|pod| pod.pod_ref.uid == *made.uid).unwrap();

@@ -56,7 +56,7 @@ impl Subject for Fake {
                 node.capacity.insert(resource.to_owned(), Quantity::units(amount));
             }
         });
-        // The version of the runtime is part of what the node says.
+        // The node includes the runtime's version.
         engine.ping().await?;
         Ok(Arc::new(engine))
     }

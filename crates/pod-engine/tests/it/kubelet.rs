@@ -12,7 +12,7 @@ use vk_testing::corpus::{Case, Recording};
 
 use replay::Replay;
 
-/// Where the status cannot be told from what the runtime says, and why.
+/// Recordings whose status does not follow from the runtime's state, and why.
 const BEYOND: [(&str, &str); 3] = [
     ("resources-more-than-there-are", "refused on sight: the runtime never hears of it"),
     ("node-does-not-match", "refused on sight"),

@@ -6,25 +6,25 @@ use serde_json::json;
 use vk_pod_engine::testing::Call;
 use vk_provider::Provider;
 
-use crate::support::{FOREVER, World, container, deleted, pod};
+use crate::support::{FOREVER, TestEngine, container, deleted, pod};
 
 const MANY: usize = 120;
 
 #[tokio::test(start_paused = true)]
 async fn many_pods_run_and_cost_two_lists_a_second_when_nothing_happens() {
-    let world = World::new();
+    let test = TestEngine::new();
     let mut made = Vec::new();
     for number in 0..MANY {
         let wanted = pod(&format!("pod-{number}"), json!({ "containers": [container("app", FOREVER)] }));
-        made.push((world.create(&wanted).await, wanted));
+        made.push((test.create(&wanted).await, wanted));
     }
     for (pod, _) in &made {
-        world.running(pod).await;
+        test.running(pod).await;
     }
-    assert_eq!(world.runtime.containers().len(), MANY);
-    assert_eq!(world.engine().pods().await.unwrap().len(), MANY);
+    assert_eq!(test.runtime.containers().len(), MANY);
+    assert_eq!(test.engine().pods().await.unwrap().len(), MANY);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let quiet = |call| (call, world.runtime.count(call));
+    let quiet = |call| (call, test.runtime.count(call));
     let before = [Call::List, Call::Container, Call::Sandbox].map(quiet);
     tokio::time::sleep(Duration::from_secs(30)).await;
     let after = [Call::List, Call::Container, Call::Sandbox].map(quiet);
@@ -32,11 +32,11 @@ async fn many_pods_run_and_cost_two_lists_a_second_when_nothing_happens() {
     assert_eq!(before[1..], after[1..], "nothing is asked in full");
     for (pod, wanted) in &made {
         let wanted = Some(deleted(wanted));
-        world.engine().delete_pod(pod, wanted, Duration::from_secs(30)).await.unwrap();
+        test.engine().delete_pod(pod, wanted, Duration::from_secs(30)).await.unwrap();
     }
     for (pod, _) in &made {
-        world.over(pod).await;
+        test.wait_finished(pod).await;
     }
-    world.eventually("nothing is left", || world.runtime.sandboxes().is_empty()).await;
-    assert_eq!(world.runtime.violations(), Vec::<String>::new());
+    test.eventually("nothing is left", || test.runtime.sandboxes().is_empty()).await;
+    assert_eq!(test.runtime.violations(), Vec::<String>::new());
 }

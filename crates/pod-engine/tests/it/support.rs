@@ -27,11 +27,11 @@ use vk_provider::{
 use vk_supervisor::{Clock, Supervisor};
 
 pub(crate) const NODE: &str = "node-1";
-/// In a paused time nobody waits for this, unless something is broken.
+/// A timeout that is reached only if something is broken, because the clock is paused.
 pub(crate) const LIMIT: Duration = Duration::from_mins(30);
 
 /// A runtime, and an engine on it that can be replaced by the next process's.
-pub(crate) struct World {
+pub(crate) struct TestEngine {
     pub(crate) runtime: FakeRuntime,
     pub(crate) clock: Clock,
     pub(crate) folder: tempfile::TempDir,
@@ -63,14 +63,14 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
     }
 }
 
-// === impl World ===
+// === impl TestEngine ===
 
-impl World {
+impl TestEngine {
     /// Call it inside a tokio runtime.
     pub(crate) fn new() -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::following_tokio(start);
-        let mut world = Self {
+        let mut test = Self {
             runtime: FakeRuntime::new(clock.clone()),
             clock,
             folder: tempfile::tempdir().unwrap(),
@@ -79,8 +79,8 @@ impl World {
             supervisor: Supervisor::new(),
             listener: JoinSet::new(),
         };
-        world.open();
-        world
+        test.open();
+        test
     }
 
     /// Starts a process.
@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Waits until nothing of a pod runs.
-    pub(crate) async fn over(&self, pod: &PodRef) -> Option<PodStatus> {
+    pub(crate) async fn wait_finished(&self, pod: &PodRef) -> Option<PodStatus> {
         let begun = tokio::time::Instant::now();
         loop {
             match self.engine().pod_status(pod).await {
@@ -226,7 +226,7 @@ pub(crate) fn reference(pod: &Pod) -> PodRef {
     PodRef::of(pod).unwrap()
 }
 
-/// The pod as the core has it when somebody has deleted it.
+/// The pod with a deletion timestamp.
 pub(crate) fn deleted(pod: &Pod) -> Arc<Pod> {
     let mut pod = pod.clone();
     pod.metadata.deletion_timestamp = Some(Time("2026-01-01T00:00:00Z".parse().unwrap()));
@@ -237,7 +237,7 @@ pub(crate) fn bundle(pod: &Arc<Pod>) -> PodBundle {
     PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod), None)) }
 }
 
-/// A pod whose containers need something that is there when the gate is open.
+/// A pod whose containers need an object that exists when the gate is open.
 pub(crate) fn gated(pod: &Arc<Pod>, gate: &watch::Sender<bool>) -> PodBundle {
     PodBundle { pod: Arc::clone(pod), resolver: Arc::new(Plain(Arc::clone(pod), Some(gate.subscribe()))) }
 }
@@ -248,7 +248,7 @@ pub(crate) fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerSta
     lists.into_iter().flatten().flatten()
 }
 
-pub(crate) fn one<'a>(status: &'a PodStatus, name: &str) -> &'a ContainerStatus {
+pub(crate) fn container_status<'a>(status: &'a PodStatus, name: &str) -> &'a ContainerStatus {
     statuses(status).find(|status| status.name == name).unwrap_or_else(|| panic!("no {name} in {status:#?}"))
 }
 

@@ -12,7 +12,7 @@ fn ids(ids: &[&str]) -> ImagesInUse {
     ids.iter().collect()
 }
 
-fn of(inventory: &ImageInventory, used: &[&str], available: u64, now: i64) -> Option<RemovalPlan> {
+fn plan(inventory: &ImageInventory, used: &[&str], available: u64, now: i64) -> Option<RemovalPlan> {
     let disk = DiskUsage { capacity: 1000, available };
     plan_removal(inventory, &ids(used), disk, &GcThresholds::default(), at(now))
 }
@@ -25,11 +25,11 @@ fn names(plan_removal: &RemovalPlan) -> Vec<&str> {
 fn nothing_is_removed_below_the_high_mark() {
     let mut inventory = ImageInventory::default();
     inventory.update(&[image("a", 100)], &ids(&[]), at(0));
-    assert_eq!(of(&inventory, &[], 160, 600), None);
-    let found = of(&inventory, &[], 159, 600).unwrap();
+    assert_eq!(plan(&inventory, &[], 160, 600), None);
+    let found = plan(&inventory, &[], 159, 600).unwrap();
     assert_eq!((found.percent, found.bytes), (85, 41));
     assert_eq!(found.candidates, [("a".to_owned(), 100)]);
-    let full = of(&inventory, &[], 0, 600).unwrap();
+    let full = plan(&inventory, &[], 0, 600).unwrap();
     assert_eq!((full.percent, full.bytes), (100, 200));
 }
 
@@ -41,7 +41,7 @@ fn what_was_unused_longest_goes_first() {
     inventory.update(&all[1..], &ids(&["used"]), at(100));
     inventory.update(&all[1..], &ids(&["lately"]), at(200));
     inventory.update(&all, &ids(&[]), at(300));
-    let found = of(&inventory, &[], 100, 1000).unwrap();
+    let found = plan(&inventory, &[], 100, 1000).unwrap();
     assert_eq!(names(&found), ["old", "new", "used", "lately"]);
 }
 
@@ -55,14 +55,14 @@ fn images_in_use_pinned_ones_and_new_ones_stay() {
         &ids(&["used"]),
         at(500),
     );
-    let found = of(&inventory, &["used"], 100, 619).unwrap();
+    let found = plan(&inventory, &["used"], 100, 619).unwrap();
     assert_eq!(names(&found), ["old", "pinned"], "no more pinned, and not two minutes old");
     inventory.update(
         &[image("used", 1), Image { pinned: true, ..image("pinned", 1) }, image("new", 1)],
         &ids(&["used"]),
         at(620),
     );
-    assert_eq!(names(&of(&inventory, &["used"], 100, 620).unwrap()), ["new"]);
+    assert_eq!(names(&plan(&inventory, &["used"], 100, 620).unwrap()), ["new"]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_image_is_in_use_by_whichever_name_the_runtime_tells() {
     };
     let mut inventory = ImageInventory::default();
     inventory.update(&[known], &ids(&[]), at(0));
-    let free = |name: &str| !names(&of(&inventory, &[name], 100, 600).unwrap()).is_empty();
+    let free = |name: &str| !names(&plan(&inventory, &[name], 100, 600).unwrap()).is_empty();
     let (bare, full) = (hex("a"), format!("docker.io/library/busybox@{digest}"));
     let tagged = format!("busybox:1.37@{digest}");
     let same = [
@@ -109,7 +109,7 @@ fn an_image_that_came_back_is_new() {
     inventory.update(&[image("a", 1)], &ids(&[]), at(0));
     inventory.update(&[], &ids(&[]), at(100));
     inventory.update(&[image("a", 1)], &ids(&[]), at(200));
-    assert!(of(&inventory, &[], 100, 210).unwrap().candidates.is_empty());
+    assert!(plan(&inventory, &[], 100, 210).unwrap().candidates.is_empty());
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn an_unwritten_policy_follows_the_tag() {
     }
 }
 
-/// Names and what the reference parser of registries says about each: an error, or nothing.
+/// Names and the errors of the reference parser of registries.
 #[test]
 fn names_are_taken_and_refused_as_by_the_reference_parser() {
     let rows = include_str!("reference.jsonl").lines();

@@ -29,7 +29,7 @@ async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     assert_eq!(records.access("r.example/a:1", "id").await, holders(&["h1", "h2"]));
     records.begin("r.example/a:1").await.unwrap().succeed("id", None, NOW).await;
     assert_eq!(records.access("r.example/a:1", "id").await, Access::Everyone);
-    // Another process finds the same.
+    // The next process reads the same records.
     let again = PullRecords::new(folder.path());
     assert_eq!(again.access("r.example/a:1", "id").await, Access::Everyone);
     assert_eq!(std::fs::read_dir(folder.path().join("pulling")).unwrap().count(), 0);

@@ -10,7 +10,7 @@ use crate::spec::tests::{RecordedEvents, settings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Bench {
+struct PullFixture {
     runtime: Arc<FakeImageRuntime>,
     puller: Arc<Puller>,
     settings: Settings,
@@ -19,7 +19,7 @@ struct Bench {
     _folder: tempfile::TempDir,
 }
 
-impl Bench {
+impl PullFixture {
     fn new() -> Self {
         Self::with(|_| ())
     }
@@ -30,7 +30,7 @@ impl Bench {
         change(&mut settings);
         let runtime = Arc::<FakeImageRuntime>::default();
         let sandbox = sandbox();
-        let mut bench = Self {
+        let mut fixture = Self {
             puller: Arc::new(puller(&runtime, &settings)),
             runtime,
             settings,
@@ -38,11 +38,11 @@ impl Bench {
             events: RecordedEvents::default(),
             _folder: folder,
         };
-        bench.restart();
-        bench
+        fixture.restart();
+        fixture
     }
 
-    /// Another process with the same folder.
+    /// The next process with the same directory.
     fn restart(&mut self) {
         self.puller = Arc::new(puller(&self.runtime, &self.settings));
     }
@@ -56,7 +56,7 @@ impl Bench {
         self.puller.backoffs.lock().remaining(pod_uid, image, Instant::now()).map(|(left, _)| left)
     }
 
-    /// Reason and message of what must fail.
+    /// Reason and message of an expected failure.
     async fn fails(&self, pod: &Pod, image: &str, policy: Policy) -> (String, String) {
         let failure = self.ensure(pod, image, policy).await.unwrap_err();
         (failure.reason, failure.message)
@@ -66,7 +66,7 @@ impl Bench {
         self.runtime.0.lock().pulls.len()
     }
 
-    fn put(&self, name: &str) {
+    fn add_image(&self, name: &str) {
         let image = Image { id: format!("id of {name}"), ..Image::default() };
         self.runtime.0.lock().images.insert(name.to_owned(), image);
     }
@@ -105,13 +105,13 @@ async fn the_policy_decides_whether_there_is_anything_to_do() {
         (Policy::IfNotPresent, false, 1),
         (Policy::Never, true, 0),
     ] {
-        let bench = Bench::new();
+        let fixture = PullFixture::new();
         if there {
-            bench.put("a:1");
+            fixture.add_image("a:1");
         }
-        let ready = bench.ensure(&pod("u1", &[]), "a:1", policy).await.unwrap();
-        assert_eq!(bench.pulls(), pulls, "{policy:?} {there}");
-        let told = bench.events.take();
+        let ready = fixture.ensure(&pod("u1", &[]), "a:1", policy).await.unwrap();
+        assert_eq!(fixture.pulls(), pulls, "{policy:?} {there}");
+        let told = fixture.events.take();
         if pulls == 0 {
             assert_eq!((ready.image_ref.as_str(), told), ("id of a:1", vec![PRESENT.to_owned()]));
         } else {
@@ -124,35 +124,35 @@ async fn the_policy_decides_whether_there_is_anything_to_do() {
 
 #[tokio::test(start_paused = true)]
 async fn an_absent_image_that_is_never_pulled_is_an_error() {
-    let bench = Bench::new();
+    let fixture = PullFixture::new();
     let message = "Container image \"a\" is not present with pull policy of Never";
-    let failed = bench.fails(&pod("u1", &[]), "a", Policy::Never).await;
+    let failed = fixture.fails(&pod("u1", &[]), "a", Policy::Never).await;
     assert_eq!(failed, ("ErrImageNeverPull".to_owned(), message.to_owned()));
-    assert_eq!(bench.events.take(), [format!("ErrImageNeverPull: {message}")]);
-    assert_eq!(bench.pulls(), 0);
+    assert_eq!(fixture.events.take(), [format!("ErrImageNeverPull: {message}")]);
+    assert_eq!(fixture.pulls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_none_is_told_and_asks_nobody() {
-    let bench = Bench::new();
+    let fixture = PullFixture::new();
     let message = "Failed to apply default image tag \"A b\": couldn't parse image name \"A b\": invalid reference format: repository \
         name (library/A b) must be lowercase";
-    let failed = bench.fails(&pod("u1", &[]), "A b", Policy::Always).await;
+    let failed = fixture.fails(&pod("u1", &[]), "A b", Policy::Always).await;
     assert_eq!(failed, ("InvalidImageName".to_owned(), message.to_owned()));
-    assert_eq!(bench.events.take(), [format!("InspectFailed: {message}")]);
-    assert_eq!(bench.pulls(), 0);
+    assert_eq!(fixture.events.take(), [format!("InspectFailed: {message}")]);
+    assert_eq!(fixture.pulls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_cannot_look_at_images_is_told() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().blind = Some("no connection");
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().blind = Some("no connection");
     let message = "Failed to inspect image \"\": rpc error: code = Unavailable desc = no connection";
-    let failed = bench.fails(&pod("u1", &[]), "a", Policy::IfNotPresent).await;
+    let failed = fixture.fails(&pod("u1", &[]), "a", Policy::IfNotPresent).await;
     assert_eq!(failed, ("ImageInspectError".to_owned(), message.to_owned()));
-    assert_eq!(bench.events.take(), [format!("InspectFailed: {message}")]);
-    // After a pull its user has to be known: it is not guessed.
-    let failure = bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap_err();
+    assert_eq!(fixture.events.take(), [format!("InspectFailed: {message}")]);
+    // After a pull the user of the image must be known.
+    let failure = fixture.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap_err();
     let expected = ("CreateContainerConfigError", "no connection");
     assert_eq!((failure.reason.as_str(), failure.message.as_str()), expected);
     assert_eq!(failed_event(&failure).2, "Error: no connection");
@@ -160,22 +160,22 @@ async fn a_runtime_that_cannot_look_at_images_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn an_image_without_a_tag_is_pulled_with_one_and_named_without() {
-    let bench = Bench::new();
-    let ready = bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap();
+    let fixture = PullFixture::new();
+    let ready = fixture.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap();
     assert_eq!(ready.image_ref, "sha256:a:latest");
-    assert_eq!(bench.events.take()[0], "Pulling: Pulling image \"a\"");
+    assert_eq!(fixture.events.take()[0], "Pulling: Pulling image \"a\"");
 }
 
 #[tokio::test(start_paused = true)]
 async fn waits_double_from_ten_seconds_to_five_minutes_and_repeat_the_last_real_error() {
-    let bench = Bench::new();
+    let fixture = PullFixture::new();
     let pod = pod("u1", &[]);
     let error = "rpc error: code = NotFound desc = no such image";
     for wait in [10, 20, 40, 80, 160, 300, 300] {
-        bench.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
-        let failed = bench.fails(&pod, "a", Policy::Always).await;
+        fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
+        let failed = fixture.fails(&pod, "a", Policy::Always).await;
         assert_eq!(failed, ("ErrImagePull".to_owned(), error.to_owned()));
-        let told = bench.events.take();
+        let told = fixture.events.take();
         assert_eq!(
             told,
             [
@@ -183,47 +183,47 @@ async fn waits_double_from_ten_seconds_to_five_minutes_and_repeat_the_last_real_
                 format!("Failed: Failed to pull image \"a\": {error}")
             ]
         );
-        let pulls = bench.pulls();
-        assert_eq!(bench.remaining_backoff("u1", "a"), Some(SECOND * wait));
+        let pulls = fixture.pulls();
+        assert_eq!(fixture.remaining_backoff("u1", "a"), Some(SECOND * wait));
         tokio::time::advance((SECOND * wait).saturating_sub(Duration::from_millis(1))).await;
         let message = format!("Back-off pulling image \"a\": ErrImagePull: {error}");
         for _ in 0..2 {
             assert_eq!(
-                bench.fails(&pod, "a", Policy::Always).await,
+                fixture.fails(&pod, "a", Policy::Always).await,
                 ("ImagePullBackOff".to_owned(), message.clone())
             );
-            assert_eq!(bench.events.take(), ["BackOff: Back-off pulling image \"a\""]);
+            assert_eq!(fixture.events.take(), ["BackOff: Back-off pulling image \"a\""]);
         }
-        assert_eq!(bench.pulls(), pulls);
+        assert_eq!(fixture.pulls(), pulls);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(bench.remaining_backoff("u1", "a"), None);
+        assert_eq!(fixture.remaining_backoff("u1", "a"), None);
     }
-    // Quiet for more than twice the longest wait: as if nothing had been.
+    // After twice the longest back-off the back-off starts again.
     tokio::time::advance(SECOND * 301).await;
-    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
-    bench.fails(&pod, "a", Policy::Always).await;
-    assert_eq!(bench.remaining_backoff("u1", "a"), Some(SECOND * 10));
+    fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "no such image"));
+    fixture.fails(&pod, "a", Policy::Always).await;
+    assert_eq!(fixture.remaining_backoff("u1", "a"), Some(SECOND * 10));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_pods_wait_is_no_other_pods_and_a_gone_pod_has_none() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
-    bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
-    bench.ensure(&pod("u2", &[]), "a", Policy::Always).await.unwrap();
-    bench.ensure(&pod("u1", &[]), "b", Policy::Always).await.unwrap();
-    bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
-    bench.puller.forget("u1");
-    bench.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap();
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
+    fixture.fails(&pod("u1", &[]), "a", Policy::Always).await;
+    fixture.ensure(&pod("u2", &[]), "a", Policy::Always).await.unwrap();
+    fixture.ensure(&pod("u1", &[]), "b", Policy::Always).await.unwrap();
+    fixture.fails(&pod("u1", &[]), "a", Policy::Always).await;
+    fixture.puller.forget("u1");
+    fixture.ensure(&pod("u1", &[]), "a", Policy::Always).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_present_image_serves_while_a_pull_would_have_to_wait() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
-    bench.fails(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await;
-    bench.put("a:1");
-    bench.ensure(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
+    fixture.fails(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await;
+    fixture.add_image("a:1");
+    fixture.ensure(&pod("u1", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,181 +243,184 @@ async fn two_causes_that_a_runtime_names_have_reasons_of_their_own_and_a_code_th
         (rpc("Unknown", "odd"), "ErrImagePull", "odd"),
         (Error::internal("no code at all"), "ErrImagePull", "no code at all"),
     ] {
-        let bench = Bench::new();
-        bench.runtime.0.lock().faults.push_back(error);
-        let failed = bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
+        let fixture = PullFixture::new();
+        fixture.runtime.0.lock().faults.push_back(error);
+        let failed = fixture.fails(&pod("u1", &[]), "a", Policy::Always).await;
         assert_eq!(failed, (reason.to_owned(), message.to_owned()));
-        let (_, again) = bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
+        let (_, again) = fixture.fails(&pod("u1", &[]), "a", Policy::Always).await;
         assert_eq!(again, format!("Back-off pulling image \"a\": {reason}: {message}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn credentials_are_tried_one_after_the_other() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().password = Some("right");
-    bench.ensure(&pod("u1", &["wrong", "right", "more"]), "a", Policy::Always).await.unwrap();
-    let tried = |bench: &Bench| std::mem::take(&mut bench.runtime.0.lock().pulls);
-    assert_eq!(tried(&bench), [Some("wrong".to_owned()), Some("right".to_owned())]);
-    // The same words twice are said once; credentials that do not fit are no reason to do without.
-    let failed = bench.fails(&pod("u2", &["wrong", "bad"]), "a", Policy::Always).await;
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.ensure(&pod("u1", &["wrong", "right", "more"]), "a", Policy::Always).await.unwrap();
+    let tried = |fixture: &PullFixture| std::mem::take(&mut fixture.runtime.0.lock().pulls);
+    assert_eq!(tried(&fixture), [Some("wrong".to_owned()), Some("right".to_owned())]);
+    // Equal errors are reported once; wrong credentials do not cause an anonymous pull.
+    let failed = fixture.fails(&pod("u2", &["wrong", "bad"]), "a", Policy::Always).await;
     assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()));
-    assert_eq!(tried(&bench), [Some("wrong".to_owned()), Some("bad".to_owned())]);
-    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "other"));
-    let failed = bench.fails(&pod("u3", &["wrong", "bad"]), "a", Policy::Always).await;
+    assert_eq!(tried(&fixture), [Some("wrong".to_owned()), Some("bad".to_owned())]);
+    fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "other"));
+    let failed = fixture.fails(&pod("u3", &["wrong", "bad"]), "a", Policy::Always).await;
     assert_eq!(failed.1, "[rpc error: code = NotFound desc = other, pull access denied]");
-    tried(&bench);
-    bench.runtime.0.lock().password = None;
-    bench.ensure(&pod("u4", &[]), "a", Policy::Always).await.unwrap();
-    assert_eq!(tried(&bench), [None]);
+    tried(&fixture);
+    fixture.runtime.0.lock().password = None;
+    fixture.ensure(&pod("u4", &[]), "a", Policy::Always).await.unwrap();
+    assert_eq!(tried(&fixture), [None]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_pull_serves_all_who_wait_for_it() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().slow = SECOND * 3;
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().slow = SECOND * 3;
     let pods: Vec<Pod> = (0..10).map(|number| pod(&format!("u{number}"), &["pw"])).collect();
-    let all = pods.iter().map(|pod| bench.ensure(pod, "a", Policy::Always));
+    let all = pods.iter().map(|pod| fixture.ensure(pod, "a", Policy::Always));
     let all = futures::future::join_all(all).await;
     assert!(all.iter().all(|ready| ready.as_ref().unwrap().image_ref == "sha256:a:latest"));
-    assert_eq!(bench.pulls(), 1);
-    let told = bench.events.take();
+    assert_eq!(fixture.pulls(), 1);
+    let told = fixture.events.take();
     let pulled =
         "Pulled: Successfully pulled image \"a\" in 3s (3s including waiting). Image size: 42 bytes.";
     assert_eq!(told.iter().filter(|told| *told == pulled).count(), 10);
-    // What was asked for after its end is pulled anew.
-    bench.ensure(&pods[0], "a", Policy::Always).await.unwrap();
-    assert_eq!(bench.pulls(), 2);
+    // A request after the end of the pull starts a new one.
+    fixture.ensure(&pods[0], "a", Policy::Always).await.unwrap();
+    assert_eq!(fixture.pulls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_everybodys_who_waited_and_each_has_its_own_wait() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().slow = SECOND;
-    bench.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().slow = SECOND;
+    fixture.runtime.0.lock().faults.push_back(rpc("NotFound", "x"));
     let (one, two) = (pod("u1", &[]), pod("u2", &[]));
     let (first, second) =
-        tokio::join!(bench.fails(&one, "a", Policy::Always), bench.fails(&two, "a", Policy::Always));
-    assert_eq!((first.0.as_str(), first == second, bench.pulls()), ("ErrImagePull", true, 1));
-    assert!(bench.remaining_backoff("u1", "a").is_some() && bench.remaining_backoff("u2", "a").is_some());
+        tokio::join!(fixture.fails(&one, "a", Policy::Always), fixture.fails(&two, "a", Policy::Always));
+    assert_eq!((first.0.as_str(), first == second, fixture.pulls()), ("ErrImagePull", true, 1));
+    assert!(fixture.remaining_backoff("u1", "a").is_some() && fixture.remaining_backoff("u2", "a").is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_credentials_or_another_image_are_another_pull() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().slow = SECOND;
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().slow = SECOND;
     let (one, two) = (pod("u1", &["a"]), pod("u2", &["b"]));
     let (a, b, c) = tokio::join!(
-        bench.ensure(&one, "a", Policy::Always),
-        bench.ensure(&two, "a", Policy::Always),
-        bench.ensure(&one, "b", Policy::Always)
+        fixture.ensure(&one, "a", Policy::Always),
+        fixture.ensure(&two, "a", Policy::Always),
+        fixture.ensure(&one, "b", Policy::Always)
     );
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
-    assert_eq!((bench.pulls(), bench.runtime.0.lock().most), (3, 3));
+    assert_eq!((fixture.pulls(), fixture.runtime.0.lock().most), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pull_goes_on_when_the_one_who_began_it_has_gone() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().slow = SECOND * 10;
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().slow = SECOND * 10;
     let (one, two) = (pod("u1", &[]), pod("u2", &[]));
-    let first = tokio::time::timeout(SECOND * 2, bench.ensure(&one, "a", Policy::Always));
-    let (first, second) = tokio::join!(first, bench.ensure(&two, "a", Policy::Always));
+    let first = tokio::time::timeout(SECOND * 2, fixture.ensure(&one, "a", Policy::Always));
+    let (first, second) = tokio::join!(first, fixture.ensure(&two, "a", Policy::Always));
     assert!(first.is_err(), "it was dropped");
     assert!(second.is_ok());
-    assert_eq!(bench.pulls(), 1);
-    // When all have gone the pull is given up, and the next one begins anew.
-    assert!(tokio::time::timeout(SECOND, bench.ensure(&one, "b", Policy::Always)).await.is_err());
-    assert_eq!(bench.runtime.0.lock().running, 0);
-    bench.ensure(&one, "b", Policy::Always).await.unwrap();
-    assert_eq!(bench.pulls(), 3);
+    assert_eq!(fixture.pulls(), 1);
+    // When all callers are gone the pull is cancelled, and the next request starts a new one.
+    assert!(tokio::time::timeout(SECOND, fixture.ensure(&one, "b", Policy::Always)).await.is_err());
+    assert_eq!(fixture.runtime.0.lock().running, 0);
+    fixture.ensure(&one, "b", Policy::Always).await.unwrap();
+    assert_eq!(fixture.pulls(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_more_pulls_run_at_once_than_allowed_and_the_wait_for_a_turn_is_told() {
-    let bench = Bench::with(|settings| settings.parallel_pulls = Some(2));
-    bench.runtime.0.lock().slow = SECOND;
+    let fixture = PullFixture::with(|settings| settings.parallel_pulls = Some(2));
+    fixture.runtime.0.lock().slow = SECOND;
     let pods: Vec<Pod> = (0..6).map(|number| pod(&format!("u{number}"), &[])).collect();
     let names: Vec<String> = (0..6).map(|number| format!("i{number}")).collect();
-    let all = pods.iter().zip(&names).map(|(pod, image)| bench.ensure(pod, image, Policy::Always));
+    let all = pods.iter().zip(&names).map(|(pod, image)| fixture.ensure(pod, image, Policy::Always));
     assert!(futures::future::join_all(all).await.iter().all(Result::is_ok));
-    assert_eq!((bench.pulls(), bench.runtime.0.lock().most), (6, 2));
+    assert_eq!((fixture.pulls(), fixture.runtime.0.lock().most), (6, 2));
     let last = "Pulled: Successfully pulled image \"i5\" in 1s (3s including waiting). Image size: 42 bytes.";
-    assert!(bench.events.take().contains(&last.to_owned()));
+    assert!(fixture.events.take().contains(&last.to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_none() {
-    let mut bench = Bench::new();
-    bench.runtime.0.lock().password = Some("right");
+    let mut fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
     let owner = pod("owner", &["right"]);
-    bench.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
     for round in ["before", "after"] {
         let name = |who: &str| format!("{who} {round}");
-        bench.events.take();
-        // Who has the same credentials is let in without a pull.
-        let pulls = bench.pulls();
-        bench.ensure(&pod(&name("friend"), &["other", "right"]), "a:1", Policy::IfNotPresent).await.unwrap();
-        assert_eq!((bench.events.take(), bench.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
-        // Others have to ask the registry.
-        let failed = bench.fails(&pod(&name("stranger"), &[]), "a:1", Policy::IfNotPresent).await;
+        fixture.events.take();
+        // A pod with the same credentials needs no pull.
+        let pulls = fixture.pulls();
+        fixture
+            .ensure(&pod(&name("friend"), &["other", "right"]), "a:1", Policy::IfNotPresent)
+            .await
+            .unwrap();
+        assert_eq!((fixture.events.take(), fixture.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
+        // Other pods must pull.
+        let failed = fixture.fails(&pod(&name("stranger"), &[]), "a:1", Policy::IfNotPresent).await;
         assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()), "{round}");
-        // And do not learn that it is there.
-        let failed = bench.fails(&pod(&name("silent"), &["wrong"]), "a:1", Policy::Never).await;
+        // They must not learn that it is present.
+        let failed = fixture.fails(&pod(&name("silent"), &["wrong"]), "a:1", Policy::Never).await;
         let message = "Container image \"a:1\" is not present with pull policy of Never";
         assert_eq!(failed, ("ErrImageNeverPull".to_owned(), message.to_owned()), "{round}");
-        bench.restart();
+        fixture.restart();
     }
-    // Once it can be had without credentials it is everybody's.
-    bench.runtime.0.lock().password = None;
-    bench.ensure(&pod("first", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
-    let pulls = bench.pulls();
-    bench.ensure(&pod("second", &["any"]), "a:1", Policy::Never).await.unwrap();
-    assert_eq!(bench.pulls(), pulls);
+    // After an anonymous pull every pod may use it.
+    fixture.runtime.0.lock().password = None;
+    fixture.ensure(&pod("first", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let pulls = fixture.pulls();
+    fixture.ensure(&pod("second", &["any"]), "a:1", Policy::Never).await.unwrap();
+    assert_eq!(fixture.pulls(), pulls);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
-    let mut bench = Bench::new();
-    bench.runtime.0.lock().password = Some("right");
-    bench.runtime.0.lock().slow = SECOND * 5;
+    let mut fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().slow = SECOND * 5;
     let owner = pod("owner", &["right"]);
-    assert!(tokio::time::timeout(SECOND, bench.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
-    // The runtime finished it, and our process did not see that.
-    bench.put("a:1");
-    bench.restart();
+    assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
+    // The runtime completed the pull after the process ended.
+    fixture.add_image("a:1");
+    fixture.restart();
     for _ in 0..2 {
-        let (reason, _) = bench.fails(&pod("stranger", &[]), "a:1", Policy::IfNotPresent).await;
+        let (reason, _) = fixture.fails(&pod("stranger", &[]), "a:1", Policy::IfNotPresent).await;
         assert_eq!(reason, "ErrImagePull");
-        bench.puller.forget("stranger");
+        fixture.puller.forget("stranger");
     }
-    bench.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
-    let pulls = bench.pulls();
-    bench.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
-    assert_eq!(bench.pulls(), pulls);
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    let pulls = fixture.pulls();
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    assert_eq!(fixture.pulls(), pulls);
 }
 
 #[tokio::test(start_paused = true)]
 async fn records_follow_the_images_that_are_there() {
-    let bench = Bench::new();
-    bench.runtime.0.lock().password = Some("right");
-    bench.ensure(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.ensure(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
     tokio::time::advance(SECOND).await;
-    // Somebody removed it and put it there by hand.
-    bench.puller.prune(&[], bench.puller.clock.now()).await;
-    bench.ensure(&pod("other", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
+    // The image was removed and added again externally.
+    fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+    fixture.ensure(&pod("other", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_folder_that_cannot_be_written_is_told_and_nothing_is_pulled() {
-    let bench = Bench::with(|settings| {
+    let fixture = PullFixture::with(|settings| {
         std::fs::write(settings.root.join("images"), "in the way").unwrap();
     });
-    let (reason, message) = bench.fails(&pod("u1", &[]), "a", Policy::Always).await;
+    let (reason, message) = fixture.fails(&pod("u1", &[]), "a", Policy::Always).await;
     assert_eq!(reason, "ErrImagePull");
     assert!(
         message.starts_with("Failed to record image pull intent for container image \"a\": "),
         "{message}"
     );
-    assert_eq!(bench.pulls(), 0);
+    assert_eq!(fixture.pulls(), 0);
 }

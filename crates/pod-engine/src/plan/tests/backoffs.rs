@@ -6,19 +6,19 @@ use proptest::prelude::*;
 use super::{Case, NOW, at, case, container};
 use crate::{plan::CrashBackoffs, snapshot::ContainerState};
 
-/// A container that ends as soon as it was started, under somebody who keeps only the newest dead instance of it.
-struct Loop {
+/// A container that exits right after its start. Only its newest exited instance is kept.
+struct CrashLoop {
     case: Case,
     restarts: u32,
 }
 
-impl Loop {
+impl CrashLoop {
     fn new() -> Self {
         Self { case: case("Always", "", "a", "a=exited:1"), restarts: 0 }
     }
 
-    /// Waits for the next start, and how long that took since the end; the new instance then lives for so many seconds.
-    fn turn(&mut self, life: i64) -> i64 {
+    /// Waits for the next start and returns the seconds since the exit. The new instance then runs for `life` seconds.
+    fn next_start(&mut self, life: i64) -> i64 {
         let finished = self.case.snapshot.containers[0].finished.unwrap();
         self.case.now = finished;
         let plan = self.case.plan();
@@ -42,7 +42,7 @@ impl Loop {
         self.case.now.duration_since(finished).as_secs()
     }
 
-    /// What our successor knows, with the status that we wrote last or without.
+    /// The next process, with or without the last written status.
     fn restart(&mut self, told: bool) {
         let deferred = {
             let now = self.case.snapshot.containers[0].finished.unwrap();
@@ -69,33 +69,36 @@ impl Loop {
 
 #[test]
 fn back_off_doubles_up_to_the_limit_and_begins_with_an_immediate_restart() {
-    let mut crashes = Loop::new();
-    let waits: Vec<_> = (0..9).map(|_| crashes.turn(1)).collect();
+    let mut crashes = CrashLoop::new();
+    let waits: Vec<_> = (0..9).map(|_| crashes.next_start(1)).collect();
     assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300, 300]);
 }
 
 #[test]
 fn who_has_lived_for_ten_minutes_is_forgiven() {
-    let mut crashes = Loop::new();
-    assert_eq!([crashes.turn(1), crashes.turn(1), crashes.turn(600), crashes.turn(601)], [0, 10, 20, 40]);
-    assert_eq!([crashes.turn(1), crashes.turn(1), crashes.turn(1)], [0, 10, 20]);
+    let mut crashes = CrashLoop::new();
+    assert_eq!(
+        [crashes.next_start(1), crashes.next_start(1), crashes.next_start(600), crashes.next_start(601)],
+        [0, 10, 20, 40]
+    );
+    assert_eq!([crashes.next_start(1), crashes.next_start(1), crashes.next_start(1)], [0, 10, 20]);
 }
 
 #[test]
 fn a_limit_under_the_first_wait_is_the_first_wait() {
-    let mut crashes = Loop::new();
+    let mut crashes = CrashLoop::new();
     crashes.case.backoffs = CrashBackoffs::new(Duration::from_millis(3500));
-    assert_eq!([crashes.turn(1), crashes.turn(1), crashes.turn(1)], [0, 3, 3]);
+    assert_eq!([crashes.next_start(1), crashes.next_start(1), crashes.next_start(1)], [0, 3, 3]);
     crashes.case.now = crashes.case.snapshot.containers[0].finished.unwrap();
     assert!(crashes.case.plan().deferred[0].failure.message.starts_with("back-off 3.5s restarting"));
 }
 
 #[test]
 fn the_words_are_those_of_a_kubelet() {
-    let mut crashes = Loop::new();
+    let mut crashes = CrashLoop::new();
     let mut messages = Vec::new();
     for _ in 0..7 {
-        crashes.turn(1);
+        crashes.next_start(1);
         crashes.case.now = crashes.case.snapshot.containers[0].finished.unwrap();
         let deferred = crashes.case.plan().deferred.remove(0);
         assert_eq!(deferred.failure.reason, "CrashLoopBackOff");
@@ -117,7 +120,7 @@ fn an_init_container_in_back_off_holds_what_comes_after_it_and_a_sidecar_does_no
         case.backoffs.begin(&start, case.now);
         case.snapshot.containers.iter_mut().find(|record| record.name == name).unwrap().finished =
             Some(case.now);
-        case.says()
+        case.summary()
     };
     assert_eq!(deferred("+s i", "s=exited:0 i=exited:1", "s"), "keep:s0 start:i hold:s");
     assert_eq!(deferred("+s i", "s=exited:0 i=exited:1", "i"), "keep:s0 start:s hold:i");
@@ -132,40 +135,40 @@ fn others_start_beside_one_that_waits() {
     let start = case.plan().start.remove(0);
     case.backoffs.begin(&start, case.now);
     case.snapshot.containers[0].finished = Some(case.now);
-    assert_eq!(case.says(), "keep:s0 start:b hold:a");
+    assert_eq!(case.summary(), "keep:s0 start:b hold:a");
 }
 
 #[test]
 fn another_image_is_another_beginning_and_another_pod_is_not_concerned() {
-    let mut crashes = Loop::new();
-    crashes.turn(1);
-    crashes.turn(1);
+    let mut crashes = CrashLoop::new();
+    crashes.next_start(1);
+    crashes.next_start(1);
     crashes.case.now = crashes.case.snapshot.containers[0].finished.unwrap();
-    assert_eq!(crashes.case.says(), "keep:s0 hold:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 hold:a");
     let uid = crashes.case.pod.metadata.uid.replace("u-2".to_owned());
-    assert_eq!(crashes.case.says(), "keep:s0 start:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 start:a");
     crashes.case.pod.metadata.uid = uid;
-    assert_eq!(crashes.case.says(), "keep:s0 hold:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 hold:a");
     crashes.case.any("a").image = Some("registry/image:2".to_owned());
-    assert_eq!(crashes.case.says(), "keep:s0 start:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 start:a");
     crashes.case.any("a").image = Some("registry/image:1".to_owned());
 }
 
 #[test]
 fn what_is_swept_is_what_counts_no_more() {
-    let mut crashes = Loop::new();
-    crashes.turn(1);
+    let mut crashes = CrashLoop::new();
+    crashes.next_start(1);
     let started = crashes.case.snapshot.containers[0].created.as_second();
     crashes.case.now = crashes.case.snapshot.containers[0].finished.unwrap();
     crashes.case.backoffs.prune(at(started + 600));
-    assert_eq!(crashes.case.says(), "keep:s0 hold:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 hold:a");
     crashes.case.backoffs.prune(at(started + 601));
-    assert_eq!(crashes.case.says(), "keep:s0 start:a");
+    assert_eq!(crashes.case.summary(), "keep:s0 start:a");
 }
 
 #[test]
 fn a_stopped_container_waits_from_the_end_of_the_one_before_it() {
-    // The kubelet's way: when a liveness probe fails, the plan knows the end of the instance before, not of this one.
+    // As in the kubelet: when a liveness probe fails, the plan knows only the exit of the previous instance.
     let mut case =
         case("Always", "", "a", "a=running").probed("a", crate::probe::result::ProbeKind::Liveness, None);
     case.probe_results.set(
@@ -187,14 +190,14 @@ fn a_stopped_container_waits_from_the_end_of_the_one_before_it() {
     let plan = case.plan();
     assert_eq!(plan.start[0].crash.as_ref().unwrap().finished, at(NOW));
     case.backoffs.begin(&plan.start[0], case.now);
-    assert_eq!(case.says(), "stop:a-1 keep:s0 hold:a", "stopped, and held");
+    assert_eq!(case.summary(), "stop:a-1 keep:s0 hold:a", "stopped, and held");
 }
 
 #[test]
 fn a_status_of_another_wait_is_not_believed() {
-    let mut crashes = Loop::new();
+    let mut crashes = CrashLoop::new();
     for _ in 0..3 {
-        crashes.turn(1);
+        crashes.next_start(1);
     }
     crashes.restart(true);
     let message = crashes.case.status().container_statuses.as_mut().unwrap()[0]
@@ -211,7 +214,7 @@ fn a_status_of_another_wait_is_not_believed() {
     }
     crashes.case.backoffs = CrashBackoffs::new(Duration::from_mins(5));
     crashes.case.backoffs.adopt(&crashes.case.pod, &crashes.case.snapshot, crashes.case.now);
-    assert_eq!(crashes.turn(1), 40, "restart counts tell it, too");
+    assert_eq!(crashes.next_start(1), 40, "restart counts tell it, too");
 }
 
 #[test]
@@ -230,13 +233,13 @@ fn what_was_healthy_for_long_is_not_punished_for_its_count_after_a_restart_of_ou
 
 #[test]
 fn the_first_instance_owes_nothing_after_a_restart_of_ours() {
-    let mut crashes = Loop::new();
+    let mut crashes = CrashLoop::new();
     crashes.restart(true);
-    assert_eq!(crashes.turn(1), 0);
+    assert_eq!(crashes.next_start(1), 0);
 }
 
 proptest! {
-    /// Whoever crashes again and again waits the same with and without a restart of ours in between.
+    /// The back-off is the same with and without a restart of the engine.
     #[test]
     fn back_off_goes_on_after_a_restart_of_ours(
         lives in prop::collection::vec(0_i64..100, 1..12),
@@ -244,7 +247,7 @@ proptest! {
         told: bool,
         forget_before: bool,
     ) {
-        let (mut unharmed, mut restarted) = (Loop::new(), Loop::new());
+        let (mut unharmed, mut restarted) = (CrashLoop::new(), CrashLoop::new());
         for (turn, life) in lives.iter().enumerate() {
             if turn == restart_at {
                 if forget_before {
@@ -252,18 +255,18 @@ proptest! {
                 }
                 restarted.restart(told);
             }
-            prop_assert_eq!(unharmed.turn(*life), restarted.turn(*life), "turn {}", turn);
+            prop_assert_eq!(unharmed.next_start(*life), restarted.next_start(*life), "turn {}", turn);
         }
     }
 
-    /// A wait is twice the one before. A life of more than ten minutes needs none, and when life and wait together were longer than
-    /// that, the next wait is the first again.
+    /// Each delay is twice the previous one. A container that ran for more than ten minutes has none, and if run time and delay together
+    /// were longer, the next delay is the first one again.
     #[test]
     fn waits_climb_a_ladder(lives in prop::collection::vec(prop_oneof![0_i64..100, 200_i64..700], 1..20)) {
-        let mut crashes = Loop::new();
+        let mut crashes = CrashLoop::new();
         let (mut lived, mut next) = (1, 0);
         for life in lives {
-            let wait = crashes.turn(life);
+            let wait = crashes.next_start(life);
             prop_assert_eq!(wait, if lived > 600 { 0 } else { next });
             next = if wait == 0 || lived + wait > 600 { 10 } else { (wait * 2).min(300) };
             lived = life;

@@ -26,7 +26,7 @@ fn a_kubelet_decides_the_same() {
         let [policy, inits, regular, ephemeral, records, probe_results, sandbox, answer] = fields[..] else {
             panic!("{line}")
         };
-        let ours = says(&input(policy, [inits, regular, ephemeral], records, probe_results, sandbox));
+        let ours = summary(&input(policy, [inits, regular, ephemeral], records, probe_results, sandbox));
         if ours != answer {
             others.push(format!("{line}\n    and we: {ours}"));
         }
@@ -103,7 +103,7 @@ fn container(token: &str) -> Spec {
     case.spec().containers.remove(0)
 }
 
-fn says(case: &Case) -> String {
+fn summary(case: &Case) -> String {
     let plan = case.plan();
     let mut words = vec![match &plan.sandbox {
         SandboxPlan::Keep(id) => format!("keep:{id}"),

@@ -292,9 +292,9 @@ fn a_rule_can_restart_all_and_whoever_said_so_goes_last() {
     assert!(plan.start.is_empty());
     assert_eq!(plan.next_deadline, Some(case.now), "they are started right after");
     case.snapshot.containers.retain(|container| container.id == "a-1");
-    assert_eq!(case.says(), "remove:a-1 keep:s0", "it goes on after a crash of ours");
+    assert_eq!(case.summary(), "remove:a-1 keep:s0", "it goes on after a crash of ours");
     case.snapshot.containers.clear();
-    assert_eq!(case.says(), "keep:s0 start:i");
+    assert_eq!(case.summary(), "keep:s0 start:i");
     assert_eq!(case.plan().start[0].restarts, None, "the logs have its restart count");
 }
 
@@ -389,5 +389,5 @@ fn a_container_that_does_not_say_what_it_was_made_from_has_not_changed() {
         case.snapshot.containers[0].annotations.clear();
         case.any("a").image = Some("registry/image:2".to_owned());
     });
-    assert_eq!(case.says(), "keep:s0");
+    assert_eq!(case.summary(), "keep:s0");
 }

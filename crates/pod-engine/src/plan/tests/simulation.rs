@@ -6,7 +6,7 @@
 //! once; no log is written twice. When the events end, the pod converges, and then there are no more actions.
 
 mod event;
-mod world;
+mod simulated_runtime;
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
 };
 use proptest::{option, prelude::*};
 
-use self::{event::events, world::SimulatedRuntime};
+use self::{event::events, simulated_runtime::SimulatedRuntime};
 use super::{at, container, pod, sandbox};
 use crate::{
     Snapshot,
@@ -70,7 +70,7 @@ fn pods() -> impl Strategy<Value = Pod> {
     })
 }
 
-/// Anything that a runtime might say, whether it can come to that or not.
+/// Arbitrary runtime states, including unreachable ones.
 fn snapshots() -> impl Strategy<Value = Snapshot> {
     let sandboxes = prop::collection::vec((any::<bool>(), any::<bool>(), 0..3_u32), 0..4);
     let states =
@@ -110,11 +110,11 @@ proptest! {
 
     #[test]
     fn plans_bring_a_pod_through_every_storm(pod in pods(), told: bool, events in prop::collection::vec(events(), 1..60)) {
-        let mut world = SimulatedRuntime::new(pod, told);
+        let mut runtime = SimulatedRuntime::new(pod, told);
         for event in events {
-            world.happen(event);
+            runtime.apply(event);
         }
-        world.calm();
+        runtime.converge();
     }
 
     #[test]
@@ -129,12 +129,12 @@ proptest! {
         let input = PlanInput { pod: &pod, snapshot: &snapshot, probe_results: &probe_results, backoffs: &backoffs, now: at(now) };
         let plan = compute_plan(&input);
         prop_assert_eq!(&plan, &compute_plan(&input));
-        world::check(&pod, &snapshot, &plan, at(now));
+        simulated_runtime::check(&pod, &snapshot, &plan, at(now));
         if deleted {
             prop_assert_eq!(&plan.sandbox, &SandboxPlan::None);
             prop_assert_eq!(plan.stop_all, snapshot.is_live());
         }
-        // Whoever is started has no live instance left by then.
+        // A started container has no live instance left.
         let stopped = |id: &String| plan.stop_all || plan.stop.iter().any(|stop| stop.id == *id);
         for start in &plan.start {
             let mut live = snapshot.containers.iter().filter(|container| container.name == start.name && container.may_run());

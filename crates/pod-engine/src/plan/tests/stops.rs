@@ -13,7 +13,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn turn(id: &str, after: &[&str]) -> StopStep {
+fn step(id: &str, after: &[&str]) -> StopStep {
     let name = id.split('-').next().unwrap().to_owned();
     StopStep { id: id.to_owned(), name, after: after.iter().map(|&id| id.to_owned()).collect() }
 }
@@ -24,17 +24,17 @@ fn sidecars_stop_after_the_regular_containers_and_in_reverse_order() {
     let case = case("Always", "+s +t i +u", "a b c", records).ephemeral("e");
     let order = stop_order(Some(&case.pod), &case.snapshot);
     let expected = [
-        turn("e-0", &[]),
-        turn("c-0", &[]),
-        turn("a-0", &[]),
-        turn("u-0", &["c-0", "a-0"]),
-        turn("i-0", &[]),
-        turn("t-0", &["c-0", "a-0", "u-0"]),
-        turn("s-0", &["c-0", "a-0", "u-0", "t-0"]),
+        step("e-0", &[]),
+        step("c-0", &[]),
+        step("a-0", &[]),
+        step("u-0", &["c-0", "a-0"]),
+        step("i-0", &[]),
+        step("t-0", &["c-0", "a-0", "u-0"]),
+        step("s-0", &["c-0", "a-0", "u-0", "t-0"]),
     ];
     assert_eq!(order, expected);
     let alone = stop_order(None, &case.snapshot);
-    assert!(alone.iter().all(|turn| turn.after.is_empty()), "without the pod nobody knows a sidecar");
+    assert!(alone.iter().all(|step| step.after.is_empty()), "without the pod nobody knows a sidecar");
     assert_eq!(alone.len(), 7);
     assert_eq!(stop_message("a"), "Stopping container a");
 }
@@ -92,7 +92,7 @@ proptest! {
         let left = remaining_grace(grace, spent);
         prop_assert!(left >= MIN_GRACE);
         prop_assert!(left <= grace.max(MIN_GRACE));
-        // Beyond the two seconds nobody gets more than a second too much.
+        // Above two seconds the rounding error is less than a second.
         prop_assert!(left == MIN_GRACE || left + spent < grace + seconds(1));
     }
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::probe::{HttpClient, HttpGet, ProbeOutcome, connection};
 
 const LONG: Duration = Duration::from_secs(20);
-/// Over before a test is, and long enough for what comes before it on a busy host.
+/// A short timeout that is still long enough on a busy host.
 const SHORT: Duration = Duration::from_secs(2);
 
 fn get(port: u16, more: serde_json::Value) -> HttpGet {
@@ -226,7 +226,7 @@ async fn a_tcp_probe_gives_up_when_the_time_is_over() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // Nobody accepts: soon no more connections are made.
+    // No connection is accepted, so the backlog fills up.
     let mut waiting = Vec::new();
     while let Ok(made) = tokio::time::timeout(soon, tokio::net::TcpStream::connect(address)).await {
         waiting.push(made.unwrap());

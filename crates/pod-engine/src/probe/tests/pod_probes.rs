@@ -44,7 +44,7 @@ impl ProbeFixture {
         Self::aged(probes, script, Duration::from_hours(1)).await
     }
 
-    /// On an agent of some age.
+    /// On an agent of this age.
     async fn aged(
         probes: serde_json::Value,
         script: impl IntoIterator<Item = Script>,
@@ -57,7 +57,7 @@ impl ProbeFixture {
         fixture
     }
 
-    /// On an agent that has just begun, which knows nothing of the pod yet.
+    /// On an agent that has just started and does not know the pod.
     fn begun(probes: serde_json::Value, script: impl IntoIterator<Item = Script>) -> Self {
         let mut container = json!({"name": "main", "env": [{"name": "WHAT", "value": "how"}]});
         merge(&mut container, probes);
@@ -90,7 +90,7 @@ impl ProbeFixture {
         self.has_started(started);
     }
 
-    /// The status says that the container has started, or has not.
+    /// Sets whether the container has started in the status.
     fn has_started(&mut self, started: bool) {
         self.status = serde_json::from_value(json!({
             "phase": "Running", "podIP": "127.0.0.1",
@@ -111,7 +111,7 @@ impl ProbeFixture {
     }
 }
 
-/// Lets the tasks come to rest, without letting time pass that anybody would notice.
+/// Lets the tasks run until they are idle, with almost no time passing.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }

@@ -25,7 +25,7 @@ use crate::{
     snapshot::{Container, Sandbox},
 };
 
-/// What a command does.
+/// The behaviour of a command.
 #[derive(Clone, Debug)]
 pub(crate) enum Script {
     Ends(i32, &'static str),
@@ -37,17 +37,17 @@ pub(crate) enum Script {
 /// The runtime.
 #[derive(Default)]
 pub(crate) struct ScriptedRuntime {
-    /// What the next commands do; the last one for ever.
+    /// The results of the next commands; the last one is repeated.
     script: Mutex<VecDeque<Script>>,
     /// The commands that were run: container and words.
     pub(crate) commands: Mutex<Vec<(String, Vec<String>)>>,
-    /// Limits that were given.
+    /// The timeouts of the commands.
     pub(crate) limits: Mutex<Vec<Duration>>,
-    /// How many commands are running.
+    /// Number of running commands.
     pub(crate) running: AtomicUsize,
 }
 
-/// Events that were told.
+/// Recorded events.
 #[derive(Clone, Default)]
 pub(crate) struct RecordedEvents(Arc<Mutex<Vec<PodEvent>>>);
 
@@ -80,7 +80,7 @@ impl ScriptedRuntime {
         Arc::new(Self { script: Mutex::new(script.into_iter().collect()), ..Self::default() })
     }
 
-    /// From now on.
+    /// Sets the behaviour from now on.
     pub(crate) fn now(&self, script: impl IntoIterator<Item = Script>) {
         *self.script.lock() = script.into_iter().collect();
     }

@@ -25,12 +25,12 @@ pub(crate) type Body = BoxBody<Bytes, Infallible>;
 /// A server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// Requests, or what was received before the answer where the server knows no HTTP.
+    /// Requests, or the bytes before the response if the server does not speak HTTP.
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
     _tasks: JoinSet<()>,
 }
 
-/// What an answer is made of.
+/// How a response is built.
 pub(crate) fn body(frames: impl IntoIterator<Item = Frame<Bytes>>) -> Body {
     let frames: Vec<_> = frames.into_iter().map(Ok).collect();
     BoxBody::new(StreamBody::new(futures::stream::iter(frames)))
@@ -102,14 +102,14 @@ impl Server {
         Self::serve(move |stream, seen| speak(stream, false, answer.clone(), seen)).await
     }
 
-    /// HTTP/2 without TLS, as gRPC has it.
+    /// HTTP/2 without TLS, as in gRPC.
     pub(crate) async fn http2(
         answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
     ) -> Self {
         Self::serve(move |stream, seen| speak(stream, true, answer.clone(), seen)).await
     }
 
-    /// HTTP over TLS with a certificate of its own making; which HTTP is negotiated.
+    /// HTTP over TLS with a self-signed certificate; the HTTP version is negotiated.
     pub(crate) async fn https(
         protocols: &[&str],
         answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
@@ -136,7 +136,7 @@ impl Server {
         .await
     }
 
-    /// Says this after it has record_result something, and then either hangs up or says nothing more.
+    /// Sends this after it has received data, and then either closes or stays silent.
     pub(crate) async fn raw(says: &'static [u8], hangs_up: bool) -> Self {
         Self::serve(move |mut stream, seen| async move {
             let mut record_result = vec![0; 4096];
@@ -150,7 +150,7 @@ impl Server {
         .await
     }
 
-    /// A port at which nobody listens.
+    /// A port without a listener.
     pub(crate) async fn nobody() -> SocketAddr {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
     }
@@ -175,7 +175,7 @@ async fn speak<S>(
         }
     });
     let stream = TokioIo::new(stream);
-    // Clients hang up as they like.
+    // Clients may disconnect at any time.
     let _ended = if second {
         conn::http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await
     } else {
@@ -183,7 +183,7 @@ async fn speak<S>(
     };
 }
 
-/// A status that makes [`speak`] wait for ever in place of answering.
+/// A status that makes [`speak`] hang instead of answering.
 pub(crate) fn never() -> Response<Body> {
     Response::builder().status(418).body(text("")).unwrap()
 }

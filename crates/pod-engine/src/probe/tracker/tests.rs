@@ -14,7 +14,7 @@ fn tracker(kind: ProbeKind, failures: i32, successes: i32) -> ProbeTracker {
     ProbeTracker::new(kind, &probe, false)
 }
 
-/// A container that runs since the beginning; it has started unless its start is what is probed.
+/// A container that runs since the epoch. It has started, except for a startup probe.
 fn running(id: &str, kind: ProbeKind) -> ProbeTarget {
     ProbeTarget {
         id: id.to_owned(),
@@ -54,7 +54,7 @@ fn before_any_result_a_container_lives_is_not_ready_and_may_or_may_not_have_star
 
 #[test]
 fn a_verdict_changes_when_as_many_equal_results_came_in_a_row_as_the_thresholds_say() {
-    // Results, + or -, and the result after each: s, f.
+    // Outcomes, + or -, and the result after each: s, f.
     let cases = [
         (ProbeKind::Readiness, 3, 1, "+", "s"),
         (ProbeKind::Readiness, 3, 1, "+--+---+", "ssssssfs"),
@@ -222,19 +222,19 @@ fn a_pod_that_is_over_is_not_asked_about() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+enum TrackerEvent {
     Result(bool),
     Error,
     Restart,
     Exit,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn happening() -> impl Strategy<Value = TrackerEvent> {
     prop_oneof![
-        8 => any::<bool>().prop_map(Happening::Result),
-        2 => Just(Happening::Error),
-        1 => Just(Happening::Restart),
-        1 => Just(Happening::Exit),
+        8 => any::<bool>().prop_map(TrackerEvent::Result),
+        2 => Just(TrackerEvent::Error),
+        1 => Just(TrackerEvent::Restart),
+        1 => Just(TrackerEvent::Exit),
     ]
 }
 
@@ -257,22 +257,22 @@ proptest! {
         let mut held = false;
         for happening in happenings {
             match happening {
-                Happening::Restart => {
+                TrackerEvent::Restart => {
                     number += 1;
                     target = running(&number.to_string(), kind);
                     held = false;
                 }
-                Happening::Exit => target.running = None,
-                Happening::Result(_) | Happening::Error => {}
+                TrackerEvent::Exit => target.running = None,
+                TrackerEvent::Result(_) | TrackerEvent::Error => {}
             }
             let known = probe_results.get(&target.id, kind);
             let (step, told) = tracker.next_step(&input(&target), &mut probe_results);
             prop_assert_eq!(step == ProbeStep::Probe, target.running.is_some() && !held);
-            if let Happening::Error = happening && known.is_some() && target.running.is_some() {
+            if let TrackerEvent::Error = happening && known.is_some() && target.running.is_some() {
                 prop_assert_eq!(probe_results.get(&target.id, kind), known);
                 prop_assert!(!told);
             }
-            let Happening::Result(success) = happening else { continue };
+            let TrackerEvent::Result(success) = happening else { continue };
             if step != ProbeStep::Probe {
                 continue;
             }

@@ -52,7 +52,7 @@ fn a_profile_that_the_machine_cannot_enforce_is_refused() {
         refusal(spec(json!({ "type": "Localhost", "localhostProfile": " " })), &with).as_deref(),
         Some(empty)
     );
-    // What runs already stays.
+    // A running pod is not rejected.
     let mut running = pod(local);
     running.status = serde_json::from_value(json!({ "phase": "Running" })).unwrap();
     assert!(admit(&running, &without).is_ok());

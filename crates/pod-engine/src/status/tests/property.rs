@@ -7,15 +7,15 @@ use crate::containers::{Role, pod_containers};
 
 const NAMES: [&str; 6] = ["web", "aid", "setup", "proxy", "prepare", "debug"];
 
-fn now() -> impl Strategy<Value = Now> {
+fn now() -> impl Strategy<Value = RecordState> {
     select(vec![
-        Now::Created,
-        Now::Running,
-        Now::Exited(0),
-        Now::Exited(1),
-        Now::Exited(137),
-        Now::Refused,
-        Now::Unknown,
+        RecordState::Created,
+        RecordState::Running,
+        RecordState::Exited(0),
+        RecordState::Exited(1),
+        RecordState::Exited(137),
+        RecordState::Refused,
+        RecordState::Unknown,
     ])
 }
 
@@ -37,10 +37,10 @@ fn spec() -> impl Strategy<Value = Value> {
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+enum StatusEvent {
     Sandbox,
     SandboxGone,
-    Record(&'static str, Now),
+    Record(&'static str, RecordState),
     Forgotten(&'static str),
     FailureReason(&'static str),
     FailureResolved(&'static str),
@@ -51,46 +51,46 @@ enum Happening {
     Restarted,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn event() -> impl Strategy<Value = StatusEvent> {
     let name = || select(&NAMES[..]);
     let kind = select(vec![ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup]);
     let result = select(vec![ProbeResult::Unknown, ProbeResult::Success, ProbeResult::Failure]);
     prop_oneof![
-        2 => Just(Happening::Sandbox),
-        1 => Just(Happening::SandboxGone),
-        8 => (name(), now()).prop_map(|(name, now)| Happening::Record(name, now)),
-        1 => name().prop_map(Happening::Forgotten),
-        2 => name().prop_map(Happening::FailureReason),
-        1 => name().prop_map(Happening::FailureResolved),
-        2 => (name(), kind, result).prop_map(|(name, kind, result)| Happening::ProbeResult(name, kind, result)),
-        1 => Just(Happening::Deleted),
-        1 => Just(Happening::Failed),
-        1 => Just(Happening::Over),
-        1 => Just(Happening::Restarted),
+        2 => Just(StatusEvent::Sandbox),
+        1 => Just(StatusEvent::SandboxGone),
+        8 => (name(), now()).prop_map(|(name, now)| StatusEvent::Record(name, now)),
+        1 => name().prop_map(StatusEvent::Forgotten),
+        2 => name().prop_map(StatusEvent::FailureReason),
+        1 => name().prop_map(StatusEvent::FailureResolved),
+        2 => (name(), kind, result).prop_map(|(name, kind, result)| StatusEvent::ProbeResult(name, kind, result)),
+        1 => Just(StatusEvent::Deleted),
+        1 => Just(StatusEvent::Failed),
+        1 => Just(StatusEvent::Over),
+        1 => Just(StatusEvent::Restarted),
     ]
 }
 
 impl StatusFixture {
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Sandbox => self.sandbox_again(),
-            Happening::SandboxGone => self.stop_sandboxes(),
-            Happening::Record(name, now) => self.put(name, now),
-            Happening::Forgotten(name) => self.snapshot.containers.retain(|one| one.name != name),
-            Happening::FailureReason(name) => self.trouble_again(name, "CrashLoopBackOff"),
-            Happening::FailureResolved(name) => drop(self.failures.remove(name)),
-            Happening::ProbeResult(name, kind, result) => {
+    fn apply(&mut self, event: StatusEvent) {
+        match event {
+            StatusEvent::Sandbox => self.sandbox_again(),
+            StatusEvent::SandboxGone => self.stop_sandboxes(),
+            StatusEvent::Record(name, now) => self.add_record(name, now),
+            StatusEvent::Forgotten(name) => self.snapshot.containers.retain(|one| one.name != name),
+            StatusEvent::FailureReason(name) => self.trouble_again(name, "CrashLoopBackOff"),
+            StatusEvent::FailureResolved(name) => drop(self.failures.remove(name)),
+            StatusEvent::ProbeResult(name, kind, result) => {
                 if let Some(id) = self.snapshot.newest(name).map(|one| one.id.clone()) {
                     self.probe_results.set(&id, kind, result);
                 }
             }
-            Happening::Deleted => self.pod.metadata.deletion_timestamp = Some(whole_seconds(self.now)),
-            Happening::Failed => {
+            StatusEvent::Deleted => self.pod.metadata.deletion_timestamp = Some(whole_seconds(self.now)),
+            StatusEvent::Failed => {
                 self.failed =
                     Some(FailureReason { reason: "Evicted".to_owned(), message: "no room".to_owned() });
             }
-            Happening::Over => self.terminated = true,
-            Happening::Restarted => self.previous = None,
+            StatusEvent::Over => self.terminated = true,
+            StatusEvent::Restarted => self.previous = None,
         }
         self.now += std::time::Duration::from_millis(700);
     }
@@ -175,13 +175,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_status_never_contradicts_itself_or_what_was_said(spec in spec(), story in prop::collection::vec(happening(), 1..40)) {
+    fn a_status_never_contradicts_itself_or_what_was_said(spec in spec(), story in prop::collection::vec(event(), 1..40)) {
         let mut fixture = fixture(spec);
-        for happening in story {
+        for event in story {
             let before = fixture.previous.clone();
             let heard = fixture.pod.status.clone();
-            fixture.happen(happening);
-            let status = fixture.look();
+            fixture.apply(event);
+            let status = fixture.compute();
             check_containers(&fixture.pod, &status);
             check_phase(&fixture.pod, &status, before.as_ref());
             let again = fixture.step();

@@ -16,14 +16,15 @@ fn parse(status: Value) -> PodStatus {
 
 #[test]
 fn what_is_missing_at_the_end_has_failed() {
-    let pod = fixture(two("Always")).pod;
+    let pod = fixture(two_containers("Always")).pod;
     let status = terminated_status(
         &pod,
         &parse(json!({"phase": "Pending", "containerStatuses": [waits("a"), ended("b", 0)]})),
     );
     assert_eq!(phase(&status), "Failed");
     assert_eq!(state(&status, "a"), "ended 137 ContainerStatusUnknown");
-    let end = of(&status, "a").state.clone().and_then(|state| state.terminated).expect("an end");
+    let end =
+        container_status(&status, "a").state.clone().and_then(|state| state.terminated).expect("an end");
     assert_eq!(
         end.message.as_deref(),
         Some("The container could not be located when the pod was terminated")
@@ -38,7 +39,7 @@ fn what_is_missing_at_the_end_has_failed() {
 
 #[test]
 fn a_pod_that_never_got_to_its_containers_failed_in_its_initialisation() {
-    let mut spec = two("Always");
+    let mut spec = two_containers("Always");
     spec["initContainers"] = json!([{"name": "x"}, {"name": "y"}, {"name": "z"}]);
     let mut pod = fixture(spec).pod;
     let mut settle = |inits: [Value; 3]| {
@@ -71,10 +72,13 @@ fn a_pod_that_never_got_to_its_containers_failed_in_its_initialisation() {
 
 #[test]
 fn nobody_hears_of_the_end_while_something_may_run() {
-    let mut fixture = fixture(two("Never")).sandbox().record("a", Now::Running).record("b", Now::Running);
+    let mut fixture = fixture(two_containers("Never"))
+        .sandbox()
+        .record("a", RecordState::Running)
+        .record("b", RecordState::Running);
     fixture.step();
-    fixture.turn("a", Now::Exited(0));
-    fixture.turn("b", Now::Exited(0));
+    fixture.change_record("a", RecordState::Exited(0));
+    fixture.change_record("b", RecordState::Exited(0));
     let known = fixture.step();
     assert_eq!(phase(&known), "Succeeded");
     let heard = fixture.pod.status.clone().expect("a status");
@@ -100,7 +104,10 @@ fn nothing_that_has_ended_is_ready() {
 #[test]
 fn a_verdict_fails_the_pod_but_not_one_that_has_ended() {
     let deadline = FailureReason { reason: "DeadlineExceeded".to_owned(), message: "too long".to_owned() };
-    let mut fixture = fixture(two("Always")).sandbox().record("a", Now::Running).record("b", Now::Running);
+    let mut fixture = fixture(two_containers("Always"))
+        .sandbox()
+        .record("a", RecordState::Running)
+        .record("b", RecordState::Running);
     fixture.step();
     fixture.failed = Some(deadline.clone());
     let known = fixture.step();
@@ -108,19 +115,19 @@ fn a_verdict_fails_the_pod_but_not_one_that_has_ended() {
     assert_eq!(brief(&known, "Ready"), ("False", "PodFailed", ""));
     let heard = fixture.pod.status.clone().expect("a status");
     assert_eq!((phase(&heard), heard.reason.as_deref()), ("Running", None), "it runs still");
-    fixture.turn("a", Now::Exited(0));
-    fixture.turn("b", Now::Exited(0));
+    fixture.change_record("a", RecordState::Exited(0));
+    fixture.change_record("b", RecordState::Exited(0));
     fixture.stop_sandboxes();
     fixture.terminated = true;
     fixture.step();
     let heard = fixture.pod.status.clone().expect("a status");
     assert_eq!((phase(&heard), heard.message.as_deref()), ("Failed", Some("too long")));
 
-    let mut done = super::fixture(two("Never"));
+    let mut done = super::fixture(two_containers("Never"));
     done.pod.status =
         Some(parse(json!({"phase": "Succeeded", "containerStatuses": [ended("a", 0), ended("b", 0)]})));
     done.failed = Some(deadline);
-    let status = done.look();
+    let status = done.compute();
     assert_eq!((phase(&status), status.reason.as_deref()), ("Succeeded", None));
 }
 
@@ -131,33 +138,38 @@ fn a_final_phase_stays_whoever_has_seen_it() {
         ("Running", "Succeeded", "Succeeded"),
         ("Succeeded", "Failed", "Succeeded"),
     ] {
-        let mut fixture =
-            fixture(two("Always")).sandbox().record("a", Now::Running).record("b", Now::Running);
+        let mut fixture = fixture(two_containers("Always"))
+            .sandbox()
+            .record("a", RecordState::Running)
+            .record("b", RecordState::Running);
         fixture.pod.status = Some(parse(json!({"phase": there})));
-        let status = fixture.previously(json!({"phase": before})).look();
+        let status = fixture.previously(json!({"phase": before})).compute();
         assert_eq!(phase(&status), expected, "the server has {there}, we had {before}");
     }
 }
 
 #[test]
 fn reason_and_message_stay_as_long_as_the_phase() {
-    let mut fixture = fixture(two("Always")).sandbox().record("a", Now::Running).record("b", Now::Running);
+    let mut fixture = fixture(two_containers("Always"))
+        .sandbox()
+        .record("a", RecordState::Running)
+        .record("b", RecordState::Running);
     let before = json!({"phase": "Running", "reason": "because", "message": "of this"});
     fixture.previous = Some(parse(before));
-    let status = fixture.look();
+    let status = fixture.compute();
     assert_eq!((status.reason.as_deref(), status.message.as_deref()), (Some("because"), Some("of this")));
     fixture.previous = Some(parse(json!({"phase": "Pending", "reason": "because"})));
-    assert_eq!(fixture.look().reason, None);
+    assert_eq!(fixture.compute().reason, None);
 }
 
 #[test]
 fn times_move_only_with_what_they_are_about() {
-    let mut fixture = fixture(two("Always")).sandbox();
+    let mut fixture = fixture(two_containers("Always")).sandbox();
     let first = fixture.step();
     assert_eq!(first.start_time, Some(whole_seconds(time("00:00:10"))));
     fixture.now = time("00:01:00.7");
-    fixture.put("a", Now::Running);
-    fixture.put("b", Now::Running);
+    fixture.add_record("a", RecordState::Running);
+    fixture.add_record("b", RecordState::Running);
     let second = fixture.step();
     assert_eq!(second.start_time, first.start_time);
     let moved = |kind: &str| condition(&second, kind).last_transition_time.clone();
@@ -169,9 +181,13 @@ fn times_move_only_with_what_they_are_about() {
 
 #[test]
 fn long_termination_messages_are_cut_at_a_character() {
-    let mut fixture = fixture(two("Never")).sandbox().record("a", Now::Exited(1)).record("b", Now::Exited(1));
+    let mut fixture = fixture(two_containers("Never"))
+        .sandbox()
+        .record("a", RecordState::Exited(1))
+        .record("b", RecordState::Exited(1));
     fixture.snapshot.containers[0].message = "é".repeat(5000);
-    let status = fixture.look();
-    let end = of(&status, "b").state.clone().and_then(|state| state.terminated).expect("an end");
+    let status = fixture.compute();
+    let end =
+        container_status(&status, "b").state.clone().and_then(|state| state.terminated).expect("an end");
     assert_eq!(end.message.map(|message| message.len()), Some(6144), "12 KiB for two containers");
 }

@@ -23,8 +23,8 @@ fn web() -> StatusFixture {
 fn a_running_pod() {
     let mut fixture = web();
     fixture.step();
-    fixture.put("web", Now::Running);
-    fixture.put("aid", Now::Running);
+    fixture.add_record("web", RecordState::Running);
+    fixture.add_record("aid", RecordState::Running);
     fixture.snapshot.containers[1].user =
         Some(snapshot::User { uid: 1000, gid: 1000, supplemental_groups: vec![1000, 2000] });
     fixture.now = time("00:00:20");
@@ -66,10 +66,10 @@ fn a_running_pod() {
 #[test]
 fn an_end_with_all_that_is_known_of_it() {
     let mut fixture = web();
-    fixture.put("web", Now::Exited(3));
+    fixture.add_record("web", RecordState::Exited(3));
     fixture.snapshot.containers[0].message = "out of luck".to_owned();
-    let status = fixture.look();
-    let ended = of(&status, "web").state.clone();
+    let status = fixture.compute();
+    let ended = container_status(&status, "web").state.clone();
     let expected = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "out of luck",
         "startedAt": "2026-01-01T00:00:03Z", "finishedAt": "2026-01-01T00:00:05Z", "containerID": "containerd://web-0"}});
     assert_eq!(serde_json::to_value(ended).expect("JSON"), expected);
@@ -77,15 +77,18 @@ fn an_end_with_all_that_is_known_of_it() {
 
 #[test]
 fn an_ephemeral_container_is_neither_ready_nor_started() {
-    let mut spec = two("Always");
+    let mut spec = two_containers("Always");
     spec["ephemeralContainers"] = json!([{"name": "z", "image": "debug"}, {"name": "d", "image": "debug"}]);
-    let fixture =
-        fixture(spec).sandbox().record("a", Now::Running).record("b", Now::Running).record("d", Now::Running);
-    let status = fixture.look();
+    let fixture = fixture(spec)
+        .sandbox()
+        .record("a", RecordState::Running)
+        .record("b", RecordState::Running)
+        .record("d", RecordState::Running);
+    let status = fixture.compute();
     let names: Vec<&str> =
         status.ephemeral_container_statuses.iter().flatten().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["d", "z"]);
-    assert_eq!((of(&status, "d").ready, of(&status, "d").started), (false, None));
+    assert_eq!((container_status(&status, "d").ready, container_status(&status, "d").started), (false, None));
     assert_eq!(state(&status, "z"), "waiting ContainerCreating");
     assert_eq!(phase(&status), "Running", "it does not count");
     assert_eq!(brief(&status, "Ready").0, "True");
@@ -103,7 +106,7 @@ fn a_pod_as_a_whole_has_what_its_cgroup_has_while_it_runs() {
         "containers": [{"name": "a", "resources": resources(json!({"cpu": "500m", "memory": "32Mi"}), json!({"cpu": "1", "memory": "64Mi"}))}],
     });
     let mut fixture = fixture(spec).sandbox();
-    let waiting = fixture.look();
+    let waiting = fixture.compute();
     let json = |value: &Option<ResourceRequirements>| serde_json::to_value(value).expect("JSON");
     assert_eq!(
         serde_json::to_value(&waiting.allocated_resources).expect("JSON"),
@@ -115,7 +118,7 @@ fn a_pod_as_a_whole_has_what_its_cgroup_has_while_it_runs() {
     assert_eq!(json(&waiting.resources), before);
     fixture.pod.status.as_mut().expect("a status").phase = Some("Running".to_owned());
     let running = json!({"requests": {"cpu": "2150m", "memory": "1Gi"}, "limits": {"cpu": "3050m"}});
-    assert_eq!(json(&fixture.look().resources), running, "not every container has a limit of memory");
+    assert_eq!(json(&fixture.compute().resources), running, "not every container has a limit of memory");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn sidecar(limit: &str) -> Value {
 fn memory_volumes_are_as_large_as_the_least_of_node_pod_and_volume() {
     let none = json!({ "name": "none" });
     let table = [
-        // Containers, init containers, the volume's limit, what the node has, what is to come of it.
+        // Containers, init containers, the volume's limit, the node's allocatable memory, the expected limit.
         (json!([none]), json!([]), None, Some(1000), Some(1000)),
         (json!([none]), json!([]), None, None, None),
         (json!([none]), json!([]), Some("64Mi"), None, Some(64)),

@@ -101,7 +101,7 @@ async fn what_is_mounted_in_a_pods_directory_is_unmounted_and_not_removed() {
     fs::create_dir_all(&volume).expect("directories");
     fs::create_dir_all(&busy).expect("directories");
     rustix::mount::mount_bind(&precious, &volume).expect("root may mount");
-    // Mounts in mounts, on top of each other, and one in which somebody is.
+    // Nested and stacked mounts, and a busy one.
     let real = volume.canonicalize().expect("a path");
     mount_table::mount_memory(&real.join("inner"), Some(1 << 20)).expect("root may mount");
     rustix::mount::mount_bind(&precious, &volume).expect("root may mount");

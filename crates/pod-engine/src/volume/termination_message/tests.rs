@@ -126,7 +126,7 @@ async fn a_container_cannot_make_us_wait_or_read_something_else() {
     assert!(error.starts_with("Error on reading termination log "), "{error}");
     assert!(!error.contains("stolen"), "{error}");
     fs::remove_file(&fixture.file).expect("removed");
-    // Nobody writes to it, so a plain read would wait for ever.
+    // It has no writer, so a plain read would block forever.
     mkfifoat(CWD, &fixture.file, Mode::from_raw_mode(0o666)).expect("a pipe");
     let error = fixture.message("File", |_| {}).await;
     assert!(error.ends_with("message: not a regular file"), "{error}");

@@ -68,7 +68,7 @@ async fn a_part_of_a_volume_is_mounted_as_it_was_found() {
     let pod = with_part(empty.clone(), "a/b");
     let part = fixture.mounts(&pod).await.expect("mounts").remove(0);
     assert!(part.ends_with(format!("{UID}/volume-subpaths/data/app/0")), "{part:?}");
-    // What is missing is made with the volume's mode.
+    // Missing directories are created with the volume's mode.
     assert_eq!((mode(&volume.join("a")), mode(&volume.join("a/b"))), (0o2775, 0o2775));
     fs::write(part.join("file"), "x").expect("a file");
     assert_eq!(read(volume.join("a/b/file")), "x");
@@ -81,7 +81,7 @@ async fn a_part_of_a_volume_is_mounted_as_it_was_found() {
     fixture.ready(&pod).await.expect("ready");
     assert_eq!(fixture.mounts(&pod).await.expect("mounts"), std::slice::from_ref(&part));
     assert_eq!(mounted(), 1);
-    // A container that puts a link in the way changes nothing about what is mounted.
+    // A symbolic link that a container creates later does not affect the mount.
     fs::rename(volume.join("a"), volume.join("moved")).expect("renamed");
     symlink("/etc", volume.join("a")).expect("a link");
     assert_eq!(read(part.join("file")), "x");

@@ -36,13 +36,13 @@ pub(super) struct FakeImageRuntime(pub Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What is there, by name.
+    /// Local images by name.
     pub images: BTreeMap<String, Image>,
     /// What the registry asks for; `None` gives to everybody.
     pub password: Option<&'static str>,
-    /// What the next pulls answer, before the registry is asked.
+    /// Errors of the next pulls.
     pub faults: VecDeque<Error>,
-    /// What a look at an image answers, while it is set.
+    /// The error of inspecting an image, if set.
     pub blind: Option<&'static str>,
     /// How long a pull takes.
     pub slow: Duration,

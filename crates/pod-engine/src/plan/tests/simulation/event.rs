@@ -4,51 +4,51 @@ use proptest::{option, prelude::*, sample::Index};
 
 use crate::probe::result::{ProbeKind, ProbeResult};
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// We plan, and do it.
+    /// A plan is computed and executed.
     Sync(Option<Fault>),
-    /// One that may run ends.
+    /// A container exits.
     Exit(Index, i32),
-    /// A probe has a result for one that runs.
+    /// A probe of a running container has a result.
     ProbeResult(Index, ProbeKind, ProbeResult),
-    /// One that was made, and did not start in time, starts after all.
+    /// A created container whose start timed out starts late.
     LateStart(Index),
-    /// The runtime loses track of one that runs.
+    /// The runtime loses track of a running container.
     Vanish(Index),
     /// Time passes, in seconds.
     Wait(u16),
-    /// Dead things are removed.
+    /// Garbage is removed.
     Garbage,
-    /// The sandbox dies, and all that is in it.
+    /// The sandbox dies with its containers.
     SandboxDies,
     /// A container gets another image.
     Change(Index),
-    /// Somebody wants to look around.
+    /// An ephemeral container is added.
     Ephemeral,
-    /// We are restarted.
+    /// The engine restarts.
     Restart,
-    /// The runtime forgets everything.
+    /// The runtime loses its state.
     Forget,
     /// The pod is deleted.
     Delete,
 }
 
-/// What goes wrong while a plan is carried out.
+/// A fault while a plan is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// So many stops work.
+    /// Only this many stops succeed.
     StopAfter(usize),
     /// Nothing can be removed.
     NoRemoval,
-    /// No sandbox can be made.
+    /// The sandbox cannot be created.
     NoSandbox,
-    /// A sandbox is made, and is not ready.
+    /// The sandbox is created and not ready.
     HalfASandbox,
-    /// The image of this start is not there.
+    /// The image of this start is missing.
     NoImageFor(usize),
-    /// The container of this start is made, and does not start.
+    /// The container of this start is created and does not start.
     OnlyMade(usize),
     /// The container of this start cannot run.
     EndsAtOnce(usize),

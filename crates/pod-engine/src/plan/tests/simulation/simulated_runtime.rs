@@ -33,10 +33,10 @@ pub(super) struct SimulatedRuntime {
     now: Timestamp,
     made: u32,
     logs: BTreeSet<(String, u32)>,
-    /// Plain init containers that have ended well, and sidecars that have started, by sandbox.
+    /// Completed init containers and started sidecars, by sandbox.
     passed: BTreeSet<(String, String)>,
     ephemeral: BTreeMap<String, u32>,
-    /// Whether the pod's status says that it has ended, once it has.
+    /// Whether the status of a finished pod is final.
     told: bool,
     over: bool,
 }
@@ -50,7 +50,7 @@ fn is_idle(plan: &PodPlan) -> bool {
         && !matches!(plan.sandbox, SandboxPlan::Create { .. })
 }
 
-/// What is true of every plan.
+/// Checks the invariants of a plan.
 pub(super) fn check(pod: &Pod, snapshot: &Snapshot, plan: &PodPlan, now: Timestamp) {
     let ready: Vec<_> =
         snapshot.sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready).collect();
@@ -108,7 +108,7 @@ pub(super) fn check(pod: &Pod, snapshot: &Snapshot, plan: &PodPlan, now: Timesta
 
 impl SimulatedRuntime {
     pub(super) fn new(pod: Pod, told: bool) -> Self {
-        // The rules for a sandbox ask only the pod's policy: what ended by another is known as such by the status alone.
+        // The sandbox rules use only the pod's policy: the policy of a container shows only in the status.
         let own = pod_containers(&pod)
             .any(|container| container.role != Role::Sidecar && container.spec.restart_policy.is_some());
         Self {
@@ -126,7 +126,7 @@ impl SimulatedRuntime {
         }
     }
 
-    pub(super) fn happen(&mut self, event: Event) {
+    pub(super) fn apply(&mut self, event: Event) {
         match event {
             Event::Sync(fault) => {
                 self.sync(fault);
@@ -193,11 +193,11 @@ impl SimulatedRuntime {
                 self.pod.metadata.deletion_timestamp = Some(Time(self.now));
             }
         }
-        self.look();
+        self.check_instances();
     }
 
-    /// Nothing goes wrong any more: everything gets where it should be, and then nothing is done.
-    pub(super) fn calm(&mut self) {
+    /// Without further faults the pod converges, and then there are no more actions.
+    pub(super) fn converge(&mut self) {
         for _ in 0..100 {
             for id in self.ids(|state| state == ContainerState::Running) {
                 let name = self.snapshot.container(&id).unwrap().name.clone();
@@ -213,7 +213,7 @@ impl SimulatedRuntime {
                 self.probe_results.set(&id, ProbeKind::Startup, ProbeResult::Success);
                 self.probe_results.set(&id, ProbeKind::Liveness, ProbeResult::Success);
             }
-            self.look();
+            self.check_instances();
             let plan = self.sync(None);
             let ends = self.ids(|state| state == ContainerState::Running).iter().any(|id| {
                 let container =
@@ -222,7 +222,7 @@ impl SimulatedRuntime {
                     || (container.role == Role::Regular && !should_restart(&self.pod, &container.spec, 0))
             });
             if is_idle(&plan) && plan.deferred.is_empty() && !ends {
-                return self.settled();
+                return self.check_converged();
             }
             let pause =
                 plan.next_deadline.map_or(SignedDuration::from_secs(1), |time| time.duration_since(self.now));
@@ -231,7 +231,7 @@ impl SimulatedRuntime {
         panic!("it does not come to rest: {:?}\n{:?}\n{:?}", self.plan(), self.snapshot, self.pod.spec);
     }
 
-    fn settled(&mut self) {
+    fn check_converged(&mut self) {
         let before = self.snapshot.clone();
         let plan = self.sync(None);
         assert!(is_idle(&plan), "{plan:?}");
@@ -241,7 +241,7 @@ impl SimulatedRuntime {
             return;
         }
         assert!(self.pod.metadata.deletion_timestamp.is_none());
-        // The newest is the one that the plan takes for it: one that started late may have been made before another that has ended.
+        // Sorted as for a plan: a container that started late may be older than one that has exited.
         let mut snapshot = before;
         snapshot.sort();
         for container in pod_containers(&self.pod) {
@@ -287,7 +287,7 @@ impl SimulatedRuntime {
                 self.pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
             }
         }
-        self.look();
+        self.check_instances();
         plan
     }
 
@@ -384,9 +384,9 @@ impl SimulatedRuntime {
         !matches!(fault, Some(Fault::OnlyMade(at) | Fault::EndsAtOnce(at)) if at == index)
     }
 
-    /// What is before it has passed in this very sandbox.
+    /// Earlier init containers have passed in the same sandbox.
     fn check_order(&mut self, start: &StartContainer, into: &str) {
-        self.look();
+        self.check_instances();
         let before = pod_containers(&self.pod).take_while(|container| container.spec.name != start.name);
         if start.role == Role::Ephemeral {
             return;
@@ -397,8 +397,8 @@ impl SimulatedRuntime {
         }
     }
 
-    /// Notes who has passed, and that nobody is there twice.
-    fn look(&mut self) {
+    /// Records completed init containers and started sidecars, and checks that no container runs twice.
+    fn check_instances(&mut self) {
         let mut live = BTreeSet::new();
         for record in &self.snapshot.containers {
             assert!(!record.may_run() || live.insert(&record.name), "{} runs twice", record.name);
@@ -474,7 +474,7 @@ impl SimulatedRuntime {
         self.now = self.now.checked_add(time).unwrap();
     }
 
-    /// No two things happen at the same moment.
+    /// Time advances with each event.
     fn tick(&mut self) -> Timestamp {
         self.wait(SignedDuration::from_millis(1));
         self.now
