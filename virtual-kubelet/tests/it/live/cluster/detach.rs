@@ -34,7 +34,7 @@ async fn a_node_that_is_detached_leaves_nothing_below_though_the_upper_cluster_i
         vk(&all).run()
     };
     let admin = upper.admin_kubeconfig().to_str().unwrap();
-    detach(&[], admin).refused(1, &[&["runs", "lease", "stop it first"]]);
+    detach(&[], admin).refused(1, &[&["is running", "lease", "stop it first"]]);
     assert_eq!(
         below.get("pods/app").await["metadata"]["uid"],
         twin["metadata"]["uid"],
