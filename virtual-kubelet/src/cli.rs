@@ -182,6 +182,7 @@ mod tests {
         command
             .get_arguments()
             .filter(|argument| !argument.is_hide_set())
+            .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
             .filter_map(|argument| {
                 let long = argument.get_long()?.to_owned();
                 Some((long, argument.get_help_heading().map(ToOwned::to_owned)))
@@ -194,7 +195,7 @@ mod tests {
         let mut command = Cli::command();
         let options = shown_options(&command);
         assert!((1..=10).contains(&options.len()), "{options:?}");
-        let help = command.render_long_help().to_string();
+        let help = command.render_help().to_string();
         for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
             assert!(
                 help.contains(&format!("  {} ", subcommand.get_name())),
@@ -221,7 +222,7 @@ mod tests {
         for option in OPTIONS {
             assert!(options.iter().any(|(shown, _)| shown == option.flag), "--{} is not shown", option.flag);
         }
-        let help = run.render_long_help().to_string();
+        let help = run.render_help().to_string();
         for heading in headings {
             assert!(help.contains(&format!("\n{heading}:\n")), "{heading}: {help}");
         }

@@ -176,10 +176,12 @@ fn completions_exist_for_every_shell() {
 fn help_succeeds_and_names_variables() {
     let text = vk(&["run", "--help"]).run().ok();
     assert!(text.contains("VK_PORT, KUBELET_PORT"), "{text}");
-    assert!(!text.contains("--klog.v"), "retired flags are hidden");
+    assert!(!text.contains("--klog.v"), "deprecated flags are hidden");
+    let line = text.lines().find(|line| line.trim_start().starts_with("--port ")).unwrap();
+    assert!(line.contains("KUBELET_PORT"), "one line per option: {text}");
     let help = vk(&["--help"]).run().ok();
     assert!(help.contains("providers") && help.contains("image"), "{help}");
-    assert!(!help.contains("guardian") && !help.contains("shim"), "what nobody types is hidden: {help}");
+    assert!(!help.contains("guardian") && !help.contains("shim"), "internal commands are hidden: {help}");
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn names_labels_and_taints_are_validated() {
     assert_problem("taint: {key: '-'}", "taint.key", &["not a key"]);
     assert_problem("taints: [{key: a, value: '!'}]", "taints[0].value", &["not a value"]);
     let twice = "taints: [{key: a, value: '1'}, {key: a, value: '2'}, {key: a, effect: NoExecute}]";
-    assert_problem(twice, "taints", &["`a`", "NoSchedule", "twice"]);
+    assert_problem(twice, "taints", &["`a`", "NoSchedule", "duplicate"]);
     assert_problem("clusterDomain: Not_A_Domain", "clusterDomain", &["DNS-1123"]);
     assert_problem("apiServer: 'https://user:secret@host'", "apiServer", &["https://10.0.0.1:6443"]);
     assert!(!problems("apiServer: 'https://user:secret@host'")[0].contains("secret"));

@@ -144,7 +144,7 @@ async fn an_expired_or_damaged_certificate_is_replaced_by_bootstrapping_again() 
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
     let key = KeyPair::generate().unwrap();
     let expired = format!("{}{}", params.self_signed(&key).unwrap().pem(), key.serialize_pem());
-    for (pem, words) in [(expired.as_str(), "has expired"), ("nonsense", "cannot be used")] {
+    for (pem, words) in [(expired.as_str(), "has expired"), ("nonsense", "is not usable")] {
         fs::write(home.certificate(), pem).unwrap();
         let mut process = home.run(cluster, &token, &[]).start();
         says(&process, words).await;
@@ -230,7 +230,7 @@ async fn a_kubeconfig_with_other_credentials_is_not_written_over() {
     let before = fs::read(&path).unwrap();
     let outcome =
         home.run(cluster, "unused", &["--kubeconfig", path.to_str().unwrap()]).start().end(SOON).await;
-    outcome.failed(2, &["kubeconfig:", "own.kubeconfig", "other credentials", "bootstrapKubeconfig"]);
+    outcome.failed(2, &["kubeconfig:", "own.kubeconfig", "credentials other than", "bootstrapKubeconfig"]);
     assert_eq!(fs::read(&path).unwrap(), before);
 
     for (text, words) in [("clusters: [", "line 1"), ("apiVersion: v1\nkind: Config\n", "context")] {

@@ -225,7 +225,7 @@ async fn nodes_are_impersonated_when_the_role_names_them_and_whoever_insists_is_
         .await;
     };
     let mut process = start(cluster, folder.path(), "mask", &[]);
-    says(&process, "may not impersonate all of the nodes").await;
+    says(&process, "not permitted to impersonate all nodes").await;
     process.stop(SOON).await;
 
     // As published but for the names, which everybody writes for himself.
@@ -238,13 +238,15 @@ async fn nodes_are_impersonated_when_the_role_names_them_and_whoever_insists_is_
     let applied = kubectl(cluster, ["apply", "-f", manifest.to_str().unwrap()]).await.unwrap();
     assert!(applied.success(), "{applied:?}");
     let mut process = insisting();
-    says(&process, "read as the nodes that they are bound to").await;
+    says(&process, "by impersonating the nodes").await;
     becomes_ready(cluster, "mask-0").await;
     process.stop(SOON).await;
     let mut process = start(cluster, folder.path(), "mask", &["--impersonate-nodes", "off"]);
     becomes_ready(cluster, "mask-1").await;
     process.stop(SOON).await;
-    assert!(!process.stderr().contains("impersonate") && !process.stderr().contains("read as the nodes"));
+    assert!(
+        !process.stderr().contains("impersonate") && !process.stderr().contains("by impersonating the nodes")
+    );
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn detach_removes_everything_without_the_upper_cluster() {
         vk(&all).run()
     };
     let admin = upper.admin_kubeconfig().to_str().unwrap();
-    detach(&[], admin).refused(1, &[&["runs", "lease", "stop it first"]]);
+    detach(&[], admin).refused(1, &[&["is running", "lease", "stop it first"]]);
     assert_eq!(
         below.get("pods/app").await["metadata"]["uid"],
         lower_pod["metadata"]["uid"],
@@ -67,7 +67,7 @@ async fn detach_removes_everything_without_the_upper_cluster() {
     below.wait_deleted("configmaps/settings").await;
     assert_eq!(below.get("configmaps/theirs").await, theirs);
     let told = detach(&["--origin", origin], nowhere).stdout;
-    assert!(told.contains(&format!("nothing of the virtual node {node} is in")), "{told}");
+    assert!(told.contains(&format!("virtual node {node} has no objects in")), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
