@@ -40,14 +40,14 @@ mod options;
 mod ports;
 mod process;
 mod programs;
-mod shared;
+mod test_run;
 
 pub use certs::Certificate;
 pub use error::{Error, Result};
 pub use kubectl::{Output, kubectl};
 pub use namespace::Namespace;
 pub use options::{AUDIT_METADATA, Options};
-pub use shared::SHARED_CONTROL_PLANES;
+pub use test_run::SHARED_CONTROL_PLANES;
 
 use certs::Pki;
 use cleanup::CleanupProcess;
