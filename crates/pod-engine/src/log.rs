@@ -19,12 +19,11 @@ use jiff::{SignedDuration, Timestamp};
 use vk_provider::{
     Error, Result,
     ability::{LogBody, LogOptions, Since},
-    go_text::io_error,
 };
 use vk_supervisor::Clock;
 
 use self::reader::{LogReader, Progress};
-use crate::text::{go_error, quoted};
+use crate::text::{io_error, quoted};
 
 /// Opens a log with these options.
 ///
@@ -71,7 +70,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::InvalidData {
         return Error::internal(error.to_string());
     }
-    Error::internal(format!("failed to read log file {}: {}", quoted(path), go_error(error)))
+    Error::internal(format!("failed to read log file {}: {}", quoted(path), io_error(error)))
 }
 
 #[cfg(test)]

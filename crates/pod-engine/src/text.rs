@@ -1,8 +1,10 @@
 //! Values in the notation of Go, which kubelet messages use.
 
-use std::{io, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+
+pub(crate) use vk_provider::go_text::io_error;
 
 /// A duration as Go's `time.Duration` prints it, in whole milliseconds: `0s`, `532ms`, `1.25s`, `1m20s`, `5m0s`.
 pub(crate) fn go_duration(duration: Duration) -> String {
@@ -24,14 +26,6 @@ pub(crate) fn go_duration(duration: Duration) -> String {
         (0, minutes) => format!("{minutes}m{seconds}"),
         (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
     }
-}
-
-/// A system error as Go prints it: without its number and in lower case.
-pub(crate) fn go_error(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// A quoted path.
@@ -67,12 +61,5 @@ mod tests {
         ] {
             assert_eq!(go_duration(Duration::from_millis(millis)), wanted);
         }
-    }
-
-    #[test]
-    fn system_errors_are_printed_as_in_go() {
-        assert_eq!(go_error(&Errno::NOENT.into()), "no such file or directory");
-        assert_eq!(go_error(&Errno::PERM.into()), "operation not permitted");
-        assert_eq!(go_error(&io::Error::other("Own words")), "own words");
     }
 }

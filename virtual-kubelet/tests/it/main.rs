@@ -6,8 +6,8 @@
 mod config;
 mod differential;
 mod flags;
-mod layout;
 mod invalid_config;
+mod layout;
 mod live;
 mod network_cleanup;
 mod setup;

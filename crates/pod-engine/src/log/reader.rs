@@ -12,11 +12,10 @@ use jiff::Timestamp;
 use vk_provider::{
     Error, Result,
     ability::{LogOptions, Output},
-    go_text::io_error,
 };
 
 use super::line::{Format, Line, LineStream, LogTimestamp};
-use crate::text::{go_error, quoted};
+use crate::text::{io_error, quoted};
 
 /// Size of a read, in bytes.
 const BLOCK: usize = 64 * 1024;
@@ -102,7 +101,7 @@ impl LogReader {
         let real = path.canonicalize().map_err(|error| unresolved(path, &error))?;
         let failed = |what: &str| {
             let what = format!("failed to {what} {}", quoted(&real));
-            move |error: io::Error| Error::internal(format!("{what}: {}", go_error(&error)))
+            move |error: io::Error| Error::internal(format!("{what}: {}", io_error(&error)))
         };
         let mut file = File::open(&real).map_err(failed("open log file"))?;
         let start = match options.tail {
@@ -334,7 +333,7 @@ fn unresolved(path: &Path, error: &io::Error) -> Error {
         "failed to try resolving symlinks in path {}: lstat {}: {}",
         quoted(path),
         missing.display(),
-        go_error(error)
+        io_error(error)
     );
     match error.kind() {
         io::ErrorKind::NotFound => Error::not_found(message),

@@ -16,10 +16,9 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
 };
-use vk_provider::go_text::io_error;
 
 use super::prober::ProbeOutcome;
-use crate::text::go_error;
+use crate::text::io_error;
 
 /// `host:port`, with brackets around an IPv6 address.
 pub(crate) fn authority(host: &str, port: u16) -> String {
@@ -31,7 +30,7 @@ pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, String> 
     TcpStream::connect((host, port)).await.map_err(|error| {
         let address = authority(host, port);
         if error.raw_os_error().is_some() {
-            format!("dial tcp {address}: connect: {}", go_error(&error))
+            format!("dial tcp {address}: connect: {}", io_error(&error))
         } else {
             format!("dial tcp: lookup {host}: no such host")
         }

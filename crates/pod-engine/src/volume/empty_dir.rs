@@ -9,7 +9,7 @@ use std::{
 use vk_provider::{Error, Result};
 
 use super::{mount_table, pod_dirs};
-use crate::text::go_error;
+use crate::text::io_error;
 
 /// Mode of an empty directory: every container of the pod may use it.
 const OPEN: u32 = 0o777;
@@ -106,7 +106,7 @@ impl EmptyDir {
         } else {
             ""
         };
-        Error::internal(format!("mount {what} at {}: {}{hint}", self.path.display(), go_error(error)))
+        Error::internal(format!("mount {what} at {}: {}{hint}", self.path.display(), io_error(error)))
     }
 }
 

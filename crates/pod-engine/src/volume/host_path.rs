@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{HostPathVolumeSource, LocalVolumeSource};
 use vk_provider::{Error, Result};
 
 use super::pod_dirs;
-use crate::text::go_error;
+use crate::text::io_error;
 
 /// Checks the type of a host path, and creates it if its type requires that. The errors are a kubelet's.
 pub(super) fn check(source: &HostPathVolumeSource) -> Result<PathBuf> {
@@ -104,7 +104,7 @@ pub(super) fn has_backsteps(path: &str) -> bool {
 }
 
 fn create_failed(operation: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("{operation} {}: {}", path.display(), go_error(error)))
+    Error::internal(format!("{operation} {}: {}", path.display(), io_error(error)))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 use vk_provider::{Error, Result};
 
 use super::mount_table;
-use crate::text::go_error;
+use crate::text::io_error;
 
 /// Mode of our directories.
 const DIR_MODE: u32 = 0o750;
@@ -206,7 +206,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 pub(super) fn failed(operation: &str, path: &Path, error: &io::Error) -> Error {
-    Error::internal(format!("{operation} {}: {}", path.display(), go_error(error)))
+    Error::internal(format!("{operation} {}: {}", path.display(), io_error(error)))
 }
 
 pub(super) fn open_flags(flags: OFlags) -> i32 {

@@ -13,7 +13,7 @@ use super::pod_dirs;
 use crate::{
     log,
     snapshot::{Container, ContainerState, annotation},
-    text::go_error,
+    text::io_error,
 };
 
 /// Maximum size of a message, in bytes: the end of the file counts.
@@ -56,7 +56,7 @@ fn read(container: &Container) -> String {
             Ok(message) => return text(&message),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                let (path, error) = (&mounted.host_path, go_error(&error));
+                let (path, error) = (&mounted.host_path, io_error(&error));
                 return format!("Error on reading termination log {path}: {error}");
             }
         }

@@ -8,13 +8,12 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use vk_provider::go_text::io_error;
 
 use super::{
     super::connection::{ConnectionExecutor, Driver, FirstBytes, drive, drive_until},
     request::HttpGet,
 };
-use crate::text::go_error;
+use crate::text::io_error;
 
 /// Maximum size of a body that is read, in bytes.
 pub(super) const MAX_BODY: usize = 10 << 10;
@@ -123,8 +122,8 @@ impl ExchangeError {
     /// The kubelet's error message. `ends` are the local and remote address of the connection.
     pub(super) fn message(self, ends: Option<(SocketAddr, SocketAddr)>, first: &FirstBytes) -> String {
         let read = |error: &io::Error| match ends {
-            Some((here, there)) => format!("read tcp {here}->{there}: read: {}", go_error(error)),
-            None => go_error(error),
+            Some((here, there)) => format!("read tcp {here}->{there}: read: {}", io_error(error)),
+            None => io_error(error),
         };
         match self {
             Self::Message(text) => text,

@@ -14,7 +14,7 @@ use futures::{StreamExt as _, future::join_all};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::json;
-use vk_kube::{Client, Metrics, ClientOptions, UpperCluster};
+use vk_kube::{Client, ClientOptions, Metrics, UpperCluster};
 use vk_provider::{Config, Context, Extensions, Factory as _, NodeEvent, Provider, Result};
 use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
@@ -46,7 +46,8 @@ impl ConformanceHost {
     async fn new(pair: &'static ClusterPair<'static>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let supervisor = Supervisor::new();
-        let source = ClientOptions { kubeconfig: Some(pair.upper.admin_kubeconfig().to_owned()), server: None };
+        let source =
+            ClientOptions { kubeconfig: Some(pair.upper.admin_kubeconfig().to_owned()), server: None };
         let upper = source.connect(&supervisor, Metrics::default()).await.unwrap();
         Self { pair, upper, supervisor, number: COUNT.fetch_add(1, Ordering::Relaxed) }
     }
