@@ -42,7 +42,6 @@ pub(crate) fn full_name(pod: &Pod) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
 
     use super::*;
 

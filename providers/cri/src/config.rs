@@ -40,7 +40,7 @@ impl Settings {
     }
 
     fn check(engine: EngineConfig, keys: Keys) -> Result<Self, String> {
-        let socket = keys.socket.map(|text| socket::path(&text).map_err(|why| format!("socket: {why}")));
+        let socket = keys.socket.map(|text| socket::parse(&text).map_err(|why| format!("socket: {why}")));
         let limits = Limits::default();
         let cgroup_root = engine.cgroup_root.filter(|root| !root.is_empty());
         Ok(Self {

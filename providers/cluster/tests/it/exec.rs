@@ -224,7 +224,7 @@ async fn stdin_falls_back_to_spdy_without_version_5() {
             request.switching(),
             Box::new(move |io| {
                 async move {
-                    vk_streaming::exec::serve(io, &request, Ok(session), &Limits::default()).await;
+                    vk_streaming::exec::serve(io, &request, Ok(session), &SessionLimits::default()).await;
                 }
                 .boxed()
             }),

@@ -21,8 +21,13 @@ fn serve(asked: &RecordedRequest, gone: Option<mpsc::UnboundedSender<()>>) -> Sc
         request.switching(),
         Box::new(move |io| {
             async move {
-                forward::serve(io, &request, |port| async move { echo(port) }.boxed(), &Limits::default())
-                    .await;
+                forward::serve(
+                    io,
+                    &request,
+                    |port| async move { echo(port) }.boxed(),
+                    &SessionLimits::default(),
+                )
+                .await;
                 if let Some(gone) = gone {
                     let _ = gone.send(());
                 }
@@ -134,9 +139,10 @@ async fn errors_of_a_port_reach_the_client() {
             let streams = streams.clone();
             async move { streams.dial(&pod(), port).await }.boxed()
         };
-        forward::serve(theirs, &request, dial, &Limits::default()).await;
+        forward::serve(theirs, &request, dial, &SessionLimits::default()).await;
     });
-    let client = client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &Limits::default()).await;
+    let client =
+        client::forward_upgraded(ours, forward::Protocol::Spdy, &[], &SessionLimits::default()).await;
     assert_eq!(exchange(soon(client.open(80)).await.unwrap(), b"a").await, b"80:a");
     let told = match soon(client.open(1)).await {
         Err(error) => error.report(),

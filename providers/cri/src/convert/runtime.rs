@@ -26,7 +26,7 @@ pub(crate) fn runtime(
         proto::CgroupDriver::Systemd => "systemd".to_owned(),
         proto::CgroupDriver::Cgroupfs => "cgroupfs".to_owned(),
     });
-    let mut handlers: Vec<Handler> = status.runtime_handlers.into_iter().map(handler).collect();
+    let mut handlers: Vec<RuntimeHandler> = status.runtime_handlers.into_iter().map(handler).collect();
     // Runtimes list them in random order, and another order would look like a change.
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
     RuntimeInfo {

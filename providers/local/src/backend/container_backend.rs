@@ -78,7 +78,7 @@ impl Inner {
 
 #[async_trait]
 impl ContainerBackend for LocalBackend {
-    async fn runtime(&self) -> Result<Runtime> {
+    async fn runtime(&self) -> Result<RuntimeInfo> {
         let settings = &self.inner.settings;
         let network = match (&settings.network, &settings.network_problem) {
             (None, Some(problem)) => {

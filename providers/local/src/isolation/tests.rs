@@ -6,7 +6,7 @@ use super::*;
 
 /// A host that meets all needs.
 pub(crate) fn capable_host(folder: &Path) -> Host {
-    let host = machine(folder);
+    let host = fake_host(folder);
     status(folder, 0, 0x1ff_ffff_ffff);
     write_file(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
     write_file(folder, "proc/filesystems", "nodev\tsysfs\nnodev\toverlay\n\text4\n");

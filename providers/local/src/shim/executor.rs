@@ -24,7 +24,6 @@ use super::{
     print_error,
     protocol::{self, HelperReport},
 };
-use vk_provider::go_text::io_error;
 
 /// PATH if none is set.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

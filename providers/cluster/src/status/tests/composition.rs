@@ -10,7 +10,7 @@ fn composed(upper: &Pod, report: &PodStatus) -> ComposedStatus {
         host_ips: vec!["192.0.2.1".to_owned()],
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
         generation: Some(1),
-        verdicts: Vec::new(),
+        own_conditions: Vec::new(),
     };
     compose(upper, report, &around)
 }
