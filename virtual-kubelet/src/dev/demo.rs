@@ -13,7 +13,6 @@ use vk_provider_local::{
     image::{self, Store},
 };
 use vk_supervisor::Supervisor;
-use vk_testing::kubectl;
 
 use super::{DevEnvironment, indented, print, seconds, write_private_file};
 use crate::{

@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Bootstrap {
     node: String,
     /// Credentials for the certificate request.
-    token: Source,
+    token: ClientOptions,
     /// The kubeconfig with the node's certificate.
     kubeconfig: PathBuf,
     store: CertificateStore,
@@ -150,7 +150,7 @@ impl Bootstrap {
                     Some("the bootstrap token is unknown or has expired; create a new one")
                 }
                 (csr::Error::Denied { .. }, _) => Some("restart to request again"),
-                (csr::Error::Failed { .. } | csr::Error::Unfit { .. }, _) => {
+                (csr::Error::Failed { .. } | csr::Error::Unusable { .. }, _) => {
                     Some("see the controller manager's log")
                 }
                 (csr::Error::File { .. }, _) => Some("see stateDir"),

@@ -32,7 +32,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 use self::open_backend::open_backend;
 use super::{
     address,
-    kubelet::{Kubelets, Served},
+    kubelet::{Kubelets, ServedNode},
     leadership::Leadership,
     node_impersonation::NodeImpersonation,
 };
@@ -297,8 +297,8 @@ impl Fleet {
     }
 
     /// The number of nodes that another replica leads.
-    pub(super) fn standing_by(&self) -> usize {
-        self.nodes.lock().values().filter(|node| node.progress.borrow().standing_by).count()
+    pub(super) fn on_standby(&self) -> usize {
+        self.nodes.lock().values().filter(|node| node.progress.borrow().on_standby).count()
     }
 
     /// Resolves when there is a node and all nodes are Ready.
@@ -316,7 +316,7 @@ impl Fleet {
 /// The access to the cluster that backends may use.
 fn upper(common: &Common) -> UpperCluster {
     let (client, readers) = (common.client.clone(), common.readers.clone());
-    UpperCluster::new(common.client.clone(), move |node| readers.of(&client, node))
+    UpperCluster::new(common.client.clone(), move |node| readers.client_for(&client, node))
 }
 
 /// The version of the API server, if it reports one.

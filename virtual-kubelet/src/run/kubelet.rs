@@ -1,4 +1,4 @@
-//! The kubelet APIs of the process: a listener and a certificate for each node, and one authenticator and authorizer for all of them.
+//! The kubelet APIs of the process: a listener and a certificate per node, and one authenticator for all nodes.
 
 mod certificate;
 mod configz;
@@ -47,7 +47,7 @@ pub(super) struct Kubelets(Arc<Inner>);
 
 struct Inner {
     listeners: Mutex<HashMap<String, TcpListener>>,
-    /// From files; else each node has its own.
+    /// The certificate from files; `None` if each node has its own.
     serving: Option<ServingCertificate>,
     authenticator: Arc<Authenticator>,
     authorizer: Arc<Authorizer>,
@@ -91,13 +91,13 @@ impl KubeletResources {
             |key: &str, error: tls::Error| Failure::Configuration(vec![Problem::new(key, error.to_string())]);
         let serving = match files(config) {
             Some(files) => {
-                Some(ServingCertificate::new(files.read().map_err(|error| refused("tls.certFile", error))?))
+                Some(ServingCertificate::new(files.read().map_err(|error| invalid("tls.certFile", error))?))
             }
             None => None,
         };
         let authorities = match &config.tls.client_ca {
             Some(path) => {
-                Some(ClientCa::from_file(path).map_err(|error| refused("tls.clientCAFile", error))?)
+                Some(ClientCa::from_file(path).map_err(|error| invalid("tls.clientCAFile", error))?)
             }
             None => None,
         };
@@ -138,9 +138,9 @@ impl Kubelets {
         };
         let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(client));
         let authenticator = Authenticator::new(authorities, Arc::clone(&reviewer), ttls, Clock::system());
-        Self(Arc::new(Shared {
-            listeners: Mutex::new(doors.listeners),
-            serving: doors.serving,
+        Self(Arc::new(Inner {
+            listeners: Mutex::new(resources.listeners),
+            serving: resources.serving,
             authenticator: Arc::new(authenticator),
             authorizer: Arc::new(Authorizer::new(reviewer, ttls)),
             client: client.clone(),
@@ -167,6 +167,7 @@ impl Kubelets {
 
     fn start(&self, served: ServedNode<'_>) -> anyhow::Result<u16> {
         let shared = &*self.0;
+        let supervisor = served.supervisor.clone();
         let listener = self.listener(&served)?;
         let port = listener.local_addr().context("the listener has no address")?.port();
         let serving = match &shared.serving {
@@ -178,12 +179,11 @@ impl Kubelets {
         let mut streaming = vk_streaming::SessionLimits::default();
         streaming.idle = shared.config.streaming.idle_timeout;
         streaming.creation = shared.config.streaming.creation_timeout;
-        let supervisor = served.supervisor.clone();
         let api = Api {
             node: served.name.to_owned(),
             configuration: configz::kubelet_configuration(&shared.config, &served, port),
             provider: served.provider,
-            pods: Arc::new(Known(served.roll)),
+            pods: Arc::new(PodStoreView(served.pods)),
             authenticator: Arc::clone(&shared.authenticator),
             authorizer: Arc::clone(&shared.authorizer),
             clock: Clock::system(),
@@ -198,7 +198,7 @@ impl Kubelets {
             node_supervisor: served.supervisor,
             sessions: Arc::clone(&shared.sessions),
         };
-        let serve = vk_server::serve(listener, tls, Arc::new(api), Limits::default());
+        let serve = vk_server::serve(listener, tls, Arc::new(api), ConnectionLimits::default());
         supervisor.spawn(format!("kubelet API of {}", served.name), task::Kind::Critical, serve);
         Ok(port)
     }
@@ -231,7 +231,7 @@ fn spawn_until_stop(supervisor: &Supervisor, name: &str, work: impl Future<Outpu
 
 // === impl PodStoreView ===
 
-impl PodLister for Known {
+impl PodLister for PodStoreView {
     fn list(&self) -> Vec<Arc<Pod>> {
         self.0.all()
     }

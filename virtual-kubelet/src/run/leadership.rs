@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
 use vk_node::{
-    node::{Controller, Progress, Taken},
+    node::{Controller, LeaseConflict, Progress},
     pods,
 };
 use vk_supervisor::Supervisor;
@@ -33,7 +33,7 @@ impl Leadership {
     pub(super) async fn run(
         self,
         controllers: impl Fn(watch::Sender<Progress>, &Supervisor) -> (Controller, pods::Controller),
-    ) -> Result<(), Taken> {
+    ) -> Result<(), LeaseConflict> {
         self.run_sessions(|session| {
             let (node, pods) = controllers(self.progress.clone(), &session);
             self.run_controllers(node, pods, session)
@@ -42,9 +42,9 @@ impl Leadership {
     }
 
     /// Runs sessions until the node is stopped. A session has ended when all its tasks have: only then the next one begins.
-    async fn run_sessions<S>(&self, run: impl Fn(Supervisor) -> S) -> Result<(), Taken>
+    async fn run_sessions<S>(&self, run: impl Fn(Supervisor) -> S) -> Result<(), LeaseConflict>
     where
-        S: Future<Output = Result<(), Taken>>,
+        S: Future<Output = Result<(), LeaseConflict>>,
     {
         loop {
             self.progress.send_replace(Progress::default());
@@ -67,7 +67,7 @@ impl Leadership {
         node: Controller,
         pods: pods::Controller,
         session: Supervisor,
-    ) -> Result<(), Taken> {
+    ) -> Result<(), LeaseConflict> {
         let mut progress = self.progress.subscribe();
         // Owns no tasks: it only signals the node controller to stop. A child of the session would stop too early, with it.
         let release_lease = Supervisor::new();
@@ -112,8 +112,8 @@ mod tests {
         }
     }
 
-    fn taken() -> Taken {
-        Taken::Lost { node: "n".to_owned(), holder: "another".to_owned() }
+    fn taken() -> LeaseConflict {
+        LeaseConflict::Lost { node: "n".to_owned(), holder: "another".to_owned() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -144,6 +144,6 @@ mod tests {
     #[tokio::test]
     async fn without_election_the_loss_of_the_lease_ends_the_node() {
         let outcome = leadership(false).run_sessions(|_| async { Err(taken()) }).await;
-        assert!(matches!(outcome, Err(Taken::Lost { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(LeaseConflict::Lost { .. })), "{outcome:?}");
     }
 }

@@ -15,7 +15,7 @@ fn level_of(findings: &[Finding], what: &str) -> (Level, String) {
 
 /// A host with cgroup v2 and all capabilities.
 fn good(folder: &Path) -> Host {
-    let machine = machine(folder);
+    let machine = fake_host(folder);
     write_file(folder, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
     machine
 }
@@ -101,7 +101,7 @@ fn a_runtime_that_cannot_lower_oom_scores_must_restrict_them() {
 #[test]
 fn the_cgroup_layout_is_detected() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = machine(folder.path());
+    let machine = fake_host(folder.path());
     let check = || {
         let findings = cgroup::examine(&RuntimeInfo::default(), &Settings::default(), &machine);
         level_of(&findings, "cgroups")
@@ -129,7 +129,10 @@ fn the_runtimes_cgroup_driver_must_fit_the_machine_and_the_configuration() {
     let machine = good(folder.path());
     let check = |driver: &str, root: Option<&str>| {
         let info = RuntimeInfo { cgroup_driver: Some(driver.into()), ..RuntimeInfo::default() };
-        let settings = Settings { cgroup_root: root.map(str::to_owned), ..Settings::default() };
+        let settings = Settings {
+            engine: EngineConfig { cgroup_root: root.map(str::to_owned), ..EngineConfig::default() },
+            ..Settings::default()
+        };
         level_of(&cgroup::examine(&info, &settings, &machine), "cgroup driver").0
     };
     assert_eq!(check("cgroupfs", None), Level::Ok);

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 use vk_pod_engine::backend::full_message;
 use vk_provider::resolve::PullCredentials;
 use vk_provider_local::image::{Error, Kind, LayerFormat, Settings, Store};
-use vk_testing::host::{Image, Machine, Registry};
+use vk_testing::host::{HostResources, Image, Registry};
 
 fn credentials(password: &str) -> PullCredentials {
     PullCredentials::Basic { username: Registry::USER.to_owned(), password: password.into() }

@@ -13,7 +13,7 @@ use vk_supervisor::Clock;
 use super::{Inner, ServedNode, spawn_until_stop};
 
 /// Starts with a self-signed certificate and requests one from the cluster.
-pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<Serving, tls::Error> {
+pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<ServingCertificate, tls::Error> {
     let clock = Clock::system();
     let (name, address) = (served.name.to_owned(), served.context.internal_ip);
     let own = self_signed::certificate(&name, &[address], clock.now())?;
@@ -22,7 +22,8 @@ pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<Serving
         return Ok(serving);
     }
     let (wanted, requested) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
-    let store = Store::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
+    let store =
+        CertificateStore::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
     let renewer = Renewer::new(shared.client.clone(), requested, store, clock);
     let status = renewer.status();
     let (slot, seen) = (serving.clone(), served.observed_node.clone());
@@ -37,7 +38,7 @@ pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<Serving
 /// Serves the cluster's certificate while it is valid, and the self-signed one otherwise.
 async fn follow(
     mut status: watch::Receiver<RenewalStatus>,
-    serving: Serving,
+    serving: ServingCertificate,
     own: Arc<rustls::sign::CertifiedKey>,
 ) {
     let mut shown = None;
@@ -47,7 +48,7 @@ async fn follow(
         if pem != shown {
             if let Some(pair) = &current {
                 info!(until = %pair.not_after(), "serving the kubelet API with a certificate of the cluster");
-                serving.replace(pair.certified());
+                serving.replace(pair.certified_key());
             } else {
                 error!("the certificate of the kubelet API has expired; serving a self-signed one");
                 serving.replace(Arc::clone(&own));
