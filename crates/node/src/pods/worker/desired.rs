@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn now() -> Now {
-        Now { elapsed: Duration::from_secs(60), wall: "2026-01-01T00:00:05Z".parse().unwrap() }
+        Now { elapsed: Duration::from_mins(1), wall: "2026-01-01T00:00:05Z".parse().unwrap() }
     }
 
     #[test]

@@ -70,7 +70,7 @@ mod tests {
     fn failures_delay_the_next_attempt_and_a_success_ends_the_delay() {
         let mut rng = StdRng::seed_from_u64(1);
         let mut retry = Retry::new(Duration::from_secs(10));
-        let now = Duration::from_secs(60);
+        let now = Duration::from_mins(1);
         assert!(retry.is_due(now) && retry.is_first_attempt());
         retry.failed(now, None, &mut rng);
         assert!(!retry.is_due(now) && !retry.is_first_attempt());

@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(60);
+    const NOW: Duration = Duration::from_mins(1);
 
     #[test]
     fn one_read_is_in_flight_and_a_request_meanwhile_is_followed_by_another() {

@@ -381,7 +381,7 @@ fn a_pod_that_is_gone_is_stopped_at_once_whatever_is_in_flight() {
 
     let mut fixture = Fixture::created(Policy::default());
     fixture.was_read(Ok(running()));
-    assert_eq!(grace_of(&fixture.handle(deleted(600))), Some(Duration::from_secs(600)));
+    assert_eq!(grace_of(&fixture.handle(deleted(600))), Some(Duration::from_mins(10)));
     fixture.called(Ok(()));
     assert_eq!(grace_of(&fixture.handle(Event::Gone)), Some(Duration::ZERO));
 }

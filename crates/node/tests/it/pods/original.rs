@@ -264,7 +264,9 @@ async fn a_pod_that_is_seen_again_unchanged_is_no_update() {
     let run = fixture.start_with(fixture.mock(), setup);
     let created = Arc::new(fixture.create("web", json!({})).await);
     let see = |pod_watch: Vec<PodWatchEvent>| {
-        pod_watch.into_iter().for_each(|event| sender.unbounded_send(event).unwrap())
+        for event in pod_watch {
+            sender.unbounded_send(event).unwrap();
+        }
     };
     see(vec![PodWatchEvent::Restarted, PodWatchEvent::Applied(created), PodWatchEvent::Listed]);
     let pod = Arc::new(fixture.see("web", "a running pod", is_running).await);
