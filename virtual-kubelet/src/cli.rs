@@ -228,8 +228,10 @@ mod tests {
         }
         for option in OPTIONS {
             let flag = format!("--{}", option.flag);
-            let line =
-                help.lines().find(|line| line.split_whitespace().next() == Some(&flag)).unwrap_or_default();
+            let line = help
+                .lines()
+                .find(|line| line.split([' ', '[']).find(|word| !word.is_empty()) == Some(&flag))
+                .unwrap_or_default();
             assert!(line.contains(option.variable), "{flag} is not on one line: {help}");
         }
     }
