@@ -68,7 +68,7 @@ impl<'a> WorkloadTest<'a> {
         let name = cluster.namespace(prefix).await.unwrap().name().to_owned();
         let nodes: Vec<String> = (0..nodes).map(|index| format!("{name}-{index}")).collect();
         let folder = TempDir::new().unwrap();
-        let host = Host::new(Clock::system());
+        let host = PodHost::default();
         let log = BackendLog::default();
         let mut chroniclers = JoinSet::new();
         for node in &nodes {

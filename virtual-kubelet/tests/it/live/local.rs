@@ -26,7 +26,7 @@ const COUNTS: &str = "i=0; while :; do echo $i; i=$((i + 1)); usleep 20000; done
 
 /// A node, and what is to be put back of it outside of its namespaces.
 struct Node {
-    container_node: ContainerNode<Bare>,
+    container_node: ContainerNode<BareHost>,
 }
 
 /// A host of its own with these images, and how the provider is told to use it.

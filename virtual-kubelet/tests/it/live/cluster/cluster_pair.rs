@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -152,7 +152,7 @@ impl<'a> ClusterPair<'a> {
 
     /// Suspends the lower nodes.
     pub(super) fn stop_lower_nodes(&self) {
-        self.lower_nodes.as_ref().unwrap().signal(Signal::SIGSTOP);
+        self.lower_nodes.as_ref().unwrap().signal(Signal::STOP);
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -20,7 +20,7 @@ use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
 use vk_supervisor::Supervisor;
 use vk_testing::{
-    conformance::{Case, Feature, Life, SETTINGS, Subject, Verdict, cases},
+    conformance::{Case, CaseResult, Feature, PodBehavior, SETTINGS, Subject, cases},
     eventually,
 };
 
@@ -60,7 +60,7 @@ impl Subject for ConformanceHost {
         config["origin"] = json!(format!("conformance-{}", self.number));
         config["namespaceSuffix"] = json!(format!("-conformance-{}", self.number));
         let upper = self.upper.clone();
-        let lent = UpperCluster::new(upper.clone(), self.supervisor.clone(), move |_| upper.clone());
+        let lent = UpperCluster::new(upper.clone(), move |_| upper.clone());
         let context = Context { extensions: Extensions::new().with(lent), ..context };
         let backend = ClusterFactory.open(Config::Inline(config), context).await?;
         let Some(NodeEvent::Added(_, provider)) = backend.nodes().next().await else {

@@ -17,7 +17,7 @@ use tokio::{task::JoinSet, time::Instant};
 use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 use super::{
-    super::{Process, becomes_ready, place::number, ports, run_as},
+    super::{Process, becomes_ready, container_node::number, ports, run_as},
     cluster_pair::{ORIGIN_UID, SITE, TAINT, lower, mock_nodes, start_lower_with, upper},
     namespace_client::{NamespaceClient, text},
     snapshot::ClusterSnapshot,

@@ -12,7 +12,7 @@ use vk_testing::{
 use super::{
     super::{
         Process, becomes_ready,
-        rights::{ACCOUNT, apply, asked},
+        permissions::{ACCOUNT, apply, asked},
         run_as,
     },
     cluster_pair::{SITE, TAINT, approve, mock_nodes, start_lower_with},

@@ -6,15 +6,15 @@ use std::{fs, path::Path, time::Duration};
 use serde_json::{Value, json};
 use vk_testing::{
     ControlPlane, eventually,
-    host::{Bare, Image},
+    host::{BareHost, Image},
 };
 
 use super::{
-    super::{SOON, becomes_ready, local, place::Place, run_as},
+    super::{SOON, becomes_ready, container_node::ContainerNode, local, run_as},
     cluster_pair::{ORIGIN, TAINT, approve, lower, upper},
     namespace_client::{NamespaceClient, TIMEOUT, text},
 };
-use crate::bridge::Bridge;
+use crate::network_cleanup::NetworkCleanup;
 
 const NODE: &str = "vk-node";
 /// The lower node that has the lower volume.
@@ -129,9 +129,9 @@ spec:
 }
 
 /// A lower node with real containers.
-async fn lower_node(cluster: &'static ControlPlane) -> Place<Bare> {
+async fn lower_node(cluster: &'static ControlPlane) -> ContainerNode<BareHost> {
     let (host, config) = local::host(&[Image::standard().remove(0).named(IMAGE)]).await;
-    Place::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
+    ContainerNode::start_at(cluster, host, "local", config, LOWER_NODE, &["--disable-taint"]).await
 }
 
 async fn apply(client: &NamespaceClient<'_>, folder: &Path, manifests: &str) {
@@ -160,7 +160,7 @@ async fn through(client: &NamespaceClient<'_>, words: &[&str]) -> String {
 async fn the_walkthrough_works_from_node_to_volume() {
     let (upper, lower) = (upper().await, lower().await);
     let place = lower_node(lower).await;
-    let _network = Bridge(place.folder().join("state").join(LOWER_NODE).join("local/network"));
+    let _network = NetworkCleanup(place.folder().join("state").join(LOWER_NODE).join("local/network"));
     let folder = place.folder().to_owned();
     let example = folder.join("example");
     fs::create_dir_all(&example).unwrap();
