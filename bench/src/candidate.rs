@@ -134,14 +134,14 @@ impl CandidateArgs {
         let mut candidates = self.only.clone();
         candidates.sort();
         candidates.dedup();
-        Ok(Candidates { candidates, ours: self.virtual_kubelet.clone(), programs, logs: logs.to_owned() })
+        Ok(Candidates { selected: candidates, ours: self.virtual_kubelet.clone(), programs, logs: logs.to_owned() })
     }
 }
 
 /// The selected candidates, ready to start.
 pub(crate) struct Candidates {
     /// In the order of the columns.
-    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) selected: Vec<Candidate>,
     ours: PathBuf,
     programs: BTreeMap<&'static str, PathBuf>,
     logs: PathBuf,

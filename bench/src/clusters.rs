@@ -75,11 +75,11 @@ impl Clusters {
         self.field.keep(&[Candidate::Bare, Candidate::Ours]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(HostInfo::detect()?);
-        for &candidate in &field.candidates {
+        for &candidate in &field.selected {
             report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
-            for &candidate in &field.candidates {
+            for &candidate in &field.selected {
                 print_progress(&format!(
                     "{} of {} pods below on {} nodes, {candidate}",
                     thousands(count),

@@ -82,12 +82,12 @@ impl Containers {
         self.field.keep(&[Candidate::Ours, Candidate::Local, Candidate::Kubelet]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::beside(HostInfo::detect()?, Candidate::Kubelet);
-        for &candidate in &field.candidates {
+        for &candidate in &field.selected {
             report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
             for round in 0..self.rounds {
-                for &candidate in &field.candidates {
+                for &candidate in &field.selected {
                     print_progress(&format!(
                         "{} containers, {candidate}, round {}",
                         thousands(count),

@@ -47,13 +47,13 @@ impl Exec {
         self.field.keep(&[Candidate::Bare, Candidate::Ours]);
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(HostInfo::detect()?);
-        for &candidate in &field.candidates {
+        for &candidate in &field.selected {
             report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for round in 0..self.rounds {
             // New processes in each round: memory that was released earlier would hide what the next measurement needs.
             let testbed = Box::pin(Testbed::start(&field, &mut report.host)).await?;
-            for &candidate in &field.candidates {
+            for &candidate in &field.selected {
                 print_progress(&format!("{} execs, {candidate}, round {}", thousands(self.count), round + 1));
                 let figures = Box::pin(self.one(&testbed, candidate)).await;
                 report.outcome(candidate, self.count, figures)?;

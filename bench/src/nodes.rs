@@ -44,7 +44,7 @@ impl Nodes {
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(HostInfo::detect()?);
         for &count in &self.count {
-            for &candidate in &field.candidates {
+            for &candidate in &field.selected {
                 match candidate {
                     Candidate::GoAsShipped => {
                         let why = "has one node in a process, so there is nothing to compare".to_owned();

@@ -41,13 +41,13 @@ impl Pods {
         self.field.without_containers();
         let field = self.field.prepare(&self.out.join("logs"))?;
         let mut report = Report::new(HostInfo::detect()?);
-        for &candidate in &field.candidates {
+        for &candidate in &field.selected {
             report.versions.extend(field.version(candidate).map(|version| (candidate, version)));
         }
         for &count in &self.count {
             // Round by round, not candidate by candidate, so that changes on the host affect all alike.
             for round in 0..self.rounds {
-                for &candidate in &field.candidates {
+                for &candidate in &field.selected {
                     let is_go = matches!(candidate, Candidate::GoAsShipped | Candidate::GoUnlimited);
                     if is_go && count > MANY {
                         let why = format!("not run with {} pods, because of its time", thousands(count));

@@ -143,7 +143,6 @@ pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
     /// Serialises an optional duration in Go's notation.
-    #[expect(clippy::ref_option, reason = "serde passes the field by reference")]
     pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         duration.map(|duration| super::Short(duration).to_string()).serialize(serializer)
     }

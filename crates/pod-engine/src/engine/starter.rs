@@ -184,12 +184,11 @@ impl ContainerStarter {
         };
         let mounts = target.volumes.mounts(&container.spec, &inputs.env, &options).await;
         let mounts = mounts.map_err(|failure| self.record_failure(name, failure))?;
-        let attempt = match start.restarts {
-            Some(restarts) => restarts,
-            None => {
-                let logged = self.attempt_from_logs(name).await;
-                logged.map_err(|error| self.fail(name, config_error, &error))?
-            }
+        let attempt = if let Some(restarts) = start.restarts {
+            restarts
+        } else {
+            let logged = self.attempt_from_logs(name).await;
+            logged.map_err(|error| self.fail(name, config_error, &error))?
         };
         let files = self.create_files(target, container, &facts.pod_ips).await;
         let (hosts_file, termination_file) = files.map_err(|error| self.fail(name, config_error, &error))?;

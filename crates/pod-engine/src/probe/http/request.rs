@@ -47,7 +47,7 @@ impl HttpGet {
             ) {
                 (Ok(name), Ok(value)) => _ = headers.append(name, value),
                 (Err(_), _) => {
-                    invalid = Some(format!("net/http: invalid header field name {:?}", header.name))
+                    invalid = Some(format!("net/http: invalid header field name {:?}", header.name));
                 }
                 (_, Err(_)) => {
                     invalid = Some(format!("net/http: invalid header field value for {:?}", header.name));
