@@ -134,7 +134,12 @@ impl CandidateArgs {
         let mut candidates = self.only.clone();
         candidates.sort();
         candidates.dedup();
-        Ok(Candidates { selected: candidates, ours: self.virtual_kubelet.clone(), programs, logs: logs.to_owned() })
+        Ok(Candidates {
+            selected: candidates,
+            ours: self.virtual_kubelet.clone(),
+            programs,
+            logs: logs.to_owned(),
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum FindingLevel {
     /// Nothing is wrong.
     Ok,
     /// A feature will not work, or not well.
@@ -17,7 +17,7 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Its severity.
-    pub level: Level,
+    pub level: FindingLevel,
     /// The subject of the check, in a word or two.
     pub what: String,
     /// What the check found.
@@ -31,21 +31,21 @@ pub struct Finding {
 impl Finding {
     /// A check that passed.
     pub fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { level: Level::Ok, what: what.into(), found: found.into(), remedy: String::new() }
+        Self { level: FindingLevel::Ok, what: what.into(), found: found.into(), remedy: String::new() }
     }
 
     /// A problem that pods can run with.
     pub fn warning(what: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { level: Level::Warning, what: what.into(), found: found.into(), remedy: remedy.into() }
+        Self { level: FindingLevel::Warning, what: what.into(), found: found.into(), remedy: remedy.into() }
     }
 
     /// A problem that keeps pods from running.
     pub fn error(what: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { level: Level::Error, what: what.into(), found: found.into(), remedy: remedy.into() }
+        Self { level: FindingLevel::Error, what: what.into(), found: found.into(), remedy: remedy.into() }
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for FindingLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
@@ -74,6 +74,6 @@ mod tests {
             Finding::error("network", "no plugin", "install one").to_string(),
             "error    network: no plugin -> install one"
         );
-        assert!(Level::Ok < Level::Warning && Level::Warning < Level::Error);
+        assert!(FindingLevel::Ok < FindingLevel::Warning && FindingLevel::Warning < FindingLevel::Error);
     }
 }

@@ -71,6 +71,9 @@ pub trait Provider: Send + Sync + 'static {
     /// readiness gates and keeps the other conditions. A status with a `qosClass` counts as complete, as written by a kubelet:
     /// the core then adds no missing fields.
     ///
+    /// The core omits what no kubelet would report, and records an event:
+    /// a phase that goes back, containers that the pod does not have, a container in two states at once.
+    ///
     /// A provider may report conditions of its own: types that begin with `virtual-kubelet.io/`, or with a subdomain of it, are
     /// copied to the pod, and removed when they are no longer reported. `DisruptionTarget` is copied when it is `True`,
     /// and stays. All other conditions belong to other controllers and are not touched.

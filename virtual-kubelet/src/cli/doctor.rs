@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
-use vk_provider::{Finding, finding::Level};
+use vk_provider::{Finding, finding::FindingLevel};
 use vk_supervisor::Supervisor;
 
 use super::{Failure, Flags, load, output::print};
@@ -54,7 +54,7 @@ impl Doctor {
                 print(&format!("{finding}\n"))?;
             }
             checks += findings.len();
-            failed += findings.iter().filter(|finding| finding.level == Level::Error).count();
+            failed += findings.iter().filter(|finding| finding.level == FindingLevel::Error).count();
         }
         supervisor.shut_down(Duration::from_secs(1)).await;
         if failed == 0 {

@@ -85,8 +85,19 @@ const FORBIDDEN_NAMES: [&str; 20] = [
 ];
 
 /// Words in `-ing` that are nouns. Other gerunds are not file names.
-const NOUNS: [&str; 9] =
-    ["binding", "encoding", "finding", "ping", "recording", "ring", "streaming", "string", "testing"];
+const NOUNS: [&str; 11] = [
+    "binding",
+    "encoding",
+    "finding",
+    "housekeeping",
+    "ping",
+    "recording",
+    "ring",
+    "scheduling",
+    "streaming",
+    "string",
+    "testing",
+];
 
 /// The crates of this workspace that a crate may depend on.
 fn allowed(name: &str) -> Option<Vec<&'static str>> {

@@ -35,7 +35,7 @@ fn conditions(heartbeat: &str) -> Value {
 async fn go_original(test: &NodeTest<'_>, bookkeeping: &str) -> Node {
     let labels = json!({
         "type": "virtual-kubelet",
-        "kubernetes.io/role": "controller",
+        "kubernetes.io/role": "agent",
         "kubernetes.io/hostname": test.name,
         "beta.kubernetes.io/os": "linux",
         "alpha.service-controller.kubernetes.io/exclude-balancer": "true",
@@ -101,7 +101,7 @@ async fn a_node_of_the_go_original_is_migrated_completely(who: Who) {
     assert_eq!(capacity(&node, "example.com/old"), "");
     assert_eq!((capacity(&node, "cpu").as_str(), capacity(&node, "pods").as_str()), ("20", "20"));
     assert_eq!(label(&node, "type"), Some("virtual-kubelet"));
-    assert_eq!(label(&node, "kubernetes.io/role"), Some("controller"));
+    assert_eq!(label(&node, "kubernetes.io/role"), Some("agent"));
     assert_eq!(label(&node, "example.com/theirs"), Some("label"));
     assert!(condition(&node, "Theirs").is_some());
     assert_eq!(

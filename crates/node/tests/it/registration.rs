@@ -34,7 +34,7 @@ async fn the_node_is_registered_as_provider_and_settings_describe_it(who: Who) {
     assert!(label(&node, "kubernetes.io/arch").is_some());
     // A node identity may not set these.
     let more = |value| (who == Who::Admin).then_some(value);
-    assert_eq!(label(&node, "kubernetes.io/role"), more("controller"));
+    assert_eq!(label(&node, "kubernetes.io/role"), more("agent"));
     assert_eq!(label(&node, "alpha.service-controller.kubernetes.io/exclude-balancer"), more("true"));
 
     assert_eq!(taints(&node), ["virtual-kubelet.io/provider=mock:NoSchedule"]);

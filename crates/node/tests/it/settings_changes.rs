@@ -74,7 +74,7 @@ async fn labels_that_a_node_may_not_change_do_not_block_it(who: Who) {
     let controller = test.start_ready(Setup::default().label("example.com/new", "y")).await;
     let node = test.wait_for("the new label", |node| label(node, "example.com/new") == Some("y")).await;
     assert_eq!(uid(&node), uid(&before));
-    assert_eq!(label(&node, "kubernetes.io/role"), Some("controller"));
+    assert_eq!(label(&node, "kubernetes.io/role"), Some("agent"));
     match who {
         Who::Admin => {
             assert_eq!(label(&node, "x.k8s.io/tier"), None);

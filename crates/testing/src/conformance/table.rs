@@ -54,11 +54,11 @@ macro_rules! __conformance_cases {
             delete::a_deleted_pod_does_not_come_back
                 "The core removes the pod from the API server only after [`pod_status`](Self::pod_status) shows every container terminated, or returns `NotFound`.";
             status::every_container_is_in_the_status_once
-                "a phase that goes back, containers that the pod does not have, a state that is two at once.";
+                "a phase that goes back, containers that the pod does not have, a container in two states at once.";
             status::a_container_is_in_one_state
-                "a phase that goes back, containers that the pod does not have, a state that is two at once.";
+                "a phase that goes back, containers that the pod does not have, a container in two states at once.";
             status::a_phase_never_goes_back
-                "a phase that goes back, containers that the pod does not have, a state that is two at once.";
+                "a phase that goes back, containers that the pod does not have, a container in two states at once.";
             status::a_running_container_has_an_id_and_a_start
                 "Reports container states, the `ContainersReady` condition, IPs and phase;";
             status::addresses_can_be_read

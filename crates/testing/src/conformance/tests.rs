@@ -28,8 +28,7 @@ fn text_of(path: &str) -> String {
 
 #[test]
 fn every_case_quotes_the_contract() {
-    let mut contract: Vec<String> = CONTRACT.map(text_of).into();
-    contract.push(text_of("ARCHITECTURE.md"));
+    let contract = CONTRACT.map(text_of);
     for case in cases() {
         assert!(
             contract.iter().any(|text| text.contains(case.rule)),

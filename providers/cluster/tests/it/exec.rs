@@ -144,7 +144,7 @@ async fn a_failure_without_exit_code_keeps_the_message_of_the_server() {
     });
     for (status, words) in [
         (told.to_string(), "container not found (\"main\")"),
-        (r#"{"status":"Failure","reason":"NonZeroExitCode"}"#.to_owned(), "names no exit code"),
+        (r#"{"status":"Failure","reason":"NonZeroExitCode"}"#.to_owned(), "no exit code"),
         ("{".to_owned(), "should be a Status in JSON"),
     ] {
         let api = FakeApiServer::start(move |asked| {

@@ -70,15 +70,15 @@ async fn every_option_is_passed_to_the_lower_api_server() {
 
 #[tokio::test]
 async fn a_followed_log_is_streamed_and_dropping_it_closes_the_connection() {
-    struct Told(mpsc::UnboundedSender<()>);
-    impl Drop for Told {
+    struct NotifyOnDrop(mpsc::UnboundedSender<()>);
+    impl Drop for NotifyOnDrop {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
     }
     let (lines, next) = mpsc::unbounded_channel::<&'static str>();
     let (closed, mut is_closed) = mpsc::unbounded_channel();
-    let state = std::sync::Mutex::new(Some((next, Told(closed))));
+    let state = std::sync::Mutex::new(Some((next, NotifyOnDrop(closed))));
     let api = FakeApiServer::start(move |_| {
         let state = state.lock().unwrap().take().unwrap();
         let body = stream::unfold(state, |mut state| async move {

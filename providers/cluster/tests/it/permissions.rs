@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use vk_kube::{Client, Metrics, Objects, access::AccessCheck};
-use vk_provider::finding::Level;
+use vk_provider::finding::FindingLevel;
 use vk_provider_cluster::{
     config::Settings,
     doctor::{Permission, Requirement, examine, permissions},
@@ -61,7 +61,7 @@ impl PermissionFixture {
         }
         let findings = self.findings(namespaces).await;
         let wrong: Vec<String> =
-            findings.iter().filter(|one| one.level != Level::Ok).map(ToString::to_string).collect();
+            findings.iter().filter(|one| one.level != FindingLevel::Ok).map(ToString::to_string).collect();
         assert!(wrong.len() == 1 && wrong[0].contains("get nodes/proxy"), "{wrong:?}");
     }
 }
@@ -114,7 +114,7 @@ async fn the_lower_cluster_role_is_minimal() {
     let all = permissions(&NamespaceMapping::Same);
     assert_eq!(told.clone().count(), all.len(), "one for each that is missing: {findings:?}");
     let must = all.iter().filter(|permission| permission.requirement == Requirement::Required).count();
-    assert_eq!(told.clone().filter(|one| one.level == Level::Error).count(), must);
+    assert_eq!(told.clone().filter(|one| one.level == FindingLevel::Error).count(), must);
     assert!(told.clone().all(|one| one.remedy.contains("rbac-cluster-lower.yaml")), "{findings:?}");
 
     fixture.apply("rbac-cluster-lower.yaml", None).await;
@@ -203,7 +203,7 @@ async fn doctor_distinguishes_an_expired_token_from_an_unreachable_server() {
         write(server);
         let findings = examine(&settings).await;
         let wrong: Vec<String> =
-            findings.iter().filter(|one| one.level == Level::Error).map(ToString::to_string).collect();
+            findings.iter().filter(|one| one.level == FindingLevel::Error).map(ToString::to_string).collect();
         assert!(wrong.len() == 1 && wrong[0].contains(word), "{word} in {wrong:?}");
     }
 }

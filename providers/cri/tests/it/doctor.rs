@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use vk_pod_engine::host::Host;
 use vk_pod_engine::snapshot::label;
-use vk_provider::{Finding, finding::Level};
+use vk_provider::{Finding, finding::FindingLevel};
 use vk_provider_cri::{Settings, doctor, proto};
 
 use crate::fake_runtime::{CriVersion, FakeRuntime};
@@ -28,7 +28,7 @@ async fn examine(fake: &FakeRuntime) -> Vec<Finding> {
     doctor::examine(&settings, "vk", &machine).await
 }
 
-fn line(findings: &[Finding], what: &str) -> (Level, String) {
+fn line(findings: &[Finding], what: &str) -> (FindingLevel, String) {
     let finding = findings.iter().find(|finding| finding.what == what);
     let finding = finding.unwrap_or_else(|| panic!("nothing about {what}: {findings:#?}"));
     (finding.level, finding.to_string())
@@ -49,7 +49,7 @@ async fn a_healthy_runtime_passes_all_checks() {
     fake.script().conditions = vec![condition("RuntimeReady", true, ""), condition("NetworkReady", true, "")];
     fake.script().sandboxes = vec![sandbox("mine", Some("vk"))];
     let findings = examine(&fake).await;
-    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.level == FindingLevel::Ok), "{findings:#?}");
     assert!(line(&findings, "runtime").1.contains("fake 1.2.3, interface v1"));
     assert!(line(&findings, "foreign pods").1.contains("1 of this node"));
 }
@@ -62,7 +62,7 @@ async fn a_network_that_is_not_ready_is_an_error_with_the_remedy() {
         condition("NetworkReady", false, "cni plugin not initialized"),
     ];
     let (level, line) = line(&examine(&fake).await, "pod network");
-    assert_eq!(level, Level::Error);
+    assert_eq!(level, FindingLevel::Error);
     assert!(
         line.contains("cni plugin not initialized")
             && line.contains("-> ")
@@ -75,10 +75,10 @@ async fn a_network_that_is_not_ready_is_an_error_with_the_remedy() {
 async fn pods_of_a_kubelet_are_a_warning_and_those_of_another_node_of_ours_are_not() {
     let fake = FakeRuntime::start();
     fake.script().sandboxes = vec![sandbox("mine", Some("vk")), sandbox("other", Some("vk-2"))];
-    assert_eq!(line(&examine(&fake).await, "foreign pods").0, Level::Ok);
+    assert_eq!(line(&examine(&fake).await, "foreign pods").0, FindingLevel::Ok);
     fake.script().sandboxes.push(sandbox("coredns", None));
     let (level, line) = line(&examine(&fake).await, "foreign pods");
-    assert_eq!(level, Level::Warning);
+    assert_eq!(level, FindingLevel::Warning);
     assert!(line.contains("1 with a kubelet's labels, such as default/coredns"), "{line}");
 }
 
@@ -90,7 +90,7 @@ async fn an_old_runtime_and_a_disabled_interface_are_distinguished() {
         let mut fake = FakeRuntime::absent();
         fake.serve(version);
         let (level, line) = line(&examine(&fake).await, "runtime");
-        assert_eq!(level, Level::Error);
+        assert_eq!(level, FindingLevel::Error);
         assert!(line.contains(words), "{line}");
     }
 }
@@ -103,7 +103,7 @@ async fn a_runtime_that_restricts_oom_scores_needs_no_capability() {
     let root = fake.folder().join("root");
     write_file(&root, &format!("proc/{pid}/status"), "CapEff:\t0000000000000000\n");
     let (level, text) = line(&examine(&fake).await, "OOM scores");
-    assert!(level == Level::Error && text.contains("restrict_oom_score_adj"), "{text}");
+    assert!(level == FindingLevel::Error && text.contains("restrict_oom_score_adj"), "{text}");
     fake.script().info.insert("config".into(), "{\"restrictOOMScoreAdj\": true}".into());
-    assert_eq!(line(&examine(&fake).await, "OOM scores").0, Level::Ok);
+    assert_eq!(line(&examine(&fake).await, "OOM scores").0, FindingLevel::Ok);
 }

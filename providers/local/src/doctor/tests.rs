@@ -1,7 +1,7 @@
 use std::{io, path::PathBuf};
 
 use vk_pod_engine::testing::host::write_file;
-use vk_provider::finding::Level as Severity;
+use vk_provider::finding::FindingLevel as Severity;
 
 use super::*;
 use crate::isolation::tests::{capable_host, status};

@@ -55,7 +55,7 @@ pub(crate) struct WorkloadTest<'a> {
 
 /// State of a pod on one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct PodSummary {
     phase: String,
     containers: BTreeMap<String, (Option<String>, i32)>,
 }
@@ -265,7 +265,7 @@ impl<'a> WorkloadTest<'a> {
     async fn agree(&self) -> Result<usize, String> {
         let list = self.pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         let leaving = list.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
-        let api: BTreeMap<String, Known> = list
+        let api: BTreeMap<String, PodSummary> = list
             .items
             .into_iter()
             .map(|pod| (pod.metadata.uid.unwrap(), known(pod.status.as_ref())))
@@ -284,7 +284,7 @@ impl<'a> WorkloadTest<'a> {
         Err(format!("{leaving} are being deleted; {} differ: {:#?}", some.len(), &some[..some.len().min(3)]))
     }
 
-    fn in_backend(&self) -> BTreeMap<String, Known> {
+    fn in_backend(&self) -> BTreeMap<String, PodSummary> {
         let of = |node: &String| match self.host.apply(Request::List { node: node.as_str().into() }) {
             Ok(Reply::Pods(pods)) => pods,
             other => panic!("not a list: {other:?}"),
@@ -330,19 +330,19 @@ impl Drop for WorkloadTest<'_> {
     }
 }
 
-// === impl Known ===
+// === impl PodSummary ===
 
-impl Known {
+impl PodSummary {
     /// The instances of all containers as text.
     fn instances(&self) -> String {
         format!("{:?}", self.containers)
     }
 }
 
-fn known(status: Option<&PodStatus>) -> Known {
+fn known(status: Option<&PodStatus>) -> PodSummary {
     let status = status.cloned().unwrap_or_default();
     let containers = status.container_statuses.into_iter().flatten();
-    Known {
+    PodSummary {
         phase: status.phase.unwrap_or_default(),
         containers: containers.map(|one| (one.name, (one.container_id, one.restart_count))).collect(),
     }

@@ -190,7 +190,7 @@ async fn without_an_approver_the_node_says_what_to_run_and_waits_for_it_also_ove
     assert_eq!(process.stop(SOON).await.code, 0);
 
     let process = home.run(cluster, &token, &[]).start();
-    says(&process, "the request from before is there still").await;
+    says(&process, "waiting for the existing request").await;
     let [request] = &*requests(cluster, "patient").await else { panic!("not one request") };
     let name = request["metadata"]["name"].as_str().unwrap();
     let approved = kubectl(cluster, ["certificate", "approve", name]).await.unwrap();

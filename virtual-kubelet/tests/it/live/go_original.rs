@@ -72,7 +72,7 @@ async fn a_node_that_is_deleted_comes_back_and_its_pods_run_on() {
     test.agreed(3).await;
     let after = test.running().await;
     assert!(before.iter().all(|(uid, instance)| after.get(uid) == Some(instance)), "{before:?} {after:?}");
-    assert_eq!(new["metadata"]["labels"]["site"], json!(test.name));
+    assert_eq!(new["metadata"]["labels"]["test"], json!(test.name));
     test.kubectl(&["delete", "pods", "--all", "--wait=false"]).await;
     assert_eq!(test.close().await, 3);
 }

@@ -34,7 +34,7 @@ pub(super) enum PendingWrite {
 
 /// A status that was written, and what the API server made of it.
 #[derive(Debug)]
-struct WrittenStatus {
+struct LastWrite {
     sent: ValueDigest,
     stored: ValueDigest,
 }
@@ -44,7 +44,7 @@ struct WrittenStatus {
 pub(super) struct StatusWriter {
     state: State,
     retry: Retry,
-    written: Option<WrittenStatus>,
+    written: Option<LastWrite>,
     /// Of our part of the status that the API server has, once it was needed.
     stored: Option<ValueDigest>,
     /// The phase that was sent last, with whatever success.
@@ -157,7 +157,7 @@ impl StatusWriter {
     pub(super) fn written(&mut self, sent: ValueDigest, pod: Option<&Pod>) {
         self.retry.succeeded();
         let stored = pod.filter(|pod| pod.status.is_some()).map(digest_of);
-        self.written = stored.map(|stored| WrittenStatus { sent, stored });
+        self.written = stored.map(|stored| LastWrite { sent, stored });
     }
 
     pub(super) fn removed(&mut self) {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use vk_provider::finding::Level;
+use vk_provider::finding::FindingLevel;
 
 use super::{
     cluster_pair::{ClusterPair, ORIGIN, lower, upper},
@@ -62,7 +62,7 @@ async fn detach_removes_everything_without_the_upper_cluster() {
     for line in [format!("removed Pod {name}/app\n"), format!("removed ConfigMap {name}/settings\n")] {
         assert!(told.contains(&line), "{line} in {told}");
     }
-    assert!(told.contains(&format!("left Namespace {name}: ConfigMap theirs")), "{told}");
+    assert!(told.contains(&format!("left Namespace {name}: it contains ConfigMap theirs")), "{told}");
     below.wait_deleted("pods/app").await;
     below.wait_deleted("configmaps/settings").await;
     assert_eq!(below.get("configmaps/theirs").await, theirs);
@@ -76,7 +76,7 @@ async fn doctor_checks_the_lower_cluster_of_the_command_line() {
     let lower = lower().await;
     let path = lower.admin_kubeconfig().to_str().unwrap();
     let told = vk(&["doctor", "--provider", "cluster", "--client-kubeconfig", path]).run().ok();
-    let ok = Level::Ok.to_string();
+    let ok = FindingLevel::Ok.to_string();
     assert!(told.lines().all(|line| line.starts_with(&ok)), "{told}");
     for words in [path, "lower API server", "lower permissions: all"] {
         assert!(told.contains(words), "{words} in {told}");

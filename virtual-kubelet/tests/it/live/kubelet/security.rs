@@ -231,7 +231,7 @@ async fn a_rotated_serving_certificate_is_shown_without_dropping_an_open_exec() 
     drop(input);
     assert_eq!(session.end().await, Some(0));
     stage.run_ok(&["logs", "web", "--tail=1"]).await;
-    assert!(served.process.stderr().contains("the serving certificate was exchanged"));
+    assert!(served.process.stderr().contains("the serving certificate was reloaded"));
     stage.close().await;
 }
 
@@ -269,7 +269,7 @@ async fn a_serving_certificate_is_asked_for_and_used_as_soon_as_somebody_approve
     let stream = admin.connect(cluster.ca_pem(), port);
     let mut stream = stream.unwrap();
     stream.conn.complete_io(&mut stream.sock).unwrap();
-    assert!(process.stderr().contains("the kubelet API shows a certificate of the cluster"));
+    assert!(process.stderr().contains("serving the kubelet API with a certificate of the cluster"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
