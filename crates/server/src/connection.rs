@@ -47,7 +47,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            unauthenticated: 1_000,
+            unauthenticated: unauthenticated::DEFAULT_LIMIT,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
         }

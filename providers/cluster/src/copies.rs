@@ -34,6 +34,7 @@ pub(crate) use self::calls::references;
 pub use self::{
     copy_state::{LowerCall, Readiness},
     kind::Kind,
+    state_machine::GRACE,
 };
 use self::{
     diff::CopyKey,
@@ -44,8 +45,6 @@ use crate::{
     names::{NamespaceMapping, OwnerId},
 };
 
-/// How long copies stay after the last pod that needs them.
-pub const GRACE: Duration = Duration::from_mins(1);
 /// How long a pod waits for its copies before the call fails and is retried later.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

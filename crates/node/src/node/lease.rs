@@ -252,8 +252,7 @@ impl Renewer {
                 self.write_deadline =
                     self.sent.map(|sent| WriteDeadline::after(sent, self.times.renew_deadline));
                 self.backoff.reset();
-                // Like the kubelet: four renewals per duration, with jitter.
-                self.due = now + (self.times.duration / 4).mul_f64(rng.random_range(1.0..1.04));
+                self.due = now + self.times.renew_interval().mul_f64(rng.random_range(1.0..1.04));
                 if self.owner.is_some() && self.owner.as_deref() != self.observed_owner() {
                     self.due = now;
                 }

@@ -8,9 +8,9 @@
 
 mod admission;
 mod backend;
+mod call_tracker;
 mod desired;
 mod event;
-mod lifecycle;
 mod metadata;
 mod provider_calls;
 mod provider_reports;
@@ -33,8 +33,8 @@ use vk_provider::{EventKind, PodRef};
 use self::{
     admission::{Admission, PodFailure, StartFailure},
     backend::BackendState,
+    call_tracker::{CallKind, CallTracker},
     desired::DesiredPod,
-    lifecycle::{CallKind, Lifecycle},
     metadata::PublishedMetadata,
     resize::{Before, ResizeTracker},
     spec_sync::SpecSync,
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
     spec: SpecSync,
     admission: Admission,
     resize: ResizeTracker,
-    lifecycle: Lifecycle,
+    calls: CallTracker,
     termination: Termination,
     refresh: StatusRefresh,
     writer: StatusWriter,
@@ -106,7 +106,7 @@ impl Worker {
             spec: SpecSync::default(),
             admission: Admission::default(),
             resize: ResizeTracker::default(),
-            lifecycle: Lifecycle::new(),
+            calls: CallTracker::new(),
             termination: Termination::default(),
             refresh: StatusRefresh::new(),
             writer: StatusWriter::new(),
@@ -157,7 +157,7 @@ impl Worker {
             Event::Labels(labels) => self.label(cx, labels),
             Event::NodeRead(id, node) => self.node_read(cx, id, node),
             Event::RoomFreed => self.resize.room_freed(),
-            Event::ReferenceAvailable(id) => self.lifecycle.reference_available(id, cx.now.elapsed),
+            Event::ReferenceAvailable(id) => self.calls.reference_available(id, cx.now.elapsed),
             Event::CallCompleted(id, result) => self.call_completed(cx, id, result),
             Event::StatusRead(id, result) => self.status_read(cx, id, result),
             Event::WritePermit => self.writer.permit_granted(),
@@ -172,14 +172,13 @@ impl Worker {
         let force = force.filter(|at| *at > now && self.desired.is_terminating() && self.may_run());
         let refresh = self.refresh.deadline().filter(|_| self.backend.is_present());
         let expiry = self.desired.expires_at().filter(|at| *at > now && self.failure.is_none());
-        let (call, write) = (self.lifecycle.deadline(now), self.writer.deadline(now));
+        let (call, write) = (self.calls.deadline(now), self.writer.deadline(now));
         [call, write, refresh, force, expiry].into_iter().flatten().min()
     }
 
     /// Whether all is done, and the worker may be dropped.
     pub(super) fn is_done(&self) -> bool {
-        let idle =
-            self.lifecycle.in_flight().is_none() && self.writer.is_idle() && !self.refresh.is_in_flight();
+        let idle = self.calls.in_flight().is_none() && self.writer.is_idle() && !self.refresh.is_in_flight();
         let nothing_left = !self.may_run() && !self.backend.is_unknown();
         self.desired().is_none() && nothing_left && self.desired.is_final() && idle
     }
@@ -192,7 +191,7 @@ impl Worker {
 
     /// Whether the provider may run something of this pod.
     fn may_run(&self) -> bool {
-        let creating = self.lifecycle.in_flight() == Some(CallKind::Create);
+        let creating = self.calls.in_flight() == Some(CallKind::Create);
         (!self.backend.is_absent() || creating) && !self.backend.has_ended()
     }
 
@@ -221,14 +220,14 @@ impl Worker {
         let fingerprint = self.spec.fingerprint(&pod, known, self.metadata.keys());
         if terminating && (!was_terminating || grace != pod.metadata.deletion_grace_period_seconds) {
             // Whatever failed before, this is new: no delay. And a call that hangs must not keep the pod.
-            self.lifecycle.skip_delay();
+            self.calls.skip_delay();
             self.cancel_call(cx);
             self.termination.ask_again();
         }
         let before = self.spec.desired();
         if !terminating && before.is_some_and(|before| before != fingerprint) {
             // The newest version does not wait for the retries of an older one.
-            self.lifecycle.skip_delay();
+            self.calls.skip_delay();
             if self.start_failure.take_if(|failure| failure.until_changed).is_some() {
                 self.admission.reset();
             }
@@ -244,7 +243,7 @@ impl Worker {
     }
 
     fn observe_size(&mut self, pod: &Pod, size: super::digest::ValueDigest) {
-        let call = self.lifecycle.in_flight();
+        let call = self.calls.in_flight();
         let before = Before {
             pod: self.desired.pod().map(|known| &**known),
             size: self.spec.desired().map(|known| known.size),
@@ -257,7 +256,7 @@ impl Worker {
     /// The pod is not in the API server any more: nobody waits for it, and what is left of it is stopped at once.
     fn set_gone(&mut self, cx: &mut WorkerContext<'_>, reported_by_watch: bool) {
         if self.desired.set_gone(reported_by_watch) {
-            self.lifecycle.skip_delay();
+            self.calls.skip_delay();
             self.cancel_call(cx);
         }
     }
@@ -369,7 +368,7 @@ impl Worker {
         }
         let message = "Pod was active on the node longer than the specified deadline";
         self.fail("DeadlineExceeded".to_owned(), message.to_owned(), false);
-        self.lifecycle.skip_delay();
+        self.calls.skip_delay();
         self.cancel_call(cx);
         self.record_event(cx, EventKind::Normal, "DeadlineExceeded", message.to_owned());
     }
@@ -379,7 +378,7 @@ impl Worker {
     }
 
     fn close_resolver(&mut self, cx: &mut WorkerContext<'_>) {
-        if let Some(id) = self.lifecycle.cancel_wait() {
+        if let Some(id) = self.calls.cancel_wait() {
             cx.effects.push(PodEffect::Cancel(id));
         }
         if std::mem::take(&mut self.resolver_open) {

@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Metrics;
 
+/// Connections of one node without an authenticated request.
+pub(super) const DEFAULT_LIMIT: usize = 1_000;
+
 #[derive(Clone)]
 pub(super) struct UnauthenticatedLimiter(Arc<LimiterState>);
 

@@ -31,6 +31,9 @@ mod namespaces;
 #[cfg(test)]
 mod tests;
 
+/// How long copies stay after the last pod that needs them.
+pub const GRACE: Duration = Duration::from_mins(1);
+
 /// An input of the state machine.
 #[derive(Clone, Debug)]
 pub enum Event {

@@ -26,6 +26,15 @@ pub struct WriteDeadline {
     pub wall: Timestamp,
 }
 
+// === impl LeaseTimes ===
+
+impl LeaseTimes {
+    /// How often the lease is renewed: four times per duration, like the kubelet's.
+    pub(super) fn renew_interval(&self) -> Duration {
+        self.duration / 4
+    }
+}
+
 // === impl WriteDeadline ===
 
 impl WriteDeadline {

@@ -12,7 +12,7 @@ use vk_provider::{
 use super::{
     ProviderFailure, Worker, WorkerContext,
     admission::{StartFailure, was_admitted},
-    lifecycle::CallKind,
+    call_tracker::CallKind,
     termination::StopDecision,
 };
 use crate::pods::{
@@ -26,7 +26,7 @@ use crate::pods::{
 impl Worker {
     /// Starts the lifecycle call that is due.
     pub(super) fn call_provider(&mut self, cx: &mut WorkerContext<'_>) {
-        if !self.lifecycle.is_due(cx.now.elapsed) || self.backend.is_unknown() {
+        if !self.calls.is_due(cx.now.elapsed) || self.backend.is_unknown() {
             return;
         }
         let pod = match self.desired.pod() {
@@ -67,7 +67,7 @@ impl Worker {
     }
 
     fn start_call(&mut self, cx: &mut WorkerContext<'_>, kind: CallKind, call: ProviderCall) {
-        let id = self.lifecycle.start(kind, cx.ids);
+        let id = self.calls.start(kind, cx.ids);
         self.refresh.mark_stale();
         cx.effects.push(PodEffect::CallProvider { id, pod: self.pod.clone(), call });
     }
@@ -179,7 +179,7 @@ impl Worker {
             return;
         }
         let (grace, overdue) = match self.termination.decide(self.desired.pod().map(|pod| &**pod), cx.now) {
-            StopDecision::Wait(until) => return self.lifecycle.delay_until(until),
+            StopDecision::Wait(until) => return self.calls.delay_until(until),
             StopDecision::Stop { grace, overdue } => (grace, overdue),
         };
         if overdue && self.termination.report_overdue() {
@@ -198,10 +198,10 @@ impl Worker {
     /// Cancels a call that may hang, unless it is just what is wanted. It may have taken effect.
     pub(super) fn cancel_call(&mut self, cx: &mut WorkerContext<'_>) {
         let now = cx.now.elapsed;
-        if self.lifecycle.in_flight() == Some(CallKind::Delete) && self.termination.is_immediate(now) {
+        if self.calls.in_flight() == Some(CallKind::Delete) && self.termination.is_immediate(now) {
             return;
         }
-        if let Some(id) = self.lifecycle.cancel() {
+        if let Some(id) = self.calls.cancel() {
             cx.effects.push(PodEffect::Cancel(id));
             self.spec.cancelled();
             self.refresh.mark_stale();
@@ -219,7 +219,7 @@ impl Worker {
     ) {
         // Whatever the answer, and also after a cancellation, the call may have changed something.
         self.backend.touch(cx.now.elapsed);
-        let Some(kind) = self.lifecycle.complete(id) else { return };
+        let Some(kind) = self.calls.complete(id) else { return };
         self.refresh.mark_stale();
         let failure = match result {
             Ok(()) => return self.call_succeeded(cx, kind),
@@ -228,13 +228,13 @@ impl Worker {
             }
             Err(failure) => failure,
         };
-        let first = self.lifecycle.is_first_attempt();
+        let first = self.calls.is_first_attempt();
         if self.call_failed(cx, kind, &failure) {
             return;
         }
         // Whoever found that an object is missing has recorded an event.
         if let Kind::Unresolved(reference) = failure.kind {
-            let (id, earlier) = self.lifecycle.await_reference(cx.ids);
+            let (id, earlier) = self.calls.await_reference(cx.ids);
             cx.effects.extend(earlier.map(PodEffect::Cancel));
             return cx.effects.push(PodEffect::AwaitReference { id, pod: self.pod.clone(), reference });
         }
@@ -255,20 +255,20 @@ impl Worker {
         let now = cx.now.elapsed;
         match (kind, failure.kind.reaction()) {
             (CallKind::Delete | CallKind::Update, Reaction::Gone) => {
-                self.lifecycle.settled();
+                self.calls.settled();
                 // A read that is in flight began when the pod was still there.
                 self.refresh.supersede();
                 self.set_lost(cx);
                 return true;
             }
             (CallKind::Create, Reaction::Refuse) => {
-                self.lifecycle.settled();
+                self.calls.settled();
                 self.backend.set_absent();
                 let message = failure.message.clone();
                 self.reject(cx.policy.refused, "ProviderFailed".to_owned(), message, false);
             }
             (CallKind::Update, Reaction::Refuse) => {
-                self.lifecycle.settled();
+                self.calls.settled();
                 self.update_refused(cx, failure);
             }
             (CallKind::Create, reaction) => {
@@ -283,16 +283,16 @@ impl Worker {
                         until_changed: false,
                     }));
                 }
-                self.lifecycle.failed(now, failure.retry_after(), cx.rng);
+                self.calls.failed(now, failure.retry_after(), cx.rng);
             }
             (CallKind::Update, _) => {
                 self.spec.failed();
                 self.resize.failed(failure);
-                self.lifecycle.failed(now, failure.retry_after(), cx.rng);
+                self.calls.failed(now, failure.retry_after(), cx.rng);
             }
             (CallKind::Delete, _) => {
                 self.termination.ask_again();
-                self.lifecycle.failed(now, failure.retry_after(), cx.rng);
+                self.calls.failed(now, failure.retry_after(), cx.rng);
             }
         }
         false
@@ -313,7 +313,7 @@ impl Worker {
     }
 
     fn call_succeeded(&mut self, cx: &mut WorkerContext<'_>, kind: CallKind) {
-        cx.effects.extend(self.lifecycle.succeeded().map(PodEffect::Cancel));
+        cx.effects.extend(self.calls.succeeded().map(PodEffect::Cancel));
         let (reason, message) = match kind {
             CallKind::Create => {
                 self.backend.set_accepted();

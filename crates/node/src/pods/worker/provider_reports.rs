@@ -8,7 +8,7 @@ use vk_provider::{EventKind, error::Kind};
 use super::{
     ProviderFailure, Worker, WorkerContext,
     backend::{has_run, has_started},
-    lifecycle::CallKind,
+    call_tracker::CallKind,
 };
 use crate::pods::{container_events, reconciler::effect::EffectId, status, watch};
 
@@ -20,7 +20,7 @@ impl Worker {
         requested_at: Duration,
         status: Option<Box<PodStatus>>,
     ) {
-        let calling = self.lifecycle.in_flight().is_some();
+        let calling = self.calls.in_flight().is_some();
         if !self.backend.accepts_list(requested_at, calling, status.is_some()) {
             return;
         }
@@ -117,7 +117,7 @@ impl Worker {
                     Err(_) if read.stale => self.refresh.request(now),
                     // While the pod is being created the provider may not know it yet.
                     Err(_) => {
-                        let creating = self.lifecycle.in_flight() == Some(CallKind::Create);
+                        let creating = self.calls.in_flight() == Some(CallKind::Create);
                         if !creating && (self.backend.is_accepted() || self.desired.is_terminating()) {
                             self.set_lost(cx);
                         }

@@ -35,7 +35,7 @@ impl Worker {
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let force_at = self.termination.force_at(cx.policy.force_after);
         let forced = force_at.is_some_and(|at| cx.now.elapsed >= at);
-        let calling = self.lifecycle.in_flight().is_some();
+        let calling = self.calls.in_flight().is_some();
         let stopped = !self.backend.is_unknown() && !calling && !self.may_run();
         if terminating && !self.writer.is_removed() && (stopped || forced) {
             if !cx.writes.acquire(&self.pod.uid) {

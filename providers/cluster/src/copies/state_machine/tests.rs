@@ -10,7 +10,7 @@ mod simulation;
 use serde_json::{Value, json};
 
 use self::fake_clusters::{FakeClusters, key, needs, owner, pod};
-use super::{super::GRACE, *};
+use super::*;
 
 const MAP: Kind = Kind::ConfigMap;
 const A_WHILE: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ pub(crate) enum CallKind {
 
 /// The call in flight, the delay before the next one, and the wait for a missing object.
 #[derive(Debug)]
-pub(super) struct Lifecycle {
+pub(super) struct CallTracker {
     call: Option<(EffectId, CallKind)>,
     retry: Retry,
     /// The wait for an object that the last call did not find.
@@ -32,9 +32,9 @@ pub(super) struct Lifecycle {
     reference_retries: u32,
 }
 
-// === impl Lifecycle ===
+// === impl CallTracker ===
 
-impl Lifecycle {
+impl CallTracker {
     pub(super) fn new() -> Self {
         Self { call: None, retry: Retry::new(LARGEST_DELAY), reference_wait: None, reference_retries: 0 }
     }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn the_answer_of_a_cancelled_call_does_not_end_the_next_one() {
         let mut ids = EffectIds::default();
-        let mut lifecycle = Lifecycle::new();
+        let mut lifecycle = CallTracker::new();
         let create = lifecycle.start(CallKind::Create, &mut ids);
         assert_eq!(lifecycle.cancel(), Some(create));
         let delete = lifecycle.start(CallKind::Delete, &mut ids);
@@ -146,7 +146,7 @@ mod tests {
     fn only_the_latest_wait_for_an_object_shortens_the_delay() {
         let mut rng = StdRng::seed_from_u64(1);
         let mut ids = EffectIds::default();
-        let mut lifecycle = Lifecycle::new();
+        let mut lifecycle = CallTracker::new();
         let now = Duration::from_mins(1);
         lifecycle.failed(now, Some(Duration::from_secs(30)), &mut rng);
         let (first, _) = lifecycle.await_reference(&mut ids);
@@ -162,7 +162,7 @@ mod tests {
     fn an_object_that_is_reported_present_and_stays_missing_is_tried_less_and_less_often() {
         let mut rng = StdRng::seed_from_u64(1);
         let mut ids = EffectIds::default();
-        let mut lifecycle = Lifecycle::new();
+        let mut lifecycle = CallTracker::new();
         let now = Duration::from_mins(1);
         let mut delays = Vec::new();
         for _ in 0..6 {
