@@ -1,8 +1,8 @@
 //! The pod controller: brings the provider to what the API server wants, and the API server to what the provider has.
 //!
-//! - [`worker`] decides about one pod; it is composed of small state machines.
-//! - [`reconciler`] owns the workers of a node and what they share. It is synchronous: inputs in, effects out.
-//! - [`driver`] feeds the reconciler from watches, the provider and the clock, and executes its effects.
+//! - `worker` decides about one pod; it is composed of small state machines.
+//! - `reconciler` owns the workers of a node and what they share. It is synchronous: inputs in, effects out.
+//! - `driver` feeds the reconciler from watches, the provider and the clock, and executes its effects.
 //!
 //! A seeded simulation runs the same reconciler against a model of the API server and the provider.
 

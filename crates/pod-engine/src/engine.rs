@@ -1,8 +1,8 @@
 //! The engine: one task per pod.
 //!
-//! All work on a pod is done by its task ([`actor`]), one step after the other. The parts of the task own their state: [`observer`] the
-//! runtime's state, [`reporter`] the status, [`starter`] and [`stopper`] the containers, [`mounts`] the volumes, [`checkpoint`] the file for
-//! the next process; [`sync`] and [`termination`] are the two sequences of steps. The runtime's list is the source of truth: [`relist`]
+//! All work on a pod is done by its task (`actor`), one step after the other. The parts of the task own their state: `observer` the
+//! runtime's state, `reporter` the status, `starter` and `stopper` the containers, `mounts` the volumes, `checkpoint` the file for
+//! the next process; `sync` and `termination` are the two sequences of steps. The runtime's list is the source of truth: `relist`
 //! requests it every second and wakes the tasks of pods that changed. All state in memory can be rebuilt: from the runtime's labels and
 //! annotations, from the disk, and from the core.
 

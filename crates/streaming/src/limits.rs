@@ -67,7 +67,7 @@ pub enum SessionEnd {
     Done,
     /// The client disconnected.
     ClientGone,
-    /// No byte moved for [`SessionLimits::idle`].
+    /// No byte moved for `SessionLimits::idle`.
     Idle,
     /// The client did not open its streams within [`SessionLimits::creation`].
     NoStreams,

@@ -12,7 +12,7 @@ use crate::config::{
 
 /// Configuration flags given on the command line.
 ///
-/// The help of a command only shows the common flags, unless the command uses [`show_all`].
+/// The help of a command only shows the common flags, unless the command uses `show_all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     config: Option<PathBuf>,
