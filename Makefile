@@ -40,7 +40,7 @@ lint: setup ## Check formatting, lints, documentation, features, dependencies an
 	@cargo hack clippy --quiet --each-feature --exclude-features e2e --package virtual-kubelet --package vk-pod-engine --package vk-provider-cri -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo deny --log-level error check bans licenses sources
-	@cargo test --package virtual-kubelet --test it layout -- --quiet
+	@dev/cargo-test --package virtual-kubelet --test it layout -- --quiet
 
 advisories: setup ## Check dependencies for known vulnerabilities (downloads the advisory database)
 	@dev/setup lint

@@ -44,6 +44,9 @@ use crate::{
 /// The exit code after a second signal, as shells report an interrupt.
 pub(crate) const INTERRUPTED: i32 = 130;
 
+/// The least time that backends get to stop, also if the nodes have used up the limit.
+const BACKEND_SHUTDOWN: Duration = Duration::from_secs(1);
+
 /// A running process: its nodes and their backends.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -248,7 +251,8 @@ impl Running {
         let shut_down = async {
             let deadline = Instant::now() + self.limit;
             self.nodes.shut_down(self.limit).await;
-            self.process.shut_down(deadline.saturating_duration_since(Instant::now())).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.process.shut_down(left.max(BACKEND_SHUTDOWN)).await;
         };
         tokio::select! {
             () = shut_down => Ok(()),

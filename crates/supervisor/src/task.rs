@@ -10,6 +10,9 @@ use tokio_util::{
 };
 use tracing::{Instrument as _, error, info_span, warn};
 
+/// How long aborted tasks may take to end.
+const ABORT_LIMIT: Duration = Duration::from_secs(10);
+
 /// What the end of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -84,7 +87,7 @@ impl Supervisor {
             tasks: TaskTracker::new(),
             ancestors: self.ancestors.iter().chain([&self.tasks]).cloned().collect(),
             failure: Arc::clone(&self.failure),
-            predecessor: None,
+            predecessor: self.predecessor.clone(),
         }
     }
 
@@ -187,6 +190,11 @@ impl Supervisor {
         self.stop.is_cancelled()
     }
 
+    /// Whether no task is left, neither here nor in a child.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// Resolves when the supervisor is stopped.
     pub async fn stopping(&self) {
         self.stop.cancelled().await;
@@ -212,7 +220,10 @@ impl Supervisor {
         }
         warn!(tasks = self.tasks.len(), ?limit, "tasks did not end in time: aborting them");
         self.abort.cancel();
-        self.tasks.wait().await;
+        if tokio::time::timeout(ABORT_LIMIT, self.tasks.wait()).await.is_err() {
+            // Blocked in synchronous code: there is no way to end them.
+            error!(tasks = self.tasks.len(), "aborted tasks do not end: going on without them");
+        }
         false
     }
 }

@@ -100,6 +100,8 @@ struct Executor {
     events: mpsc::Sender<PodEvent>,
     watches_by_key: HashMap<CopyKey, AbortHandle>,
     tasks: JoinSet<()>,
+    /// Counts the tasks: a session has ended when they have.
+    supervisor: Supervisor,
 }
 
 // === impl Copier ===
@@ -126,9 +128,10 @@ impl Copier {
             events: options.events,
             watches_by_key: HashMap::new(),
             tasks: JoinSet::new(),
+            supervisor: options.supervisor.clone(),
         };
         let supervisor = options.supervisor.clone();
-        options.supervisor.spawn("reflect", task::Kind::Critical, async move {
+        options.supervisor.spawn("copier", task::Kind::Critical, async move {
             tokio::select! {
                 () = executor.run() => {}
                 () = supervisor.stopping() => {}
@@ -255,10 +258,13 @@ impl Executor {
     fn watch_copies(&mut self) {
         for scope in self.inner.namespaces.scopes() {
             let inner = || Arc::clone(&self.inner);
-            self.tasks.spawn(watches::watch_lower::<ConfigMap>(inner(), scope.clone()));
-            self.tasks.spawn(watches::watch_lower::<Secret>(inner(), scope.clone()));
-            self.tasks.spawn(watches::watch_lower::<ServiceAccount>(inner(), scope.clone()));
-            self.tasks.spawn(watches::watch_lower::<PersistentVolumeClaim>(inner(), scope));
+            self.tasks
+                .spawn(self.supervisor.track(watches::watch_lower::<ConfigMap>(inner(), scope.clone())));
+            self.tasks.spawn(self.supervisor.track(watches::watch_lower::<Secret>(inner(), scope.clone())));
+            self.tasks
+                .spawn(self.supervisor.track(watches::watch_lower::<ServiceAccount>(inner(), scope.clone())));
+            self.tasks
+                .spawn(self.supervisor.track(watches::watch_lower::<PersistentVolumeClaim>(inner(), scope)));
         }
     }
 
@@ -266,16 +272,22 @@ impl Executor {
         let inner = Arc::clone(&self.inner);
         match action {
             Action::Watch(key, source) => {
-                let (watched, tasks) = (key.clone(), &mut self.tasks);
+                let (watched, tasks, supervisor) = (key.clone(), &mut self.tasks, &self.supervisor);
                 let reader = match key.kind {
-                    Kind::ConfigMap => tasks.spawn(watches::watch_upper::<ConfigMap>(inner, key, source)),
-                    Kind::Secret => tasks.spawn(watches::watch_upper::<Secret>(inner, key, source)),
+                    Kind::ConfigMap => {
+                        tasks.spawn(supervisor.track(watches::watch_upper::<ConfigMap>(inner, key, source)))
+                    }
+                    Kind::Secret => {
+                        tasks.spawn(supervisor.track(watches::watch_upper::<Secret>(inner, key, source)))
+                    }
                     Kind::ServiceAccount => {
-                        tasks.spawn(watches::watch_upper::<ServiceAccount>(inner, key, source))
+                        tasks.spawn(
+                            supervisor.track(watches::watch_upper::<ServiceAccount>(inner, key, source)),
+                        )
                     }
-                    Kind::Claim => {
-                        tasks.spawn(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source))
-                    }
+                    Kind::Claim => tasks.spawn(
+                        supervisor.track(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source)),
+                    ),
                 };
                 if let Some(before) = self.watches_by_key.insert(watched, reader) {
                     before.abort();
@@ -288,10 +300,10 @@ impl Executor {
             }
             Action::Call(key, call) => {
                 debug!(%key, ?call, "call the lower cluster");
-                self.tasks.spawn(calls::execute(inner, key, call));
+                self.tasks.spawn(self.supervisor.track(calls::execute(inner, key, call)));
             }
             Action::EnsureNamespace { lower, upper } => {
-                self.tasks.spawn(calls::ensure_namespace(inner, lower, upper));
+                self.tasks.spawn(self.supervisor.track(calls::ensure_namespace(inner, lower, upper)));
             }
             Action::Warn { pod, reason, message } => {
                 let event = PodEvent {

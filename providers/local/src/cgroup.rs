@@ -305,6 +305,8 @@ fn processes(directory: &Path) -> io::Result<Vec<i32>> {
         // A process of another PID namespace is shown as 0, which would mean ourselves.
         Ok(text) => text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect(),
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        // Processes of a threaded cgroup are listed in the domain above it.
+        Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => Vec::new(),
         Err(error) => return Err(path_error(directory, "read the processes of cgroup", &error)),
     };
     for child in children(directory)? {
@@ -325,10 +327,11 @@ fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Children first: the kernel only removes empty cgroups.
 fn remove_tree(directory: &Path, until: Instant) -> io::Result<()> {
-    for child in children(directory)? {
-        remove_tree(&child, until)?;
-    }
     loop {
+        // Listed again in each round: a process that is still exiting may have created another one.
+        for child in children(directory)? {
+            remove_tree(&child, until)?;
+        }
         match fs::remove_dir(directory) {
             Ok(()) => return Ok(()),
             Err(error) if is_gone(&error) => return Ok(()),
@@ -356,6 +359,7 @@ fn join(directory: &Path) -> io::Result<()> {
 }
 
 const ENODEV: i32 = 19;
+const EOPNOTSUPP: i32 = 95;
 
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)

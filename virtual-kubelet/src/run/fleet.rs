@@ -279,7 +279,10 @@ impl Fleet {
         let Some(member) = self.nodes.lock().remove(name) else { return };
         info!(node = name, "the backend removed the node");
         member.supervisor.stop();
-        self.removed.lock().insert(name.to_owned(), member.supervisor);
+        let mut removed = self.removed.lock();
+        removed.retain(|_, supervisor| !supervisor.is_idle());
+        removed.insert(name.to_owned(), member.supervisor);
+        drop(removed);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 

@@ -49,6 +49,8 @@ const LONGEST_SLEEP: Duration = Duration::from_hours(1);
 /// Executes the effects of a reconciler.
 struct PodDriver {
     node: String,
+    /// Counts the tasks: the controller has ended when they have.
+    supervisor: Supervisor,
     provider: Arc<dyn Provider>,
     client: Client,
     pod_store: PodStore,
@@ -101,6 +103,7 @@ impl Controller {
             reconciler: PodReconciler::new(self.node.clone(), policy, StdRng::from_rng(&mut rand::rng())),
             permits: WritePermits::new(self.client.write_limiter()),
             node: self.node,
+            supervisor: supervisor.clone(),
             provider: self.provider,
             client: self.client,
             pod_store: self.pod_store,
@@ -141,6 +144,7 @@ impl Controller {
                 () = supervisor.stopping() => break,
             }
         }
+        driver.permits.cancel_request();
         driver.waits.values().for_each(AbortHandle::abort);
         while driver.tasks.join_next().await.is_some() {}
         // A provider may keep what it was given: nothing is read for it any more.
@@ -280,10 +284,10 @@ impl PodDriver {
         work: impl Future<Output = EffectResult> + Send + 'static,
         failed: impl FnOnce(TaskFailure) -> EffectResult + Send + 'static,
     ) -> AbortHandle {
-        self.tasks.spawn(async move {
+        self.tasks.spawn(self.supervisor.track(async move {
             let result = run_guarded(limit, work).await.unwrap_or_else(failed);
             Completion { id, uid, result }
-        })
+        }))
     }
 
     fn call_provider(&mut self, id: EffectId, pod: PodRef, call: ProviderCall) {
@@ -339,21 +343,27 @@ impl PodDriver {
                 Some(permit) => Some(permit),
                 None => limiter.acquire_owned().await.ok(),
             };
-            EffectResult::Write(match write {
-                PodWrite::Status(patch) => {
-                    let patched = pods.patch_status(&pod.name, Patch::Strategic(patch.as_ref())).await;
-                    patched.map(|Slim(mut pod)| {
-                        trim(&mut pod);
-                        Some(Arc::new(pod))
-                    })
+            let request = async {
+                match write {
+                    PodWrite::Status(patch) => {
+                        let patched = pods.patch_status(&pod.name, Patch::Strategic(patch.as_ref())).await;
+                        patched.map(|Slim(mut pod)| {
+                            trim(&mut pod);
+                            Some(Arc::new(pod))
+                        })
+                    }
+                    PodWrite::Remove => {
+                        pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None)
+                    }
                 }
-                PodWrite::Remove => {
-                    pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None)
-                }
-            })
+            };
+            // The limit is for the request, not for the wait for a permit.
+            let answer = tokio::time::timeout(REQUEST_LIMIT, request).await;
+            let late = |_| Err(TaskFailure::TimedOut(REQUEST_LIMIT).of_api_server());
+            EffectResult::Write(answer.unwrap_or_else(late))
         };
         let failed = |why: TaskFailure| EffectResult::Write(Err(why.of_api_server()));
-        self.spawn(id, Some(uid), Some(REQUEST_LIMIT), work, failed);
+        self.spawn(id, Some(uid), None, work, failed);
     }
 
     fn record_event(&self, PodEventRecord { pod, field_path, kind, reason, message }: PodEventRecord) {

@@ -44,6 +44,11 @@ impl WritePermits {
         });
     }
 
+    /// Gives up the place in the queue. A request that nobody polls would keep the permit that it is given.
+    pub(super) fn cancel_request(&mut self) {
+        self.request = None;
+    }
+
     /// Resolves when the requested permit is there. A call that is dropped before that does not lose the place.
     pub(super) async fn acquired(&mut self) -> OwnedSemaphorePermit {
         let Some(request) = &mut self.request else { return std::future::pending().await };
@@ -56,6 +61,21 @@ impl WritePermits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cancelled_request_leaves_its_permit_to_others() {
+        let limiter = Arc::new(Semaphore::new(1));
+        let taken = Arc::clone(&limiter).try_acquire_owned().unwrap();
+        let (mut stopped, mut other) =
+            (WritePermits::new(Arc::clone(&limiter)), WritePermits::new(Arc::clone(&limiter)));
+        stopped.request();
+        assert!(stopped.acquired().now_or_never().is_none());
+        other.request();
+        assert!(other.acquired().now_or_never().is_none());
+        stopped.cancel_request();
+        drop(taken);
+        assert!(other.acquired().now_or_never().is_some());
+    }
 
     #[tokio::test]
     async fn a_request_keeps_its_place_while_other_things_happen() {
