@@ -105,10 +105,10 @@ impl Containerd {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills it with SIGKILL. Containers keep running.
+    /// Kills it with SIGKILL and waits for its end. Containers keep running.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
-            process.signal(Signal::KILL);
+            process.kill();
         }
     }
 

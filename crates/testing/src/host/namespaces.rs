@@ -35,7 +35,7 @@ cat >/dev/null
 #[derive(Debug)]
 pub struct NamespacedProcess {
     /// `nsenter`, which waits for the program.
-    _nsenter: Process,
+    nsenter: Process,
     /// The program, in our PID namespace.
     pid: Pid,
 }
@@ -56,12 +56,19 @@ impl NamespacedProcess {
     pub async fn start(command: &mut Command) -> Self {
         let nsenter = Process::spawn(command).expect("util-linux is installed");
         let pid = child_of(nsenter.id()).await;
-        Self { _nsenter: nsenter, pid }
+        Self { nsenter, pid }
     }
 
     pub(super) fn signal(&self, signal: Signal) {
         // It may have ended already.
         let _ = kill_process(self.pid, signal);
+    }
+
+    /// Kills it with SIGKILL and waits for its end.
+    pub(super) fn kill(mut self) {
+        self.signal(Signal::KILL);
+        // It ends when the program has ended.
+        self.nsenter.child().wait().expect("nsenter is our child");
     }
 
     /// Its process id outside of the namespaces.
