@@ -21,11 +21,15 @@ pub(super) async fn wait_for_api_server(
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
     let mut rng = StdRng::from_rng(&mut rand::rng());
+    let mut previous = None;
     loop {
         let asked = match deadline.zip(limit) {
             Some((deadline, limit)) => {
                 let asked = tokio::time::timeout_at(deadline, Identity::fetch(client)).await;
-                asked.unwrap_or_else(|_| Err(vk_kube::Error::timeout(limit)))
+                // An answer to an earlier request says more than that the time is up.
+                asked.unwrap_or_else(|_| {
+                    Err(previous.take().unwrap_or_else(|| vk_kube::Error::timeout(limit)))
+                })
             }
             None => Identity::fetch(client).await,
         };
@@ -50,6 +54,7 @@ pub(super) async fn wait_for_api_server(
             return Err(anyhow::anyhow!("{what} the API server {server}: {error} ({hint})").into());
         }
         warn!(server, %error, "cannot reach the API server; retrying");
+        previous = Some(error);
         tokio::time::sleep(wait).await;
     }
 }

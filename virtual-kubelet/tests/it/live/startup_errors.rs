@@ -44,8 +44,22 @@ fn no_credentials_at_all() {
 fn an_api_server_that_is_not_there() {
     let folder = TempDir::new().unwrap();
     let path = token_kubeconfig(folder.path(), "https://127.0.0.1:1");
-    let outcome = run_as(&path, &["--startup-timeout", "1s", "--log-level", "error"]).run();
+    let outcome = run_as(&path, &["--startup-timeout", "3s", "--log-level", "error"]).run();
     outcome.refused(1, &[&["https://127.0.0.1:1", "refused", "--startup-timeout"]]);
+}
+
+#[tokio::test]
+async fn an_api_server_that_hangs_up_and_then_is_silent_is_reported_with_what_it_did() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let folder = TempDir::new().unwrap();
+    let path = token_kubeconfig(folder.path(), &server);
+    let mut process = run_as(&path, &["--startup-timeout", "4s", "--log-level", "error"]).start();
+    // The kernel takes further connections, and nobody answers.
+    drop(listener.accept().unwrap());
+    let outcome = process.end(Duration::from_secs(10)).await;
+    outcome.refused(1, &[&[&server, "connection", "--startup-timeout"]]);
+    assert!(!outcome.stderr.contains("did not answer"), "{outcome:#?}");
 }
 
 #[tokio::test]
