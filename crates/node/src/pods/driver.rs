@@ -284,6 +284,8 @@ impl PodDriver {
         work: impl Future<Output = EffectResult> + Send + 'static,
         failed: impl FnOnce(TaskFailure) -> EffectResult + Send + 'static,
     ) -> AbortHandle {
+        // On the heap: each future that holds another one by value has room for it more than once.
+        let work = Box::pin(work);
         self.tasks.spawn(self.supervisor.track(async move {
             let result = run_guarded(limit, work).await.unwrap_or_else(failed);
             Completion { id, uid, result }
