@@ -15,6 +15,7 @@ pub mod metadata_list;
 pub mod metrics;
 pub mod objects;
 pub mod raw;
+mod retry_after;
 pub mod server_version;
 pub mod slim;
 mod stall;

@@ -18,13 +18,14 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
-use kube::client::ConfigExt as _;
+use kube::client::{ClientBuilder, ConfigExt as _};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::AndThenLayer};
 
 use crate::{
     fence::body::{FencedBody, fence_body},
+    retry_after::keep_retry_after,
     stall::{StallDetector, StallGuard},
 };
 
@@ -57,7 +58,8 @@ impl Transport {
             watch_pool.push(multiplexed(&config, &connector)?);
         }
         let watch_pool = watch_pool.try_into().map_err(|_| "wrong size of the watch pool".to_owned())?;
-        let watches = kube::Client::try_from(config).map_err(error_message)?;
+        let watches = ClientBuilder::try_from(config).map_err(error_message)?;
+        let watches = watches.with_layer(&AndThenLayer::new(keep_retry_after)).build();
         Ok(Self { calls, watches, watch_pool, credentials_id: Arc::default() })
     }
 
@@ -104,6 +106,7 @@ where
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .build(connector.clone());
     let service = ServiceBuilder::new()
+        .and_then(keep_retry_after)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(error_message)?)
         .layer(config.extra_headers_layer().map_err(error_message)?)
