@@ -216,7 +216,7 @@ impl<'a> NodeTest<'a> {
                 labels: setup.labels,
                 annotations: setup.annotations,
                 taints: setup.taints,
-                declared_features: std::collections::BTreeSet::new(),
+                declared_features: None,
             },
             provider: provider.clone(),
             settings: setup.settings,
