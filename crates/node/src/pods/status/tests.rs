@@ -1,3 +1,4 @@
+mod addresses;
 mod restart_rules;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};

@@ -1,5 +1,7 @@
 //! A worker with a clock of our own: what would take hours, or an unlucky moment.
 
+mod refused_status;
+
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rand::SeedableRng as _;
@@ -161,9 +163,9 @@ fn grace_of(effects: &[PodEffect]) -> Option<Duration> {
     })
 }
 
-fn write_of(effects: &[PodEffect]) -> Option<Box<StatusPatch>> {
+fn write_of(effects: &[PodEffect]) -> Option<Arc<StatusPatch>> {
     effects.iter().find_map(|effect| match effect {
-        PodEffect::Write { write: PodWrite::Status(patch), .. } => Some(patch.clone()),
+        PodEffect::Write { write: PodWrite::Status(patch), .. } => Some(Arc::clone(patch)),
         _ => None,
     })
 }
