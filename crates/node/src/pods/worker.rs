@@ -216,13 +216,13 @@ impl Worker {
         let known = self.desired.pod();
         let grace = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
         let was_terminating = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
-        let terminating = pod.metadata.deletion_timestamp.is_some();
+        let (found, terminating) = (known.is_none(), pod.metadata.deletion_timestamp.is_some());
         let fingerprint = self.spec.fingerprint(&pod, known, self.metadata.keys());
         if terminating && (!was_terminating || grace != pod.metadata.deletion_grace_period_seconds) {
             // Whatever failed before, this is new: no delay. And a call that hangs must not keep the pod.
             self.calls.skip_delay();
             self.cancel_call(cx);
-            self.termination.ask_again();
+            self.termination.deletion_seen(&pod, found, cx.now);
         }
         let before = self.spec.desired();
         if !terminating && before.is_some_and(|before| before != fingerprint) {
