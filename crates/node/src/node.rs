@@ -27,7 +27,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity, fence};
-use vk_provider::{EventKind, NodeChange, Provider};
+use vk_provider::{
+    EventKind, NodeChange, Provider,
+    node::{Condition, ConditionStatus},
+};
 use vk_supervisor::{Clock, Supervisor};
 
 pub use self::{
@@ -45,7 +48,7 @@ use self::{
     ping::PingResult,
     state_machine::{Action, Event, NodeCall, NodeStateMachine},
 };
-use crate::now::Now;
+use crate::{now::Now, pods::watch_audit::AuditFailure};
 
 /// Number of queued provider change notifications that are handled together.
 const CHANGES_PER_BATCH: usize = 64;
@@ -70,6 +73,8 @@ pub struct Controller {
     pub metrics: Metrics,
     /// The process that runs the node: [`Instance::current`], except in tests with several instances.
     pub instance: Instance,
+    /// Failures of the audit of the node's pod watch.
+    pub audit_failure: tokio::sync::watch::Receiver<Option<Arc<AuditFailure>>>,
     /// Publishes the node's progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
     /// Publishes the last observed Node object.
@@ -176,6 +181,7 @@ impl Controller {
                     watch::NodeObservation::Absent => Event::Missing,
                 }),
                 Some(batch) = changes.next() => self.on_node_changes(batch, &mut shell),
+                Ok(()) = self.audit_failure.changed() => Some(Event::Described(Box::new(self.describe()))),
                 () = sleep_until(deadline) => Some(Event::Tick),
                 () = supervisor.stopping(), if !stopping => {
                     stopping = true;
@@ -186,7 +192,9 @@ impl Controller {
     }
 
     fn describe(&self) -> DesiredNode {
-        DesiredNode::new(&self.config, self.config.describe(self.provider.as_ref()), self.restricted)
+        let mut template = self.config.describe(self.provider.as_ref());
+        template.conditions.extend(self.audit_failure.borrow().as_deref().and_then(audit_condition));
+        DesiredNode::new(&self.config, template, self.restricted)
     }
 
     /// Handles changes reported by the provider. A batch counts as one: the node is described again and pinged.
@@ -211,7 +219,22 @@ impl Controller {
         let label = NodeLabel { node: self.config.name.clone() };
         self.metrics.ready.get_or_create(&label).set(i64::from(progress.ready));
         self.metrics.leader.get_or_create(&label).set(i64::from(machine.is_leader()));
+        let failures = self.audit_failure.borrow().as_ref().map_or(0, |failure| failure.in_a_row);
+        self.metrics.audit_failures.get_or_create(&label).set(failures.into());
     }
+}
+
+/// The condition of a node whose pod watch is not audited any more. It exists only while that is so.
+fn audit_condition(failure: &AuditFailure) -> Option<Condition> {
+    (failure.in_a_row >= AuditFailure::WORTH_REPORTING).then(|| Condition {
+        kind: "PodWatchAuditFailed".to_owned(),
+        status: ConditionStatus::True,
+        reason: "ListFailed".to_owned(),
+        message: format!(
+            "the pods cannot be listed to audit the pod watch, so a change that the watch loses is not noticed: {}",
+            failure.message
+        ),
+    })
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -242,8 +242,11 @@ impl Fleet {
             let common = Common { client, supervisor: session.clone(), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
+            let (audit_failure, audit_failures) = watch::channel(None);
             let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
-            (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
+            let pods = pods::Controller { audit_failure, ..pods };
+            let node = controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts);
+            (Controller { audit_failure: audit_failures, ..node }, pods)
         };
         let run = leadership.run(controllers).instrument(span);
         supervisor.spawn(format!("node {name}"), task::Kind::Critical, run);
@@ -415,6 +418,7 @@ fn controller(
         clock: Clock::system(),
         metrics: common.metrics.clone(),
         instance: Instance::current(),
+        audit_failure: watch::Sender::new(None).subscribe(),
         progress,
         observed_node: facts,
     }
@@ -473,6 +477,7 @@ fn pods(
         pod_watch: roll.follow(common.watches.for_node(name)),
         pod_store: roll.clone(),
         node_object: facts,
+        audit_failure: watch::Sender::new(None),
         resolvers: ResolverFactory::new(sources, &common.supervisor),
         clock: Clock::system(),
     }

@@ -167,6 +167,7 @@ impl<'a> PodFixture<'a> {
                 ..setup.policy
             },
             node_object: setup.node_object,
+            audit_failure: watch::Sender::new(None),
             pod_watch: setup.pod_watch.unwrap_or_else(|| of_node(client.clone(), &self.node)),
             pod_store: PodStore::default(),
             client,
