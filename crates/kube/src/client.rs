@@ -15,7 +15,10 @@ use std::{
 };
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
@@ -358,6 +361,20 @@ impl Client {
             // Wrapped for each watch: the pool has several connections, each with few watches of one node.
             Some(impersonation) => impersonation.wrap(&client),
             None => client,
+        }
+    }
+
+    /// Drops the shared connections on which nothing has come from the API server since this time: for a caller who has waited for
+    /// an answer since then. Requests in flight on them fail, and later ones use a new connection.
+    pub fn drop_silent_connections(&self, since: Instant) {
+        let dropped = self.current.borrow().connections.drop_silent(since);
+        if dropped > 0 {
+            let silence = since.elapsed();
+            warn!(
+                connections = dropped,
+                ?silence,
+                "connections to the API server have fallen silent: dropped"
+            );
         }
     }
 

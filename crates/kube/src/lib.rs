@@ -17,6 +17,7 @@ pub mod objects;
 pub mod raw;
 mod retry_after;
 pub mod server_version;
+mod silence;
 pub mod slim;
 mod stall;
 mod transport;

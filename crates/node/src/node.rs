@@ -101,6 +101,7 @@ struct ActionRunner {
     lease_timeout: Duration,
     nodes: Objects<Node>,
     leases: Objects<Lease>,
+    client: Client,
     recorder: Recorder,
     metrics: Metrics,
     uid: Option<String>,
@@ -130,6 +131,7 @@ impl Controller {
             lease_timeout: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
             nodes: Objects::all(self.client.clone()),
             leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
+            client: self.client.clone(),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
             name,
@@ -289,9 +291,15 @@ impl ActionRunner {
             }
             Action::Lease(call) => {
                 let (leases, name, timeout) = (self.leases.clone(), self.name.clone(), self.lease_timeout);
+                let client = self.client.clone();
                 self.start(async move {
+                    let sent = Instant::now();
                     let answer = tokio::time::timeout(timeout, lease_call(&leases, &name, &call)).await;
                     let answer = answer.unwrap_or_else(|_| Err(Error::timeout(timeout)));
+                    // The next attempt must not wait on a dead connection, too: the lease would expire meanwhile.
+                    if answer.as_ref().is_err_and(|error| error.kind == Kind::Timeout) {
+                        client.drop_silent_connections(sent);
+                    }
                     Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
                 });
             }

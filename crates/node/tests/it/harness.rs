@@ -212,7 +212,8 @@ impl<'a> NodeTest<'a> {
             Who::Admin => self.cluster.admin().unwrap(),
             Who::Node => self.cluster.node_client(&self.name).unwrap(),
         };
-        let client = Client::fixed(api, vk_kube::Metrics::register(&mut requests));
+        let fixed = || Client::fixed(api, vk_kube::Metrics::register(&mut requests));
+        let client = setup.client.unwrap_or_else(fixed);
         let (sender, progress) = watch::channel(Progress::default());
         let controller = Controller {
             config: NodeConfig {
