@@ -15,7 +15,10 @@ use std::{
 };
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
@@ -121,10 +124,10 @@ impl ClientOptions {
         let (sender, current) = watch::channel(build(config, &origin)?);
         if let CredentialOrigin::Files(files) = origin {
             let (source, guard) = (self.clone(), supervisor.clone());
-            let seen = fingerprint(&files);
+            let used = fingerprint(&files);
             supervisor.spawn("kubeconfig", task::Kind::Work, async move {
                 tokio::select! {
-                    () = source.reload(files, seen, sender) => {}
+                    () = source.reload(files, used, sender) => {}
                     () = guard.stopping() => {}
                 }
             });
@@ -173,11 +176,12 @@ impl ClientOptions {
         Ok(config)
     }
 
-    async fn reload(&self, files: Vec<PathBuf>, mut seen: Vec<Vec<u8>>, sender: watch::Sender<Transport>) {
+    async fn reload(&self, files: Vec<PathBuf>, mut used: Vec<Vec<u8>>, sender: watch::Sender<Transport>) {
+        let mut reported = None;
         loop {
             tokio::time::sleep(RELOAD_PERIOD).await;
             let now = fingerprint(&files);
-            if now == seen {
+            if now == used {
                 continue;
             }
             let origin = CredentialOrigin::Files(files.clone());
@@ -189,13 +193,19 @@ impl ClientOptions {
                 Ok(client) => {
                     info!("the kubeconfig changed: using the new credentials");
                     sender.send_replace(client);
+                    used = now;
+                    reported = None;
                 }
-                // Files are often half written while they are copied: keep the old credentials and check again later.
+                // Files are often half written while they are copied, and what else they need may come later: keep the old
+                // credentials and try again, also when the files do not change again.
                 Err(error) => {
-                    warn!(%error, "the kubeconfig changed and cannot be used: keeping the old credentials");
+                    let message = error.to_string();
+                    if reported.as_ref() != Some(&message) {
+                        warn!(%error, "the kubeconfig changed and cannot be used: keeping the old credentials and trying again");
+                        reported = Some(message);
+                    }
                 }
             }
-            seen = now;
         }
     }
 }
@@ -354,6 +364,20 @@ impl Client {
         }
     }
 
+    /// Drops the shared connections on which nothing has come from the API server since this time: for a caller who has waited for
+    /// an answer since then. Requests in flight on them fail, and later ones use a new connection.
+    pub fn drop_silent_connections(&self, since: Instant) {
+        let dropped = self.current.borrow().connections.drop_silent(since);
+        if dropped > 0 {
+            let silence = since.elapsed();
+            warn!(
+                connections = dropped,
+                ?silence,
+                "connections to the API server have fallen silent: dropped"
+            );
+        }
+    }
+
     /// Reserves a slot for the watch of a single object; `None` when the pool is full. Clones share the pool.
     pub fn watch_slot(&self) -> Option<WatchSlot> {
         self.watch_pool.acquire()
@@ -405,63 +429,4 @@ fn write_limiter() -> Arc<Semaphore> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fmt::Write as _;
-
-    use super::*;
-
-    fn kubeconfig(server: &str, token: &str) -> String {
-        let mut text = String::from("apiVersion: v1\nkind: Config\ncurrent-context: main\n");
-        write!(
-            text,
-            "clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}]\n\
-             users: [{{name: u, user: {{token: {token}}}}}]\n\
-             contexts: [{{name: main, context: {{cluster: c, user: u}}}}]\n"
-        )
-        .unwrap();
-        text
-    }
-
-    async fn connect(path: PathBuf) -> Result<Client, ConfigError> {
-        let source = ClientOptions { kubeconfig: Some(path), server: None };
-        source.connect(&Supervisor::new(), Metrics::default()).await
-    }
-
-    async fn connect_error(path: PathBuf) -> String {
-        connect(path).await.err().expect("the kubeconfig must be rejected").to_string()
-    }
-
-    #[tokio::test]
-    async fn a_missing_or_malformed_kubeconfig_is_named_with_the_reason() {
-        let dir = tempfile::tempdir().unwrap();
-        let missing = connect_error(dir.path().join("nowhere")).await;
-        assert!(missing.contains("nowhere") && missing.contains("--kubeconfig"), "{missing}");
-
-        let broken = dir.path().join("broken");
-        fs::write(&broken, "clusters: [").unwrap();
-        let malformed = connect_error(broken).await;
-        assert!(malformed.contains("broken") && !malformed.contains('\n'), "{malformed}");
-
-        let empty = dir.path().join("empty");
-        fs::write(&empty, "apiVersion: v1\nkind: Config\n").unwrap();
-        let without_context = connect_error(empty).await;
-        assert!(without_context.contains("empty"), "{without_context}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_changed_kubeconfig_is_used_and_a_broken_one_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config");
-        fs::write(&path, kubeconfig("http://127.0.0.1:1", "a")).unwrap();
-        let mut client = connect(path.clone()).await.unwrap();
-        assert!(!client.renewed());
-
-        fs::write(&path, kubeconfig("http://127.0.0.1:1", "b")).unwrap();
-        tokio::time::sleep(RELOAD_PERIOD * 2).await;
-        assert!(client.renewed());
-
-        fs::write(&path, "half-writ").unwrap();
-        tokio::time::sleep(RELOAD_PERIOD * 2).await;
-        assert!(!client.renewed());
-    }
-}
+mod tests;

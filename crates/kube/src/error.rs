@@ -12,6 +12,8 @@ pub struct Error {
     pub message: String,
     /// How long to wait before another attempt, if the server said so.
     pub retry_after: Option<Duration>,
+    /// The fields that the server rejects, such as `status.podIPs[1]`, if it named them.
+    pub fields: Vec<String>,
 }
 
 /// The classes of errors.
@@ -48,7 +50,7 @@ pub enum Kind {
 impl Error {
     /// Creates an error of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after: None, fields: Vec::new() }
     }
 
     /// A call that exceeded its time limit.
@@ -107,6 +109,8 @@ impl From<kube::Error> for Error {
             _ => Kind::Invalid,
         };
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        let causes = details.into_iter().flat_map(|details| &details.causes);
+        let fields = causes.map(|cause| cause.field.clone()).filter(|field| !field.is_empty()).collect();
         Self {
             kind,
             message: if status.message.is_empty() {
@@ -115,6 +119,7 @@ impl From<kube::Error> for Error {
                 status.message.clone()
             },
             retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+            fields,
         }
     }
 }
@@ -174,6 +179,15 @@ mod tests {
         let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "metadata.uid"});
         uid.details = Some(details(serde_json::json!({"causes": [cause]})));
         assert_eq!(Error::from(kube::Error::Api(uid.boxed())).kind, Kind::Replaced);
+    }
+
+    #[test]
+    fn the_fields_that_are_rejected_are_kept() {
+        let mut invalid = status(422, "Invalid");
+        let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "status.podIPs"});
+        let unnamed = serde_json::json!({"reason": "FieldValueInvalid"});
+        invalid.details = Some(details(serde_json::json!({"causes": [cause, unnamed]})));
+        assert_eq!(Error::from(kube::Error::Api(invalid.boxed())).fields, ["status.podIPs"]);
     }
 
     #[test]

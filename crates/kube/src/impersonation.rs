@@ -51,6 +51,7 @@ impl Impersonation {
             watches: self.wrap(&transport.watches),
             // Wrapped where it is used.
             watch_pool: transport.watch_pool.clone(),
+            connections: Arc::clone(&transport.connections),
             credentials_id: Arc::clone(&transport.credentials_id),
         };
         let client = pick(&wrapped);

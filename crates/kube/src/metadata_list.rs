@@ -58,35 +58,51 @@ struct PartialObjectMeta {
     name: String,
     uid: String,
     resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: String,
 }
 
 impl<K: Object> Objects<K> {
-    /// Lists metadata only, from the API server's cache.
+    /// Lists metadata only, from the API server's cache, in one response: the server does not page what it has in its cache.
     pub async fn list_metadata(&self, selector: &Selector) -> Result<MetadataList, Error> {
-        let request = Request::new(K::url_path(&(), self.namespace()));
-        let params = ListParams {
-            field_selector: selector.fields.clone(),
-            label_selector: selector.labels.clone(),
-            ..ListParams::default()
-        };
-        let client = self.client().kube();
-        let request_list = async {
-            let request = request.list_metadata(&params.match_any()).map_err(kube::Error::BuildRequest)?;
-            client.request::<PartialObjectMetadataList>(request).await
-        };
-        let list = self.call("list", request_list).await?;
+        let list = self.metadata_page(&list_params(selector).match_any()).await?;
         let objects = list.items.unwrap_or_default().into_iter().map(object_version).collect();
         Ok(MetadataList { version: parse_version(&list.metadata.resource_version), objects })
     }
 
+    /// Lists metadata only, consistently and in pages, and keeps the objects for which `keep` holds: neither side holds more than
+    /// a page of the others. Each page has the time limit of a call.
+    pub async fn list_metadata_in_pages(
+        &self,
+        selector: &Selector,
+        mut keep: impl FnMut(&ObjectVersion) -> bool + Send,
+    ) -> Result<MetadataList, Error> {
+        let mut params = list_params(selector).limit(PAGE_SIZE);
+        let mut objects = Vec::new();
+        loop {
+            let page = self.metadata_page(&params).await?;
+            let listed = page.items.unwrap_or_default().into_iter().map(object_version);
+            objects.extend(listed.filter(|object| keep(object)));
+            params.continue_token = Some(page.metadata.continue_token).filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(MetadataList { version: parse_version(&page.metadata.resource_version), objects });
+            }
+        }
+    }
+
+    async fn metadata_page(&self, params: &ListParams) -> Result<PartialObjectMetadataList, Error> {
+        let request = Request::new(K::url_path(&(), self.namespace()));
+        let client = self.client().kube();
+        let request_list = async {
+            let request = request.list_metadata(params).map_err(kube::Error::BuildRequest)?;
+            client.request::<PartialObjectMetadataList>(request).await
+        };
+        self.call("list", request_list).await
+    }
+
     /// Lists whole objects, consistently and in pages.
     pub async fn list(&self, selector: &Selector) -> Result<ObjectList<K>, Error> {
-        let mut params = ListParams {
-            field_selector: selector.fields.clone(),
-            label_selector: selector.labels.clone(),
-            limit: Some(PAGE_SIZE),
-            ..ListParams::default()
-        };
+        let mut params = list_params(selector).limit(PAGE_SIZE);
         let mut objects = Vec::new();
         loop {
             let api = self.api();
@@ -101,8 +117,16 @@ impl<K: Object> Objects<K> {
     }
 }
 
+fn list_params(selector: &Selector) -> ListParams {
+    ListParams {
+        field_selector: selector.fields.clone(),
+        label_selector: selector.labels.clone(),
+        ..ListParams::default()
+    }
+}
+
 fn object_version(item: PartialObjectMetadata) -> ObjectVersion {
-    let PartialObjectMeta { namespace, name, uid, resource_version } = item.metadata;
+    let PartialObjectMeta { namespace, name, uid, resource_version, .. } = item.metadata;
     ObjectVersion { namespace, name, uid, version: parse_version(&resource_version) }
 }
 

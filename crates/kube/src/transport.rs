@@ -6,7 +6,7 @@
 //! watches would take them all. Watches of single objects are many and quiet, so they share the connections of the pool.
 //!
 //! The connection for calls is closed after a pause of the process ([`stall`](crate::stall)). Watches are not: they change
-//! nothing.
+//! nothing. Shared connections that have fallen silent are dropped on request ([`silence`](crate::silence)).
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +18,15 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
-use kube::client::ConfigExt as _;
+use kube::client::{ClientBuilder, ConfigExt as _};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::AndThenLayer};
 
 use crate::{
     fence::body::{FencedBody, fence_body},
+    retry_after::keep_retry_after,
+    silence::{OpenConnections, SilenceGuard},
     stall::{StallDetector, StallGuard},
 };
 
@@ -44,27 +46,32 @@ pub(crate) struct Transport {
     pub(crate) watches: kube::Client,
     /// For watches of single objects.
     pub(crate) watch_pool: [kube::Client; WATCH_CONNECTIONS],
+    /// The connections that are shared.
+    pub(crate) connections: Arc<OpenConnections>,
     /// Identifies the credentials.
     pub(crate) credentials_id: Arc<()>,
 }
 
 impl Transport {
     pub(crate) fn new(config: kube::Config) -> Result<Self, String> {
-        let connector = connector(&config)?;
+        let connections = Arc::<OpenConnections>::default();
+        let connector = connector(&config, &connections)?;
         let calls = multiplexed(&config, &connector)?;
         let mut watch_pool = Vec::with_capacity(WATCH_CONNECTIONS);
         for _ in 0..WATCH_CONNECTIONS {
             watch_pool.push(multiplexed(&config, &connector)?);
         }
         let watch_pool = watch_pool.try_into().map_err(|_| "wrong size of the watch pool".to_owned())?;
-        let watches = kube::Client::try_from(config).map_err(error_message)?;
-        Ok(Self { calls, watches, watch_pool, credentials_id: Arc::default() })
+        let watches = ClientBuilder::try_from(config).map_err(error_message)?;
+        let watches = watches.with_layer(&AndThenLayer::new(keep_retry_after)).build();
+        Ok(Self { calls, watches, watch_pool, connections, credentials_id: Arc::default() })
     }
 
     /// Uses one client for everything.
     pub(crate) fn single(client: kube::Client) -> Self {
         let watch_pool = std::array::from_fn(|_| client.clone());
-        Self { calls: client.clone(), watch_pool, watches: client, credentials_id: Arc::default() }
+        let (connections, credentials_id) = (Arc::default(), Arc::default());
+        Self { calls: client.clone(), watch_pool, watches: client, connections, credentials_id }
     }
 }
 
@@ -73,7 +80,10 @@ fn error_message(error: kube::Error) -> String {
 }
 
 /// Opens connections for multiplexing. Clones share the TLS configuration.
-fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync + 'static, String> {
+fn connector(
+    config: &kube::Config,
+    connections: &Arc<OpenConnections>,
+) -> Result<impl Connect + Clone + Send + Sync + 'static, String> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -86,9 +96,10 @@ fn connector(config: &kube::Config) -> Result<impl Connect + Clone + Send + Sync
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     // Below TLS, which has a buffer too.
-    let detector = StallDetector::global();
+    let (detector, connections) = (StallDetector::global(), Arc::clone(connections));
     let http = http.map_response(move |tcp: TokioIo<TcpStream>| {
-        TokioIo::new(StallGuard::new(tcp.into_inner(), Arc::clone(&detector)))
+        let guarded = StallGuard::new(tcp.into_inner(), Arc::clone(&detector));
+        TokioIo::new(SilenceGuard::new(guarded, &connections))
     });
     Ok(https.enable_http1().enable_http2().wrap_connector(http))
 }
@@ -104,6 +115,7 @@ where
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .build(connector.clone());
     let service = ServiceBuilder::new()
+        .and_then(keep_retry_after)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(error_message)?)
         .layer(config.extra_headers_layer().map_err(error_message)?)

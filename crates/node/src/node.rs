@@ -27,7 +27,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity, fence};
-use vk_provider::{EventKind, NodeChange, Provider};
+use vk_provider::{
+    EventKind, NodeChange, Provider,
+    node::{Condition, ConditionStatus},
+};
 use vk_supervisor::{Clock, Supervisor};
 
 pub use self::{
@@ -45,7 +48,7 @@ use self::{
     ping::PingResult,
     state_machine::{Action, Event, NodeCall, NodeStateMachine},
 };
-use crate::now::Now;
+use crate::{now::Now, pods::watch_audit::AuditFailure};
 
 /// Number of queued provider change notifications that are handled together.
 const CHANGES_PER_BATCH: usize = 64;
@@ -70,6 +73,8 @@ pub struct Controller {
     pub metrics: Metrics,
     /// The process that runs the node: [`Instance::current`], except in tests with several instances.
     pub instance: Instance,
+    /// Failures of the audit of the node's pod watch.
+    pub audit_failure: tokio::sync::watch::Receiver<Option<Arc<AuditFailure>>>,
     /// Publishes the node's progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
     /// Publishes the last observed Node object.
@@ -96,6 +101,7 @@ struct ActionRunner {
     lease_timeout: Duration,
     nodes: Objects<Node>,
     leases: Objects<Lease>,
+    client: Client,
     recorder: Recorder,
     metrics: Metrics,
     uid: Option<String>,
@@ -125,6 +131,7 @@ impl Controller {
             lease_timeout: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
             nodes: Objects::all(self.client.clone()),
             leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
+            client: self.client.clone(),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
             name,
@@ -176,6 +183,7 @@ impl Controller {
                     watch::NodeObservation::Absent => Event::Missing,
                 }),
                 Some(batch) = changes.next() => self.on_node_changes(batch, &mut shell),
+                Ok(()) = self.audit_failure.changed() => Some(Event::Described(Box::new(self.describe()))),
                 () = sleep_until(deadline) => Some(Event::Tick),
                 () = supervisor.stopping(), if !stopping => {
                     stopping = true;
@@ -186,7 +194,9 @@ impl Controller {
     }
 
     fn describe(&self) -> DesiredNode {
-        DesiredNode::new(&self.config, self.config.describe(self.provider.as_ref()), self.restricted)
+        let mut template = self.config.describe(self.provider.as_ref());
+        template.conditions.extend(self.audit_failure.borrow().as_deref().and_then(audit_condition));
+        DesiredNode::new(&self.config, template, self.restricted)
     }
 
     /// Handles changes reported by the provider. A batch counts as one: the node is described again and pinged.
@@ -211,7 +221,22 @@ impl Controller {
         let label = NodeLabel { node: self.config.name.clone() };
         self.metrics.ready.get_or_create(&label).set(i64::from(progress.ready));
         self.metrics.leader.get_or_create(&label).set(i64::from(machine.is_leader()));
+        let failures = self.audit_failure.borrow().as_ref().map_or(0, |failure| failure.in_a_row);
+        self.metrics.audit_failures.get_or_create(&label).set(failures.into());
     }
+}
+
+/// The condition of a node whose pod watch is not audited any more. It exists only while that is so.
+fn audit_condition(failure: &AuditFailure) -> Option<Condition> {
+    (failure.in_a_row >= AuditFailure::WORTH_REPORTING).then(|| Condition {
+        kind: "PodWatchAuditFailed".to_owned(),
+        status: ConditionStatus::True,
+        reason: "ListFailed".to_owned(),
+        message: format!(
+            "the pods cannot be listed to audit the pod watch, so a change that the watch loses is not noticed: {}",
+            failure.message
+        ),
+    })
 }
 
 async fn sleep_until(deadline: Option<Instant>) {
@@ -266,9 +291,15 @@ impl ActionRunner {
             }
             Action::Lease(call) => {
                 let (leases, name, timeout) = (self.leases.clone(), self.name.clone(), self.lease_timeout);
+                let client = self.client.clone();
                 self.start(async move {
+                    let sent = Instant::now();
                     let answer = tokio::time::timeout(timeout, lease_call(&leases, &name, &call)).await;
                     let answer = answer.unwrap_or_else(|_| Err(Error::timeout(timeout)));
+                    // The next attempt must not wait on a dead connection, too: the lease would expire meanwhile.
+                    if answer.as_ref().is_err_and(|error| error.kind == Kind::Timeout) {
+                        client.drop_silent_connections(sent);
+                    }
                     Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
                 });
             }

@@ -32,7 +32,7 @@ use vk_kube::Client;
 use vk_provider::Provider;
 use vk_supervisor::Clock;
 
-use self::{pod_store::PodStore, watch::PodWatch};
+use self::{pod_store::PodStore, watch::PodWatch, watch_audit::AuditFailure};
 use crate::resolve::ResolverFactory;
 
 pub use self::policy::Policy;
@@ -54,6 +54,8 @@ pub struct Controller {
     pub pod_store: PodStore,
     /// The newest version of the Node, for admission.
     pub node_object: latest::Receiver<Option<Arc<Node>>>,
+    /// Publishes that the audit of the watch fails, and since when it does not.
+    pub audit_failure: latest::Sender<Option<Arc<AuditFailure>>>,
     /// Resolves what pods refer to.
     pub resolvers: ResolverFactory,
     /// The wall clock.

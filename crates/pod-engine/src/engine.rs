@@ -53,6 +53,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a list waits for a pod that was not observed yet.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The feature of nodes that restart all containers of a pod in place.
+const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
+
 type ConfigureNode = Box<dyn Fn(&mut NodeTemplate) + Send + Sync>;
 
 /// Runs the pods of one node on a container runtime.
@@ -221,6 +224,8 @@ impl Provider for Engine {
         if let Some(runtime) = self.context.health.runtime() {
             node.system.container_runtime_version = format!("{}://{}", runtime.name, runtime.version);
         }
+        // The scheduler keeps pods with such a rule away from other nodes.
+        node.declared_features.insert(RESTART_ALL_CONTAINERS.to_owned());
         if let Some(configure) = &self.configure_node {
             configure(node);
         }

@@ -23,10 +23,11 @@ use k8s_openapi::api::core::v1::Pod;
 pub use self::{
     backoff::{BackoffKey, Crash, CrashBackoffs},
     garbage::{Garbage, find_garbage},
-    restart::should_restart,
     stop::{MIN_GRACE, StopReason, StopStep, grace_period, remaining_grace, stop_message, stop_order},
 };
-pub(crate) use self::{restart::restarts_all, sandbox::needs_sandbox};
+pub use vk_provider::restart_policy::should_restart;
+
+pub(crate) use self::sandbox::needs_sandbox;
 use crate::{
     containers::Role,
     probe::result::ProbeResults,

@@ -105,6 +105,7 @@ pub mod provider;
 pub mod quantity;
 pub mod requests;
 pub mod resolve;
+pub mod restart_policy;
 pub mod taint;
 
 pub use self::{

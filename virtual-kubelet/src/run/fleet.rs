@@ -48,8 +48,8 @@ const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
 /// The feature of nodes that accept exec, attach and port-forward as WebSockets.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
-/// The first version whose API server supports it.
-const WEB_SOCKETS_SINCE: ServerVersion = ServerVersion { major: 1, minor: 36 };
+/// The first version whose API server has a field for declared features.
+const DECLARED_FEATURES_SINCE: ServerVersion = ServerVersion { major: 1, minor: 36 };
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +98,7 @@ struct Common {
     kubelets: Kubelets,
     /// The kubelet version of the nodes.
     kubelet_version: String,
-    declared_features: BTreeSet<String>,
+    declared_features: Option<BTreeSet<String>>,
 }
 
 // === impl Common ===
@@ -242,8 +242,11 @@ impl Fleet {
             let common = Common { client, supervisor: session.clone(), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
+            let (audit_failure, audit_failures) = watch::channel(None);
             let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
-            (controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts), pods)
+            let pods = pods::Controller { audit_failure, ..pods };
+            let node = controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts);
+            (Controller { audit_failure: audit_failures, ..node }, pods)
         };
         let run = leadership.run(controllers).instrument(span);
         supervisor.spawn(format!("node {name}"), task::Kind::Critical, run);
@@ -333,10 +336,10 @@ async fn server_version(client: &Client) -> Option<ServerVersion> {
     }
 }
 
-/// The features of our nodes that the API server supports. It would reject a field that it does not know.
-fn features(server: Option<ServerVersion>, web_sockets: bool) -> BTreeSet<String> {
-    let known = server.is_some_and(|version| version >= WEB_SOCKETS_SINCE);
-    (web_sockets && known).then(|| WEB_SOCKETS.to_owned()).into_iter().collect()
+/// The features of our nodes, if the API server has a field for them.
+fn features(server: Option<ServerVersion>, web_sockets: bool) -> Option<BTreeSet<String>> {
+    server.filter(|version| *version >= DECLARED_FEATURES_SINCE)?;
+    Some(web_sockets.then(|| WEB_SOCKETS.to_owned()).into_iter().collect())
 }
 
 fn settings(config: &EffectiveConfig) -> Settings {
@@ -415,6 +418,7 @@ fn controller(
         clock: Clock::system(),
         metrics: common.metrics.clone(),
         instance: Instance::current(),
+        audit_failure: watch::Sender::new(None).subscribe(),
         progress,
         observed_node: facts,
     }
@@ -473,6 +477,7 @@ fn pods(
         pod_watch: roll.follow(common.watches.for_node(name)),
         pod_store: roll.clone(),
         node_object: facts,
+        audit_failure: watch::Sender::new(None),
         resolvers: ResolverFactory::new(sources, &common.supervisor),
         clock: Clock::system(),
     }

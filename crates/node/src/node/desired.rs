@@ -70,7 +70,7 @@ impl DesiredNode {
             },
         });
         if !template.declared_features.is_empty() {
-            // The API server requires a sorted list. Older versions reject the field.
+            // The API server requires a sorted list.
             status["declaredFeatures"] = json!(template.declared_features);
         }
         let (labels, refused): (BTreeMap<_, _>, BTreeMap<_, _>) =

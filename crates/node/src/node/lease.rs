@@ -274,7 +274,11 @@ impl Renewer {
                     self.state = State::Unknown;
                     self.due = now + self.conflict_backoff(rng);
                 }
-                _ => self.due = now + self.backoff.next(error.retry_after, rng),
+                _ => {
+                    // A server that wants more time than that would cost us the lease.
+                    let asked = error.retry_after.map(|asked| asked.min(self.times.renew_interval()));
+                    self.due = now + self.backoff.next(asked, rng);
+                }
             },
         }
         Ok(())

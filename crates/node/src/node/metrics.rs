@@ -15,6 +15,7 @@ pub struct Metrics {
     pub(crate) lease_renewals: Family<ResultLabel, Counter>,
     pub(crate) ready: Family<NodeLabel, Gauge>,
     pub(crate) leader: Family<NodeLabel, Gauge>,
+    pub(crate) audit_failures: Family<NodeLabel, Gauge>,
     /// Number of watched objects that pods refer to.
     pub object_watches: Gauge,
 }
@@ -39,6 +40,7 @@ impl Default for Metrics {
             lease_renewals: Family::default(),
             ready: Family::default(),
             leader: Family::default(),
+            audit_failures: Family::default(),
             object_watches: Gauge::default(),
         }
     }
@@ -68,6 +70,11 @@ impl Metrics {
             "node_leader",
             "1 while this process has the node's lease, 0 while it stands by for another",
             metrics.leader.clone(),
+        );
+        registry.register(
+            "pod_watch_audit_failures",
+            "Failed audits of the node's pod watch in a row; 0 while they succeed",
+            metrics.audit_failures.clone(),
         );
         registry.register(
             "object_watches",

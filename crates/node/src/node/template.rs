@@ -37,8 +37,9 @@ pub struct NodeConfig {
     pub annotations: BTreeMap<String, String>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// Kubernetes features that this process supports; the provider may add more.
-    pub declared_features: BTreeSet<String>,
+    /// Kubernetes features that this process supports; the provider may add more. `None`: the API server does not know the
+    /// field, and would reject it.
+    pub declared_features: Option<BTreeSet<String>>,
 }
 
 impl NodeConfig {
@@ -46,6 +47,9 @@ impl NodeConfig {
     pub fn describe(&self, provider: &dyn Provider) -> NodeTemplate {
         let mut template = self.template();
         provider.configure_node(&mut template);
+        if self.declared_features.is_none() {
+            template.declared_features.clear();
+        }
         template
     }
 
@@ -69,7 +73,7 @@ impl NodeConfig {
             labels,
             annotations: self.annotations.clone(),
             taints: self.taints.clone(),
-            declared_features: self.declared_features.clone(),
+            declared_features: self.declared_features.clone().unwrap_or_default(),
             addresses: [address("InternalIP", &self.internal_ip.to_string())]
                 .into_iter()
                 .chain(self.external_ip.map(|ip| address("ExternalIP", &ip.to_string())))
@@ -144,6 +148,27 @@ pub fn node_may_set_label(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn features_are_declared_only_to_an_api_server_that_knows_them() {
+        let mock = vk_provider_mock::Mock::builder("vk").build();
+        let config = |declared_features| NodeConfig {
+            name: "vk".to_owned(),
+            internal_ip: [192, 0, 2, 1].into(),
+            external_ip: None,
+            kubelet_port: 10_250,
+            operating_system: "linux".to_owned(),
+            kubelet_version: "v1".to_owned(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            taints: Vec::new(),
+            declared_features,
+        };
+        let ours = BTreeSet::from(["Ours".to_owned()]);
+        let declared = config(Some(ours.clone())).describe(&mock).declared_features;
+        assert!(declared.is_superset(&ours), "{declared:?}");
+        assert_eq!(config(None).describe(&mock).declared_features, BTreeSet::new());
+    }
 
     #[test]
     fn a_node_may_set_only_a_kubelets_labels_in_the_domains_of_kubernetes() {

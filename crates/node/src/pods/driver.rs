@@ -25,8 +25,8 @@ use super::{
         Input, PodReconciler,
         effect::{Completion, EffectId, EffectResult, PodEffect, PodEventRecord, PodWrite, ProviderCall},
     },
-    watch::trim,
-    watch_audit::read_live,
+    watch::{PodWatchEvent, trim},
+    watch_audit::{AuditFailure, read_live},
     write_permits::WritePermits,
 };
 use crate::{
@@ -124,7 +124,10 @@ impl Controller {
         loop {
             let wake = driver.wake();
             tokio::select! {
-                Some(batch) = pod_watch.next() => driver.handle(batch.into_iter().map(Input::Watch)),
+                Some(batch) = pod_watch.next() => {
+                    publish_audit(&self.audit_failure, &batch);
+                    driver.handle(batch.into_iter().map(Input::Watch));
+                }
                 Some(batch) = changes.next() => match batch {
                     Some(batch) => driver.handle(batch.into_iter().map(Input::Provider)),
                     None => driver.handle([Input::ProviderStreamEnded]),
@@ -164,6 +167,18 @@ fn start_event_writer(client: &Client, node: &str, policy: &Policy, supervisor: 
         }
     });
     events
+}
+
+/// Publishes how the last audit of the watch went, if there was one.
+fn publish_audit(failure: &latest::Sender<Option<Arc<AuditFailure>>>, events: &[PodWatchEvent]) {
+    let last = events.iter().rev().find_map(|event| match event {
+        PodWatchEvent::Versions(_) => Some(None),
+        PodWatchEvent::AuditFailed(failure) => Some(Some(Arc::clone(failure))),
+        _ => None,
+    });
+    if let Some(last) = last {
+        failure.send_if_modified(|known| std::mem::replace(known, last.clone()) != last);
+    }
 }
 
 /// The next event of the resolver, if there are any to come.

@@ -84,7 +84,7 @@ impl PodStore {
                     pods.by_name.retain(|name, _| seen.contains(name));
                 }
             }
-            PodWatchEvent::Versions(_) => {}
+            PodWatchEvent::Versions(_) | PodWatchEvent::AuditFailed(_) => {}
         }
     }
 }

@@ -244,6 +244,8 @@ impl Pass<'_> {
                 }
             }
             PodWatchEvent::Versions(versions) => self.audit_watch(&versions),
+            // The driver publishes it.
+            PodWatchEvent::AuditFailed(_) => {}
             PodWatchEvent::Listed => {
                 self.reconciler.synced = true;
                 self.reconciler.audit.listed();

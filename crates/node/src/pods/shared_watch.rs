@@ -23,7 +23,7 @@ use vk_supervisor::{Backoff, Supervisor, task};
 use self::{mailbox::Mailbox, router::WatchRouter};
 use super::{
     watch::{PodWatch, PodWatchEvent, of_node, pod_changes, trim},
-    watch_audit::{PERIOD, pod_versions},
+    watch_audit::{AuditScope, PERIOD, pod_versions},
 };
 
 /// All pods that are bound to a node.
@@ -76,7 +76,9 @@ impl SharedPodWatch {
     pub fn start(&self, supervisor: &Supervisor) {
         let selector = Selector { fields: Some(BOUND.to_owned()), labels: None };
         let events = pod_changes(self.client.clone(), &selector);
-        let versions = pod_versions(self.client.clone(), BOUND.to_owned(), true, PERIOD);
+        let router = Arc::clone(&self.router);
+        let scope = AuditScope::AllNodes(Arc::new(move |uid| router.lock().is_audited(uid)));
+        let versions = pod_versions(self.client.clone(), scope, PERIOD);
         let (shared, guard) = (self.clone(), supervisor.clone());
         supervisor.spawn("pods watch", task::Kind::Critical, async move {
             tokio::select! {
@@ -136,10 +138,12 @@ impl SharedPodWatch {
                     }
                     self.router.lock().watch_event(event);
                 }
-                Some(PodWatchEvent::Versions(list)) = versions.next() => {
+                Some(event) = versions.next() => match event {
                     // It includes those of the last time that were not read yet.
-                    missed = self.router.lock().versions_listed(&list);
-                }
+                    PodWatchEvent::Versions(list) => missed = self.router.lock().versions_listed(&list),
+                    PodWatchEvent::AuditFailed(failure) => self.router.lock().audit_failed(&failure),
+                    _ => {}
+                },
                 Some(reply) = replies.next(), if !replies.is_empty() => self.handle_reply(reply),
                 () = self.late.notified() => {}
             }

@@ -7,6 +7,7 @@
 
 mod conditions;
 mod containers;
+mod part;
 mod patch;
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -24,6 +25,7 @@ pub use self::{
         CONTAINERS_READY, INITIALIZED, READY, READY_TO_START, RESIZE_IN_PROGRESS, RESIZE_PENDING, UPDATED,
     },
     containers::{all_ended, fill, lost},
+    part::StatusPart,
     patch::{MetadataChanges, StatusPatch},
 };
 
@@ -158,27 +160,17 @@ fn addresses(
     status: &mut PodStatus,
     refused: &mut Vec<String>,
 ) {
-    // The API server would refuse the whole write.
-    let mut check = |list: &mut Vec<&str>| {
-        list.retain(|text| {
-            let good = text.is_empty() || text.parse::<IpAddr>().is_ok();
-            if !good {
-                refused.push(format!("the address {text:?}, which is none"));
-            }
-            good
-        });
-    };
     let mut hosts: Vec<&str> = reported.host_ip.iter().map(String::as_str).collect();
     hosts.extend(reported.host_ips.iter().flatten().map(|host| host.ip.as_str()));
-    check(&mut hosts);
+    retain_valid(&mut hosts, refused);
     if hosts.is_empty() {
         hosts.extend(context.host_ips.iter().map(String::as_str));
+        // A node may have several, and that is no fault of the provider.
+        retain_valid(&mut hosts, &mut Vec::new());
     }
-    dedup(&mut hosts);
     let mut pods: Vec<&str> = reported.pod_ip.iter().map(String::as_str).collect();
     pods.extend(reported.pod_ips.iter().flatten().map(|pod| pod.ip.as_str()));
-    check(&mut pods);
-    dedup(&mut pods);
+    retain_valid(&mut pods, refused);
     // A pod that has ended keeps the address that it had.
     if pods.is_empty() && is_terminal(status.phase.as_deref()) {
         pods = there.pod_ips.iter().flatten().map(|pod| pod.ip.as_str()).collect();
@@ -191,12 +183,28 @@ fn addresses(
     status.pod_ips = (!pods.is_empty()).then(|| pods.into_iter().map(pod).collect());
 }
 
-fn dedup(list: &mut Vec<&str>) {
+/// Keeps what the API server accepts, the first of each family; it would refuse the whole write otherwise.
+fn retain_valid(list: &mut Vec<&str>, refused: &mut Vec<String>) {
     let mut seen = Vec::with_capacity(list.len());
-    list.retain(|item| {
-        let new = !item.is_empty() && !seen.contains(item);
-        seen.push(*item);
-        new
+    let mut families = Vec::with_capacity(2);
+    list.retain(|text| {
+        if text.is_empty() || seen.contains(text) {
+            return false;
+        }
+        seen.push(*text);
+        // An IPv4 address in IPv6 notation is one of IPv4.
+        let family = text.parse::<IpAddr>().map(|address| address.to_canonical().is_ipv4());
+        match family {
+            Err(_) => refused.push(format!("the address {text:?}, which is none")),
+            Ok(family) if families.contains(&family) => {
+                refused.push(format!("the address {text:?}, the second of its family"));
+            }
+            Ok(family) => {
+                families.push(family);
+                return true;
+            }
+        }
+        false
     });
 }
 

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt as _, future, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use vk_kube::{Client, Objects, Selector, Slim, WatchEvent};
 
-use super::watch_audit::{PERIOD, PodVersions, pod_versions};
+use super::watch_audit::{AuditFailure, AuditScope, PERIOD, PodVersions, pod_versions};
 
 /// What the watch of a node's pods shows.
 #[derive(Clone, Debug)]
@@ -19,8 +19,10 @@ pub enum PodWatchEvent {
     Deleted(Arc<Pod>),
     /// The list is complete: a pod that was not shown since it began is gone.
     Listed,
-    /// The versions that the API server's cache has: a reason to check, and no more.
+    /// The versions that were listed for the audit: a reason to check, and no more.
     Versions(Arc<PodVersions>),
+    /// The versions could not be listed.
+    AuditFailed(Arc<AuditFailure>),
 }
 
 /// The watch of all pods that are bound to a node.
@@ -28,9 +30,8 @@ pub type PodWatch = BoxStream<'static, PodWatchEvent>;
 
 /// The pods bound to one node, by a watch of its own, and the lists of versions for its audit.
 pub fn of_node(client: Client, node: &str) -> PodWatch {
-    let fields = format!("spec.nodeName={node}");
-    let versions = pod_versions(client.clone(), fields.clone(), false, PERIOD);
-    let selector = Selector { fields: Some(fields), labels: None };
+    let versions = pod_versions(client.clone(), AuditScope::Node(node.to_owned()), PERIOD);
+    let selector = Selector { fields: Some(format!("spec.nodeName={node}")), labels: None };
     let watch = pod_changes(client, &selector);
     stream::select(watch.filter_map(|event| future::ready(pod_event(event))), versions).boxed()
 }

@@ -17,19 +17,28 @@ use vk_provider::PodRef;
 use super::reconciler::effect::{EffectId, EffectIds};
 
 pub(super) use self::version_list::read_live;
-pub use self::version_list::{PERIOD, pod_versions};
+pub use self::version_list::{AuditScope, PERIOD, pod_versions};
 
 /// How many pods are read at a time.
 const READS: usize = 8;
 
-/// The pods that the API server's cache has, with their versions.
+/// The versions of the pods could not be listed: what the watch loses meanwhile is not found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditFailure {
+    /// How often in a row.
+    pub in_a_row: u32,
+    /// The last error.
+    pub message: String,
+}
+
+/// Pods with their versions, as they were listed.
 #[derive(Clone, Debug, Default)]
 pub struct PodVersions {
     /// The version of the list: what is newer cannot be in it.
     pub version: u64,
     /// The pods by UID.
     pub pods: BTreeMap<Arc<str>, (PodRef, u64)>,
-    /// Pods of other nodes are among them.
+    /// Pods of several nodes are among them.
     pub all_nodes: bool,
 }
 
@@ -62,6 +71,11 @@ pub(super) struct WatchAudit {
     gone: HashSet<Arc<str>>,
     /// Those from before the list in progress: after it, the watch cannot show anything old of them.
     gone_before_list: HashSet<Arc<str>>,
+}
+
+impl AuditFailure {
+    /// After so many failures in a row people are told.
+    pub const WORTH_REPORTING: u32 = 3;
 }
 
 impl PodVersions {

@@ -216,13 +216,13 @@ impl Worker {
         let known = self.desired.pod();
         let grace = known.and_then(|known| known.metadata.deletion_grace_period_seconds);
         let was_terminating = known.is_some_and(|known| known.metadata.deletion_timestamp.is_some());
-        let terminating = pod.metadata.deletion_timestamp.is_some();
+        let (found, terminating) = (known.is_none(), pod.metadata.deletion_timestamp.is_some());
         let fingerprint = self.spec.fingerprint(&pod, known, self.metadata.keys());
         if terminating && (!was_terminating || grace != pod.metadata.deletion_grace_period_seconds) {
             // Whatever failed before, this is new: no delay. And a call that hangs must not keep the pod.
             self.calls.skip_delay();
             self.cancel_call(cx);
-            self.termination.ask_again();
+            self.termination.deletion_seen(&pod, found, cx.now);
         }
         let before = self.spec.desired();
         if !terminating && before.is_some_and(|before| before != fingerprint) {
@@ -291,10 +291,8 @@ impl Worker {
     ) {
         let Some(write) = self.writer.complete(id) else { return };
         match (write, result) {
-            (PendingWrite::Status { digest, metadata }, Ok(pod)) => {
-                if let Some(metadata) = metadata {
-                    self.metadata.written(&metadata.0, &metadata.1);
-                }
+            (PendingWrite::Status { patch, digest, .. }, Ok(pod)) => {
+                self.metadata.written(patch.annotations(), patch.labels());
                 self.writer.written(digest, pod.as_deref());
                 if let Some(pod) = pod {
                     // Where the watch was quicker, what it showed stays: others hold that, too.
@@ -308,31 +306,26 @@ impl Worker {
     }
 
     fn write_failed(&mut self, cx: &mut WorkerContext<'_>, write: &PendingWrite, error: &ApiError) {
-        let removal = matches!(write, PendingWrite::Remove);
-        match error.kind {
+        match (write, error.kind) {
             // This UID is gone, whatever the watch shows yet.
-            ApiKind::NotFound | ApiKind::Replaced => {
-                self.writer.settled();
-                self.set_gone(cx, false);
-            }
-            ApiKind::Conflict if removal => {
+            (_, ApiKind::NotFound | ApiKind::Replaced) | (PendingWrite::Remove, ApiKind::Conflict) => {
                 self.writer.settled();
                 self.set_gone(cx, false);
             }
             // Labels are extra: the status must not wait for the right to set them.
-            ApiKind::Forbidden if !self.metadata.labels().is_empty() => {
+            (PendingWrite::Status { patch, .. }, ApiKind::Forbidden) if !patch.labels().is_empty() => {
                 self.writer.settled();
-                let keys = self.metadata.drop_labels().join(", ");
-                let message = format!("labels that the provider publishes, {keys}: {error}");
+                self.metadata.drop_labels(patch.labels());
+                let keys: Vec<&str> = patch.labels().keys().map(String::as_str).collect();
+                let message = format!("labels that the provider publishes, {}: {error}", keys.join(", "));
                 self.record_event(cx, EventKind::Warning, "LabelsRefused", message);
+            }
+            (PendingWrite::Status { patch, last, .. }, ApiKind::Invalid) => {
+                self.status_refused(cx, patch, *last, error);
             }
             _ => {
                 if self.writer.is_first_attempt() {
                     tracing::warn!(pod = %self.pod, kind = %error.kind, %error, "a write failed: trying again");
-                    if error.kind == ApiKind::Invalid {
-                        let message = format!("the API server refuses the status of the pod: {error}");
-                        self.record_event(cx, EventKind::Warning, "StatusRefused", message);
-                    }
                 }
                 self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
             }

@@ -27,9 +27,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use vk_kube::Client;
-use vk_node::node::{
-    self, Controller, Instance, LeaseConflict, LeaseTimes, Metrics, NodeConfig, OnStop, Progress, Settings,
-    SharedNodeWatch, lease::INSTANCE_ANNOTATION,
+use vk_node::{
+    node::{
+        self, Controller, Instance, LeaseConflict, LeaseTimes, Metrics, NodeConfig, OnStop, Progress,
+        Settings, SharedNodeWatch, lease::INSTANCE_ANNOTATION,
+    },
+    pods::watch_audit::AuditFailure,
 };
 use vk_provider_mock::Mock;
 use vk_supervisor::{Clock, Supervisor, task};
@@ -66,6 +69,10 @@ pub(crate) struct Setup {
     pub(crate) instance: Instance,
     /// A shared watch, instead of a separate one.
     pub(crate) watch: Option<SharedNodeWatch>,
+    /// Another client than one with the fixture's identity.
+    pub(crate) client: Option<Client>,
+    /// Failures of the audit of the pod watch.
+    pub(crate) audit_failure: watch::Receiver<Option<Arc<AuditFailure>>>,
 }
 
 /// A running controller.
@@ -135,6 +142,8 @@ impl Default for Setup {
             },
             instance: Instance::current(),
             watch: None,
+            client: None,
+            audit_failure: watch::Sender::new(None).subscribe(),
         }
     }
 }
@@ -203,7 +212,8 @@ impl<'a> NodeTest<'a> {
             Who::Admin => self.cluster.admin().unwrap(),
             Who::Node => self.cluster.node_client(&self.name).unwrap(),
         };
-        let client = Client::fixed(api, vk_kube::Metrics::register(&mut requests));
+        let fixed = || Client::fixed(api, vk_kube::Metrics::register(&mut requests));
+        let client = setup.client.unwrap_or_else(fixed);
         let (sender, progress) = watch::channel(Progress::default());
         let controller = Controller {
             config: NodeConfig {
@@ -216,7 +226,7 @@ impl<'a> NodeTest<'a> {
                 labels: setup.labels,
                 annotations: setup.annotations,
                 taints: setup.taints,
-                declared_features: std::collections::BTreeSet::new(),
+                declared_features: None,
             },
             provider: provider.clone(),
             settings: setup.settings,
@@ -229,6 +239,7 @@ impl<'a> NodeTest<'a> {
             clock: Clock::system(),
             metrics: Metrics::default(),
             instance: setup.instance,
+            audit_failure: setup.audit_failure,
             progress: sender,
             observed_node: watch::Sender::new(None),
         };

@@ -21,4 +21,5 @@ mod resolve;
 mod scripted_provider;
 mod settings_changes;
 mod shutdown;
+mod silent_connection;
 mod taint;

@@ -1,13 +1,14 @@
 //! The Ready condition follows the provider's health.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
+use vk_node::pods::watch_audit::AuditFailure;
 use vk_provider::error::Kind;
 use vk_provider_mock::{Call, Fault};
 
 use crate::harness::{
-    NodeTest, Setup, Who, condition, is_ready, renewed, state, under_both_identities,
+    NodeTest, Setup, Who, capacity, condition, is_ready, renewed, state, under_both_identities,
     under_both_identities_at_once,
 };
 
@@ -16,6 +17,7 @@ under_both_identities!(
     a_provider_that_fails_makes_the_node_not_ready_at_once_and_its_recovery_ready,
 );
 under_both_identities_at_once!(
+    three_failed_audits_of_the_pod_watch_in_a_row_show_on_the_node_until_one_succeeds,
     the_transition_time_changes_with_the_status_and_only_then,
     the_lease_is_renewed_while_the_provider_fails
 );
@@ -103,4 +105,27 @@ async fn the_lease_is_renewed_while_the_provider_fails(who: Who) {
     let later = renewed(&lease) + Duration::from_millis(2500);
     test.wait_for_lease("it is renewed", |now| renewed(now) > later).await;
     assert!(!is_ready(&test.node().await));
+}
+
+async fn three_failed_audits_of_the_pod_watch_in_a_row_show_on_the_node_until_one_succeeds(who: Who) {
+    const KIND: &str = "PodWatchAuditFailed";
+    let test = NodeTest::shared(who, "audit").await;
+    let (failures, audit_failure) = watch::channel(None);
+    let controller = test.start_ready(Setup { audit_failure, ..Setup::default() }).await;
+    let fail = |in_a_row| {
+        let failure = AuditFailure { in_a_row, message: "no answer within 10s".to_owned() };
+        failures.send_replace(Some(Arc::new(failure)));
+    };
+    fail(2);
+    controller.mock.set_capacity("cpu", "12".parse().unwrap());
+    let node = test.wait_for("another change", |node| capacity(node, "cpu") == "12").await;
+    assert_eq!(condition(&node, KIND), None, "not yet");
+    fail(3);
+    let node = test.wait_for("the condition", |node| condition(node, KIND).is_some()).await;
+    assert_eq!(state(&node, KIND), ("True", "ListFailed"));
+    let message = condition(&node, KIND).unwrap().message.clone().unwrap();
+    assert!(message.contains("no answer within 10s"), "{message}");
+    assert!(is_ready(&node), "the node works");
+    failures.send_replace(None);
+    test.wait_for("no condition", |node| condition(node, KIND).is_none()).await;
 }

@@ -4,6 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use vk_provider::restart_policy::{pod_policy, restarts_all, should_restart};
 
 use super::{
     DeferredStart, PlanInput, PodPlan, RemoveContainer, SandboxPlan, StartContainer, StopContainer,
@@ -69,7 +70,7 @@ pub(super) fn in_new_sandbox<'a>(
         return Some(ContainerActions { stop: Vec::new(), ..actions });
     }
     // Without any container nothing has run yet that must not run twice.
-    if restart::policy(pod) == "Never" && attempt != 0 && !snapshot.containers.is_empty() {
+    if pod_policy(pod) == "Never" && attempt != 0 && !snapshot.containers.is_empty() {
         return None;
     }
     let spec = pod.spec.as_ref();
@@ -107,7 +108,7 @@ pub(super) fn has_changed(container: &Spec, record: &Container) -> bool {
 /// last: until then they are the reason to continue.
 fn reset<'a>(pod: &Pod, snapshot: &Snapshot) -> Option<ContainerActions<'a>> {
     let triggers = |container: &Spec, record: &Container| {
-        record.state == ContainerState::Exited && restart::restarts_all(container, record.exit_code)
+        record.state == ContainerState::Exited && restarts_all(container, record.exit_code)
     };
     let restartable = || pod_containers(pod).filter(|container| container.role != Role::Ephemeral);
     restartable().find(|container| {
@@ -141,8 +142,7 @@ fn is_complete(pod: &Pod, snapshot: &Snapshot) -> bool {
     let regular = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
     regular.iter().all(|container| {
         snapshot.newest(&container.name).is_some_and(|record| {
-            record.state == ContainerState::Exited
-                && !restart::should_restart(pod, container, record.exit_code)
+            record.state == ContainerState::Exited && !should_restart(pod, container, record.exit_code)
         })
     })
 }
@@ -183,7 +183,7 @@ impl<'a> ContainerActions<'a> {
                 continue;
             };
             let (message, reason, restart) = match record.state {
-                ContainerState::Exited if !restart::should_restart(pod, container, record.exit_code) => {
+                ContainerState::Exited if !should_restart(pod, container, record.exit_code) => {
                     continue;
                 }
                 ContainerState::Exited | ContainerState::Created => {

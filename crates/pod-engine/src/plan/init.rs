@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Container as Spec;
 
-use vk_provider::requests::is_sidecar;
+use vk_provider::{requests::is_sidecar, restart_policy::should_restart};
 
 use super::{PlanInput, StopContainer, StopReason, container_actions, restart};
 use crate::{
@@ -63,7 +63,7 @@ pub(super) fn init_progress(input: &PlanInput<'_>, sandbox: &str) -> Option<Init
             ContainerState::Running => {}
             ContainerState::Exited if sidecar => progress.start.push(index),
             ContainerState::Exited if has_failed(record) => {
-                if !restart::should_restart(pod, container, record.exit_code) {
+                if !should_restart(pod, container, record.exit_code) {
                     return None;
                 }
                 progress.start.push(index);

@@ -1,6 +1,7 @@
 //! The pod conditions that a kubelet writes, with its reasons and messages.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+use vk_provider::restart_policy::may_restart_all;
 
 use super::{StatusInput, find, pod_restart};
 use crate::{
@@ -43,7 +44,7 @@ pub(super) fn compose(input: &StatusInput<'_>, old: &PodStatus, status: &mut Pod
     let generation = pod.metadata.generation;
     let seen = |condition| PodCondition { observed_generation: generation, ..condition };
     let mut conditions: Vec<PodCondition> = conditions.into_iter().map(seen).collect();
-    if pod_restart::has_restart_rule(pod) {
+    if may_restart_all(pod) {
         conditions.push(restarting(input, old, phase));
     }
     status.conditions = Some(conditions);

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, Pod, PodStatus,
     VolumeMountStatus,
 };
+use vk_provider::restart_policy::{may_restart_all, should_restart};
 
 use super::{
     StatusInput, find,
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::{
     containers::{PodContainer, Role, pod_containers},
-    plan::should_restart,
     snapshot::{self, Container},
 };
 
@@ -254,9 +254,7 @@ fn is_initialized(input: &StatusInput<'_>) -> bool {
 /// Whether the transition is allowed: a container that has exited permanently does not run again.
 pub(super) fn may_follow(pod: &Pod, old: &PodStatus, new: &PodStatus) -> bool {
     let Some(spec) = &pod.spec else { return true };
-    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always")
-        || pod_restart::has_restart_rule(pod)
-    {
+    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") || may_restart_all(pod) {
         return true;
     }
     let inits = spec.init_containers.as_deref().unwrap_or_default();

@@ -2,10 +2,9 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 
-use vk_provider::requests::is_sidecar;
+use vk_provider::{requests::is_sidecar, restart_policy::should_restart};
 
 use super::{find, pod_restart::RESTARTING_ALL};
-use crate::plan::should_restart;
 
 /// Numbers of containers by state.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! Pods whose containers are all restarted in place because a restart rule matched an exit code.
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use vk_provider::restart_policy::restarts_all;
 
 use super::{conditions::RESTARTING, containers::terminated, find};
 use crate::{
     containers::{Role, pod_containers},
-    plan::restarts_all,
     snapshot::{ContainerState, Snapshot},
 };
 
@@ -27,11 +27,4 @@ pub(super) fn is_restarting(pod: &Pod, snapshot: &Snapshot, old: &PodStatus) -> 
             let codes = [Some(record.exit_code), known.map(|ended| ended.exit_code)];
             codes.into_iter().flatten().any(|code| restarts_all(&container.spec, code))
         })
-}
-
-/// Whether any container has a rule that restarts all containers.
-pub(super) fn has_restart_rule(pod: &Pod) -> bool {
-    let mut rules = pod_containers(pod)
-        .flat_map(|container| container.spec.restart_policy_rules.clone().unwrap_or_default());
-    rules.any(|rule| rule.action == "RestartAllContainers")
 }

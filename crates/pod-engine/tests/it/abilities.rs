@@ -99,3 +99,11 @@ async fn figures_tell_the_present_use_from_the_second_look_on() {
     assert_eq!(whole, rate);
     assert_eq!(second - first, 5_000_000_000);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_node_declares_that_it_restarts_all_containers_in_place() {
+    let test = TestEngine::new();
+    let mut node = vk_provider::NodeTemplate::default();
+    test.engine().configure_node(&mut node);
+    assert!(node.declared_features.contains("RestartAllContainersOnContainerExits"), "{node:?}");
+}

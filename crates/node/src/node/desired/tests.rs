@@ -18,7 +18,7 @@ fn config() -> NodeConfig {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         taints: Vec::new(),
-        declared_features: BTreeSet::new(),
+        declared_features: None,
     }
 }
 

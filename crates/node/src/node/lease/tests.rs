@@ -323,3 +323,20 @@ fn only_a_held_lease_is_released() {
     test.answer(&call, Err(Kind::NotFound)).unwrap();
     assert!(test.renewer.is_released());
 }
+
+#[test]
+fn a_server_that_asks_for_patience_does_not_cost_the_lease() {
+    let mut test = LeaseTest::held();
+    test.wait(DURATION / 4 + Duration::from_secs(1));
+    let call = test.start().expect("a renewal");
+    let busy = Error { retry_after: Some(Duration::from_secs(3)), ..Error::new(Kind::Throttled, "later") };
+    let wall = test.wall();
+    test.renewer.on_answer(test.now, wall, &call, Err(busy), &mut test.rng).unwrap();
+    assert!(test.due_in() >= Duration::from_secs(3), "{:?}", test.due_in());
+    test.wait(test.due_in());
+    let call = test.start().expect("another attempt");
+    let busy = Error { retry_after: Some(Duration::from_hours(1)), ..Error::new(Kind::Throttled, "later") };
+    let wall = test.wall();
+    test.renewer.on_answer(test.now, wall, &call, Err(busy), &mut test.rng).unwrap();
+    assert!(test.due_in() <= DURATION / 4 + Duration::from_secs(1), "{:?}", test.due_in());
+}

@@ -62,7 +62,7 @@ fn desired() -> DesiredNode {
         labels: [("team".to_owned(), "a".to_owned())].into(),
         annotations: [("note".to_owned(), "b".to_owned())].into(),
         taints: vec![server::taint("virtual-kubelet.io/provider", "mock")],
-        declared_features: std::collections::BTreeSet::new(),
+        declared_features: None,
     };
     let template = NodeTemplate {
         labels: config.labels.clone(),

@@ -37,7 +37,7 @@ pub(crate) enum ProviderCall {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PodWrite {
     /// A strategic patch of the status.
-    Status(Box<StatusPatch>),
+    Status(Arc<StatusPatch>),
     /// The removal of the pod, at once, under its UID.
     Remove,
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use vk_provider::PodRef;
 
-use crate::pods::{watch::PodWatchEvent, watch_audit::PodVersions};
+use crate::pods::watch::PodWatchEvent;
 
 /// The queue of one node, and what wakes up its reader.
 #[derive(Debug, Default)]
@@ -29,8 +29,8 @@ pub(super) struct CoalescingQueue {
     /// The positions of the start and the end of a list.
     restarted: Option<u64>,
     listed: Option<u64>,
-    /// Comes last: the reader must know everything that came before it.
-    versions: Option<Arc<PodVersions>>,
+    /// The last audit. It comes last: the reader must know everything that came before it.
+    audit: Option<PodWatchEvent>,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl CoalescingQueue {
         for position in [self.restarted.take(), self.listed.take()].into_iter().flatten() {
             self.waiting.remove(&position);
         }
-        self.versions = None;
+        self.audit = None;
         self.restarted = Some(self.append(Item::Restarted));
     }
 
@@ -85,14 +85,15 @@ impl CoalescingQueue {
         self.listed = Some(self.append(Item::Listed));
     }
 
-    pub(super) fn versions(&mut self, versions: Arc<PodVersions>) {
-        self.versions = Some(versions);
+    /// The audit has listed the versions, or could not.
+    pub(super) fn audited(&mut self, audit: PodWatchEvent) {
+        self.audit = Some(audit);
     }
 
     /// The next event.
     pub(super) fn pop(&mut self) -> Option<PodWatchEvent> {
         let Some((_, item)) = self.waiting.pop_first() else {
-            return self.versions.take().map(PodWatchEvent::Versions);
+            return self.audit.take();
         };
         Some(match item {
             Item::Restarted => {

@@ -11,7 +11,10 @@ use vk_kube::{WatchEvent, metadata_list::ObjectList};
 use vk_provider::PodRef;
 
 use super::mailbox::{CoalescingQueue, Mailbox};
-use crate::pods::{watch::PodWatchEvent, watch_audit::PodVersions};
+use crate::pods::{
+    watch::PodWatchEvent,
+    watch_audit::{AuditFailure, PodVersions},
+};
 
 /// The nodes that share the watch.
 #[derive(Debug, Default)]
@@ -25,10 +28,14 @@ pub(super) struct WatchRouter {
     /// Hashes of all pods that the watch has shown, also those of other nodes: what a list of versions has beside them was
     /// missed.
     shown: HashSet<u64>,
+    /// Hashes of those of them that are our nodes'.
+    ours: HashSet<u64>,
     /// Those of the list in progress.
     listing: Option<HashSet<u64>>,
     /// Pods that are being read because the watch has not shown them. If it does meanwhile, the answer is of no use.
     reading: HashSet<u64>,
+    /// Pods were left out of the audit in progress, because the watch did not know all pods.
+    audit_incomplete: bool,
     hasher: RandomState,
     /// The watch is not permitted: each node opens its own.
     pub(super) refused: bool,
@@ -96,6 +103,8 @@ impl WatchRouter {
         let Some(member) = self.members.get_mut(node) else { return };
         let mut since = member.since.take().unwrap_or_default();
         member.floor = listing.version;
+        let uids = listing.objects.iter().filter_map(|pod| pod.metadata.uid.as_deref());
+        self.ours.extend(uids.map(|uid| self.hasher.hash_one(uid)));
         since.retain(|_, event| is_after(event, listing.version));
         member.mailbox.update(|queue| {
             queue.restarted();
@@ -126,23 +135,28 @@ impl WatchRouter {
                 }
             }
             WatchEvent::Applied(pod) => {
-                if let Some(hash) = self.hash(&pod) {
+                let hash = self.hash(&pod);
+                if let Some(hash) = hash {
                     self.reading.remove(&hash);
                     self.shown.insert(hash);
                     self.listing.as_mut().map(|listing| listing.insert(hash));
                 }
-                self.route(pod, PodWatchEvent::Applied);
+                if self.route(pod, PodWatchEvent::Applied) {
+                    self.ours.extend(hash);
+                }
             }
             WatchEvent::Deleted(pod) => {
                 if let Some(hash) = self.hash(&pod) {
                     self.reading.remove(&hash);
                     self.shown.remove(&hash);
+                    self.ours.remove(&hash);
                     self.listing.as_mut().map(|listing| listing.remove(&hash));
                 }
                 self.route(pod, PodWatchEvent::Deleted);
             }
             WatchEvent::Listed => {
                 self.shown = self.listing.take().unwrap_or_default();
+                self.ours.retain(|hash| self.shown.contains(hash));
                 for member in self.members.values_mut() {
                     if std::mem::take(&mut member.listing) {
                         member.mailbox.update(CoalescingQueue::listed);
@@ -153,14 +167,32 @@ impl WatchRouter {
         }
     }
 
-    /// A list of the versions of all pods. Each node compares it with what it knows. Returns the pods that the watch never
-    /// showed, which may be any node's.
-    pub(super) fn versions_listed(&mut self, versions: &Arc<PodVersions>) -> Vec<PodRef> {
+    /// Whether an audit needs the version of this pod: it is one of our nodes', or the watch never showed it.
+    pub(super) fn is_audited(&mut self, uid: &str) -> bool {
         if self.listing.is_some() || !self.begun {
+            self.audit_incomplete = true;
+            return false;
+        }
+        let hash = self.hasher.hash_one(uid);
+        self.ours.contains(&hash) || !self.shown.contains(&hash)
+    }
+
+    /// The versions could not be listed.
+    pub(super) fn audit_failed(&mut self, failure: &Arc<AuditFailure>) {
+        self.audit_incomplete = false;
+        for member in self.members.values() {
+            member.mailbox.update(|queue| queue.audited(PodWatchEvent::AuditFailed(Arc::clone(failure))));
+        }
+    }
+
+    /// A list of versions, of those pods that [`Self::is_audited`] names. Each node compares it with what it knows. Returns the
+    /// pods that the watch never showed, which may be any node's.
+    pub(super) fn versions_listed(&mut self, versions: &Arc<PodVersions>) -> Vec<PodRef> {
+        if std::mem::take(&mut self.audit_incomplete) || self.listing.is_some() || !self.begun {
             return Vec::new();
         }
         for member in self.members.values().filter(|member| member.since.is_none()) {
-            member.mailbox.update(|queue| queue.versions(Arc::clone(versions)));
+            member.mailbox.update(|queue| queue.audited(PodWatchEvent::Versions(Arc::clone(versions))));
         }
         let not_shown = |pod: &&PodRef| !self.shown.contains(&self.hasher.hash_one(&*pod.uid));
         let missed: Vec<PodRef> =
@@ -180,7 +212,11 @@ impl WatchRouter {
             return false;
         }
         self.shown.insert(hash);
-        self.route(pod, PodWatchEvent::Applied)
+        let ours = self.route(pod, PodWatchEvent::Applied);
+        if ours {
+            self.ours.insert(hash);
+        }
+        ours
     }
 
     /// The watch is not permitted.
@@ -210,6 +246,11 @@ impl WatchRouter {
         true
     }
 
+    #[cfg(test)]
+    pub(super) fn ours_len(&self) -> usize {
+        self.ours.len()
+    }
+
     fn hash(&self, pod: &Pod) -> Option<u64> {
         Some(self.hasher.hash_one(pod.metadata.uid.as_deref()?))
     }
@@ -219,7 +260,10 @@ fn enqueue(queue: &mut CoalescingQueue, event: PodWatchEvent) {
     match event {
         PodWatchEvent::Applied(pod) => queue.applied(pod),
         PodWatchEvent::Deleted(pod) => queue.deleted(pod),
-        PodWatchEvent::Restarted | PodWatchEvent::Listed | PodWatchEvent::Versions(_) => {}
+        PodWatchEvent::Restarted
+        | PodWatchEvent::Listed
+        | PodWatchEvent::Versions(_)
+        | PodWatchEvent::AuditFailed(_) => {}
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     router::WatchRouter,
     *,
 };
-use crate::pods::watch_audit::PodVersions;
+use crate::pods::watch_audit::{AuditFailure, PodVersions};
 
 fn pod(node: &str, uid: &str, version: u64) -> Pod {
     let metadata =
@@ -32,6 +32,7 @@ fn describe(event: &PodWatchEvent) -> String {
         PodWatchEvent::Deleted(pod) => format!("-{}", uid(pod)),
         PodWatchEvent::Listed => "listed".to_owned(),
         PodWatchEvent::Versions(_) => "versions".to_owned(),
+        PodWatchEvent::AuditFailed(failure) => format!("audit failed: {}", failure.in_a_row),
     }
 }
 
@@ -169,6 +170,56 @@ fn what_the_watch_never_showed_is_read_and_handed_to_its_node() {
     assert!(router.versions_listed(&list).iter().all(|pod| &*pod.uid == "4"), "all others are known now");
 }
 
+#[test]
+fn an_audit_keeps_only_our_pods_and_those_that_the_watch_never_showed() {
+    let mut router = WatchRouter::default();
+    router.join("a");
+    assert!(!router.is_audited("1"), "nothing is known yet");
+    router.watch_event(WatchEvent::Restarted);
+    router.watch_event(WatchEvent::Applied(pod("a", "1", 1)));
+    router.watch_event(WatchEvent::Applied(pod("other", "2", 2)));
+    router.watch_event(WatchEvent::Applied(pod("late", "3", 3)));
+    router.watch_event(WatchEvent::Listed);
+    assert_eq!(["1", "2", "3", "4"].map(|uid| router.is_audited(uid)), [true, false, false, true]);
+    let (id, _) = router.join("late");
+    router.listed_separately("late", id, listing(4, vec![pod("late", "3", 3)]));
+    assert!(router.is_audited("3"), "the pods of a node that joins later are ours");
+    router.watch_event(WatchEvent::Deleted(pod("a", "1", 5)));
+    router.watch_event(WatchEvent::Applied(pod("a", "5", 6)));
+    assert!(router.is_audited("5"));
+    assert_eq!(router.ours_len(), 2, "what is gone is forgotten");
+}
+
+#[test]
+fn an_audit_that_met_a_list_in_progress_proves_nothing() {
+    let mut router = WatchRouter::default();
+    let (_, a) = router.join("a");
+    router.watch_event(WatchEvent::Restarted);
+    assert!(!router.is_audited("1"));
+    router.watch_event(WatchEvent::Applied(pod("a", "1", 1)));
+    router.watch_event(WatchEvent::Listed);
+    let empty = Arc::new(PodVersions { version: 9, all_nodes: true, ..PodVersions::default() });
+    router.versions_listed(&empty);
+    assert_eq!(read(&a), ["restarted", "+1@1", "listed"], "its pod would seem to be gone");
+    router.versions_listed(&empty);
+    assert_eq!(read(&a), ["versions"], "the next one counts");
+}
+
+#[test]
+fn every_node_learns_that_the_audit_fails_and_that_it_works_again() {
+    let mut router = WatchRouter::default();
+    let ((_, a), (_, b)) = (router.join("a"), router.join("b"));
+    router.watch_event(WatchEvent::Restarted);
+    router.watch_event(WatchEvent::Listed);
+    let failure = |in_a_row| Arc::new(AuditFailure { in_a_row, message: "no".to_owned() });
+    router.audit_failed(&failure(1));
+    router.audit_failed(&failure(2));
+    assert_eq!(read(&a), ["restarted", "listed", "audit failed: 2"], "the newest counts");
+    router.versions_listed(&Arc::default());
+    assert_eq!(read(&a), ["versions"]);
+    assert_eq!(read(&b), ["restarted", "listed", "versions"]);
+}
+
 // === Whatever the order ===
 
 const NODES: [&str; 4] = ["a", "b", "c", "foreign"];
@@ -298,7 +349,7 @@ impl World {
                 reader.known.retain(|uid, _| listing.contains(uid));
                 reader.complete = true;
             }
-            PodWatchEvent::Versions(_) => {}
+            PodWatchEvent::Versions(_) | PodWatchEvent::AuditFailed(_) => {}
         }
         true
     }

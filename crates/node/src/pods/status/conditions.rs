@@ -31,7 +31,7 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 pub const UPDATED: &str = "virtual-kubelet.io/Updated";
 
 /// The pod is about to be terminated. The eviction API and controllers set it, too, and Jobs rely on it: once set, it stays.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
+pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Conditions of this domain and its subdomains are a provider's own.
 const DOMAIN: &str = "virtual-kubelet.io";

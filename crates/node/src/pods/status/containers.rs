@@ -7,26 +7,53 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use vk_provider::pod::STILL_RUNNING;
+use vk_provider::{
+    pod::STILL_RUNNING,
+    restart_policy::{may_restart_all, should_restart},
+};
 
 /// A container of a pod's spec, for its status.
 struct Member<'a> {
     name: &'a str,
     image: &'a str,
-    /// Whether it is restarted: always, after a failure, or never.
-    restarts: &'a str,
+    restarts: Restarts<'a>,
     resources: Option<&'a ResourceRequirements>,
+}
+
+/// Whether a container may run again after it exited, by the API server's rule: it refuses the whole status otherwise.
+#[derive(Clone, Copy)]
+enum Restarts<'a> {
+    /// An ephemeral container.
+    Never,
+    /// Any exit of any container may restart all.
+    Always,
+    /// Its rules, its own policy and the pod's decide.
+    ByExitCode(&'a Pod, &'a Container),
 }
 
 // === impl Member ===
 
 impl<'a> Member<'a> {
-    fn of(container: &'a Container, policy: &'a str) -> Self {
+    fn of(pod: &'a Pod, container: &'a Container, restarts_all: bool) -> Self {
+        let by_exit_code = Restarts::ByExitCode(pod, container);
         Self {
             name: &container.name,
             image: container.image.as_deref().unwrap_or_default(),
-            restarts: container.restart_policy.as_deref().unwrap_or(policy),
+            restarts: if restarts_all { Restarts::Always } else { by_exit_code },
             resources: container.resources.as_ref(),
+        }
+    }
+}
+
+// === impl Restarts ===
+
+impl Restarts<'_> {
+    /// Whether a container with this exit code may run again.
+    fn after(self, exit_code: i32) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Always => true,
+            Self::ByExitCode(pod, container) => should_restart(pod, container, exit_code),
         }
     }
 }
@@ -40,7 +67,6 @@ pub(super) fn compose(
     refused: &mut Vec<String>,
 ) {
     let spec = pod.spec.as_ref();
-    let policy = spec.and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
     let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
     let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
     let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_deref()).unwrap_or_default();
@@ -49,8 +75,9 @@ pub(super) fn compose(
     let waiting = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
     // What a complete report lacks does not exist.
     let known = !super::is_complete(reported);
+    let restarts_all = may_restart_all(pod);
     let member = |one| {
-        let member = Member::of(one, policy);
+        let member = Member::of(pod, one, restarts_all);
         Member { resources: member.resources.filter(|_| known), ..member }
     };
     status.container_statuses = list(
@@ -71,7 +98,7 @@ pub(super) fn compose(
         ephemeral.iter().map(|one| Member {
             name: &one.name,
             image: one.image.as_deref().unwrap_or_default(),
-            restarts: "Never",
+            restarts: Restarts::Never,
             resources: None,
         }),
         reported.ephemeral_container_statuses.as_deref(),
@@ -130,10 +157,8 @@ fn one(
         status.allocated_resources.clone_from(&given.requests);
         status.resources = status.resources.or_else(|| runs.then(|| given.clone()));
     }
-    let ended_before = before.filter(|before| match (member.restarts, exit_code(before)) {
-        ("Never", Some(_)) | ("OnFailure", Some(0)) => true,
-        (_, Some(_) | None) => false,
-    });
+    let ended_before =
+        before.filter(|before| exit_code(before).is_some_and(|code| !member.restarts.after(code)));
     if let (Some(before), false) = (ended_before, is_terminated(&status)) {
         // The API server would refuse the whole write.
         refused.push(format!("container {} running again, which its restart policy forbids", member.name));
@@ -208,15 +233,17 @@ pub(super) fn is_initializing(pod: &Pod, status: &PodStatus) -> bool {
 /// The phase that follows from the containers, for providers that report none.
 pub(super) fn phase(pod: &Pod, status: &PodStatus) -> String {
     let all: Vec<&ContainerStatus> = status.container_statuses.iter().flatten().collect();
-    let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
-    if !all.is_empty() && all.iter().all(|one| is_terminated(one)) && policy != "Always" {
-        let failed = all.iter().any(|one| exit_code(one).is_some_and(|code| code != 0));
-        if !failed {
-            return "Succeeded".to_owned();
-        }
-        if policy == "Never" {
-            return "Failed".to_owned();
-        }
+    let specs = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    // The exit code of a container that will not run again.
+    let end = |one: &&ContainerStatus| {
+        let code = exit_code(one)?;
+        let spec = specs.iter().find(|spec| spec.name == one.name);
+        (!spec.is_some_and(|spec| should_restart(pod, spec, code))).then_some(code)
+    };
+    let ends: Vec<i32> = all.iter().filter_map(end).collect();
+    if !all.is_empty() && ends.len() == all.len() {
+        let succeeded = ends.iter().all(|code| *code == 0);
+        return if succeeded { "Succeeded" } else { "Failed" }.to_owned();
     }
     let has_run = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
     let started = all.iter().any(|one| one.state.as_ref().is_some_and(has_run) || one.restart_count > 0);

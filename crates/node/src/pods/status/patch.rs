@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 
-use super::conditions;
+use super::{StatusPart, conditions};
 
 /// Annotations or labels that a provider publishes on its pod; `None` removes one.
 pub type MetadataChanges = BTreeMap<String, Option<String>>;
@@ -25,6 +25,8 @@ pub struct StatusPatch {
     amounts: bool,
     annotations: MetadataChanges,
     labels: MetadataChanges,
+    /// Parts that are not sent, so that what is stored stays.
+    omitted: Vec<StatusPart>,
 }
 
 // === impl StatusPatch ===
@@ -47,8 +49,20 @@ impl StatusPatch {
             amounts: there.is_some_and(has_amounts),
             annotations: annotations.clone(),
             labels: labels.clone(),
+            omitted: Vec::new(),
             status,
         }
+    }
+
+    /// The patch without these parts.
+    #[must_use]
+    pub fn without(self, omitted: Vec<StatusPart>) -> Self {
+        Self { omitted, ..self }
+    }
+
+    /// Whether this part is sent.
+    pub fn sends(&self, part: StatusPart) -> bool {
+        !self.omitted.contains(&part)
     }
 
     /// The new status.
@@ -75,24 +89,37 @@ impl Serialize for StatusPatch {
         let status = &self.status;
         let held = status.conditions.as_deref();
         let conditions = Conditions { held: held.unwrap_or_default(), outdated: &self.outdated };
+        let (hosts, pods) = (self.sends(StatusPart::HostIps), self.sends(StatusPart::PodIps));
+        let has_conditions = held.is_some() || !self.outdated.is_empty();
+        let resources = self.sends(StatusPart::Resources);
         Body {
             metadata: Metadata { uid: &self.uid, annotations: &self.annotations, labels: &self.labels },
             status: Status {
                 phase: status.phase.as_deref(),
                 reason: status.reason.as_deref(),
                 message: status.message.as_deref(),
-                host_ip: status.host_ip.as_deref(),
-                host_ips: Replaced(status.host_ips.as_deref().unwrap_or_default()),
-                pod_ip: status.pod_ip.as_deref(),
-                pod_ips: Replaced(status.pod_ips.as_deref().unwrap_or_default()),
+                host_ip: hosts.then_some(status.host_ip.as_deref()),
+                host_ips: hosts.then(|| Replaced(status.host_ips.as_deref().unwrap_or_default())),
+                pod_ip: pods.then_some(status.pod_ip.as_deref()),
+                pod_ips: pods.then(|| Replaced(status.pod_ips.as_deref().unwrap_or_default())),
                 start_time: status.start_time.as_ref(),
                 observed_generation: status.observed_generation,
-                conditions: (held.is_some() || !self.outdated.is_empty()).then_some(conditions),
-                container_statuses: status.container_statuses.as_deref(),
-                init_container_statuses: status.init_container_statuses.as_deref(),
-                ephemeral_container_statuses: status.ephemeral_container_statuses.as_deref(),
-                resources: status.resources.as_ref().map(|amounts| self.amounts(amounts)),
-                allocated_resources: status.allocated_resources.as_ref().map(|amounts| self.amounts(amounts)),
+                conditions: (has_conditions && self.sends(StatusPart::Conditions)).then_some(conditions),
+                container_statuses: self.list(StatusPart::Containers, status.container_statuses.as_ref()),
+                init_container_statuses: self
+                    .list(StatusPart::InitContainers, status.init_container_statuses.as_ref()),
+                ephemeral_container_statuses: self
+                    .list(StatusPart::EphemeralContainers, status.ephemeral_container_statuses.as_ref()),
+                resources: status
+                    .resources
+                    .as_ref()
+                    .filter(|_| resources)
+                    .map(|amounts| self.amounts(amounts)),
+                allocated_resources: status
+                    .allocated_resources
+                    .as_ref()
+                    .filter(|_| resources)
+                    .map(|amounts| self.amounts(amounts)),
             },
         }
         .serialize(serializer)
@@ -100,6 +127,14 @@ impl Serialize for StatusPatch {
 }
 
 impl StatusPatch {
+    fn list<'a>(
+        &self,
+        part: StatusPart,
+        list: Option<&'a Vec<ContainerStatus>>,
+    ) -> Option<&'a [ContainerStatus]> {
+        list.map(Vec::as_slice).filter(|_| self.sends(part))
+    }
+
     fn amounts<'a, T>(&self, amounts: &'a T) -> Amounts<'a, T> {
         Amounts { directive: self.amounts.then_some("replace"), amounts }
     }
@@ -127,14 +162,14 @@ struct Status<'a> {
     phase: Option<&'a str>,
     reason: Option<&'a str>,
     message: Option<&'a str>,
-    #[serde(rename = "hostIP")]
-    host_ip: Option<&'a str>,
-    #[serde(rename = "hostIPs")]
-    host_ips: Replaced<'a, HostIP>,
-    #[serde(rename = "podIP")]
-    pod_ip: Option<&'a str>,
-    #[serde(rename = "podIPs")]
-    pod_ips: Replaced<'a, PodIP>,
+    #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    host_ip: Option<Option<&'a str>>,
+    #[serde(rename = "hostIPs", skip_serializing_if = "Option::is_none")]
+    host_ips: Option<Replaced<'a, HostIP>>,
+    #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
+    pod_ip: Option<Option<&'a str>>,
+    #[serde(rename = "podIPs", skip_serializing_if = "Option::is_none")]
+    pod_ips: Option<Replaced<'a, PodIP>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<&'a Time>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,3 +1,6 @@
+mod addresses;
+mod restart_rules;
+
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use serde_json::{Value, json};
 use vk_provider::pod::STILL_RUNNING;

@@ -58,10 +58,21 @@ impl PublishedMetadata {
         }
     }
 
-    /// Gives up the labels that are to be written. Returns their keys.
-    pub(super) fn drop_labels(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.labels).into_keys().collect()
+    /// Gives up annotations that were refused. Returns whether there were any.
+    pub(super) fn drop_annotations(&mut self, refused: &MetadataChanges) -> bool {
+        drop_refused(&mut self.annotations, refused)
     }
+
+    /// Gives up labels that were refused. Returns whether there were any.
+    pub(super) fn drop_labels(&mut self, refused: &MetadataChanges) -> bool {
+        drop_refused(&mut self.labels, refused)
+    }
+}
+
+fn drop_refused(pending: &mut MetadataChanges, refused: &MetadataChanges) -> bool {
+    let before = pending.len();
+    pending.retain(|key, value| refused.get(key) != Some(value));
+    pending.len() < before
 }
 
 #[cfg(test)]

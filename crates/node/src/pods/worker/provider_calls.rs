@@ -178,10 +178,11 @@ impl Worker {
         if self.backend.is_absent() || (self.termination.is_accepted() && !self.may_run()) {
             return;
         }
-        let (grace, overdue) = match self.termination.decide(self.desired.pod().map(|pod| &**pod), cx.now) {
-            StopDecision::Wait(until) => return self.calls.delay_until(until),
-            StopDecision::Stop { grace, overdue } => (grace, overdue),
-        };
+        let (grace, overdue) =
+            match self.termination.decide(self.desired.pod().map(|pod| &**pod), cx.now.elapsed) {
+                StopDecision::Wait(until) => return self.calls.delay_until(until),
+                StopDecision::Stop { grace, overdue } => (grace, overdue),
+            };
         if overdue && self.termination.report_overdue() {
             let message =
                 "the pod did not stop within its grace period: the backend is asked again to stop it at once";

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use vk_kube::Error as ApiError;
 use vk_provider::EventKind;
 
 use super::{
@@ -13,37 +14,77 @@ use super::{
 use crate::pods::{
     digest::ValueDigest,
     reconciler::effect::{PodEffect, PodWrite},
-    status::{self, ComposedStatus, StatusContext, StatusPatch},
+    status::{self, ComposedStatus, StatusContext, StatusPart, StatusPatch},
 };
 
 impl Worker {
     /// Starts the write that is due: of the status, or else of the removal.
     pub(super) fn write(&mut self, cx: &mut WorkerContext<'_>) {
         let Some(pod) = self.desired.pod().cloned() else { return };
-        if let Some((patch, digest)) = self.status_patch(cx, &pod) {
-            if !cx.writes.acquire(&self.pod.uid) {
-                return self.writer.queue();
-            }
-            let (annotations, labels) = (self.metadata.annotations(), self.metadata.labels());
-            let metadata =
-                (!self.metadata.is_empty()).then(|| Box::new((annotations.clone(), labels.clone())));
-            let pending = PendingWrite::Status { digest, metadata };
-            let id = self.writer.start(pending, patch.status().phase.as_deref(), cx.ids);
-            let write = PodWrite::Status(Box::new(patch));
-            return cx.effects.push(PodEffect::Write { id, pod: self.pod.clone(), write });
+        let removable = self.is_removable(cx, &pod);
+        // A status that the API server refuses does not keep the pod there.
+        let status =
+            if removable && self.writer.is_status_abandoned() { None } else { self.status_patch(cx, &pod) };
+        if status.is_none() && (!removable || self.writer.is_removed()) {
+            return;
         }
-        let terminating = pod.metadata.deletion_timestamp.is_some();
+        if !cx.writes.acquire(&self.pod.uid) {
+            return self.writer.queue();
+        }
+        let (pending, write) = match status {
+            Some((patch, digest)) => {
+                let patch = Arc::new(patch);
+                let write = PodWrite::Status(Arc::clone(&patch));
+                (PendingWrite::Status { patch, digest, last: removable }, write)
+            }
+            None => (PendingWrite::Remove, PodWrite::Remove),
+        };
+        let id = self.writer.start(pending, cx.ids);
+        cx.effects.push(PodEffect::Write { id, pod: self.pod.clone(), write });
+    }
+
+    /// Whether the pod is to leave the API server once its status is written.
+    fn is_removable(&self, cx: &WorkerContext<'_>, pod: &Pod) -> bool {
         let force_at = self.termination.force_at(cx.policy.force_after);
         let forced = force_at.is_some_and(|at| cx.now.elapsed >= at);
         let calling = self.calls.in_flight().is_some();
         let stopped = !self.backend.is_unknown() && !calling && !self.may_run();
-        if terminating && !self.writer.is_removed() && (stopped || forced) {
-            if !cx.writes.acquire(&self.pod.uid) {
-                return self.writer.queue();
-            }
-            let id = self.writer.start(PendingWrite::Remove, None, cx.ids);
-            cx.effects.push(PodEffect::Write { id, pod: self.pod.clone(), write: PodWrite::Remove });
+        pod.metadata.deletion_timestamp.is_some() && (stopped || forced)
+    }
+
+    /// The API server refuses a status. What it names is left out; if it names nothing that can be, the status is tried
+    /// again later, unless the pod is to be removed: then it is removed without it.
+    pub(super) fn status_refused(
+        &mut self,
+        cx: &mut WorkerContext<'_>,
+        patch: &StatusPatch,
+        last: bool,
+        error: &ApiError,
+    ) {
+        let parts = self.writer.refuse(patch, &error.fields);
+        let mut left_out: Vec<&str> = parts.into_iter().map(StatusPart::name).collect();
+        let names = |prefix: &str| error.fields.iter().any(|field| field.starts_with(prefix));
+        if names("metadata.annotations") && self.metadata.drop_annotations(patch.annotations()) {
+            left_out.push("the provider's annotations");
         }
+        if names("metadata.labels") && self.metadata.drop_labels(patch.labels()) {
+            left_out.push("the provider's labels");
+        }
+        let first = self.writer.is_first_attempt();
+        self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
+        let consequence = if !left_out.is_empty() {
+            format!("{} is left out", left_out.join(", "))
+        } else if last {
+            self.writer.abandon_status();
+            "the pod is removed without it".to_owned()
+        } else if first {
+            "trying again".to_owned()
+        } else {
+            return;
+        };
+        tracing::warn!(pod = %self.pod, %error, consequence, "the API server refuses the status of a pod");
+        let message = format!("the API server refuses the status of the pod, {consequence}: {error}");
+        self.record_event(cx, EventKind::Warning, "StatusRefused", message);
     }
 
     /// The status patch that the pod needs, if it needs one.
@@ -63,7 +104,7 @@ impl Worker {
             generation: if over || rejected { pod.metadata.generation } else { self.spec.generation() },
             own_conditions: self.resize.condition().into_iter().chain(self.spec.condition()).collect(),
         };
-        let ComposedStatus { status, refused } = if rejected && !has_started(pod) {
+        let ComposedStatus { mut status, refused } = if rejected && !has_started(pod) {
             status::rejected(pod, &source, &context)
         } else {
             status::compose(&self.resize.actual(&self.with_latest_phase(pod)), &source, &context)
@@ -73,13 +114,18 @@ impl Worker {
             let message = format!("the provider reported {invalid}: not taken over");
             self.record_event(cx, EventKind::Warning, "InvalidProviderStatus", message);
         }
+        let omitted = self.writer.refused_parts(&status);
+        for part in &omitted {
+            part.restore(&mut status, pod.status.as_ref().unwrap_or(&PodStatus::default()));
+        }
         let digest = status::digest(&status);
         if self.writer.is_stored(digest, &status, pod) && self.metadata.is_empty() {
             return None;
         }
         let (annotations, labels) = (self.metadata.annotations(), self.metadata.labels());
         let uid = Arc::clone(&self.pod.uid);
-        Some((StatusPatch::new(uid, status, pod.status.as_ref(), annotations, labels), digest))
+        let patch = StatusPatch::new(uid, status, pod.status.as_ref(), annotations, labels);
+        Some((patch.without(omitted), digest))
     }
 
     /// The pod with the latest phase that it may have in the API server: a write that failed may have taken effect, and what

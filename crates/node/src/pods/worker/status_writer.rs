@@ -1,6 +1,6 @@
 //! Writes of a pod to the API server: its status, and its removal. At most one is in flight.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::rngs::StdRng;
@@ -9,7 +9,7 @@ use super::retry::Retry;
 use crate::pods::{
     digest::ValueDigest,
     reconciler::effect::{EffectId, EffectIds},
-    status::{self, MetadataChanges},
+    status::{self, StatusPart, StatusPatch},
 };
 
 /// The longest delay between two attempts.
@@ -27,7 +27,12 @@ enum State {
 #[derive(Debug)]
 pub(super) enum PendingWrite {
     /// A status, with the annotations and labels that are published with it.
-    Status { digest: ValueDigest, metadata: Option<Box<(MetadataChanges, MetadataChanges)>> },
+    Status {
+        patch: Arc<StatusPatch>,
+        digest: ValueDigest,
+        /// Nothing but this write keeps the pod from being removed.
+        last: bool,
+    },
     /// The removal of the pod.
     Remove,
 }
@@ -51,6 +56,10 @@ pub(super) struct StatusWriter {
     sent_phase: Option<String>,
     /// The parts of the provider's report that were left out.
     invalid: Vec<String>,
+    /// What the API server refused, until it changes.
+    refused: Vec<(StatusPart, ValueDigest)>,
+    /// The API server refuses the last status of a pod that is to be removed.
+    abandoned: bool,
     removed: bool,
 }
 
@@ -65,6 +74,8 @@ impl StatusWriter {
             stored: None,
             sent_phase: None,
             invalid: Vec::new(),
+            refused: Vec::new(),
+            abandoned: false,
             removed: false,
         }
     }
@@ -107,6 +118,34 @@ impl StatusWriter {
         &self.invalid
     }
 
+    /// The API server refuses these fields of a status that was sent. Returns the parts that are left out from now on.
+    pub(super) fn refuse(&mut self, sent: &StatusPatch, fields: &[String]) -> Vec<StatusPart> {
+        let mut parts = Vec::new();
+        for part in fields.iter().filter_map(|field| StatusPart::of_field(field)) {
+            if sent.sends(part) && !parts.contains(&part) {
+                parts.push(part);
+                self.refused.push((part, part.digest(sent.status())));
+            }
+        }
+        parts
+    }
+
+    /// The parts of this status that the API server has refused as they are.
+    pub(super) fn refused_parts(&mut self, status: &PodStatus) -> Vec<StatusPart> {
+        self.refused.retain(|(part, digest)| part.digest(status) == *digest);
+        self.refused.iter().map(|(part, _)| *part).collect()
+    }
+
+    /// The last status of the pod is not written any more.
+    pub(super) fn abandon_status(&mut self) {
+        self.abandoned = true;
+        self.retry.succeeded();
+    }
+
+    pub(super) fn is_status_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
     /// Whether the API server has this status.
     pub(super) fn is_stored(&mut self, digest: ValueDigest, status: &PodStatus, pod: &Pod) -> bool {
         let stored = *self.stored.get_or_insert_with(|| digest_of(pod));
@@ -128,14 +167,9 @@ impl StatusWriter {
         }
     }
 
-    pub(super) fn start(
-        &mut self,
-        write: PendingWrite,
-        phase: Option<&str>,
-        ids: &mut EffectIds,
-    ) -> EffectId {
-        if let PendingWrite::Status { .. } = &write {
-            self.sent_phase = phase.map(str::to_owned);
+    pub(super) fn start(&mut self, write: PendingWrite, ids: &mut EffectIds) -> EffectId {
+        if let PendingWrite::Status { patch, .. } = &write {
+            self.sent_phase.clone_from(&patch.status().phase);
         }
         let id = ids.allocate();
         self.state = State::InFlight(id, write);
@@ -189,22 +223,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::status::MetadataChanges;
 
     fn pod(phase: &str) -> Pod {
         serde_json::from_value(json!({"status": {"phase": phase}})).unwrap()
     }
 
     fn status_write(pod: &Pod) -> PendingWrite {
-        PendingWrite::Status { digest: digest_of(pod), metadata: None }
+        let none = MetadataChanges::new();
+        let patch = StatusPatch::new("u1".into(), pod.status.clone().unwrap(), None, &none, &none);
+        PendingWrite::Status { patch: Arc::new(patch), digest: digest_of(pod), last: false }
     }
 
     #[test]
     fn an_answer_is_never_matched_with_a_later_write() {
         let mut ids = EffectIds::default();
         let mut writer = StatusWriter::new();
-        let first = writer.start(status_write(&pod("Running")), Some("Running"), &mut ids);
+        let first = writer.start(status_write(&pod("Running")), &mut ids);
         assert!(writer.complete(first).is_some() && writer.is_idle());
-        let second = writer.start(PendingWrite::Remove, None, &mut ids);
+        let second = writer.start(PendingWrite::Remove, &mut ids);
         assert!(writer.complete(first).is_none() && !writer.is_idle());
         assert!(matches!(writer.complete(second), Some(PendingWrite::Remove)));
         assert_eq!(writer.sent_phase(), Some("Running"));

@@ -1,5 +1,7 @@
 //! A worker with a clock of our own: what would take hours, or an unlucky moment.
 
+mod refused_status;
+
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rand::SeedableRng as _;
@@ -22,6 +24,8 @@ struct Fixture {
     admission: NodeAdmission,
     writes: WriteQueue,
     now: Duration,
+    /// How far the node's wall clock is ahead.
+    ahead: jiff::SignedDuration,
     call: Option<EffectId>,
     read: Option<EffectId>,
     write: Option<EffectId>,
@@ -69,6 +73,7 @@ impl Fixture {
             ids: EffectIds::default(),
             writes,
             now: Duration::ZERO,
+            ahead: jiff::SignedDuration::ZERO,
             call: None,
             read: None,
             write: None,
@@ -76,7 +81,7 @@ impl Fixture {
     }
 
     fn handle(&mut self, event: Event) -> Vec<PodEffect> {
-        let wall = Timestamp::from_second(1_800_000_000).unwrap() + self.now;
+        let wall = Timestamp::from_second(1_800_000_000).unwrap() + self.now + self.ahead;
         let mut effects = Vec::new();
         let mut cx = WorkerContext {
             now: Now { elapsed: self.now, wall },
@@ -161,9 +166,9 @@ fn grace_of(effects: &[PodEffect]) -> Option<Duration> {
     })
 }
 
-fn write_of(effects: &[PodEffect]) -> Option<Box<StatusPatch>> {
+fn write_of(effects: &[PodEffect]) -> Option<Arc<StatusPatch>> {
     effects.iter().find_map(|effect| match effect {
-        PodEffect::Write { write: PodWrite::Status(patch), .. } => Some(patch.clone()),
+        PodEffect::Write { write: PodWrite::Status(patch), .. } => Some(Arc::clone(patch)),
         _ => None,
     })
 }
@@ -394,4 +399,22 @@ fn a_grace_period_is_not_shortened_by_the_fraction_of_a_second_that_its_timestam
     // A second of grace, asked for 900 milliseconds after the full second.
     fixture.now = Duration::from_millis(900);
     assert_eq!(grace_of(&fixture.handle(deleted(1))), Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn a_node_whose_clock_is_ahead_kills_nobody_early() {
+    let mut fixture = Fixture::created(Policy::default());
+    fixture.was_read(Ok(running()));
+    fixture.ahead = jiff::SignedDuration::from_secs(31);
+    assert_eq!(grace_of(&fixture.handle(deleted(30))), Some(Duration::from_secs(30)));
+}
+
+#[test]
+fn a_restart_does_not_renew_the_grace_of_a_pod_that_it_finds_terminating() {
+    let mut fixture = Fixture::new();
+    fixture.now = Duration::from_secs(20);
+    fixture.handle(deleted(30));
+    let effects =
+        fixture.handle(Event::Listed { requested_at: fixture.now, status: Some(Box::new(running())) });
+    assert_eq!(grace_of(&effects), Some(Duration::from_secs(11)), "{effects:?}");
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use vk_provider::{Provider as _, error::Kind};
 use vk_provider_mock::{Call, Fault};
+use vk_supervisor::Clock;
 
 use super::{
     fixture::{PodFixture, Setup, container, message, phase, reference, see_stopped, status, uid, until},
@@ -68,6 +69,21 @@ async fn a_forced_delete_of_a_pod_that_is_stopping_reaches_the_provider_at_once(
     let graces = until("another stop", || run.recorder.deletes(uid(&pod)), |graces| graces.len() == 2).await;
     assert_eq!(graces[1], Duration::ZERO);
     see_stopped(&mock, &pod).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_node_whose_clock_is_31_seconds_ahead_kills_nobody_early() {
+    let fixture = PodFixture::admin("ahead").await;
+    let system = Clock::system();
+    let clock = Clock::new(move || system.now() + Duration::from_secs(31));
+    let run = fixture.start_with(fixture.mock(), Setup { clock, ..Setup::default() });
+    let pod = fixture.create_running("web", stubborn()).await;
+    fixture.delete("web", Some(30)).await;
+    let graces = until("a stop", || run.recorder.deletes(uid(&pod)), |graces| !graces.is_empty()).await;
+    assert_eq!(graces, [Duration::from_secs(30)]);
+    fixture.delete("web", Some(0)).await;
+    fixture.see_gone(&pod).await;
 }
 
 #[tokio::test]

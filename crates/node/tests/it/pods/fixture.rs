@@ -62,6 +62,8 @@ pub(super) struct Setup {
     pub(super) node_object: watch::Receiver<Option<Arc<Node>>>,
     /// What writes and calls have to pass.
     pub(super) fence: Option<Fence>,
+    /// The node's wall clock.
+    pub(super) clock: Clock,
 }
 
 /// A running controller.
@@ -82,6 +84,7 @@ impl Default for Setup {
             pod_watch: None,
             force_after: None,
             fence: None,
+            clock: Clock::system(),
             policy: Policy::default(),
             node_object: watch::Sender::new(None).subscribe(),
         }
@@ -164,11 +167,12 @@ impl<'a> PodFixture<'a> {
                 ..setup.policy
             },
             node_object: setup.node_object,
+            audit_failure: watch::Sender::new(None),
             pod_watch: setup.pod_watch.unwrap_or_else(|| of_node(client.clone(), &self.node)),
             pod_store: PodStore::default(),
             client,
             resolvers,
-            clock: Clock::system(),
+            clock: setup.clock,
         };
         let (kill, killed) = oneshot::channel();
         let (end, ended) = watch::channel(false);

@@ -214,3 +214,71 @@ async fn what_the_api_server_would_refuse_does_not_hold_up_the_rest() {
     assert!(ended(&fixture.get("web").await.unwrap()));
     assert_eq!(status(&fixture.get("web").await.unwrap()).pod_ip, None);
 }
+
+/// What the API server refuses and the core does not know to be invalid: the status and the removal go on without it.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_status_that_the_api_server_refuses_is_written_without_the_offending_part_and_the_pod_can_leave() {
+    let fixture = PodFixture::admin("offending").await;
+    let provider = ScriptedProvider::new(&fixture.node);
+    let _run = fixture.start(provider.clone());
+    let pod = fixture.create_running("web", json!({"spec": {"restartPolicy": "Never"}})).await;
+    let refused = |mut status: PodStatus| {
+        let user = json!({"linux": {"uid": -1, "gid": 0}});
+        status.container_statuses.as_mut().unwrap()[0].user = serde_json::from_value(user).unwrap();
+        status
+    };
+    provider.set(&reference(&pod), PodStatus { pod_ip: Some("10.9.8.8".to_owned()), ..refused(running()) });
+    let event = fixture.see_event(&pod, "StatusRefused").await;
+    let text = event.message.unwrap();
+    assert!(text.contains("status.containerStatuses is left out"), "{text}");
+    fixture.see("web", "the new address", |pod| status(pod).pod_ip.as_deref() == Some("10.9.8.8")).await;
+    provider.turn_deaf();
+    fixture.delete("web", Some(30)).await;
+    fixture.see("web", "its deletion", |pod| pod.metadata.deletion_timestamp.is_some()).await;
+    let end = report("Failed", &json!({"terminated": {"exitCode": 137}}), 0);
+    provider.set(&reference(&pod), refused(end));
+    fixture.see_gone(&pod).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn two_addresses_of_one_family_are_told_and_the_pod_runs_with_the_first_and_can_leave() {
+    let fixture = PodFixture::admin("family").await;
+    let provider = ScriptedProvider::new(&fixture.node);
+    let _run = fixture.start(provider.clone());
+    let pod = fixture.create_running("web", json!({})).await;
+    let ips = serde_json::from_value(json!([{"ip": "10.9.8.8"}, {"ip": "10.9.8.9"}])).unwrap();
+    provider
+        .set(&reference(&pod), PodStatus { pod_ip: Some("10.9.8.8".to_owned()), pod_ips: ips, ..running() });
+    fixture.see("web", "the first address", |pod| status(pod).pod_ip.as_deref() == Some("10.9.8.8")).await;
+    let event = fixture.see_event(&pod, "InvalidProviderStatus").await;
+    assert!(event.message.unwrap().contains("10.9.8.9"));
+    fixture.delete("web", Some(30)).await;
+    fixture.see_gone(&pod).await;
+}
+
+/// By the rule of the API server, which is asked here.
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn containers_that_restart_rules_bring_back_are_shown_running() {
+    let fixture = PodFixture::admin("rules").await;
+    let provider = ScriptedProvider::new(&fixture.node);
+    let _run = fixture.start(provider.clone());
+    for action in ["Restart", "RestartAllContainers"] {
+        let rule = json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
+        let name = action.to_lowercase();
+        let script = json!({"spec": {"restartPolicy": "Never", "containers": [{
+            "name": "main", "image": "example.com/app:1", "restartPolicy": "Never", "restartPolicyRules": rule,
+        }]}});
+        let pod = fixture.create_running(&name, script).await;
+        provider.set(&reference(&pod), report("Running", &json!({"terminated": {"exitCode": 42}}), 0));
+        let ended = |pod: &_| container(pod, "main").state.unwrap_or_default().terminated.is_some();
+        fixture.see(&name, "an ended container", ended).await;
+        let mut again = running();
+        again.container_statuses.as_mut().unwrap()[0].restart_count = 1;
+        provider.set(&reference(&pod), again);
+        let runs = |pod: &_| is_running(pod) && container(pod, "main").restart_count == 1;
+        fixture.see(&name, "a container that runs again", runs).await;
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::json;
 use vk_node::pods::{
     shared_watch::SharedPodWatch,
     watch::{PodWatch, PodWatchEvent},
-    watch_audit::pod_versions,
+    watch_audit::{AuditScope, pod_versions},
 };
 use vk_supervisor::Supervisor;
 
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 fn deaf(fixture: &PodFixture<'_>) -> (mpsc::UnboundedSender<PodWatchEvent>, PodWatch) {
     let (sender, told) = mpsc::unbounded();
     let client = fixture.client(&mut Registry::default());
-    let versions = pod_versions(client, format!("spec.nodeName={}", fixture.node), false, PERIOD);
+    let versions = pod_versions(client, AuditScope::Node(fixture.node.clone()), PERIOD);
     (sender, stream::select(told, versions).boxed())
 }
 

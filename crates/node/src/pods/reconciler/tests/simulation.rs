@@ -1,13 +1,15 @@
 //! The reconciler against models of an API server and a backend, under seeded schedules of faults: calls that fail before or
 //! after they took effect, that hang or are slow, answers that come after a cancellation, watches that break or lose an event
 //! and go on, a cache that is old, write permits that are scarce, a backend that loses pods, users who create, change, delete
-//! and force-delete, a clock that jumps, restarts.
+//! and force-delete, a clock that jumps, restarts, statuses that the API server refuses.
 //!
-//! At all times: one lifecycle call per UID; no UID comes back once it was stopped; nothing wanted is stopped; a pod leaves
-//! the API server only when nothing of it runs; what others wrote survives. When the storm is over, API server and backend
+//! At all times: one lifecycle call per UID; no UID comes back once it was stopped; nothing wanted is stopped; nothing is killed
+//! before the grace period that was seen; a pod leaves the API server only when nothing of it runs, and leaves also when its
+//! status is refused; what others wrote survives. When the storm is over, API server and backend
 //! agree, and then nothing is written or called any more.
 
 mod backend;
+mod deletions;
 mod executor;
 mod inputs;
 mod server;
@@ -27,8 +29,9 @@ use vk_provider::{PodChange, PodRef};
 
 use self::{
     backend::{Backend, STRANGER, State, UNWELCOME},
+    deletions::SeenDeletions,
     executor::CallInFlight,
-    server::{FOREIGN, Fate, Server},
+    server::{FOREIGN, Fate, Refusal, Server},
 };
 use crate::pods::{
     Policy,
@@ -53,6 +56,7 @@ struct World {
     reconciler: PodReconciler,
     /// Counts the processes.
     process: u64,
+    deletions: SeenDeletions,
     /// Lifecycle calls in flight on the backend.
     calls: BTreeMap<EffectId, CallInFlight>,
     /// How often a backend that does not push is asked.
@@ -117,6 +121,7 @@ impl World {
             checks,
             node: server::node(),
             process: 0,
+            deletions: SeenDeletions::default(),
             calls: BTreeMap::new(),
             poll,
             pushes: VecDeque::new(),
@@ -216,6 +221,7 @@ impl World {
             self.abandon(id, takes_effect);
         }
         self.process += 1;
+        self.deletions = SeenDeletions::default();
         self.reconciler = new_reconciler(self.poll, self.checks, &mut self.rng);
         self.wake_at = None;
         self.pushes.clear();
@@ -235,10 +241,12 @@ impl World {
         self.note(|| format!("meddling {choice} with {name}"));
         match choice {
             0..=4 if self.server.named(name).is_none() => {
-                let fate = ["runs", "runs", "runs", "completes", "expires", "refused"];
+                let fate = ["runs", "runs", "runs", "restarts", "completes", "expires", "refused"];
                 let fate = fate[self.rng.random_range(0..fate.len())];
+                let refusal = ["", "", "", "", "named", "unnamed"];
+                let refusal = refusal[self.rng.random_range(0..refusal.len())];
                 let size = self.rng.random_range(1..4);
-                self.server.create(name, fate, size);
+                self.server.create(name, fate, refusal, size);
             }
             5..=7 => {
                 let grace = [1, 5, 30][self.rng.random_range(0..3)];
@@ -340,12 +348,19 @@ impl World {
         if self.checks == Checks::Full && seen == ("Failed", Some("OutOfcpu"), State::Gone) {
             return;
         }
+        let refusal = server::refusal(pod);
+        if refusal == Refusal::Unnamed {
+            return;
+        }
         match server::fate(pod) {
-            Fate::Runs => {
+            // The backend lost it, and its containers are not restarted after any exit.
+            Fate::Restarts if seen == ("Failed", Some("NotFound"), State::Gone) => {}
+            Fate::Runs | Fate::Restarts => {
                 assert_eq!(seen, ("Running", None, State::Running), "{name} ({uid})");
                 let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready");
                 assert_eq!(ready.map(|one| one.status.as_str()), Some("True"), "{name} ({uid}) is Ready");
-                assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.1"), "{name} ({uid})");
+                let has_address = status.pod_ip.as_deref() == Some("10.1.0.1");
+                assert!(has_address || refusal == Refusal::Named, "{name} ({uid}): {:?}", status.pod_ip);
                 let own = status.conditions.iter().flatten().filter(|one| one.type_.starts_with("sim."));
                 let own: Vec<(&str, &str)> = own.map(|one| (&*one.type_, &*one.status)).collect();
                 assert_eq!(own, [(server::AT_WORK, "True")], "{name} ({uid}) has the provider's conditions");

@@ -58,6 +58,7 @@ impl World {
         let wall = server::wall(self.now) + self.clock_error;
         let now = Now { elapsed: self.now, wall };
         self.note(|| format!("<- {}", describe_input(&input)));
+        self.deletions.observe(&input, self.now);
         let permits = if self.in_storm() { self.rng.random_range(0..3) } else { 4 };
         let mut effects = Vec::new();
         self.reconciler.set_available_permits(permits);
@@ -137,11 +138,15 @@ impl World {
     fn call(&mut self, id: EffectId, pod: PodRef, call: ProviderCall) {
         let clash = self.calls.values().any(|call| call.pod.uid == pod.uid);
         assert!(!clash, "two lifecycle calls on {pod} at a time");
-        if matches!(call, ProviderCall::Delete { .. })
+        if let ProviderCall::Delete { grace, .. } = &call
             && let Some(wanted) = self.server.by_uid(&pod.uid)
         {
             let expires = server::fate(wanted) == Fate::Expires;
             assert!(expires || !self.server.wants(&pod.uid), "{pod} is wanted and is stopped");
+            // Others may have been stopped before they were deleted.
+            if server::fate(wanted) == Fate::Runs {
+                self.deletions.check(wanted, *grace, self.now);
+            }
         }
         self.backend.lifecycle_calls += 1;
         let fails = self.in_storm() && self.rng.random_bool(0.3);
@@ -213,7 +218,7 @@ impl World {
         if effective {
             answer = match write {
                 PodWrite::Status(patch) => {
-                    let body = serde_json::to_value(patch).expect("a patch");
+                    let body = serde_json::to_value(patch.as_ref()).expect("a patch");
                     self.server.patch_status(&pod.name, &body).map(Some)
                 }
                 PodWrite::Remove => {

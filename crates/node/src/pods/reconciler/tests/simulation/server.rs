@@ -28,12 +28,24 @@ pub(super) const AT_REST: &str = "sim.virtual-kubelet.io/AtRest";
 pub(super) enum Fate {
     /// It runs forever.
     Runs,
+    /// It runs forever, and only a restart rule lets its container run again after a crash.
+    Restarts,
     /// It succeeds.
     Completes,
     /// It has an active deadline.
     Expires,
     /// The provider refuses it.
     Refused,
+}
+
+/// What the API server refuses of a pod's status, though the controller has no reason to expect it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Nothing,
+    /// Its address, by name.
+    Named,
+    /// Everything, without a name.
+    Unnamed,
 }
 
 #[derive(Default)]
@@ -61,7 +73,16 @@ pub(super) fn fate(pod: &Pod) -> Fate {
         Some("completes") => Fate::Completes,
         Some("expires") => Fate::Expires,
         Some("refused") => Fate::Refused,
+        Some("restarts") => Fate::Restarts,
         _ => Fate::Runs,
+    }
+}
+
+pub(super) fn refusal(pod: &Pod) -> Refusal {
+    match label(pod, "refusal").as_deref() {
+        Some("named") => Refusal::Named,
+        Some("unnamed") => Refusal::Unnamed,
+        _ => Refusal::Nothing,
     }
 }
 
@@ -119,15 +140,19 @@ impl Server {
             .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !status::has_ended(pod))
     }
 
-    pub(super) fn create(&mut self, name: &str, fate: &str, size: u32) {
+    pub(super) fn create(&mut self, name: &str, fate: &str, refusal: &str, size: u32) {
         self.uids += 1;
         let deadline = (fate == "expires").then_some(20);
-        let policy = if fate == "completes" { "Never" } else { "Always" };
+        let policy = if matches!(fate, "completes" | "restarts") { "Never" } else { "Always" };
+        let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]);
+        let rule = (fate == "restarts").then_some(rule);
+        let own_policy = rule.as_ref().map(|_| "Never");
         let pod = json!({
             "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{}", self.uids),
-                         "labels": {"fate": fate, "edit": "0"}, "generation": 1},
+                         "labels": {"fate": fate, "refusal": refusal, "edit": "0"}, "generation": 1},
             "spec": {"nodeName": "vk", "restartPolicy": policy, "terminationGracePeriodSeconds": 30,
                      "activeDeadlineSeconds": deadline, "containers": [{"name": "app", "image": "app:1",
+                                    "restartPolicy": own_policy, "restartPolicyRules": rule,
                                     "resources": {"requests": {"cpu": size.to_string()}}}]},
             "status": {"phase": "Pending"},
         });
@@ -191,10 +216,17 @@ impl Server {
 
     /// The controller's strategic patch of the status.
     pub(super) fn patch_status(&mut self, name: &str, body: &Value) -> Result<Arc<Pod>, Error> {
-        self.writes += 1;
         let pod = self.pods.get(name).ok_or_else(|| Error::new(Kind::NotFound, "gone"))?;
         if body["metadata"]["uid"] != uid(pod) {
             return Err(Error::new(Kind::Replaced, "another UID"));
+        }
+        match refusal(pod) {
+            Refusal::Unnamed => return Err(Error::new(Kind::Invalid, "as scheduled")),
+            Refusal::Named if !body["status"]["podIP"].is_null() => {
+                let fields = vec!["status.podIPs[0].ip".to_owned()];
+                return Err(Error { fields, ..Error::new(Kind::Invalid, "as scheduled") });
+            }
+            Refusal::Named | Refusal::Nothing => self.writes += 1,
         }
         for key in body["metadata"].as_object().expect("metadata").keys() {
             assert!(matches!(key.as_str(), "uid" | "annotations"), "a status write changes metadata.{key}");
@@ -203,7 +235,7 @@ impl Server {
         let before = pod.status.clone().unwrap_or_default();
         let after = merged(before.clone(), &body["status"]);
         let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
-        check_transition(&before, &after, policy == Some("Never"));
+        check_transition(&before, &after, policy == Some("Never") && fate(pod) != Fate::Restarts);
         self.edit(name, |pod| {
             pod.status = Some(after);
             for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
