@@ -12,6 +12,7 @@ use tokio::{
     sync::{OwnedMutexGuard, mpsc},
     time::{Duration, Instant, sleep},
 };
+use vk_pod_engine::image::credentials_hash;
 use vk_provider::resolve::PullCredentials;
 
 pub(crate) use self::clients::RegistryClients;
@@ -27,7 +28,7 @@ use super::{
         select_manifest,
     },
     platform::HostPlatform,
-    store::{ImageNames, Ingest},
+    store::{ImageNames, ImageOrigin, Ingest},
     unpack::{ExpectedLayer, UnpackedLayer},
 };
 
@@ -89,7 +90,9 @@ impl Store {
         }
         let store = Arc::clone(self);
         let ingest = Arc::new(blocking(move || Ingest::new(&store)).await.map_err(unpacking)?);
-        let result = Box::pin(self.store_layers(name, &resolved, &ingest, content)).await.map_err(unpacking);
+        let result = Box::pin(self.store_layers(name, &resolved, &ingest, content, credentials))
+            .await
+            .map_err(unpacking);
         // Layers of a failed pull are removed, unless the network failed: a retry can use them.
         let keep = result.as_ref().err().is_none_or(|error| error.kind() == Kind::Unavailable);
         let store = Arc::clone(self);
@@ -187,6 +190,7 @@ impl Store {
         resolved: &Resolved,
         ingest: &Arc<Ingest>,
         content: ImageContent,
+        credentials: Option<&PullCredentials>,
     ) -> Result<(Digest, u64)> {
         let content = Arc::new(content);
         let mut claims = self.missing_layers(&content, ingest).await?;
@@ -210,7 +214,10 @@ impl Store {
         let digests = vec![name.with_digest(&resolved.digest)];
         let tags = if name.digest().is_some() { Vec::new() } else { vec![name.stored_name()] };
         let (ingest, raw, id) = (Arc::clone(ingest), resolved.raw.clone(), content.id);
-        blocking(move || ingest.commit(&content, Some(&raw), size, &ImageNames { tags, digests })).await?;
+        let origin =
+            ImageOrigin::Pull { repository: name.repository(), credentials: credentials.map(credentials_hash) };
+        blocking(move || ingest.commit(&content, Some(&raw), size, &ImageNames { tags, digests }, origin))
+            .await?;
         Ok((id, bytes))
     }
 

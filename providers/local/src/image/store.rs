@@ -30,8 +30,9 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use vk_pod_engine::image::Access;
 
-pub(crate) use self::ingest::{ImageNames, Ingest};
+pub(crate) use self::ingest::{ImageNames, ImageOrigin, Ingest};
 use self::{
     index::{Index, IndexSnapshot},
     lock::StoreLock,
@@ -114,6 +115,16 @@ impl Store {
     pub fn image(&self, asked: &str) -> Result<Option<StoredImage>> {
         let snapshot = self.snapshot()?;
         Ok(snapshot.find(&ImageQuery::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
+    }
+
+    /// Who may use the image with this id under a name without pulling it.
+    pub fn access(&self, asked: &str, id: &str) -> Result<Access> {
+        let repository = match ImageQuery::parse(asked)? {
+            ImageQuery::ImageName(name) => name.repository(),
+            // An id says nothing about where a pod may pull from.
+            ImageQuery::Id(_) => String::new(),
+        };
+        Ok(self.snapshot()?.access(&id.parse()?, &repository))
     }
 
     /// All images, ordered by id.

@@ -1,5 +1,7 @@
 //! Tests against a fake registry, which can fail on purpose.
 
+mod access;
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use parking_lot::Mutex;

@@ -34,6 +34,15 @@ pub(crate) struct ImageNames {
     pub(crate) digests: Vec<String>,
 }
 
+/// Where an image comes from, which decides who may use it.
+#[derive(Clone, Debug)]
+pub(crate) enum ImageOrigin {
+    /// The operator imported it: everyone may.
+    Import,
+    /// It was pulled from this repository, with credentials of this hash or anonymously.
+    Pull { repository: String, credentials: Option<String> },
+}
+
 impl Ingest {
     pub(crate) fn new(store: &Arc<Store>) -> Result<Self> {
         Ok(Self { store: Arc::clone(store), temp_dir: StoreTempDir::new(&store.root)? })
@@ -132,6 +141,7 @@ impl Ingest {
         manifest: Option<&[u8]>,
         size: u64,
         names: &ImageNames,
+        origin: ImageOrigin,
     ) -> Result<StoredImage> {
         let root = &self.store.root;
         // After a power loss, an image in the index must have its files.
@@ -153,6 +163,12 @@ impl Ingest {
         record.tags.extend(names.tags.iter().cloned());
         record.digests.extend(names.digests.iter().cloned());
         record.size = size;
+        match origin {
+            ImageOrigin::Import => record.access.allow_everyone(),
+            ImageOrigin::Pull { repository, credentials } => {
+                record.access.allow(&repository, credentials);
+            }
+        }
         record.layers = content.layers.iter().map(|layer| layer.chain).collect();
         if let Some(manifest) = manifest {
             let digest = Digest::of(manifest);
