@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use vk_supervisor::Clock;
 use super::{
     Policy, ResolvedImage,
     access::{Access, credentials_hash},
-    name::normalize,
+    name::{self, normalize},
     pull_backoff::PullBackoffs,
     pull_records::{PullIntent, PullRecords},
 };
@@ -41,7 +41,7 @@ pub struct Puller {
     clock: Clock,
     /// `None` if the runtime keeps the records of its images.
     records: Option<Arc<PullRecords>>,
-    permits: Option<Arc<Semaphore>>,
+    permits: PullPermits,
     /// Active pulls.
     pulls: Mutex<HashMap<PullKey, WeakShared<BoxFuture<'static, PullOutcome>>>>,
     backoffs: Mutex<PullBackoffs>,
@@ -60,6 +60,13 @@ pub struct ImageRequest<'a> {
     pub sandbox: &'a SandboxConfig,
     /// The resolver of the pod's credentials.
     pub resolver: &'a dyn Resolver,
+}
+
+/// Limits the number of parallel pulls of each registry, so that a slow one does not delay the pulls from others.
+struct PullPermits {
+    /// `None` means no limit.
+    most: Option<usize>,
+    registries: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
 /// The image and the hashes of the credentials.
@@ -88,7 +95,7 @@ impl Puller {
             backend,
             clock,
             records: settings.pull_records.as_deref().map(PullRecords::new),
-            permits: settings.parallel_pulls.map(|most| Arc::new(Semaphore::new(most.max(1)))),
+            permits: PullPermits::new(settings.parallel_pulls),
             pulls: Mutex::default(),
             backoffs: Mutex::default(),
         }
@@ -282,7 +289,7 @@ impl Puller {
         if let Some(shared_pull) = pulls.get(&key).and_then(WeakShared::upgrade) {
             return shared_pull;
         }
-        let (backend, permits) = (Arc::clone(&self.backend), self.permits.clone());
+        let (backend, permits) = (Arc::clone(&self.backend), self.permits.of(name::registry(image)));
         let (image, sandbox) = (image.to_owned(), sandbox.clone());
         let shared_pull = async move {
             let _permit = match permits {
@@ -299,6 +306,25 @@ impl Puller {
             pulls.insert(key, weak);
         }
         shared_pull
+    }
+}
+
+// === impl PullPermits ===
+
+impl PullPermits {
+    fn new(most: Option<usize>) -> Self {
+        Self { most, registries: Mutex::default() }
+    }
+
+    /// The permits of a registry, if they are limited.
+    fn of(&self, registry: &str) -> Option<Arc<Semaphore>> {
+        let most = self.most?.max(1);
+        let mut registries = self.registries.lock();
+        registries.retain(|_, permits| permits.strong_count() > 0);
+        let known = registries.get(registry).and_then(Weak::upgrade);
+        let permits = known.unwrap_or_else(|| Arc::new(Semaphore::new(most)));
+        registries.insert(registry.to_owned(), Arc::downgrade(&permits));
+        Some(permits)
     }
 }
 

@@ -38,8 +38,9 @@ use self::{
     lock::StoreLock,
 };
 use super::{
-    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage, name::ImageQuery,
-    pull::RegistryClients,
+    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage,
+    name::ImageQuery,
+    pull::{LayerSource, Registries},
 };
 
 /// Number of layers that are unpacked concurrently.
@@ -54,10 +55,10 @@ pub struct Store {
     layer_format: LayerFormat,
     pub(crate) settings: Settings,
     snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
-    pub(crate) clients: RegistryClients,
-    pub(crate) unpackers: Semaphore,
-    /// Layers that are being unpacked by this process, so that two pulls do not unpack the same one.
-    claims: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    pub(crate) registries: Registries,
+    pub(crate) unpackers: Arc<Semaphore>,
+    /// Layers that this process is downloading, so that two pulls do not download the same one.
+    claims: Mutex<HashMap<LayerSource, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 /// The result of a removal.
@@ -93,10 +94,10 @@ impl Store {
             Some(layer_format) => layer_format,
             None => temp_dir::detect_layer_format(&root)?,
         };
-        let clients = RegistryClients::new(settings.plain_http.clone());
-        let unpackers = Semaphore::new(CONCURRENT_UNPACKS);
+        let registries = Registries::new(settings.plain_http.clone(), settings.pull_limits.document_time);
+        let unpackers = Arc::new(Semaphore::new(CONCURRENT_UNPACKS));
         let (snapshot, claims) = (Mutex::default(), Mutex::default());
-        let store = Arc::new(Self { root, layer_format, settings, snapshot, clients, unpackers, claims });
+        let store = Arc::new(Self { root, layer_format, settings, snapshot, registries, unpackers, claims });
         store.collect_garbage()?;
         Ok(store)
     }
@@ -228,14 +229,14 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// Locks a layer for unpacking by this process.
-    pub(crate) async fn claim(&self, chain: &Digest) -> tokio::sync::OwnedMutexGuard<()> {
+    /// Locks a layer from one source for this process.
+    pub(crate) async fn claim(&self, source: LayerSource) -> tokio::sync::OwnedMutexGuard<()> {
         let claim = {
             let mut claims = self.claims.lock();
             claims.retain(|_, claim| claim.strong_count() > 0);
-            let known = claims.get(chain).and_then(Weak::upgrade);
+            let known = claims.get(&source).and_then(Weak::upgrade);
             let claim = known.unwrap_or_default();
-            claims.insert(*chain, Arc::downgrade(&claim));
+            claims.insert(source, Arc::downgrade(&claim));
             claim
         };
         claim.lock_owned().await

@@ -365,6 +365,29 @@ async fn no_more_pulls_run_at_once_than_allowed_and_the_wait_for_a_turn_is_told(
     assert!(fixture.events.take().contains(&last.to_owned()));
 }
 
+/// Point 32: one tenant's slow registry blocks no other tenant's pull.
+#[tokio::test(start_paused = true)]
+async fn a_slow_registry_does_not_delay_pulls_from_another_one() {
+    let fixture = PullFixture::with(|settings| settings.parallel_pulls = Some(2));
+    fixture.runtime.0.lock().slow = SECOND * 3600;
+    let slow: Vec<Pod> = (0..6).map(|number| pod(&format!("slow{number}"), &[])).collect();
+    let names: Vec<String> = (0..6).map(|number| format!("slow.example/i{number}")).collect();
+    let pulls = slow.iter().zip(&names).map(|(pod, image)| fixture.ensure(pod, image, Policy::Always));
+    let pulls = futures::future::join_all(pulls);
+    let quick = async {
+        while fixture.pulls() < 2 {
+            tokio::task::yield_now().await;
+        }
+        fixture.runtime.0.lock().slow = SECOND;
+        let own = pod("own", &[]);
+        tokio::time::timeout(SECOND * 60, fixture.ensure(&own, "quick.example/a", Policy::Always)).await
+    };
+    tokio::select! {
+        _ = pulls => panic!("the slow pulls are quicker than the quick one"),
+        quick = quick => assert!(quick.expect("within a minute").is_ok()),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn records_follow_the_images_that_are_there() {
     let fixture = PullFixture::new();

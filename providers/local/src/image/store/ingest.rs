@@ -60,6 +60,11 @@ impl Ingest {
         Ok(self.store.layer(chain).symlink_metadata().is_ok())
     }
 
+    /// The file into which the compressed form of a layer is downloaded.
+    pub(crate) fn download_file(&self, number: usize) -> PathBuf {
+        self.temp_dir.path().join(format!("{number}.download"))
+    }
+
     /// Unpacks a layer into the temporary directory. Blocks.
     pub(crate) fn unpack(
         &self,
