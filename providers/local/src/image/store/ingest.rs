@@ -1,8 +1,8 @@
 //! Adding an image to the store.
 
 use std::{
-    fs,
-    io::{self, Read},
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, BufWriter, Read, Write as _},
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     sync::Arc,
@@ -100,13 +100,26 @@ impl Ingest {
             .map_err(Error::system("make", &layer_dir))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&layer_dir, mode).map_err(Error::system("chmod", &layer_dir))?;
-        unpack::unpack_layer(
-            source,
-            &layer_dir,
-            self.store.layer_format,
-            expected,
-            &self.store.settings.limits,
-        )
+        let limits = &self.store.settings.limits;
+        let mut unpacked =
+            unpack::unpack_layer(source, &layer_dir, self.store.layer_format, expected, limits)?;
+        // Not kept in memory, because a layer may have to wait long for those below it.
+        self.write_implied(number, &std::mem::take(&mut unpacked.implied))?;
+        Ok(unpacked)
+    }
+
+    /// Writes the directories without an entry into a file, children first.
+    fn write_implied(&self, number: usize, implied: &[Vec<u8>]) -> Result<()> {
+        let path = self.implied_file(number);
+        let write = || {
+            let mut file = BufWriter::new(File::create(&path)?);
+            for directory in implied.iter().rev() {
+                file.write_all(directory)?;
+                file.write_all(&[0])?;
+            }
+            file.flush()
+        };
+        write().map_err(Error::system("write", &path))
     }
 
     /// Moves an unpacked layer into place. The layers below must exist.
@@ -119,7 +132,11 @@ impl Ingest {
         let layer_dir = self.layer_dir(number);
         let below: Vec<_> =
             content.layers[..number].iter().map(|layer| self.store.layer(&layer.chain)).collect();
-        inherit_attributes(&layer_dir.join("fs"), &unpacked.implied, &below, self.store.layer_format)?;
+        let implied = self.implied_file(number);
+        let listed = File::open(&implied).map_err(Error::system("open", &implied))?;
+        let listed = BufReader::new(listed).split(0);
+        inherit_attributes(&layer_dir.join("fs"), listed, &below, self.store.layer_format)?;
+        fs::remove_file(&implied).map_err(Error::system("remove", &implied))?;
         let json = serde_json::to_vec(&unpacked.usage).map_err(|why| Error::io("write", why.into()))?;
         let file = layer_dir.join("layer.json");
         fs::write(&file, json).map_err(Error::system("write", &file))?;
@@ -150,7 +167,7 @@ impl Ingest {
     ) -> Result<StoredImage> {
         let root = &self.store.root;
         // After a power loss, an image in the index must have its files.
-        let directory = fs::File::open(root).map_err(Error::system("open", root))?;
+        let directory = File::open(root).map_err(Error::system("open", root))?;
         rustix::fs::syncfs(&directory).map_err(Error::system("sync", root))?;
         let _lock = StoreLock::exclusive(root)?;
         index::replace(root, &self.store.blob(&content.id), &content.config)?;
@@ -183,6 +200,10 @@ impl Ingest {
         let stored = index::load(&self.store, &content.id, record)?;
         index.write(root)?;
         Ok(stored)
+    }
+
+    fn implied_file(&self, number: usize) -> PathBuf {
+        self.temp_dir.path().join(format!("{number}.implied"))
     }
 
     fn layer_dir(&self, number: usize) -> PathBuf {
