@@ -32,7 +32,7 @@ pub use self::{
 pub use config::SandboxConfig;
 
 use crate::{
-    image::DiskUsage,
+    image::{Access, DiskUsage},
     snapshot::{Container, ContainerState, Sandbox, SandboxState},
 };
 
@@ -112,6 +112,13 @@ pub trait ContainerBackend: Send + Sync + 'static {
         credentials: Option<&PullCredentials>,
         sandbox: &SandboxConfig,
     ) -> Result<String>;
+
+    /// Who may use a local image under this name without pulling it. Asked only of runtimes that record it themselves, with the image, so
+    /// that no image is ever present without it.
+    async fn image_access(&self, image: &str, id: &str) -> Result<Access> {
+        let _ = (image, id);
+        Ok(Access::Unknown)
+    }
 
     /// Removes an image.
     async fn remove_image(&self, image: &str) -> Result<()>;

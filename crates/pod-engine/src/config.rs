@@ -42,7 +42,7 @@ pub struct EngineConfig {
     pub seccomp_default: bool,
     /// The parent cgroup of pods; `None` is the provider's default.
     pub cgroup_root: Option<String>,
-    /// Maximum number of parallel pulls; `None` means no limit.
+    /// Maximum number of parallel pulls from one registry; `None` means no limit.
     pub parallel_pulls: Option<usize>,
     /// The longest crash back-off of a container.
     pub max_crash_backoff: Duration,
@@ -189,7 +189,8 @@ impl EngineConfig {
         }
     }
 
-    /// The engine's settings on this host, with the provider's log directory and parent cgroup.
+    /// The engine's settings on this host, with the provider's log directory and parent cgroup. The runtime records who may use which image;
+    /// otherwise set [`Settings::pull_records`].
     pub fn engine_settings(
         &self,
         context: &Context,
@@ -213,6 +214,7 @@ impl EngineConfig {
             oom_score_floor: host.oom_score_floor(),
             seccomp_default: self.seccomp_default,
             parallel_pulls: self.parallel_pulls,
+            pull_records: None,
             max_crash_backoff: self.max_crash_backoff,
             relist: RELIST,
             resync: RESYNC,

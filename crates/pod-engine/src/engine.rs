@@ -12,6 +12,7 @@ mod checkpoint;
 mod context;
 mod health;
 mod housekeeping;
+mod image_pulls;
 mod mounts;
 mod observer;
 mod pod_handle;

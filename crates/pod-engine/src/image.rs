@@ -2,8 +2,9 @@
 //!
 //! One [`Puller`] serves all pods. It applies the pull policy, tries the pod's credentials, shares a pull between all pods that wait for it,
 //! and backs off after failures. A pod may use an image that another pod pulled with credentials only if its own credentials fit too: the
-//! credentials of each pull are recorded as hashes.
+//! credentials of each pull are recorded as hashes, by the runtime itself (`local`) or by the engine.
 
+mod access;
 mod garbage_collection;
 mod name;
 mod pull_backoff;
@@ -13,6 +14,7 @@ mod puller;
 use vk_provider::EventKind;
 
 pub use self::{
+    access::{Access, ImageAccess, credentials_hash},
     garbage_collection::{
         DiskUsage, GcThresholds, ImageInventory, ImagesInUse, RemovalPlan, plan_removal, shortfall_message,
     },

@@ -31,8 +31,11 @@ pub struct Settings {
     pub oom_score_floor: i64,
     /// Whether containers without a seccomp profile get the runtime's default.
     pub seccomp_default: bool,
-    /// Maximum number of parallel pulls; `None` means no limit.
+    /// Maximum number of parallel pulls from one registry; `None` means no limit.
     pub parallel_pulls: Option<usize>,
+    /// The directory of the records of who may use which image. All nodes on the same image store need the same one. `None` if the runtime
+    /// records it with its images: [`ContainerBackend::image_access`](crate::backend::ContainerBackend::image_access).
+    pub pull_records: Option<PathBuf>,
     /// The longest crash back-off.
     pub max_crash_backoff: Duration,
     /// How often the runtime is listed if it has no events.

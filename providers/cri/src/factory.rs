@@ -1,6 +1,9 @@
 //! Opens the provider from its configuration.
 
-use std::sync::Arc;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use vk_pod_engine::{
@@ -47,6 +50,7 @@ impl Factory for CriFactory {
             Some(socket) => socket.clone(),
             None => socket::find(&SOCKETS)?,
         };
+        let pull_records = pull_records(&context.shared_dir, &socket);
         let cri = Cri::new(socket, settings.limits);
         // If the runtime is down, the node waits for it and is NotReady. A runtime that is unsuitable is an error.
         match cri.version().await {
@@ -67,7 +71,9 @@ impl Factory for CriFactory {
         let host = Host::local(config.node_dir(&context));
         let clock = Clock::system();
         let cgroup_root = config.cgroup_root.clone();
-        let engine_settings = config.engine_settings(&context, &host, settings.log_root(), cgroup_root)?;
+        let mut engine_settings =
+            config.engine_settings(&context, &host, settings.log_root(), cgroup_root)?;
+        engine_settings.pull_records = Some(pull_records);
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &context.supervisor)?;
         engine.connect().await;
         let node = HostNode::new(engine, host, config.reserved, config.max_pods, clock);
@@ -87,13 +93,31 @@ impl Factory for CriFactory {
     }
 }
 
+/// The records of who may use which image of a runtime: one directory for all nodes on it.
+fn pull_records(shared_dir: &Path, socket: &Path) -> PathBuf {
+    // Both names are in use for the same directory.
+    let socket = match socket.strip_prefix("/var/run") {
+        Ok(rest) => Path::new("/run").join(rest),
+        Err(_) => socket.to_owned(),
+    };
+    let name = socket.to_string_lossy().replace('%', "%25").replace('/', "%2F");
+    shared_dir.join("image-access").join(name)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn nodes_on_one_runtime_share_the_records_of_its_images() {
+        let of = |socket: &str| pull_records(Path::new("/state"), Path::new(socket));
+        let records = Path::new("/state/image-access/%2Frun%2Fcontainerd%2Fcontainerd.sock");
+        assert_eq!(of("/run/containerd/containerd.sock"), records);
+        assert_eq!(of("/var/run/containerd/containerd.sock"), records);
+        assert_ne!(of("/run/crio/crio.sock"), records);
+    }
 
     #[test]
     fn two_nodes_never_share_a_directory() {

@@ -142,6 +142,11 @@ impl Inner {
 // === impl LocalBackend ===
 
 impl LocalBackend {
+    /// The pod network, if there is one.
+    pub fn network(&self) -> Option<&Network> {
+        self.inner.settings.network.as_ref()
+    }
+
     /// Opens the backend: reads the records in its directory and removes what the previous process left incomplete.
     pub async fn open(settings: LocalBackendSettings) -> Result<Self> {
         let directory = settings.root.join("local");

@@ -14,7 +14,7 @@ use vk_pod_engine::{
     volume::unmount_below,
 };
 use vk_provider::{Abilities, Backend, Config, Context, Error, Factory, Finding, Result, SingleNode};
-use vk_supervisor::Clock;
+use vk_supervisor::{Clock, task};
 
 use self::node_conditions::NodeConditions;
 use crate::{
@@ -125,6 +125,15 @@ impl Factory for LocalFactory {
         let clock = Clock::system();
         let (local, conditions) = Box::pin(self.local(&settings, &context, &clock)).await?;
         conditions.log();
+        if let Some(network) = local.network().cloned() {
+            let stopping = context.supervisor.clone();
+            context.supervisor.spawn("rules of the pod network", task::Kind::Work, async move {
+                tokio::select! {
+                    () = stopping.stopping() => {}
+                    () = network.maintain_rules() => {}
+                }
+            });
+        }
         let host = Host::local(settings.node_dir(&context)).with_min_free_space(settings.min_free_disk);
         let cgroup_root = Some(cgroup_root(&settings, &context));
         let config = &settings.engine;
@@ -214,7 +223,8 @@ async fn open_network(settings: &Settings, level: Isolation, node_dir: &Path) ->
     let wanted = NetworkSettings { dir: network_dir(node_dir), subnet: settings.pod_cidr, nat: true };
     match Network::open(wanted).await {
         Ok(network) => {
-            let problem = network.nat_error().or_else(|| network.firewall_conflict()).map(str::to_owned);
+            let problems = [network.nat_error(), network.source_check_error(), network.firewall_conflict()];
+            let problem = problems.into_iter().flatten().next().map(str::to_owned);
             tracing::info!(bridge = network.bridge(), subnet = %network.subnet(), "opened the pod network");
             Ok(OpenedNetwork { network: Some(network), problem })
         }

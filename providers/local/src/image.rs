@@ -8,8 +8,8 @@
 //! | [`unpack`] | unpacks layers into directories |
 //! | `name`, `digest`, `manifest`, `platform` | image names, digests, manifests and platforms |
 //!
-//! Compressed layers are not stored: a layer is unpacked while it is downloaded, and its digests are verified before it
-//! becomes visible. Unpacked layers are named by their chain id (their content and that of all layers below), so that
+//! Compressed layers are not kept: a layer is downloaded into a temporary file and unpacked from it, and its digests are
+//! verified before it becomes visible. Unpacked layers are named by their chain id (their content and that of all layers below), so that
 //! images share them. A process that can name a layer by its digest is assumed to have access to it, as in containerd.
 
 mod digest;
@@ -24,7 +24,7 @@ mod store;
 mod testing;
 pub mod unpack;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use oci_spec::image::ImageConfiguration;
@@ -43,10 +43,23 @@ pub use self::{
 pub struct Settings {
     /// Size limits.
     pub limits: ImageLimits,
+    /// Time limits of pulls.
+    pub pull_limits: PullLimits,
     /// Registries (`host` or `host:port`) that are accessed by plain HTTP. Those on the loopback address always are.
     pub plain_http: Vec<String>,
     /// How layers are stored; detected if `None`.
     pub layer_format: Option<LayerFormat>,
+}
+
+/// Time limits of pulls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullLimits {
+    /// The time in which a registry must send a complete manifest, config or token.
+    pub document_time: Duration,
+    /// The time in which the layers of a pull must progress...
+    pub progress_time: Duration,
+    /// ...by this number of bytes.
+    pub progress_bytes: u64,
 }
 
 /// The result of a pull.
@@ -75,6 +88,16 @@ pub struct StoredImage {
     pub layers: Vec<PathBuf>,
     /// Creation time from the image config.
     pub created: Option<Timestamp>,
+}
+
+impl Default for PullLimits {
+    fn default() -> Self {
+        Self {
+            document_time: Duration::from_mins(1),
+            progress_time: Duration::from_mins(5),
+            progress_bytes: 1024 * 1024,
+        }
+    }
 }
 
 impl StoredImage {

@@ -5,8 +5,8 @@
 //! forwarded to pods. IPv4 only.
 //!
 //! All of this is kernel state. What must survive this process is stored in files of the node's directory, written
-//! before the kernel state changes, so that [`Network::reconcile`] finds orphans after a crash at any point. There are
-//! no background tasks.
+//! before the kernel state changes, so that [`Network::reconcile`] finds orphans after a crash at any point. Others may
+//! remove the rules at any time: [`Network::maintain_rules`] puts them back.
 
 mod bridge;
 mod conntrack;
@@ -16,6 +16,7 @@ pub(crate) mod link;
 mod netlink;
 pub mod nft;
 mod rules;
+mod rules_check;
 mod subnet;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ pub use self::{
 use self::{
     ipam::{AddressPool, Attachment},
     link::{RouteSocket, VethPair},
+    nft::{Chain, Family},
 };
 use crate::namespace;
 
@@ -65,11 +67,14 @@ struct Inner {
     subnet: Subnet,
     mtu: u32,
     nat_error: Option<String>,
+    source_check_error: Option<String>,
     firewall_conflict: Option<String>,
     addresses: Mutex<AddressPool>,
     /// The version of the addresses that the current rules were made from. Locked before `addresses` if both are
     /// locked.
     applied_version: Mutex<u64>,
+    /// The generation of the kernel's rules in which all of ours were found.
+    checked_generation: Mutex<Option<u32>>,
 }
 
 /// The steps of attaching a sandbox. A crash may happen after each of them.
@@ -79,6 +84,8 @@ enum AttachStep {
     Reserved,
     /// The veth pair exists.
     Paired,
+    /// The pod cannot send as another one.
+    Checked,
     /// Hairpin mode is set on the bridge port.
     Hairpinned,
     /// The pod's interface has its address.
@@ -118,6 +125,11 @@ impl Network {
     /// Why masquerading and host ports are not available, if they are not.
     pub fn nat_error(&self) -> Option<&str> {
         self.0.nat_error.as_deref()
+    }
+
+    /// Why pods can send as other pods, if they can.
+    pub fn source_check_error(&self) -> Option<&str> {
+        self.0.source_check_error.as_deref()
     }
 
     /// A firewall rule that may drop pod traffic, with the remedy, if one was found when the network was opened.
@@ -256,6 +268,10 @@ impl Inner {
         if until == AttachStep::Paired {
             return Ok(address);
         }
+        self.check_source(&attached)?;
+        if until == AttachStep::Checked {
+            return Ok(address);
+        }
         socket.hairpin(host).map_err(failed(&format!("set up the bridge port {name}")))?;
         if until == AttachStep::Hairpinned {
             return Ok(address);
@@ -331,6 +347,8 @@ impl Inner {
             // This removes the pod's end, too.
             socket.delete(link.index).map_err(Error::kernel(format!("remove the link {name}")))?;
         }
+        nft::remove(Family::Netdev, &name)
+            .map_err(Error::kernel(format!("remove the nftables table {name}")))?;
         let ports = self.addresses.lock().close_ports(sandbox);
         if !ports.is_empty() {
             self.apply_rules()?;
@@ -375,7 +393,7 @@ impl Inner {
         }
         *applied_version = 0;
         bridge::route_loopback(&self.bridge, false)?;
-        nft::remove(&self.bridge)
+        nft::remove(Family::Ip, &self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
         let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
         let find =
@@ -422,14 +440,32 @@ impl Inner {
         if *applied_version >= wanted {
             return Ok(());
         }
-        let (version, chains) = {
-            let addresses = self.addresses.lock();
-            (addresses.version(), rules::chains(&self.bridge, self.subnet, addresses.attached()))
-        };
-        nft::replace(&self.bridge, &chains)
+        self.write_rules(&mut applied_version)
+    }
+
+    fn write_rules(&self, applied_version: &mut u64) -> Result<(), Error> {
+        let (version, chains) = self.chains();
+        nft::replace(Family::Ip, &self.bridge, &chains)
             .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))?;
         bridge::route_loopback(&self.bridge, true)?;
         *applied_version = version;
         Ok(())
+    }
+
+    /// The rules for the current addresses, and their version.
+    fn chains(&self) -> (u64, Vec<Chain>) {
+        let addresses = self.addresses.lock();
+        (addresses.version(), rules::chains(&self.bridge, self.subnet, addresses.attached()))
+    }
+
+    /// Ensures that a pod can only send as itself.
+    fn check_source(&self, attached: &Attachment) -> Result<(), Error> {
+        if self.source_check_error.is_some() {
+            return Ok(());
+        }
+        let name = self.host_interface(&attached.sandbox);
+        let chain = rules::source_check(&name, attached.address, bridge::mac_address(attached.address));
+        nft::replace(Family::Netdev, &name, &[chain])
+            .map_err(Error::kernel(format!("write the nftables table {name}")))
     }
 }

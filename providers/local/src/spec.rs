@@ -1,11 +1,13 @@
 //! The OCI runtime spec of a container, equivalent to what containerd generates.
 //!
 //! [`build`] is a pure function. Its inputs are read before: users by [`user::ProcessIdentity::find`] from the container's
-//! files, the host's features by [`HostFeatures::detect`], a seccomp profile by [`seccomp::read_profile`].
+//! files, the host's features by [`HostFeatures::detect`], a seccomp profile by [`seccomp::read_profile`], the AppArmor
+//! profile by [`apparmor::select_profile`].
 //!
 //! Two settings are not in the spec, because the runtime would apply them to its own caller: the OOM score adjustment,
 //! which the shim writes, and rlimits, which are inherited.
 
+pub mod apparmor;
 mod host;
 mod mounts;
 mod privileges;
@@ -76,6 +78,8 @@ pub struct SpecInput<'a> {
     pub devices: &'a [(DeviceNode, String)],
     /// The seccomp profile.
     pub seccomp: Option<&'a LinuxSeccomp>,
+    /// The AppArmor profile.
+    pub apparmor: Option<&'a str>,
     /// The features of this host.
     pub host: &'a HostFeatures,
     /// Its cgroup, relative to the root of each hierarchy.
@@ -94,12 +98,10 @@ pub fn build(input: &SpecInput<'_>) -> Result<Spec> {
             "user namespaces are not supported by the runtime \"local\": leave `spec.hostUsers` out or set it to true",
         ));
     }
-    if let Some(profile) = security.apparmor.as_deref()
-        && profile.starts_with("localhost/")
-        && !input.host.apparmor
-    {
-        return Err(Error::invalid(format!(
-            "AppArmor profile {profile:?} is requested, but AppArmor is not enabled on this host"
+    if security.selinux.is_some() {
+        return Err(Error::unsupported(format!(
+            "seLinuxOptions of container {:?} are not supported by the runtime \"local\", which sets no SELinux labels: leave them out",
+            input.container.name
         )));
     }
     privileges::check(input.container, input.host)?;

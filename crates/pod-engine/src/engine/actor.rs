@@ -11,6 +11,7 @@ use vk_provider::Result;
 use super::{
     checkpoint::PodCheckpoint,
     context::PodScope,
+    image_pulls::ImagePulls,
     mounts::PodMounts,
     observer::{Depth, EXIT_REASON_POLL, PodObserver},
     pod_handle::StopRequest,
@@ -37,6 +38,7 @@ pub(super) struct PodActor {
     pub(super) checkpoint: PodCheckpoint,
     pub(super) probes: PodProbes,
     pub(super) mounts: PodMounts,
+    pub(super) pulls: ImagePulls,
     pub(super) starter: ContainerStarter,
     pub(super) stopper: ContainerStopper,
 }
@@ -111,6 +113,7 @@ impl PodActor {
             checkpoint: PodCheckpoint::new(scope.clone()),
             probes: new_probes(&scope),
             mounts: PodMounts::new(&scope),
+            pulls: ImagePulls::new(scope.clone()),
             starter: ContainerStarter::new(scope.clone()),
             stopper: ContainerStopper::new(scope.clone()),
             scope,
@@ -131,6 +134,7 @@ impl PodActor {
                 () = handle.woken() => {}
                 Ok(()) = probe_results.changed() => {}
                 () = self.mounts.changed(&mut volumes) => {}
+                () = self.pulls.finished() => {}
                 () = self.starter.reference_appeared() => self.starter.clear_missing_reference(),
                 () = tokio::time::sleep(delay) => {}
             }
@@ -171,7 +175,10 @@ impl PodActor {
             self.refresh(depth).await?;
         }
         match (stop, bundle) {
-            (Some(stop), bundle) => self.terminate(stop, bundle.as_ref()).await,
+            (Some(stop), bundle) => {
+                self.pulls.clear();
+                self.terminate(stop, bundle.as_ref()).await
+            }
             (None, Some(bundle)) => {
                 let next = self.sync(&bundle).await;
                 self.checkpoint.save(&bundle.pod).await;

@@ -1,6 +1,12 @@
 //! Starts containers: image, environment, mounts, creation, start, postStart hook.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+    task::{Poll, ready},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -12,6 +18,7 @@ use vk_provider::{
 
 use super::{
     context::{PodScope, blocking},
+    image_pulls::{ImagePulls, PullInputs, PullTarget},
     stopper::ContainerStopper,
 };
 use crate::{
@@ -89,20 +96,30 @@ impl ContainerStarter {
         self.missing_reference = None;
     }
 
-    /// Starts containers one after the other, and returns the result of each. A failed init container ends it, others do not.
+    /// Starts containers one after the other, and returns the result of each. A failed init container ends it, others do not. It also ends
+    /// at a container whose image is being pulled: call it again when [`ImagePulls::finished`] resolves.
     pub(super) async fn start_all(
         &mut self,
         target: &StartTarget<'_>,
         starts: &[StartContainer],
+        pulls: &mut ImagePulls,
     ) -> Vec<(String, Result<(), FailureReason>)> {
         let mut results = Vec::new();
         if starts.is_empty() {
             return results;
         }
-        let volumes = self.pull_image_volumes(target).await;
+        let Poll::Ready(volumes) = Self::pull_image_volumes(target, pulls) else { return results };
         for start in starts {
+            let Poll::Ready(ready) = self.container_and_image(target, &volumes, start, pulls) else {
+                return results;
+            };
+            pulls.forget(&PullTarget::Container(start.name.clone()));
+            // Not before: a container in back-off would not be started when its image is there.
             self.backoffs.begin(start, self.scope.now());
-            let result = self.start(target, &volumes, start).await;
+            let result = match ready {
+                Ok((container, image)) => self.start(target, &volumes, start, &container, &image).await,
+                Err(failure) => Err(failure),
+            };
             let failed = result.is_err();
             results.push((start.name.clone(), result));
             if failed {
@@ -113,52 +130,66 @@ impl ContainerStarter {
                 }
             }
         }
+        pulls.forget_volumes();
         results
     }
 
-    /// Pulls the images that are mounted as volumes.
-    async fn pull_image_volumes(&self, target: &StartTarget<'_>) -> ImageVolumes {
+    /// Pulls the images that are mounted as volumes, one after the other.
+    fn pull_image_volumes(target: &StartTarget<'_>, pulls: &mut ImagePulls) -> Poll<ImageVolumes> {
         let (mut images, mut failures) = (BTreeMap::new(), BTreeMap::new());
         for wanted in volume::images(&target.bundle.pod) {
-            let request = image::ImageRequest {
-                pod: self.scope.pod(),
+            let inputs = PullInputs {
                 image: &wanted.reference,
                 policy: image::Policy::of(wanted.pull_policy.as_deref(), &wanted.reference),
                 sandbox: target.config,
-                resolver: &*target.bundle.resolver,
+                resolver: &target.bundle.resolver,
             };
-            let record = |kind, reason: &str, message| self.scope.record_event(kind, reason, message);
-            match self.scope.context.puller.ensure(&request, &record).await {
+            match ready!(pulls.poll(&PullTarget::Volume(wanted.volume.clone()), &inputs)) {
                 Ok(image) => drop(images.insert(wanted.volume, image.image_ref)),
                 Err(failure) => drop(failures.insert(wanted.volume, failure)),
             }
         }
-        ImageVolumes { images, failures }
+        Poll::Ready(ImageVolumes { images, failures })
     }
 
-    /// Starts one container. A failure was recorded as an event.
+    /// A container and its image, unless that is being pulled.
+    fn container_and_image<'a>(
+        &self,
+        target: &StartTarget<'a>,
+        volumes: &ImageVolumes,
+        start: &StartContainer,
+        pulls: &mut ImagePulls,
+    ) -> Poll<Result<(PodContainer<'a>, image::ResolvedImage), FailureReason>> {
+        let name = start.name.as_str();
+        let Some(container) = find_container(target.pod, name) else {
+            let message = format!("no container {name:?} in the pod");
+            return Poll::Ready(Err(failure("CreateContainerConfigError", &message)));
+        };
+        let mut mounts = container.spec.volume_mounts.iter().flatten();
+        if let Some(failure) = mounts.find_map(|mount| volumes.failures.get(&mount.name)) {
+            return Poll::Ready(Err(failure.clone()));
+        }
+        let image = ready!(self.pull_image(target, &container.spec, pulls));
+        Poll::Ready(image.map(|image| (container, image)))
+    }
+
+    /// Creates and starts a container. A failure was recorded as an event.
     async fn start(
         &mut self,
         target: &StartTarget<'_>,
         volumes: &ImageVolumes,
         start: &StartContainer,
+        container: &PodContainer<'_>,
+        image: &image::ResolvedImage,
     ) -> Result<(), FailureReason> {
         let name = start.name.as_str();
-        let Some(container) = find_container(target.pod, name) else {
-            let message = format!("no container {name:?} in the pod");
-            return Err(failure("CreateContainerConfigError", &message));
-        };
-        let mut mounts = container.spec.volume_mounts.iter().flatten();
-        if let Some(failure) = mounts.find_map(|mount| volumes.failures.get(&mount.name)) {
-            return Err(failure.clone());
-        }
-        let id = self.create(target, volumes, start, &container).await?;
+        let id = self.create(target, volumes, start, container, image).await?;
         self.record(name, EventKind::Normal, "Created", "Container created".to_owned());
         if let Err(error) = self.scope.context.backend.start_container(&id).await {
             return Err(self.fail(name, "RunContainerError", &error));
         }
         self.record(name, EventKind::Normal, "Started", "Container started".to_owned());
-        self.run_post_start(target, &container, id).await
+        self.run_post_start(target, container, id).await
     }
 
     async fn create(
@@ -167,10 +198,10 @@ impl ContainerStarter {
         volumes: &ImageVolumes,
         start: &StartContainer,
         container: &PodContainer<'_>,
+        image: &image::ResolvedImage,
     ) -> Result<String, FailureReason> {
         let name = start.name.as_str();
         let config_error = "CreateContainerConfigError";
-        let image = self.pull_image(target, &container.spec).await?;
         let facts = self.facts(target);
         let inputs = target.bundle.resolver.container(name, &facts).await.map_err(|error| {
             if let Kind::Unresolved(reference) = error.kind() {
@@ -205,7 +236,7 @@ impl ContainerStarter {
             features: &context.features,
             runtime: target.runtime,
             sandbox: target.config,
-            image: &image,
+            image,
             inputs: &inputs,
             mounts: &mounts,
             hosts_file: hosts_file.as_deref(),
@@ -217,26 +248,26 @@ impl ContainerStarter {
         created.map_err(|error| self.fail(name, "CreateContainerError", &error))
     }
 
-    async fn pull_image(
+    /// Pulls the image of a container.
+    fn pull_image(
         &self,
         target: &StartTarget<'_>,
         container: &Container,
-    ) -> Result<image::ResolvedImage, FailureReason> {
+        pulls: &mut ImagePulls,
+    ) -> Poll<Result<image::ResolvedImage, FailureReason>> {
         let name = container.name.as_str();
         let image = container.image.as_deref().unwrap_or_default();
-        let request = image::ImageRequest {
-            pod: self.scope.pod(),
+        let inputs = PullInputs {
             image,
             policy: image::Policy::of(container.image_pull_policy.as_deref(), image),
             sandbox: target.config,
-            resolver: &*target.bundle.resolver,
+            resolver: &target.bundle.resolver,
         };
-        let record = |kind, reason: &str, message| self.record(name, kind, reason, message);
-        let pulled = self.scope.context.puller.ensure(&request, &record).await;
-        pulled.inspect_err(|failure| {
+        let pulled = ready!(pulls.poll(&PullTarget::Container(name.to_owned()), &inputs));
+        Poll::Ready(pulled.inspect_err(|failure| {
             let (kind, reason, message) = image::failed_event(failure);
             self.record(name, kind, reason, message);
-        })
+        }))
     }
 
     /// The facts that the container's environment can refer to.

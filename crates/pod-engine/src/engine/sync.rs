@@ -130,6 +130,10 @@ impl PodActor {
         plan: &PodPlan,
     ) -> Result<Execution> {
         let mut execution = Execution::default();
+        self.pulls.retain(|name| plan.start.iter().any(|start| start.name == name));
+        if plan.start.is_empty() {
+            self.pulls.clear();
+        }
         if let SandboxPlan::Create { replaces: Some(_), .. } = &plan.sandbox {
             let message = "Pod sandbox changed, it will be killed and re-created.";
             self.scope.record_event(EventKind::Normal, "SandboxChanged", message.to_owned());
@@ -180,7 +184,7 @@ impl PodActor {
                 volumes: self.mounts.volumes(),
                 stopper: &self.stopper,
             };
-            for (name, started) in self.starter.start_all(&target, &plan.start).await {
+            for (name, started) in self.starter.start_all(&target, &plan.start, &mut self.pulls).await {
                 execution.acted |= started.is_ok();
                 execution.failed |= started.is_err();
                 self.reporter.set_failure(&name, started.err());

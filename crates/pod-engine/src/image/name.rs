@@ -37,6 +37,11 @@ pub(super) fn key(image: &str) -> String {
     format!("{domain}/{library}{path}:{}", name.tag.unwrap_or("latest"))
 }
 
+/// The registry of an image, if the runtime expands short names as Docker does.
+pub(super) fn registry(image: &str) -> &str {
+    split_domain(image).0
+}
+
 pub(super) fn parse(image: &str) -> Result<ImageName<'_>, String> {
     if image.len() == 64 && is_hex(image) {
         return Err(format!("invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"));

@@ -1,53 +1,37 @@
-//! Records of pulls, in one file per image, which survive restarts.
+//! Records of pulls for a runtime that keeps none itself: files that survive restarts, and that all nodes on the same image store share.
 //!
-//! Before a pull the name of the image is recorded (the intent), and after it the image and the credentials that succeeded. An image without
-//! a record was present before and may be used by all pods. An image with an intent and without a result may be used by none until a pull
-//! succeeds. Credentials are stored as hashes.
+//! Before a pull its intent is recorded, under the name of the image, and after it the image and the credentials that succeeded. An image
+//! without a record was present before and may be used by all pods, unless one of its names has an intent: then a pull may have added it,
+//! and no pod may use it until a pull succeeds. Credentials are stored as hashes.
+//!
+//! An intent is a locked file. The lock ends with the process, so that an intent without a lock is one whose pull has an unknown result.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Write as _,
-    io,
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use aws_lc_rs::digest::{SHA256, digest};
 use jiff::Timestamp;
-use parking_lot::Mutex;
-use secrecy::ExposeSecret as _;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use vk_provider::resolve::PullCredentials;
 
-use super::name;
+use super::{
+    access::{Access, ImageAccess, hex},
+    name,
+};
+use crate::backend::Image;
 
-/// The pull records of a node.
+/// The pull records of an image store.
 #[derive(Debug)]
 pub(super) struct PullRecords {
     pulling: PathBuf,
     pulled: PathBuf,
-    /// Serializes access to the files.
+    /// Serializes access to the files by this node. Nodes are not serialized: if an update is lost, an image has to be pulled once more.
     lock: tokio::sync::Mutex<()>,
-    /// Active pulls, by image.
-    active: Mutex<HashMap<String, ActivePulls>>,
-}
-
-#[derive(Debug, Default)]
-struct ActivePulls {
-    pulls: usize,
-    /// Whether an earlier pull has no recorded result: then a failure of this one says nothing about the image.
-    has_stale_intent: bool,
-}
-
-/// Who may use a local image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Everyone: it was present before, or it was pulled anonymously.
-    Everyone,
-    /// Pods with credentials of one of these hashes.
-    Credentials(BTreeSet<String>),
-    /// Unknown: a pull must show it.
-    Unknown,
 }
 
 /// An active pull. If it is dropped without a result, the intent stays recorded.
@@ -55,6 +39,11 @@ pub(super) enum Access {
 pub(super) struct PullIntent {
     records: Arc<PullRecords>,
     image: String,
+    path: PathBuf,
+    /// Holds the lock.
+    _file: File,
+    /// Intents of earlier pulls whose result is unknown.
+    stale: Vec<PathBuf>,
 }
 
 /// A pulled image.
@@ -62,17 +51,10 @@ pub(super) struct PullIntent {
 struct Record {
     image_ref: String,
     updated: Timestamp,
-    /// By name without tag and digest: two repositories can have the same image with different permissions.
-    names: BTreeMap<String, AllowedCredentials>,
+    access: ImageAccess,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct AllowedCredentials {
-    everyone: bool,
-    hashes: BTreeSet<String>,
-}
-
-// === impl Records ===
+// === impl PullRecords ===
 
 impl PullRecords {
     pub(super) fn new(folder: &Path) -> Arc<Self> {
@@ -80,181 +62,220 @@ impl PullRecords {
             pulling: folder.join("pulling"),
             pulled: folder.join("pulled"),
             lock: tokio::sync::Mutex::default(),
-            active: Mutex::default(),
         })
     }
 
-    /// Who may use this image, which is present under this reference.
-    pub(super) async fn access(&self, image: &str, image_ref: &str) -> Access {
-        let _held = self.lock.lock().await;
-        match self.read(image_ref).await {
-            Ok(Some(record)) => match record.names.get(bare(image)) {
-                Some(holders) if holders.everyone => Access::Everyone,
-                Some(holders) if !holders.hashes.is_empty() => Access::Credentials(holders.hashes.clone()),
-                _ => Access::Unknown,
-            },
-            Ok(None) => {
-                let begun = self.active.lock().contains_key(image)
-                    || tokio::fs::try_exists(file(&self.pulling, image)).await.unwrap_or(true);
-                if begun { Access::Unknown } else { Access::Everyone }
+    /// Who may use this image, which is present, under this name.
+    pub(super) async fn access(self: &Arc<Self>, image: &str, present: &Image) -> Access {
+        let (written, present) = (image.to_owned(), present.clone());
+        let access = self.blocking(move |records| match records.read(&present.id)? {
+            Some(record) => Ok(record.access.of(bare(&written))),
+            None => {
+                let names = present.tags.iter().chain(&present.digests).chain([&written]);
+                let begun = names.map(|name| records.intents(name)).collect::<io::Result<Vec<_>>>()?;
+                let begun = begun.iter().any(|intents| !intents.is_empty());
+                Ok(if begun { Access::Unknown } else { Access::Everyone })
             }
-            Err(error) => {
-                tracing::warn!(%error, image, "cannot read the pull record of an image; it is pulled again");
-                Access::Unknown
-            }
-        }
+        });
+        access.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, image, "cannot read the pull records of an image; it is pulled again");
+            Access::Unknown
+        })
     }
 
     /// Records the intent to pull.
     pub(super) async fn begin(self: &Arc<Self>, image: &str) -> io::Result<PullIntent> {
-        let _held = self.lock.lock().await;
-        let path = file(&self.pulling, image);
-        let begun = tokio::fs::try_exists(&path).await.unwrap_or(true);
-        write(&path, image.as_bytes()).await?;
-        let mut active = self.active.lock();
-        let entry =
-            active.entry(image.to_owned()).or_insert(ActivePulls { pulls: 0, has_stale_intent: begun });
-        entry.pulls += 1;
-        Ok(PullIntent { records: Arc::clone(self), image: image.to_owned() })
+        let image = image.to_owned();
+        self.blocking(move |records| {
+            let mut stale = Vec::new();
+            for path in records.intents(&image)? {
+                if is_abandoned(&path)? {
+                    stale.push(path);
+                }
+            }
+            // One is enough.
+            stale.split_off(stale.len().min(1)).iter().try_for_each(|path| remove(path))?;
+            create_folder(&records.pulling)?;
+            let unique = rand::random::<u64>();
+            let (new, path) = (format!("new.{unique:016x}"), format!("{}.{unique:016x}", key(&image)));
+            let (new, path) = (records.pulling.join(new), records.pulling.join(path));
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
+            // It gets its name when it is locked, so that nobody takes it for an old one.
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            file.write_all(image.as_bytes())?;
+            // To disk, because the files of the runtime may be there first.
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(&records.pulling)?.sync_all()?;
+            Ok(PullIntent { records: Arc::clone(records), image, path, _file: file, stale })
+        })
+        .await
     }
 
     /// Removes the records of images that no longer exist, except those of pulls after `began`.
-    pub(super) async fn prune(&self, kept: &BTreeSet<&str>, began: Timestamp) {
-        let _held = self.lock.lock().await;
-        let Ok(mut entries) = tokio::fs::read_dir(&self.pulled).await else { return };
-        while let Ok(Some(entry)) = entries.next_entry().await {
-            let path = entry.path();
-            let Ok(content) = tokio::fs::read(&path).await else { continue };
-            let Ok(record) = serde_json::from_slice::<Record>(&content) else { continue };
-            if record.updated < began && !kept.contains(record.image_ref.as_str()) {
-                let _ = tokio::fs::remove_file(&path).await;
+    pub(super) async fn prune(self: &Arc<Self>, kept: BTreeSet<String>, began: Timestamp) {
+        let pruned = self.blocking(move |records| {
+            for entry in entries(&records.pulled)? {
+                let Ok(content) = fs::read(&entry) else { continue };
+                let Ok(record) = serde_json::from_slice::<Record>(&content) else { continue };
+                if record.updated < began && !kept.contains(&record.image_ref) {
+                    remove(&entry)?;
+                }
             }
+            Ok(())
+        });
+        if let Err(error) = pruned.await {
+            tracing::warn!(%error, "cannot remove the pull records of images that are gone");
         }
     }
 
-    async fn read(&self, image_ref: &str) -> io::Result<Option<Record>> {
-        match tokio::fs::read(file(&self.pulled, image_ref)).await {
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let _held = self.lock.lock().await;
+        let records = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&records)).await.map_err(io::Error::other)?
+    }
+
+    /// The intents to pull this name, active or not.
+    fn intents(&self, image: &str) -> io::Result<Vec<PathBuf>> {
+        let prefix = format!("{}.", key(image));
+        let is_own = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
+        };
+        Ok(entries(&self.pulling)?.into_iter().filter(is_own).collect())
+    }
+
+    fn read(&self, image_ref: &str) -> io::Result<Option<Record>> {
+        match fs::read(self.record(image_ref)) {
             Ok(content) => Ok(Some(serde_json::from_slice(&content)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn add(
+    /// Changes the record of an image; it is created if there is none, or if it cannot be read.
+    fn update(
         &self,
-        image: &str,
         image_ref: &str,
-        hash: Option<String>,
         now: Timestamp,
+        change: impl FnOnce(&mut ImageAccess) -> bool,
     ) -> io::Result<()> {
-        let known = self.read(image_ref).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, image, "cannot read the pull record of an image; it is replaced");
+        let known = self.read(image_ref).unwrap_or_else(|error| {
+            tracing::warn!(%error, image_ref, "cannot read the pull record of an image; it is replaced");
             None
         });
-        let mut record = known.unwrap_or_else(|| Record {
-            image_ref: image_ref.to_owned(),
-            updated: now,
-            names: BTreeMap::new(),
-        });
-        let holders = record.names.entry(bare(image).to_owned()).or_default();
-        let changed = match hash {
-            _ if holders.everyone => false,
-            Some(hash) => holders.hashes.insert(hash),
-            None => {
-                *holders = AllowedCredentials { everyone: true, hashes: BTreeSet::new() };
-                true
-            }
-        };
-        if !changed {
+        let is_new = known.is_none();
+        let mut access = known.map(|record| record.access).unwrap_or_default();
+        if !change(&mut access) && !is_new {
             return Ok(());
         }
-        record.updated = now;
-        write(&file(&self.pulled, image_ref), &serde_json::to_vec(&record)?).await
+        let record = Record { image_ref: image_ref.to_owned(), updated: now, access };
+        replace(&self.record(image_ref), &serde_json::to_vec(&record)?)
+    }
+
+    fn record(&self, image_ref: &str) -> PathBuf {
+        self.pulled.join(format!("{}.json", hex(image_ref.as_bytes())))
     }
 }
 
-// === impl Intent ===
+// === impl PullIntent ===
 
 impl PullIntent {
+    /// Whether an earlier pull of this name may have added an image without a record.
+    pub(super) fn follows_unknown_result(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Closes the image that is present under the name, if it has no record: an earlier pull whose result is unknown may have added it.
+    pub(super) async fn close(&mut self, image_ref: &str, now: Timestamp) -> io::Result<()> {
+        let (image_ref, stale) = (image_ref.to_owned(), std::mem::take(&mut self.stale));
+        self.records
+            .blocking(move |records| {
+                records.update(&image_ref, now, |_| false)?;
+                stale.iter().try_for_each(|path| remove(path))
+            })
+            .await
+    }
+
     /// Records the result: pulled with credentials of this hash, or anonymously.
     pub(super) async fn succeed(self, image_ref: &str, hash: Option<String>, now: Timestamp) {
-        let held = self.records.lock.lock().await;
-        let added = self.records.add(&self.image, image_ref, hash, now).await;
-        drop(held);
-        match added {
-            Ok(()) => {
-                if let Some(active) = self.records.active.lock().get_mut(&self.image) {
-                    active.has_stale_intent = false;
-                }
-                self.finish().await;
-            }
-            // The intent stays recorded: other pods must prove their credentials by a pull.
-            Err(error) => {
-                tracing::warn!(%error, image = self.image, "cannot record the pull of an image");
-            }
+        let (records, image_ref) = (Arc::clone(&self.records), image_ref.to_owned());
+        let recorded = records.blocking(move |records| {
+            let added = records.update(&image_ref, now, |access| access.allow(bare(&self.image), hash));
+            // Otherwise the intents stay: other pods must prove their credentials by a pull.
+            added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
+            self.stale.iter().chain([&self.path]).try_for_each(|path| remove(path))
+        });
+        if let Err(error) = recorded.await {
+            tracing::warn!(%error, "cannot record the pull of an image");
         }
     }
 
-    /// Removes the intent.
+    /// Removes the intent: the pull has failed.
     pub(super) async fn finish(self) {
-        let _held = self.records.lock.lock().await;
-        let active = |active: &ActivePulls| active.pulls <= 1 && !active.has_stale_intent;
-        let over = self.records.active.lock().get(&self.image).is_none_or(active);
-        if over {
-            let _ = tokio::fs::remove_file(file(&self.records.pulling, &self.image)).await;
+        let records = Arc::clone(&self.records);
+        if let Err(error) = records.blocking(move |_| remove(&self.path)).await {
+            tracing::warn!(%error, "cannot remove the record of a failed pull");
         }
     }
 }
 
-impl Drop for PullIntent {
-    fn drop(&mut self) {
-        let mut active = self.records.active.lock();
-        if let Some(entry) = active.get_mut(&self.image) {
-            entry.pulls -= 1;
-            if entry.pulls == 0 {
-                active.remove(&self.image);
-            }
-        }
-    }
-}
-
-/// The hash of credentials.
-pub(super) fn hash(credentials: &PullCredentials) -> String {
-    let parts = match credentials {
-        PullCredentials::Basic { username, password } => {
-            ["basic", username.as_str(), password.expose_secret()]
-        }
-        PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
-        PullCredentials::RegistryToken(token) => ["registry", "", token.expose_secret()],
+/// Whether nobody holds the lock of an intent any more.
+fn is_abandoned(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
     };
-    // With their lengths, so that the encoding is unambiguous.
-    let text = parts.map(|part| format!("{}:{part}", part.len())).join(",");
-    hex(text.as_bytes())
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn file(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{}.json", hex(name.as_bytes())))
+/// The key of an intent: the same for all forms of a name.
+fn key(image: &str) -> String {
+    hex(name::key(image).as_bytes())
 }
 
 fn bare(image: &str) -> &str {
     name::parse(image).map_or(image, |name| name.bare)
 }
 
-/// Replaces a file atomically. Only its owner can read it.
-async fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).await?;
+/// The files in a folder, which may not exist.
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
-    let new = path.with_extension("new");
-    tokio::fs::write(&new, content).await?;
-    tokio::fs::rename(&new, path).await
+}
+
+fn create_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Removes a file, which may be gone.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Replaces a file atomically. Only its owner can read it.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    create_folder(folder)?;
+    // Other nodes may write the same record.
+    let new = path.with_extension(format!("{:016x}.new", rand::random::<u64>()));
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
+    let written =
+        file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -15,16 +15,17 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::Instant};
 use vk_provider::{
-    EventKind, PodRef,
+    Error, EventKind, PodRef,
     resolve::{PullCredentials, Resolver},
 };
 use vk_supervisor::Clock;
 
 use super::{
     Policy, ResolvedImage,
-    name::normalize,
+    access::{Access, credentials_hash},
+    name::{self, normalize},
     pull_backoff::PullBackoffs,
-    pull_records::{Access, PullRecords, hash},
+    pull_records::{PullIntent, PullRecords},
 };
 use crate::{
     Settings,
@@ -38,8 +39,9 @@ use crate::{
 pub struct Puller {
     backend: Arc<dyn ContainerBackend>,
     clock: Clock,
-    records: Arc<PullRecords>,
-    permits: Option<Arc<Semaphore>>,
+    /// `None` if the runtime keeps the records of its images.
+    records: Option<Arc<PullRecords>>,
+    permits: PullPermits,
     /// Active pulls.
     pulls: Mutex<HashMap<PullKey, WeakShared<BoxFuture<'static, PullOutcome>>>>,
     backoffs: Mutex<PullBackoffs>,
@@ -58,6 +60,13 @@ pub struct ImageRequest<'a> {
     pub sandbox: &'a SandboxConfig,
     /// The resolver of the pod's credentials.
     pub resolver: &'a dyn Resolver,
+}
+
+/// Limits the number of parallel pulls of each registry, so that a slow one does not delay the pulls from others.
+struct PullPermits {
+    /// `None` means no limit.
+    most: Option<usize>,
+    registries: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
 /// The image and the hashes of the credentials.
@@ -80,13 +89,13 @@ struct Pulled {
 // === impl Puller ===
 
 impl Puller {
-    /// A puller with its records in the node's directory.
+    /// A puller for the images of this runtime.
     pub fn new(backend: Arc<dyn ContainerBackend>, settings: &Settings, clock: Clock) -> Self {
         Self {
             backend,
             clock,
-            records: PullRecords::new(&settings.root.join("images")),
-            permits: settings.parallel_pulls.map(|most| Arc::new(Semaphore::new(most.max(1)))),
+            records: settings.pull_records.as_deref().map(PullRecords::new),
+            permits: PullPermits::new(settings.parallel_pulls),
             pulls: Mutex::default(),
             backoffs: Mutex::default(),
         }
@@ -118,12 +127,12 @@ impl Puller {
         };
         let mut credentials = None;
         if let Some(present) = present {
-            let allowed = match self.records.access(written, &present.id).await {
+            let allowed = match self.access(written, &image, &present, record).await? {
                 Access::Everyone => true,
                 Access::Unknown => false,
                 Access::Credentials(hashes) => {
                     let own = self.credentials(request, &image).await?;
-                    let fits = own.iter().any(|own| hashes.contains(&hash(own)));
+                    let fits = own.iter().any(|own| hashes.contains(&credentials_hash(own)));
                     credentials = Some(own);
                     fits
                 }
@@ -154,21 +163,52 @@ impl Puller {
 
     /// Removes the records of images that no longer exist. `began` is the time of this list: later records are kept.
     pub async fn prune(&self, images: &[Image], began: Timestamp) {
-        let kept: BTreeSet<&str> = images
-            .iter()
-            .flat_map(|image| image.digests.iter().chain([&image.id]))
-            .map(String::as_str)
-            .collect();
-        self.records.prune(&kept, began).await;
+        let Some(records) = &self.records else { return };
+        let kept: BTreeSet<String> =
+            images.iter().flat_map(|image| image.digests.iter().chain([&image.id])).cloned().collect();
+        records.prune(kept, began).await;
     }
 
     async fn inspect(&self, image: &str, record: RecordEvent<'_>) -> Result<Option<Image>, FailureReason> {
-        self.backend.image(image, "").await.map_err(|error| {
-            // A kubelet prints the name of the image that it has not found: an empty one.
-            let message = format!("Failed to inspect image \"\": {}", full_message(&error));
-            record(EventKind::Warning, "InspectFailed", message.clone());
-            failure("ImageInspectError", message)
-        })
+        self.backend.image(image, "").await.map_err(|error| inspect_failure(&error, record))
+    }
+
+    /// Who may use an image that is present.
+    async fn access(
+        &self,
+        written: &str,
+        image: &str,
+        present: &Image,
+        record: RecordEvent<'_>,
+    ) -> Result<Access, FailureReason> {
+        match &self.records {
+            Some(records) => Ok(records.access(written, present).await),
+            None => {
+                let access = self.backend.image_access(image, &present.id).await;
+                access.map_err(|error| inspect_failure(&error, record))
+            }
+        }
+    }
+
+    /// Records the intent to pull, unless the runtime keeps the records.
+    async fn begin(
+        &self,
+        written: &str,
+        image: &str,
+        record: RecordEvent<'_>,
+    ) -> Result<Option<PullIntent>, FailureReason> {
+        let Some(records) = &self.records else { return Ok(None) };
+        let failed = |error| {
+            let text = format!("Failed to record image pull intent for container image {written:?}: {error}");
+            failure("ErrImagePull", text)
+        };
+        let mut intent = records.begin(written).await.map_err(failed)?;
+        if intent.follows_unknown_result()
+            && let Some(present) = self.inspect(image, record).await?
+        {
+            intent.close(&present.id, self.clock.now()).await.map_err(failed)?;
+        }
+        Ok(Some(intent))
     }
 
     async fn credentials(
@@ -198,10 +238,7 @@ impl Puller {
             let message = why.map_or_else(|| message.clone(), |why| format!("{message}: {why}"));
             return Err(failure("ImagePullBackOff", message));
         }
-        let intent = self.records.begin(written).await.map_err(|error| {
-            let text = format!("Failed to record image pull intent for container image {written:?}: {error}");
-            failure("ErrImagePull", text)
-        })?;
+        let intent = self.begin(written, image, record).await?;
         self.backoffs.lock().begin(uid, written);
         record(EventKind::Normal, "Pulling", format!("Pulling image {written:?}"));
         let began = Instant::now();
@@ -215,7 +252,9 @@ impl Puller {
                 );
                 record(EventKind::Normal, "Pulled", message);
                 self.backoffs.lock().prune(Instant::now());
-                intent.succeed(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
+                if let Some(intent) = intent {
+                    intent.succeed(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
+                }
                 // The user of the image is needed to create the container, so it must be known.
                 let found = pulled.image.clone().map_err(|why| failure("CreateContainerConfigError", why))?;
                 let image_ref = pulled.image_ref.clone();
@@ -227,7 +266,9 @@ impl Puller {
                 let failure = pull_failure(written, &why);
                 let again = format!("{}: {}", failure.reason, failure.message);
                 self.backoffs.lock().record_failure(uid, written, again, Instant::now());
-                intent.finish().await;
+                if let Some(intent) = intent {
+                    intent.finish().await;
+                }
                 Err(failure)
             }
         }
@@ -240,7 +281,7 @@ impl Puller {
         credentials: Vec<PullCredentials>,
         sandbox: &SandboxConfig,
     ) -> Shared<BoxFuture<'static, PullOutcome>> {
-        let key = (image.to_owned(), credentials.iter().map(hash).collect::<Vec<_>>());
+        let key = (image.to_owned(), credentials.iter().map(credentials_hash).collect::<Vec<_>>());
         let mut pulls = self.pulls.lock();
         pulls.retain(|_, shared_pull| {
             shared_pull.upgrade().is_some_and(|shared_pull| shared_pull.peek().is_none())
@@ -248,7 +289,7 @@ impl Puller {
         if let Some(shared_pull) = pulls.get(&key).and_then(WeakShared::upgrade) {
             return shared_pull;
         }
-        let (backend, permits) = (Arc::clone(&self.backend), self.permits.clone());
+        let (backend, permits) = (Arc::clone(&self.backend), self.permits.of(name::registry(image)));
         let (image, sandbox) = (image.to_owned(), sandbox.clone());
         let shared_pull = async move {
             let _permit = match permits {
@@ -265,6 +306,25 @@ impl Puller {
             pulls.insert(key, weak);
         }
         shared_pull
+    }
+}
+
+// === impl PullPermits ===
+
+impl PullPermits {
+    fn new(most: Option<usize>) -> Self {
+        Self { most, registries: Mutex::default() }
+    }
+
+    /// The permits of a registry, if they are limited.
+    fn of(&self, registry: &str) -> Option<Arc<Semaphore>> {
+        let most = self.most?.max(1);
+        let mut registries = self.registries.lock();
+        registries.retain(|_, permits| permits.strong_count() > 0);
+        let known = registries.get(registry).and_then(Weak::upgrade);
+        let permits = known.unwrap_or_else(|| Arc::new(Semaphore::new(most)));
+        registries.insert(registry.to_owned(), Arc::downgrade(&permits));
+        Some(permits)
     }
 }
 
@@ -299,7 +359,7 @@ async fn attempt(
             Ok(image_ref) if image_ref.is_empty() => {
                 errors.push(format!("imageRef of image {image:?} is not set"));
             }
-            Ok(image_ref) => return Ok((image_ref, credentials.map(hash))),
+            Ok(image_ref) => return Ok((image_ref, credentials.map(credentials_hash))),
             Err(error) => {
                 let why = full_message(&error);
                 // The code Unknown is omitted.
@@ -314,6 +374,14 @@ async fn attempt(
         [one] => one.as_str().into(),
         many => format!("[{}]", many.join(", ")).into(),
     })
+}
+
+/// The failure of inspecting an image, which is recorded as an event.
+fn inspect_failure(error: &Error, record: RecordEvent<'_>) -> FailureReason {
+    // A kubelet prints the name of the image that it has not found: an empty one.
+    let message = format!("Failed to inspect image \"\": {}", full_message(error));
+    record(EventKind::Warning, "InspectFailed", message.clone());
+    failure("ImageInspectError", message)
 }
 
 /// The failure of a pull. Two causes have their own reasons.

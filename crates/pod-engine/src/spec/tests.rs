@@ -36,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         oom_score_floor: -1000,
         seccomp_default: false,
         parallel_pulls: None,
+        pull_records: None,
         max_crash_backoff: second * 300,
         relist: second,
         resync: second * 60,

@@ -8,6 +8,7 @@ mod conformance;
 mod faults;
 mod garbage_collection;
 mod idle_cost;
+mod image_pull;
 mod kubelet;
 mod lifecycle;
 mod many_pods;

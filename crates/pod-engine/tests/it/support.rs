@@ -57,6 +57,7 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
         oom_score_floor: -999,
         seccomp_default: false,
         parallel_pulls: None,
+        pull_records: Some(folder.join("root/images")),
         max_crash_backoff: Duration::from_mins(5),
         relist: Duration::from_secs(1),
         resync: Duration::from_mins(1),

@@ -14,6 +14,7 @@ use vk_pod_engine::{
         ContainerConfig, ContainerEntry, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeCondition,
         RuntimeHandler, RuntimeInfo, SandboxConfig, SandboxEntry,
     },
+    image::Access,
     snapshot::{Container, Sandbox},
 };
 use vk_provider::{
@@ -237,6 +238,13 @@ impl ContainerBackend for LocalBackend {
             })?,
         };
         Ok(pulled.map_err(Error::from)?.id)
+    }
+
+    async fn image_access(&self, image: &str, id: &str) -> Result<Access> {
+        if self.inner.is_host(image) {
+            return Ok(Access::Everyone);
+        }
+        self.inner.settings.images.access(image, id).map_err(Error::from)
     }
 
     async fn remove_image(&self, image: &str) -> Result<()> {

@@ -78,6 +78,12 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     if security.seccomp != Seccomp::Unconfined {
         return refused("seccompProfile");
     }
+    if security.apparmor.as_deref().is_some_and(|profile| profile != "unconfined") {
+        return refused("appArmorProfile");
+    }
+    if security.selinux.is_some() {
+        return refused("seLinuxOptions");
+    }
     if matches!(security.namespaces.pid, Share::Target(_)) {
         return refused("targetContainerName");
     }

@@ -11,7 +11,7 @@ use super::{
     Digest, Error, ImageName, Kind, Result, Store, StoredImage,
     manifest::{Descriptor, ImageContent, Manifest, ManifestDocument, no_matching_platform, select_manifest},
     platform::HostPlatform,
-    store::{ImageNames, Ingest},
+    store::{ImageNames, ImageOrigin, Ingest},
     unpack::ExpectedLayer,
 };
 
@@ -120,7 +120,7 @@ impl Store {
             ingest.commit_layer(&content, number, &unpacked)?;
         }
         let names = ImageNames { tags: image.names, digests: Vec::new() };
-        let stored = ingest.commit(&content, image.manifest.as_deref(), size, &names)?;
+        let stored = ingest.commit(&content, image.manifest.as_deref(), size, &names, ImageOrigin::Import)?;
         tracing::info!(image = %names.tags.join(", "), id = stored.id, bytes = size, "imported an image");
         Ok(stored)
     }

@@ -1,6 +1,6 @@
 //! Image names, in the form in which containerd stores them.
 
-use oci_client::Reference;
+use oci_spec::distribution::Reference;
 
 use super::{Digest, Error, Result};
 
@@ -51,6 +51,11 @@ impl ImageName {
     /// The repository with another digest.
     pub(crate) fn with_digest(&self, digest: &Digest) -> String {
         format!("{}@{digest}", self.repository())
+    }
+
+    /// How the registry knows the image: its repository there, and its digest or tag.
+    pub(crate) fn remote(&self) -> (&str, &str) {
+        (self.0.repository(), self.0.digest().or_else(|| self.0.tag()).unwrap_or("latest"))
     }
 
     pub(crate) fn reference(&self) -> &Reference {

@@ -30,15 +30,17 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use vk_pod_engine::image::Access;
 
-pub(crate) use self::ingest::{ImageNames, Ingest};
+pub(crate) use self::ingest::{ImageNames, ImageOrigin, Ingest};
 use self::{
     index::{Index, IndexSnapshot},
     lock::StoreLock,
 };
 use super::{
-    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage, name::ImageQuery,
-    pull::RegistryClients,
+    Digest, DiskUsage, Error, Kind, LayerFormat, Result, Settings, StoredImage,
+    name::ImageQuery,
+    pull::{LayerSource, Registries},
 };
 
 /// Number of layers that are unpacked concurrently.
@@ -53,10 +55,10 @@ pub struct Store {
     layer_format: LayerFormat,
     pub(crate) settings: Settings,
     snapshot: Mutex<Option<Arc<IndexSnapshot>>>,
-    pub(crate) clients: RegistryClients,
-    pub(crate) unpackers: Semaphore,
-    /// Layers that are being unpacked by this process, so that two pulls do not unpack the same one.
-    claims: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    pub(crate) registries: Registries,
+    pub(crate) unpackers: Arc<Semaphore>,
+    /// Layers that this process is downloading, so that two pulls do not download the same one.
+    claims: Mutex<HashMap<LayerSource, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 /// The result of a removal.
@@ -92,10 +94,10 @@ impl Store {
             Some(layer_format) => layer_format,
             None => temp_dir::detect_layer_format(&root)?,
         };
-        let clients = RegistryClients::new(settings.plain_http.clone());
-        let unpackers = Semaphore::new(CONCURRENT_UNPACKS);
+        let registries = Registries::new(settings.plain_http.clone(), settings.pull_limits.document_time);
+        let unpackers = Arc::new(Semaphore::new(CONCURRENT_UNPACKS));
         let (snapshot, claims) = (Mutex::default(), Mutex::default());
-        let store = Arc::new(Self { root, layer_format, settings, snapshot, clients, unpackers, claims });
+        let store = Arc::new(Self { root, layer_format, settings, snapshot, registries, unpackers, claims });
         store.collect_garbage()?;
         Ok(store)
     }
@@ -114,6 +116,16 @@ impl Store {
     pub fn image(&self, asked: &str) -> Result<Option<StoredImage>> {
         let snapshot = self.snapshot()?;
         Ok(snapshot.find(&ImageQuery::parse(asked)?, asked).and_then(|id| snapshot.stored(&id)).cloned())
+    }
+
+    /// Who may use the image with this id under a name without pulling it.
+    pub fn access(&self, asked: &str, id: &str) -> Result<Access> {
+        let repository = match ImageQuery::parse(asked)? {
+            ImageQuery::ImageName(name) => name.repository(),
+            // An id says nothing about where a pod may pull from.
+            ImageQuery::Id(_) => String::new(),
+        };
+        Ok(self.snapshot()?.access(&id.parse()?, &repository))
     }
 
     /// All images, ordered by id.
@@ -217,14 +229,14 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// Locks a layer for unpacking by this process.
-    pub(crate) async fn claim(&self, chain: &Digest) -> tokio::sync::OwnedMutexGuard<()> {
+    /// Locks a layer from one source for this process.
+    pub(crate) async fn claim(&self, source: LayerSource) -> tokio::sync::OwnedMutexGuard<()> {
         let claim = {
             let mut claims = self.claims.lock();
             claims.retain(|_, claim| claim.strong_count() > 0);
-            let known = claims.get(chain).and_then(Weak::upgrade);
+            let known = claims.get(&source).and_then(Weak::upgrade);
             let claim = known.unwrap_or_default();
-            claims.insert(*chain, Arc::downgrade(&claim));
+            claims.insert(source, Arc::downgrade(&claim));
             claim
         };
         claim.lock_owned().await

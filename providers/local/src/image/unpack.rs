@@ -27,6 +27,8 @@ pub struct ImageLimits {
     pub layer_bytes: u64,
     /// Entries of a layer.
     pub layer_entries: u64,
+    /// Bytes of memory for the paths of a layer's directories while it is unpacked.
+    pub directory_bytes: usize,
     /// Maximum compression ratio of a layer...
     pub ratio: u64,
     /// ...that is larger than this.
@@ -70,7 +72,7 @@ pub struct UnpackedLayer {
     pub read: u64,
     /// Its disk usage.
     pub usage: DiskUsage,
-    /// Directories without an entry: their attributes come from the layers below.
+    /// Directories without an entry, parents first: their attributes come from the layers below.
     pub(crate) implied: Vec<Vec<u8>>,
 }
 
@@ -87,14 +89,16 @@ pub struct DiskUsage {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        const GIB: u64 = 1024 * 1024 * 1024;
+        const MIB: u64 = 1024 * 1024;
+        const GIB: u64 = 1024 * MIB;
         Self {
             layer_bytes: 64 * GIB,
             layer_entries: 4_000_000,
+            directory_bytes: 64 * 1024 * 1024,
             ratio: 200,
-            ratio_from: GIB,
+            ratio_from: MIB,
             layers: 500,
-            document_bytes: 4 * 1024 * 1024,
+            document_bytes: 4 * MIB,
             archive_bytes: 256 * GIB,
         }
     }
@@ -118,7 +122,7 @@ pub fn unpack_layer<R: Read>(
         }
         Ok(())
     });
-    let mut tree = LayerTree::open(into, layer_format)?;
+    let mut tree = LayerTree::open(into, layer_format, limits)?;
     let decoder = decompress(&mut source).map_err(|error| Error::io("read", error))?;
     let decoder =
         HashingReader::new(decoder, &content, |bytes| check_limits(bytes, compressed.get(), limits));

@@ -21,7 +21,8 @@ use super::{
     Error, Inner, NetworkSettings, Subnet,
     ipam::{self, AddressPool},
     link::{KnownSubnet, RouteSocket},
-    nft, rules,
+    nft::{self, Chain, Family},
+    rules,
 };
 
 /// If there is no default route.
@@ -63,8 +64,12 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         // First, because it is only safe while the rules exist.
         route_loopback(&name, false)?;
         // Rules of an earlier run with other settings.
-        let _ = nft::remove(&name);
+        let _ = nft::remove(Family::Ip, &name);
         tracing::warn!(bridge = %name, %why, "pods only reach each other and this host, and have no host ports");
+    }
+    let source_check_error = test_source_check(&name).err();
+    if let Some(why) = &source_check_error {
+        tracing::warn!(bridge = %name, %why, "pods can send as other pods");
     }
     let firewall_conflict = firewall_conflict(&name);
     if let Some(why) = &firewall_conflict {
@@ -75,9 +80,11 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         subnet,
         mtu,
         nat_error,
+        source_check_error,
         firewall_conflict,
         addresses: Mutex::new(addresses),
         applied_version: Mutex::new(0),
+        checked_generation: Mutex::new(None),
     })
 }
 
@@ -181,10 +188,24 @@ pub(super) fn hash(parts: &[&[u8]], digits: usize) -> String {
 /// Enables forwarding and writes the rules, or returns why that is not possible.
 fn enable_nat(name: &str, subnet: Subnet, addresses: &AddressPool) -> Result<(), String> {
     set_sysctl("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| error.to_string())?;
-    nft::replace(name, &rules::chains(name, subnet, addresses.attached())).map_err(|error| {
+    nft::replace(Family::Ip, name, &rules::chains(name, subnet, addresses.attached())).map_err(|error| {
         format!("this kernel does not accept nftables rules ({error}): load or build nf_tables, nft_nat, nft_masq and nft_fib_ipv4")
     })?;
     route_loopback(name, true).map_err(|error| error.to_string())
+}
+
+/// Checks that the kernel can restrict what an interface receives, or returns why it cannot.
+fn test_source_check(name: &str) -> Result<(), String> {
+    // On the bridge itself, which exists; it is removed at once.
+    let chain = rules::source_check(name, Ipv4Addr::UNSPECIFIED, [0; 6]);
+    let chain = Chain { rules: Vec::new(), ..chain };
+    let tested = nft::replace(Family::Netdev, name, &[chain]);
+    tested.and_then(|()| nft::remove(Family::Netdev, name)).map_err(|error| {
+        format!(
+            "pods can use the addresses of other pods: this kernel does not accept nftables rules for interfaces ({error}): load or build \
+             nf_tables with CONFIG_NF_TABLES_NETDEV"
+        )
+    })
 }
 
 /// The subnet: the configured one, the stored one or a new one.

@@ -196,6 +196,14 @@ impl RouteSocket {
         self.0.call(NetlinkMessage::new(NEW_LINK, ACK, &link_header(index, true)))
     }
 
+    /// Changes the MAC address of a link.
+    #[cfg(test)]
+    pub(crate) fn set_mac_address(&self, index: u32, mac_address: [u8; 6]) -> io::Result<()> {
+        self.0.call(NetlinkMessage::new(NEW_LINK, ACK, &link_header(index, false)).with(|a| {
+            a.bytes(IFLA_ADDRESS, &mac_address);
+        }))
+    }
+
     /// Waits until packets pass through a link. The kernel brings it up asynchronously and drops packets until then.
     pub(crate) fn wait_until_ready(&self, name: &str) -> io::Result<()> {
         for _ in 0..READY_CHECKS {

@@ -3,9 +3,14 @@
 //! Written by hand instead of with `netlink-packet-route`, because that crate covers neither nftables nor conntrack:
 //! one small encoder serves all three families. `rtnetlink` would add a background task per namespace.
 
-use std::io;
+use std::{io, time::Duration};
 
 use netlink_sys::{Socket, SocketAddr};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvFlags, recv},
+};
 
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 0x1;
@@ -58,6 +63,10 @@ pub(crate) struct NetlinkReply {
 /// A socket, which stays in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct NetlinkSocket(Socket);
+
+/// Notifications of a multicast group, of which only that there are some matters.
+#[derive(Debug)]
+pub(crate) struct NetlinkNotifications(Socket);
 
 // === impl Attributes ===
 
@@ -283,6 +292,36 @@ impl NetlinkSocket {
                     kind => replies.push(NetlinkReply { kind, payload: payload.to_vec() }),
                 }
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+// === impl NetlinkNotifications ===
+
+impl NetlinkNotifications {
+    /// Joins a group of a netlink family.
+    pub(crate) fn open(family: isize, group: u32) -> io::Result<Self> {
+        let mut socket = Socket::new(family)?;
+        socket.bind_auto()?;
+        socket.add_membership(group)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits until there are notifications, or until the time is over. Blocks.
+    pub(crate) fn wait(&self, limit: Duration) -> io::Result<()> {
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut buffer = [0; 64];
+        loop {
+            match recv(&self.0, &mut buffer, RecvFlags::DONTWAIT) {
+                // Some were lost, because they were too many.
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
         }
     }

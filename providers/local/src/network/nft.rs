@@ -2,13 +2,13 @@
 
 mod expression;
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;
 
 pub(crate) use self::expression::{Expression, Match};
-use super::netlink::{self, APPEND, CREATE, NetlinkMessage, NetlinkSocket};
+use super::netlink::{self, APPEND, CREATE, NetlinkMessage, NetlinkNotifications, NetlinkSocket};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -19,6 +19,10 @@ const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
+/// `NFNLGRP_NFTABLES`: the group that hears of every change of the rules.
+const CHANGES: u32 = 7;
 
 /// `NFPROTO_IPV4`: the family `ip` of tables.
 const IPV4: u8 = 2;
@@ -33,10 +37,12 @@ const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_TYPE: u16 = 7;
 const NFTA_HOOK_NUMBER: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_HOOK_DEVICE: u16 = 3;
 const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_LIST_ELEMENT: u16 = 1;
+const NFTA_GENERATION_ID: u16 = 1;
 /// `NFPROTO_INET`: tables for both versions of IP.
 const INET: u8 = 1;
 /// `NF_INET_FORWARD`.
@@ -46,12 +52,23 @@ const DROP: u32 = 0;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 
-/// The netfilter hook of a chain.
+/// The family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// IPv4 packets of this host.
+    Ip = 2,
+    /// Everything that an interface receives.
+    Netdev = 5,
+}
+
+/// The netfilter hook of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
-    Prerouting = 0,
-    Output = 3,
-    Postrouting = 4,
+    Prerouting,
+    Output,
+    Postrouting,
+    /// Of an interface, in the family `netdev`.
+    Ingress(String),
 }
 
 /// A chain with its rules.
@@ -65,18 +82,68 @@ pub(crate) struct Chain {
     pub(crate) rules: Vec<Vec<Expression>>,
 }
 
+/// The number of rules in each chain, by table and chain.
+pub(crate) type RuleCounts = BTreeMap<(String, String), usize>;
+
 /// Replaces the content of a table in one transaction: every packet meets either the old rules or the new ones.
-pub(crate) fn replace(table: &str, chains: &[Chain]) -> io::Result<()> {
-    NetlinkSocket::open(NETLINK_NETFILTER)?.send_batch(&replace_batch(table, chains))
+pub(crate) fn replace(family: Family, table: &str, chains: &[Chain]) -> io::Result<()> {
+    NetlinkSocket::open(NETLINK_NETFILTER)?.send_batch(&replace_batch(family, table, chains))
+}
+
+/// A number that changes with every transaction of anybody.
+pub(crate) fn generation() -> io::Result<u32> {
+    let request = NetlinkMessage::new(GET_GENERATION, 0, &header(0, 0));
+    let replies = NetlinkSocket::open(NETLINK_NETFILTER)?.request(request)?;
+    let number = replies.iter().find_map(|reply| attribute(reply, NFTA_GENERATION_ID)?.try_into().ok());
+    number.map(u32::from_be_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Notifications of changes of the rules.
+pub(crate) fn changes() -> io::Result<NetlinkNotifications> {
+    NetlinkNotifications::open(NETLINK_NETFILTER, CHANGES)
+}
+
+/// The number of rules in every chain of a family.
+pub(crate) fn rule_counts(family: Family) -> io::Result<RuleCounts> {
+    let socket = NetlinkSocket::open(NETLINK_NETFILTER)?;
+    let list = |kind| socket.dump(NetlinkMessage::new(kind, 0, &header(family as u8, 0)));
+    let mut counts = RuleCounts::new();
+    for reply in &list(GET_CHAIN)? {
+        counts.extend(chain_name(reply, NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME).map(|name| (name, 0)));
+    }
+    for reply in &list(GET_RULE)? {
+        if let Some(name) = chain_name(reply, NFTA_RULE_TABLE, NFTA_RULE_CHAIN) {
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// The table and the chain that a reply names in these attributes.
+fn chain_name(reply: &netlink::NetlinkReply, table: u16, chain: u16) -> Option<(String, String)> {
+    Some((netlink::text(attribute(reply, table)?), netlink::text(attribute(reply, chain)?)))
+}
+
+/// Whether a table has these chains with all their rules.
+pub(crate) fn has_all(counts: &RuleCounts, table: &str, chains: &[Chain]) -> bool {
+    let count = |chain: &Chain| counts.get(&(table.to_owned(), chain.name.to_owned()));
+    chains.iter().all(|chain| count(chain) == Some(&chain.rules.len()))
+}
+
+/// Removes all rules of everybody, as `nft flush ruleset` does.
+#[cfg(test)]
+pub(crate) fn flush() -> io::Result<()> {
+    let delete = NetlinkMessage::new(DELETE_TABLE, 0, &header(0, 0));
+    NetlinkSocket::open(NETLINK_NETFILTER)?.send_batch(&batch(vec![delete]))
 }
 
 /// Removes a table; it may not exist.
-pub(crate) fn remove(table: &str) -> io::Result<()> {
+pub(crate) fn remove(family: Family, table: &str) -> io::Result<()> {
     let socket = match NetlinkSocket::open(NETLINK_NETFILTER) {
         Err(error) if error.raw_os_error() == Some(Errno::PROTONOSUPPORT.raw_os_error()) => return Ok(()),
         other => other?,
     };
-    match socket.send_batch(&batch(vec![table_message(DELETE_TABLE, 0, table)])) {
+    match socket.send_batch(&batch(vec![table_message(DELETE_TABLE, 0, family, table)])) {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::OPNOTSUPP)) => Ok(()),
         other => other,
     }
@@ -88,13 +155,7 @@ pub(crate) fn remove(table: &str) -> io::Result<()> {
 pub fn tables() -> io::Result<Vec<String>> {
     let replies =
         NetlinkSocket::open(NETLINK_NETFILTER)?.dump(NetlinkMessage::new(GET_TABLE, 0, &header(IPV4, 0)))?;
-    let name = |reply: &netlink::NetlinkReply| {
-        reply
-            .attributes(HEADER)
-            .find(|(kind, _)| *kind == NFTA_TABLE_NAME)
-            .map(|(_, value)| netlink::text(value))
-    };
-    Ok(replies.iter().filter_map(name).collect())
+    Ok(replies.iter().filter_map(|reply| attribute(reply, NFTA_TABLE_NAME).map(netlink::text)).collect())
 }
 
 /// A chain of another firewall.
@@ -120,8 +181,7 @@ fn drops_forwarded(reply: &netlink::NetlinkReply) -> Option<ForeignChain> {
         INET => "inet",
         _ => return None,
     };
-    let value =
-        |wanted: u16| reply.attributes(HEADER).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let value = |wanted: u16| attribute(reply, wanted);
     let number = |bytes: &[u8]| Some(u32::from_be_bytes(bytes.try_into().ok()?));
     let hook = netlink::attributes(value(NFTA_CHAIN_HOOK)?).find(|(kind, _)| *kind == NFTA_HOOK_NUMBER)?.1;
     if number(hook)? != FORWARD || number(value(NFTA_CHAIN_POLICY)?)? != DROP {
@@ -131,41 +191,54 @@ fn drops_forwarded(reply: &netlink::NetlinkReply) -> Option<ForeignChain> {
     Some(ForeignChain { family, table: text(NFTA_CHAIN_TABLE)?, name: text(NFTA_CHAIN_NAME)? })
 }
 
+/// The value of an attribute.
+fn attribute(reply: &netlink::NetlinkReply, wanted: u16) -> Option<&[u8]> {
+    reply.attributes(HEADER).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
 /// Creates the table so that deleting it cannot fail, deletes it with its content, and creates it again.
-fn replace_batch(table: &str, chains: &[Chain]) -> Vec<u8> {
+fn replace_batch(family: Family, table: &str, chains: &[Chain]) -> Vec<u8> {
     let mut messages = vec![
-        table_message(NEW_TABLE, CREATE, table),
-        table_message(DELETE_TABLE, 0, table),
-        table_message(NEW_TABLE, CREATE, table),
+        table_message(NEW_TABLE, CREATE, family, table),
+        table_message(DELETE_TABLE, 0, family, table),
+        table_message(NEW_TABLE, CREATE, family, table),
     ];
-    messages.extend(chains.iter().map(|chain| self::chain(table, chain)));
+    messages.extend(chains.iter().map(|chain| self::chain(family, table, chain)));
     for chain in chains {
-        messages.extend(chain.rules.iter().map(|expressions| rule(table, chain.name, expressions)));
+        messages.extend(chain.rules.iter().map(|expressions| rule(family, table, chain.name, expressions)));
     }
     batch(messages)
 }
 
-fn table_message(kind: u16, flags: u16, table: &str) -> NetlinkMessage {
-    NetlinkMessage::new(kind, flags, &header(IPV4, 0)).with(|a| {
+fn table_message(kind: u16, flags: u16, family: Family, table: &str) -> NetlinkMessage {
+    NetlinkMessage::new(kind, flags, &header(family as u8, 0)).with(|a| {
         a.text(NFTA_TABLE_NAME, table);
     })
 }
 
-fn chain(table: &str, chain: &Chain) -> NetlinkMessage {
-    NetlinkMessage::new(NEW_CHAIN, CREATE, &header(IPV4, 0)).with(|a| {
+fn chain(family: Family, table: &str, chain: &Chain) -> NetlinkMessage {
+    let number = match &chain.hook {
+        Hook::Prerouting | Hook::Ingress(_) => 0,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    };
+    NetlinkMessage::new(NEW_CHAIN, CREATE, &header(family as u8, 0)).with(|a| {
         a.text(NFTA_CHAIN_TABLE, table)
             .text(NFTA_CHAIN_NAME, chain.name)
             .nest(NFTA_CHAIN_HOOK, |hook| {
-                hook.number(NFTA_HOOK_NUMBER, chain.hook as u32)
+                hook.number(NFTA_HOOK_NUMBER, number)
                     .number(NFTA_HOOK_PRIORITY, chain.priority.cast_unsigned());
+                if let Hook::Ingress(device) = &chain.hook {
+                    hook.text(NFTA_HOOK_DEVICE, device);
+                }
             })
             .number(NFTA_CHAIN_POLICY, ACCEPT)
             .text(NFTA_CHAIN_TYPE, chain.kind);
     })
 }
 
-fn rule(table: &str, chain: &str, expressions: &[Expression]) -> NetlinkMessage {
-    NetlinkMessage::new(NEW_RULE, CREATE | APPEND, &header(IPV4, 0)).with(|a| {
+fn rule(family: Family, table: &str, chain: &str, expressions: &[Expression]) -> NetlinkMessage {
+    NetlinkMessage::new(NEW_RULE, CREATE | APPEND, &header(family as u8, 0)).with(|a| {
         a.text(NFTA_RULE_TABLE, table).text(NFTA_RULE_CHAIN, chain).nest(NFTA_RULE_EXPRESSIONS, |list| {
             for expression in expressions {
                 list.nest(NFTA_LIST_ELEMENT, |element| expression.encode(element));
@@ -201,7 +274,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_transaction_has_begin_and_end_and_its_last_message_is_acknowledged() {
-        let bytes = batch(vec![table_message(DELETE_TABLE, 0, "t")]);
+        let bytes = batch(vec![table_message(DELETE_TABLE, 0, Family::Ip, "t")]);
         let begin = [20, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
         let delete = [
             28, 0, 0, 0, 2, 10, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, // length, type 0x0a02, request and ack
@@ -218,7 +291,7 @@ mod tests {
         let mut bytes = Vec::new();
         let made =
             Chain { name: "c", kind: "nat", hook: Hook::Postrouting, priority: -100, rules: Vec::new() };
-        chain("t", &made).encode(1, &mut bytes);
+        chain(Family::Ip, "t", &made).encode(1, &mut bytes);
         assert_eq!(
             bytes[16..],
             [

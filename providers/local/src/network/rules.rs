@@ -1,4 +1,4 @@
-//! The nftables rules of a node: masquerading, and forwarding of host ports to pods.
+//! The nftables rules of a node: masquerading, forwarding of host ports to pods, and the check of what pods send.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,10 +12,16 @@ use super::{
 
 /// Before connection tracking: packets still have their original destination.
 const RAW: i32 = -300;
+/// Before everything else that looks at the packets of an interface.
+const FIRST: i32 = -500;
+const ETHER_IPV4: u16 = 0x0800;
+const ETHER_ARP: u16 = 0x0806;
 /// Priority of DNAT.
 const DESTINATION: i32 = -100;
 /// Priority of SNAT.
 const SOURCE: i32 = 100;
+/// The chain that keeps pods from the host's loopback addresses.
+pub(crate) const GUARD: &str = "guard";
 /// Addresses that only the host itself may use.
 const LOOPBACK: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
 
@@ -46,7 +52,7 @@ pub(crate) fn chains<'a>(
         }
     }
     vec![
-        Chain { name: "guard", kind: "filter", hook: Hook::Prerouting, priority: RAW, rules: guard },
+        Chain { name: GUARD, kind: "filter", hook: Hook::Prerouting, priority: RAW, rules: guard },
         Chain {
             name: "ports",
             kind: "nat",
@@ -57,6 +63,27 @@ pub(crate) fn chains<'a>(
         Chain { name: "ports-of-host", kind: "nat", hook: Hook::Output, priority: DESTINATION, rules: ports },
         Chain { name: "outward", kind: "nat", hook: Hook::Postrouting, priority: SOURCE, rules: outward },
     ]
+}
+
+/// The rules of the host's end of a pod's veth pair: the pod can only send as itself, and only IPv4. They also keep it
+/// from the host's loopback addresses.
+pub(crate) fn source_check(interface: &str, address: Ipv4Addr, mac_address: [u8; 6]) -> Chain {
+    let drop = |keys: &[Vec<Expression>]| [keys.concat(), vec![Expression::Drop]].concat();
+    let (ipv4, arp) = (Match::EtherType(ETHER_IPV4), Match::EtherType(ETHER_ARP));
+    let mut rules = vec![
+        drop(&[Match::SourceMac(mac_address).is_not()]),
+        drop(&[arp.is(), Match::ArpSenderMac(mac_address).is_not()]),
+        drop(&[arp.is(), Match::ArpSender(address).is_not()]),
+        drop(&[ipv4.is_not(), arp.is_not()]),
+    ];
+    if let Some(own) = Subnet::around(address, 32) {
+        rules.push(drop(&[ipv4.is(), Match::Source(own).is_not()]));
+    }
+    if let Some(loopback) = Subnet::around(LOOPBACK.0, LOOPBACK.1) {
+        rules.push(drop(&[ipv4.is(), Match::Destination(loopback).is()]));
+    }
+    let hook = Hook::Ingress(interface.to_owned());
+    Chain { name: "source-check", kind: "filter", hook, priority: FIRST, rules }
 }
 
 /// The host ports of a sandbox, or an error if one cannot be forwarded.
@@ -142,7 +169,23 @@ mod tests {
             let rule = [Match::In("br".to_owned()).is(), end.is(), vec![Expression::Drop]].concat();
             assert!(guard.rules.contains(&rule), "{rule:?}");
         }
-        assert_eq!((guard.kind, guard.hook, guard.priority), ("filter", Hook::Prerouting, RAW));
+        assert_eq!((guard.kind, &guard.hook, guard.priority), ("filter", &Hook::Prerouting, RAW));
+    }
+
+    #[test]
+    fn a_pod_can_only_send_as_itself() {
+        let (address, mac) = (Ipv4Addr::new(10, 0, 0, 2), [0x0a, 0x58, 10, 0, 0, 2]);
+        let chain = source_check("ve0", address, mac);
+        let own = Subnet::around(address, 32).unwrap();
+        let ipv4 = || Match::EtherType(ETHER_IPV4);
+        for rule in [
+            [Match::SourceMac(mac).is_not(), vec![Expression::Drop]].concat(),
+            [ipv4().is(), Match::Source(own).is_not(), vec![Expression::Drop]].concat(),
+            [ipv4().is_not(), Match::EtherType(ETHER_ARP).is_not(), vec![Expression::Drop]].concat(),
+        ] {
+            assert!(chain.rules.contains(&rule), "{rule:?}");
+        }
+        assert_eq!((chain.rules.len(), chain.hook), (6, Hook::Ingress("ve0".to_owned())));
     }
 
     #[test]

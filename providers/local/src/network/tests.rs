@@ -1,5 +1,7 @@
 //! Tests with access to internals: a crash after every step.
 
+mod hostile;
+
 use std::{collections::BTreeSet, path::Path};
 
 use tempfile::TempDir;
@@ -7,9 +9,10 @@ use tempfile::TempDir;
 use super::*;
 use crate::namespace::{Kind, PodNamespaces, pin, unpin};
 
-const STEPS: [AttachStep; 6] = [
+const STEPS: [AttachStep; 7] = [
     AttachStep::Reserved,
     AttachStep::Paired,
+    AttachStep::Checked,
     AttachStep::Hairpinned,
     AttachStep::Addressed,
     AttachStep::Routed,
@@ -92,6 +95,9 @@ async fn after_a_crash_at_any_step_of_attach_reconcile_removes_everything() {
         assert!(network.close().await.unwrap());
         assert_eq!(RouteSocket::open().unwrap().link(network.bridge()).unwrap(), None, "{step:?}");
         assert!(!nft::tables().unwrap().contains(&network.bridge().to_owned()), "{step:?}");
+        let checks = nft::rule_counts(Family::Netdev).unwrap();
+        let own = network.0.host_interface("pod");
+        assert!(!checks.keys().any(|(table, _)| *table == own), "{step:?}: {checks:?}");
     }
 }
 

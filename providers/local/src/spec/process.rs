@@ -25,10 +25,7 @@ pub(super) fn process(input: &SpecInput<'_>) -> Result<Value> {
     if security.no_new_privileges {
         process["noNewPrivileges"] = json!(true);
     }
-    if input.host.apparmor
-        && !security.privileged
-        && let Some(profile) = security.apparmor.as_deref().and_then(|name| name.strip_prefix("localhost/"))
-    {
+    if let Some(profile) = input.apparmor {
         process["apparmorProfile"] = json!(profile);
     }
     Ok(process)

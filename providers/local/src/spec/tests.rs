@@ -8,7 +8,7 @@ use vk_provider::PodRef;
 
 use super::*;
 
-fn container() -> ContainerConfig {
+pub(super) fn container() -> ContainerConfig {
     let config = json!({
         "name": "main", "attempt": 0, "image": "sha256:1", "userImage": "web:1", "command": [], "args": [],
         "workingDir": "", "env": [["MODE", "test"], ["PATH", "/own"]], "mounts": [], "devices": [], "labels": {},
@@ -85,6 +85,7 @@ fn build_spec(container: &ContainerConfig, host: &HostFeatures, paths: &PodPaths
         images: &BTreeMap::from([("/data".to_owned(), PathBuf::from("/images/0"))]),
         devices: &[],
         seccomp: None,
+        apparmor: container.security.apparmor.as_deref(),
         host,
         cgroup: "/vk/poduid-1/id",
         pids_limit: Some(100),
@@ -310,9 +311,19 @@ fn invalid_containers_are_rejected_with_the_reason() {
     let mut users = container();
     users.security.namespaces.user = Some(UserNamespace::default());
     assert!(message(&users).contains("hostUsers"));
+}
+
+/// Point 35.
+#[test]
+fn selinux_options_are_refused_and_an_apparmor_profile_is_set() {
+    let mut labelled = container();
+    labelled.security.selinux = Some(vk_pod_engine::backend::SeLinux::default());
+    let error = build_spec(&labelled, &host(), &paths()).unwrap_err();
+    assert!(error.message().starts_with("seLinuxOptions of container "), "{error}");
     let mut profile = container();
-    profile.security.apparmor = Some("localhost/x".into());
-    assert!(message(&profile).contains("AppArmor is not enabled"));
+    profile.security.apparmor = Some("x".into());
+    assert_eq!(value(&profile)["process"]["apparmorProfile"], "x");
+    assert_eq!(value(&container())["process"].get("apparmorProfile"), None);
 }
 
 #[test]

@@ -1,38 +1,52 @@
 use super::*;
+use crate::image::access::credentials_hash;
+use vk_provider::resolve::PullCredentials;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-fn basic(password: &str) -> PullCredentials {
-    PullCredentials::Basic { username: "me".to_owned(), password: password.to_owned().into() }
-}
-
 fn holders(hashes: &[&str]) -> Access {
     Access::Credentials(hashes.iter().map(|hash| (*hash).to_owned()).collect())
+}
+
+/// An image with an id and names.
+fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Image { id: id.to_owned(), tags: names(tags), digests: names(digests), ..Image::default() }
+}
+
+async fn access(records: &Arc<PullRecords>, name: &str, id: &str) -> Access {
+    records.access(name, &image(id, &[], &[])).await
+}
+
+async fn pulled(records: &Arc<PullRecords>, name: &str, id: &str, hash: Option<&str>) {
+    records.begin(name).await.unwrap().succeed(id, hash.map(ToOwned::to_owned), NOW).await;
+}
+
+fn intents(folder: &Path) -> usize {
+    fs::read_dir(folder.join("pulling")).unwrap().count()
 }
 
 #[tokio::test]
 async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let records = PullRecords::new(folder.path());
-    assert_eq!(records.access("r.example/a:1", "id").await, Access::Everyone);
+    assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Everyone);
     let intent = records.begin("r.example/a:1").await.unwrap();
-    assert_eq!(records.access("r.example/a:1", "id").await, Access::Unknown, "a pull is under way");
+    assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Unknown, "a pull is under way");
     intent.succeed("id", Some("h1".to_owned()), NOW).await;
-    assert_eq!(records.access("r.example/a:1", "id").await, holders(&["h1"]));
-    assert_eq!(
-        records.access("r.example/a:2", "id").await,
-        holders(&["h1"]),
-        "another tag of the same image"
-    );
-    assert_eq!(records.access("other.example/a:1", "id").await, Access::Unknown, "another repository");
-    records.begin("r.example/a:1").await.unwrap().succeed("id", Some("h2".to_owned()), NOW).await;
-    assert_eq!(records.access("r.example/a:1", "id").await, holders(&["h1", "h2"]));
-    records.begin("r.example/a:1").await.unwrap().succeed("id", None, NOW).await;
-    assert_eq!(records.access("r.example/a:1", "id").await, Access::Everyone);
+    assert_eq!(access(&records, "r.example/a:1", "id").await, holders(&["h1"]));
+    let another_tag = access(&records, "r.example/a:2", "id").await;
+    assert_eq!(another_tag, holders(&["h1"]), "another tag of the same image");
+    let other = access(&records, "other.example/a:1", "id").await;
+    assert_eq!(other, Access::Unknown, "another repository");
+    pulled(&records, "r.example/a:1", "id", Some("h2")).await;
+    assert_eq!(access(&records, "r.example/a:1", "id").await, holders(&["h1", "h2"]));
+    pulled(&records, "r.example/a:1", "id", None).await;
+    assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Everyone);
     // The next process reads the same records.
     let again = PullRecords::new(folder.path());
-    assert_eq!(again.access("r.example/a:1", "id").await, Access::Everyone);
-    assert_eq!(std::fs::read_dir(folder.path().join("pulling")).unwrap().count(), 0);
+    assert_eq!(access(&again, "r.example/a:1", "id").await, Access::Everyone);
+    assert_eq!(intents(folder.path()), 0);
 }
 
 #[tokio::test]
@@ -40,16 +54,60 @@ async fn a_pull_whose_end_is_not_known_opens_nothing() {
     let folder = tempfile::tempdir().unwrap();
     drop(PullRecords::new(folder.path()).begin("a").await.unwrap());
     let records = PullRecords::new(folder.path());
-    assert_eq!(records.access("a", "id").await, Access::Unknown);
+    assert_eq!(access(&records, "a", "id").await, Access::Unknown);
     records.begin("a").await.unwrap().finish().await;
     assert_eq!(
-        records.access("a", "id").await,
+        access(&records, "a", "id").await,
         Access::Unknown,
         "that a pull fails says nothing about the one before"
     );
-    records.begin("a").await.unwrap().succeed("id", None, NOW).await;
-    assert_eq!(records.access("a", "id").await, Access::Everyone);
-    assert_eq!(std::fs::read_dir(folder.path().join("pulling")).unwrap().count(), 0);
+    pulled(&records, "a", "id", None).await;
+    assert_eq!(access(&records, "a", "id").await, Access::Everyone);
+    assert_eq!(intents(folder.path()), 0);
+}
+
+/// The runtime has committed an image under several names, and the process died before it recorded the pull.
+#[tokio::test]
+async fn after_a_crash_an_image_is_closed_under_all_its_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let digest = format!("docker.io/library/a@sha256:{}", "1".repeat(64));
+    drop(PullRecords::new(folder.path()).begin("a:1").await.unwrap());
+    let records = PullRecords::new(folder.path());
+    let committed = image("id", &["docker.io/library/a:1", "docker.io/library/a:2"], &[&digest]);
+    for name in ["a:1", "docker.io/a:1", "a:2", digest.as_str()] {
+        assert_eq!(records.access(name, &committed).await, Access::Unknown, "{name}");
+    }
+    let other = image("other", &["docker.io/library/b:1"], &[]);
+    assert_eq!(records.access("b:1", &other).await, Access::Everyone);
+}
+
+/// The next pull of the name gets another image, and the name no longer leads to the one that was committed.
+#[tokio::test]
+async fn after_a_crash_an_image_stays_closed_when_its_name_moves_on() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(PullRecords::new(folder.path()).begin("a:1").await.unwrap());
+    let records = PullRecords::new(folder.path());
+    let mut intent = records.begin("a:1").await.unwrap();
+    assert!(intent.follows_unknown_result());
+    intent.close("first", NOW).await.unwrap();
+    intent.succeed("second", None, NOW).await;
+    assert_eq!(access(&records, "a:1", "first").await, Access::Unknown);
+    assert_eq!(access(&records, "a:1", "second").await, Access::Everyone);
+    assert!(!records.begin("a:1").await.unwrap().follows_unknown_result());
+}
+
+#[tokio::test]
+async fn a_pull_of_another_node_is_seen_and_not_taken_for_a_dead_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (PullRecords::new(folder.path()), PullRecords::new(folder.path()));
+    let active = one.begin("a").await.unwrap();
+    assert_eq!(access(&two, "a", "id").await, Access::Unknown);
+    let second = two.begin("a").await.unwrap();
+    assert!(!second.follows_unknown_result());
+    second.finish().await;
+    assert_eq!(access(&two, "a", "id").await, Access::Unknown, "the other node still pulls");
+    active.succeed("id", Some("h".to_owned()), NOW).await;
+    assert_eq!(access(&two, "a", "id").await, holders(&["h"]));
 }
 
 #[tokio::test]
@@ -58,20 +116,30 @@ async fn a_failed_pull_leaves_what_was_there_open_and_not_before_the_last_one_en
     let records = PullRecords::new(folder.path());
     let (first, second) = (records.begin("a").await.unwrap(), records.begin("a").await.unwrap());
     first.finish().await;
-    assert_eq!(records.access("a", "id").await, Access::Unknown);
+    assert_eq!(access(&records, "a", "id").await, Access::Unknown);
     second.finish().await;
-    assert_eq!(records.access("a", "id").await, Access::Everyone);
+    assert_eq!(access(&records, "a", "id").await, Access::Everyone);
+}
+
+#[tokio::test]
+async fn pulls_that_were_cut_off_leave_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = PullRecords::new(folder.path());
+    for _ in 0..5 {
+        drop(records.begin("a").await.unwrap());
+    }
+    assert_eq!(intents(folder.path()), 2, "the first one, and the last one");
 }
 
 #[tokio::test]
 async fn a_record_that_cannot_be_read_opens_nothing_and_is_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     let records = PullRecords::new(folder.path());
-    records.begin("a").await.unwrap().succeed("id", None, NOW).await;
-    std::fs::write(file(&folder.path().join("pulled"), "id"), "{").unwrap();
-    assert_eq!(records.access("a", "id").await, Access::Unknown);
-    records.begin("a").await.unwrap().succeed("id", Some("h".to_owned()), NOW).await;
-    assert_eq!(records.access("a", "id").await, holders(&["h"]));
+    pulled(&records, "a", "id", None).await;
+    fs::write(records.record("id"), "{").unwrap();
+    assert_eq!(access(&records, "a", "id").await, Access::Unknown);
+    pulled(&records, "a", "id", Some("h")).await;
+    assert_eq!(access(&records, "a", "id").await, holders(&["h"]));
 }
 
 #[tokio::test]
@@ -82,10 +150,10 @@ async fn records_of_images_that_are_gone_go_too() {
     for (image, id, time) in [("a", "gone", NOW), ("b", "kept", NOW), ("c", "new", later)] {
         records.begin(image).await.unwrap().succeed(id, Some("h".to_owned()), time).await;
     }
-    records.prune(&["kept"].into(), later).await;
-    assert_eq!(records.access("a", "gone").await, Access::Everyone);
-    assert_eq!(records.access("b", "kept").await, holders(&["h"]));
-    assert_eq!(records.access("c", "new").await, holders(&["h"]));
+    records.prune(["kept".to_owned()].into(), later).await;
+    assert_eq!(access(&records, "a", "gone").await, Access::Everyone);
+    assert_eq!(access(&records, "b", "kept").await, holders(&["h"]));
+    assert_eq!(access(&records, "c", "new").await, holders(&["h"]));
 }
 
 #[tokio::test]
@@ -93,23 +161,10 @@ async fn nobody_else_can_look_into_the_records_and_no_secret_is_in_them() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let records = PullRecords::new(folder.path());
-    records.begin("a").await.unwrap().succeed("id", Some(hash(&basic("hunter2"))), NOW).await;
-    let pulled = folder.path().join("pulled");
-    assert_eq!(std::fs::metadata(&pulled).unwrap().permissions().mode() & 0o777, 0o700);
-    let content = std::fs::read_to_string(file(&pulled, "id")).unwrap();
+    let credentials = PullCredentials::Basic { username: "me".to_owned(), password: "hunter2".into() };
+    pulled(&records, "a", "id", Some(&credentials_hash(&credentials))).await;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&records.pulled), mode(&records.record("id"))), (0o700, 0o600));
+    let content = fs::read_to_string(records.record("id")).unwrap();
     assert!(!content.contains("hunter2") && content.contains("\"hashes\""), "{content}");
-}
-
-#[test]
-fn credentials_that_differ_have_other_hashes() {
-    let all = [
-        basic("a"),
-        basic("b"),
-        PullCredentials::Basic { username: "m".to_owned(), password: "ea".to_owned().into() },
-        PullCredentials::IdentityToken("a".to_owned().into()),
-        PullCredentials::RegistryToken("a".to_owned().into()),
-    ];
-    let hashes: BTreeSet<String> = all.iter().map(hash).collect();
-    assert_eq!(hashes.len(), all.len());
-    assert_eq!(hash(&basic("a")), hash(&basic("a")));
 }

@@ -1,5 +1,6 @@
 //! Pulls from a fake registry and runtime, with a paused clock.
 
+mod access;
 mod fake_runtime;
 
 use vk_provider::Error;
@@ -26,7 +27,11 @@ impl PullFixture {
 
     fn with(change: impl Fn(&mut Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = Settings { root: folder.path().to_owned(), ..settings() };
+        let mut settings = Settings {
+            root: folder.path().to_owned(),
+            pull_records: Some(folder.path().join("images")),
+            ..settings()
+        };
         change(&mut settings);
         let runtime = Arc::<FakeImageRuntime>::default();
         let sandbox = sandbox();
@@ -40,6 +45,20 @@ impl PullFixture {
         };
         fixture.restart();
         fixture
+    }
+
+    /// Another node on the same runtime, with a directory of its own.
+    fn other_node(&self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { root: folder.path().to_owned(), ..self.settings.clone() };
+        Self {
+            puller: Arc::new(puller(&self.runtime, &settings)),
+            runtime: Arc::clone(&self.runtime),
+            settings,
+            sandbox: sandbox(),
+            events: RecordedEvents::default(),
+            _folder: folder,
+        }
     }
 
     /// The next process with the same directory.
@@ -346,58 +365,27 @@ async fn no_more_pulls_run_at_once_than_allowed_and_the_wait_for_a_turn_is_told(
     assert!(fixture.events.take().contains(&last.to_owned()));
 }
 
+/// Point 32: one tenant's slow registry blocks no other tenant's pull.
 #[tokio::test(start_paused = true)]
-async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_none() {
-    let mut fixture = PullFixture::new();
-    fixture.runtime.0.lock().password = Some("right");
-    let owner = pod("owner", &["right"]);
-    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
-    for round in ["before", "after"] {
-        let name = |who: &str| format!("{who} {round}");
-        fixture.events.take();
-        // A pod with the same credentials needs no pull.
-        let pulls = fixture.pulls();
-        fixture
-            .ensure(&pod(&name("friend"), &["other", "right"]), "a:1", Policy::IfNotPresent)
-            .await
-            .unwrap();
-        assert_eq!((fixture.events.take(), fixture.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
-        // Other pods must pull.
-        let failed = fixture.fails(&pod(&name("stranger"), &[]), "a:1", Policy::IfNotPresent).await;
-        assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()), "{round}");
-        // They must not learn that it is present.
-        let failed = fixture.fails(&pod(&name("silent"), &["wrong"]), "a:1", Policy::Never).await;
-        let message = "Container image \"a:1\" is not present with pull policy of Never";
-        assert_eq!(failed, ("ErrImageNeverPull".to_owned(), message.to_owned()), "{round}");
-        fixture.restart();
+async fn a_slow_registry_does_not_delay_pulls_from_another_one() {
+    let fixture = PullFixture::with(|settings| settings.parallel_pulls = Some(2));
+    fixture.runtime.0.lock().slow = SECOND * 3600;
+    let slow: Vec<Pod> = (0..6).map(|number| pod(&format!("slow{number}"), &[])).collect();
+    let names: Vec<String> = (0..6).map(|number| format!("slow.example/i{number}")).collect();
+    let pulls = slow.iter().zip(&names).map(|(pod, image)| fixture.ensure(pod, image, Policy::Always));
+    let pulls = futures::future::join_all(pulls);
+    let quick = async {
+        while fixture.pulls() < 2 {
+            tokio::task::yield_now().await;
+        }
+        fixture.runtime.0.lock().slow = SECOND;
+        let own = pod("own", &[]);
+        tokio::time::timeout(SECOND * 60, fixture.ensure(&own, "quick.example/a", Policy::Always)).await
+    };
+    tokio::select! {
+        _ = pulls => panic!("the slow pulls are quicker than the quick one"),
+        quick = quick => assert!(quick.expect("within a minute").is_ok()),
     }
-    // After an anonymous pull every pod may use it.
-    fixture.runtime.0.lock().password = None;
-    fixture.ensure(&pod("first", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
-    let pulls = fixture.pulls();
-    fixture.ensure(&pod("second", &["any"]), "a:1", Policy::Never).await.unwrap();
-    assert_eq!(fixture.pulls(), pulls);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
-    let mut fixture = PullFixture::new();
-    fixture.runtime.0.lock().password = Some("right");
-    fixture.runtime.0.lock().slow = SECOND * 5;
-    let owner = pod("owner", &["right"]);
-    assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
-    // The runtime completed the pull after the process ended.
-    fixture.add_image("a:1");
-    fixture.restart();
-    for _ in 0..2 {
-        let (reason, _) = fixture.fails(&pod("stranger", &[]), "a:1", Policy::IfNotPresent).await;
-        assert_eq!(reason, "ErrImagePull");
-        fixture.puller.forget("stranger");
-    }
-    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
-    let pulls = fixture.pulls();
-    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
-    assert_eq!(fixture.pulls(), pulls);
 }
 
 #[tokio::test(start_paused = true)]

@@ -177,6 +177,8 @@ impl Inner {
             .collect::<Result<Vec<_>>>()?;
         let paths = self.pod_paths(sandbox, config, root)?;
         let seccomp = self.seccomp(config)?;
+        let apparmor =
+            spec::apparmor::select_profile(config, &self.host_features).map_err(|error| described(&error))?;
         let input = SpecInput {
             container: config,
             sandbox: &sandbox.record.config,
@@ -186,6 +188,7 @@ impl Inner {
             images: &images,
             devices: &devices,
             seccomp: seccomp.as_ref(),
+            apparmor: apparmor.as_deref(),
             host: &self.host_features,
             cgroup: launch.cgroup.as_deref().unwrap_or_default(),
             pids_limit: self.settings.pids_limit,

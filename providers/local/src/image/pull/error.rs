@@ -1,9 +1,8 @@
 //! Errors of registries, with the texts of containerd.
 
-use std::{error::Error as StdError, io};
+use std::error::Error as StdError;
 
-use oci_client::errors::{DigestError, OciDistributionError, OciErrorCode};
-
+use super::registry::RegistryError;
 use crate::image::{Error, ImageName, Kind};
 
 /// The operation that failed.
@@ -32,34 +31,26 @@ impl PullOperation {
     }
 
     /// Converts an error of the registry or the connection.
-    pub(super) fn registry_error(&self, fault: &OciDistributionError) -> Error {
-        let unexpected = |url: &str, status: &str| {
-            Error::new(Kind::Unavailable, format!("unexpected status from GET request to {url}: {status}"))
-        };
-        let error = match fault {
-            _ if is_denied(fault) => self.denied(),
-            _ if is_absent(fault) => Error::new(Kind::NotFound, format!("{}: not found", self.name)),
-            OciDistributionError::ServerError { code, url, .. } => unexpected(url, &status(*code)),
-            OciDistributionError::RegistryError { envelope, url } => {
-                let busy = envelope.errors.iter().any(|error| error.code == OciErrorCode::Toomanyrequests);
-                let part = if busy { status(429) } else { envelope.to_string() };
-                unexpected(url, &part)
+    pub(super) fn registry_error(&self, fault: RegistryError) -> Error {
+        let unavailable = |text: String| Error::new(Kind::Unavailable, text);
+        self.wrap(match fault {
+            RegistryError::Denied => self.denied(),
+            RegistryError::NotFound => Error::new(Kind::NotFound, format!("{}: not found", self.name)),
+            RegistryError::Status { url, code, message } => {
+                let message = message.map_or_else(String::new, |text| format!(" - Server message: {text}"));
+                unavailable(format!("unexpected status from GET request to {url}: {}{message}", status(code)))
             }
-            OciDistributionError::RequestError(error) => {
-                Error::new(Kind::Unavailable, format!("failed to do request: {}", error_chain(error)))
+            RegistryError::Request(error) => {
+                unavailable(format!("failed to do request: {}", error_chain(&error)))
             }
-            OciDistributionError::IoError(error) => Error::new(Kind::Unavailable, error_chain(error)),
-            OciDistributionError::DigestError(error) => Error::corrupt(error.to_string()),
-            other => Error::new(Kind::Internal, other.to_string()),
-        };
-        self.wrap(error)
-    }
-
-    /// Converts an error of an interrupted download.
-    pub(super) fn download_error(&self, error: &io::Error) -> Error {
-        let wrong = error.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<DigestError>);
-        let kind = if wrong { Kind::Corrupt } else { Kind::Unavailable };
-        self.wrap(Error::new(kind, error_chain(error)))
+            RegistryError::TooLarge { url, most } => {
+                Error::corrupt(format!("the answer to {url} is larger than the maximum of {most} bytes"))
+            }
+            RegistryError::TooSlow(limit) => {
+                unavailable(format!("the registry did not answer completely within {limit:?}"))
+            }
+            RegistryError::Invalid(why) => Error::corrupt(why),
+        })
     }
 
     fn denied(&self) -> Error {
@@ -70,39 +61,6 @@ impl PullOperation {
                 "pull access denied, repository does not exist or may require authorization: authorization failed{why}"
             ),
         )
-    }
-}
-
-/// Whether other credentials could help.
-pub(super) fn is_denied(fault: &OciDistributionError) -> bool {
-    match fault {
-        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => {
-            true
-        }
-        OciDistributionError::ServerError { code, .. } => matches!(code, 401 | 403),
-        OciDistributionError::RegistryError { envelope, .. } => envelope
-            .errors
-            .iter()
-            .any(|error| matches!(error.code, OciErrorCode::Unauthorized | OciErrorCode::Denied)),
-        _ => false,
-    }
-}
-
-fn is_absent(fault: &OciDistributionError) -> bool {
-    match fault {
-        OciDistributionError::ImageManifestNotFoundError(_) => true,
-        OciDistributionError::ServerError { code, .. } => *code == 404,
-        OciDistributionError::RegistryError { envelope, .. } => envelope.errors.iter().any(|error| {
-            matches!(
-                error.code,
-                OciErrorCode::ManifestUnknown
-                    | OciErrorCode::NameUnknown
-                    | OciErrorCode::NotFound
-                    | OciErrorCode::BlobUnknown
-                    | OciErrorCode::ManifestBlobUnknown
-            )
-        }),
-        _ => false,
     }
 }
 
@@ -137,30 +95,32 @@ fn error_chain(error: &dyn StdError) -> String {
 mod tests {
     use super::*;
 
-    fn fault(code: u16) -> OciDistributionError {
-        OciDistributionError::ServerError { code, url: "http://r/v2/x".into(), message: String::new() }
-    }
-
     #[test]
     fn registry_errors_have_the_texts_of_containerd() {
         let name = ImageName::parse("127.0.0.1:5000/x:1").unwrap();
         let operation = PullOperation::resolve(&name, false);
         let head = "failed to pull and unpack image \"127.0.0.1:5000/x:1\": failed to resolve image: ";
-        for (code, kind, text) in [
-            (404, Kind::NotFound, "127.0.0.1:5000/x:1: not found"),
+        let busy = RegistryError::Status {
+            url: "http://r/v2/x".into(),
+            code: 503,
+            message: Some("unavailable: come back later".into()),
+        };
+        for (fault, kind, text) in [
+            (RegistryError::NotFound, Kind::NotFound, "127.0.0.1:5000/x:1: not found"),
             (
-                503,
+                busy,
                 Kind::Unavailable,
-                "unexpected status from GET request to http://r/v2/x: 503 Service Unavailable",
+                "unexpected status from GET request to http://r/v2/x: 503 Service Unavailable - Server message: \
+                 unavailable: come back later",
             ),
             (
-                401,
+                RegistryError::Denied,
                 Kind::Denied,
                 "pull access denied, repository does not exist or may require authorization: \
                 authorization failed: no basic auth credentials",
             ),
         ] {
-            let error = operation.registry_error(&fault(code));
+            let error = operation.registry_error(fault);
             assert_eq!(error.kind(), kind);
             assert_eq!(error.message(), format!("{head}{text}"));
         }

@@ -1,12 +1,21 @@
 //! Tests against a fake registry, which can fail on purpose.
 
-use std::{collections::BTreeMap, fs, path::Path};
+mod access;
+mod hostile;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
     task::JoinSet,
 };
 
@@ -22,24 +31,70 @@ struct Request {
     authorization: String,
 }
 
-/// An answer, optionally truncated.
+/// An answer.
 #[derive(Clone)]
 struct Answer {
     status: u16,
     header: String,
     body: Vec<u8>,
-    cut: Option<usize>,
+    delivery: Delivery,
+}
+
+/// How the body of an answer is sent.
+#[derive(Clone, Copy)]
+enum Delivery {
+    Whole,
+    /// Less than was announced.
+    Cut(usize),
+    /// Again and again.
+    Endless,
+    /// A byte now and then.
+    Trickle,
 }
 
 struct Registry {
     address: String,
     asked: Arc<Mutex<Vec<String>>>,
+    /// Bytes of bodies.
+    sent: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
+/// An endless body ends here, so that a client that reads it does not need all memory.
+const ENDLESS: u64 = 64 * 1024 * 1024;
+/// The time between two bytes of a trickle.
+const TRICKLE: Duration = Duration::from_millis(20);
+
 impl Answer {
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, header: String::new(), body: body.into(), cut: None }
+        Self { status, header: String::new(), body: body.into(), delivery: Delivery::Whole }
+    }
+
+    async fn send(self, stream: &mut TcpStream, sent: &AtomicU64) -> std::io::Result<()> {
+        let (status, header, length) = (self.status, &self.header, self.body.len());
+        let length = match self.delivery {
+            Delivery::Endless => String::new(),
+            _ => format!("Content-Length: {length}\r\n"),
+        };
+        let head = format!("HTTP/1.1 {status} x\r\nConnection: close\r\n{length}{header}\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        match self.delivery {
+            Delivery::Whole => stream.write_all(&self.body).await?,
+            Delivery::Cut(length) => stream.write_all(&self.body[..length]).await?,
+            Delivery::Endless => {
+                let body = self.body.repeat(65536 / self.body.len());
+                while sent.fetch_add(body.len() as u64, Ordering::Relaxed) < ENDLESS {
+                    stream.write_all(&body).await?;
+                }
+            }
+            Delivery::Trickle => {
+                for byte in self.body {
+                    stream.write_all(&[byte]).await?;
+                    sleep(TRICKLE).await;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -49,11 +104,13 @@ impl Registry {
         let address = listener.local_addr().unwrap().to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (answer, known) = (Arc::new(answer), Arc::clone(&asked));
+        let sent = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&sent);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (answer, known) = (Arc::clone(&answer), Arc::clone(&known));
+                let (answer, known, sent) = (Arc::clone(&answer), Arc::clone(&known), Arc::clone(&counter));
                 connections.spawn(async move {
                     let mut head = Vec::new();
                     while !head.ends_with(b"\r\n\r\n") {
@@ -69,18 +126,11 @@ impl Registry {
                         })
                         .unwrap_or_default();
                     known.lock().push(path.clone());
-                    let answer = answer(&Request { path, authorization });
-                    let (status, length) = (answer.status, answer.body.len());
-                    let header = answer.header;
-                    let head = format!(
-                        "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{header}\r\n"
-                    );
-                    let _ = stream.write_all(head.as_bytes()).await;
-                    let _ = stream.write_all(&answer.body[..answer.cut.unwrap_or(length)]).await;
+                    let _ = answer(&Request { path, authorization }).send(&mut stream, &sent).await;
                 });
             }
         });
-        Self { address, asked, _tasks: tasks }
+        Self { address, asked, sent, _tasks: tasks }
     }
 
     fn name(&self, rest: &str) -> String {
@@ -242,7 +292,7 @@ async fn an_interrupted_download_is_retried() {
         let mut answer = serve_content(&content, request);
         if request.path.contains(&layer) && *broken.lock() < 1 {
             *broken.lock() += 1;
-            answer.cut = Some(answer.body.len() / 2);
+            answer.delivery = Delivery::Cut(answer.body.len() / 2);
         }
         answer
     })
@@ -342,7 +392,7 @@ async fn a_cancelled_pull_leaves_nothing_behind() {
         let mut answer = serve_content(&content, request);
         if request.path.contains(&layer) {
             // The body is shorter than announced.
-            answer.cut = Some(answer.body.len() / 2);
+            answer.delivery = Delivery::Cut(answer.body.len() / 2);
             let _ = stalled.send(());
         }
         answer

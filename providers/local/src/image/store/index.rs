@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use vk_pod_engine::image::{Access, ImageAccess};
 
 use super::{Store, is_short_id};
 use crate::image::{Digest, Error, Result, StoredImage, manifest::parse_config, name::ImageQuery};
@@ -32,6 +33,10 @@ pub(super) struct ImageRecord {
     pub(super) manifest: Option<Digest>,
     /// Chain ids, lowest first.
     pub(super) layers: Vec<Digest>,
+    /// Who may use it without pulling it. Part of the record, so that there is never an image without it; if it is
+    /// missing, nobody may.
+    #[serde(default)]
+    pub(super) access: ImageAccess,
 }
 
 /// The index with the images it refers to, at one point in time.
@@ -57,7 +62,7 @@ impl Index {
             }
             Err(error) => return Err(Error::system("read", &path)(error)),
         };
-        let index: Self = serde_json::from_slice(&json).map_err(|why| {
+        let mut index: Self = serde_json::from_slice(&json).map_err(|why| {
             let path = path.display();
             Error::corrupt(format!("parse {path}: {why}; remove the file to have images pulled again"))
         })?;
@@ -66,6 +71,12 @@ impl Index {
             return Err(Error::invalid(format!(
                 "{path} has version {version}, but this program supports {VERSION}: use the newer program, or remove the directory"
             )));
+        }
+        for record in index.images.values_mut() {
+            // Stored before access was recorded. Only imported images have no digests.
+            if record.access == ImageAccess::default() && record.digests.is_empty() {
+                record.access.allow_everyone();
+            }
         }
         Ok(index)
     }
@@ -126,6 +137,11 @@ impl IndexSnapshot {
 
     pub(super) fn stored(&self, id: &Digest) -> Option<&StoredImage> {
         self.stored.get(id)
+    }
+
+    /// Who may use an image under a name of this repository without pulling it.
+    pub(super) fn access(&self, id: &Digest, repository: &str) -> Access {
+        self.index.images.get(id).map_or(Access::Unknown, |record| record.access.of(repository))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &StoredImage> {

@@ -1,8 +1,8 @@
 //! Adding an image to the store.
 
 use std::{
-    fs,
-    io::{self, Read},
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, BufWriter, Read, Write as _},
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     sync::Arc,
@@ -34,6 +34,15 @@ pub(crate) struct ImageNames {
     pub(crate) digests: Vec<String>,
 }
 
+/// Where an image comes from, which decides who may use it.
+#[derive(Clone, Debug)]
+pub(crate) enum ImageOrigin {
+    /// The operator imported it: everyone may.
+    Import,
+    /// It was pulled from this repository, with credentials of this hash or anonymously.
+    Pull { repository: String, credentials: Option<String> },
+}
+
 impl Ingest {
     pub(crate) fn new(store: &Arc<Store>) -> Result<Self> {
         Ok(Self { store: Arc::clone(store), temp_dir: StoreTempDir::new(&store.root)? })
@@ -49,6 +58,11 @@ impl Ingest {
         let mark = self.temp_dir.directory("keep")?.join(chain.hex());
         fs::write(&mark, b"").map_err(Error::system("write", &mark))?;
         Ok(self.store.layer(chain).symlink_metadata().is_ok())
+    }
+
+    /// The file into which the compressed form of a layer is downloaded.
+    pub(crate) fn download_file(&self, number: usize) -> PathBuf {
+        self.temp_dir.path().join(format!("{number}.download"))
     }
 
     /// Unpacks a layer into the temporary directory. Blocks.
@@ -86,13 +100,26 @@ impl Ingest {
             .map_err(Error::system("make", &layer_dir))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&layer_dir, mode).map_err(Error::system("chmod", &layer_dir))?;
-        unpack::unpack_layer(
-            source,
-            &layer_dir,
-            self.store.layer_format,
-            expected,
-            &self.store.settings.limits,
-        )
+        let limits = &self.store.settings.limits;
+        let mut unpacked =
+            unpack::unpack_layer(source, &layer_dir, self.store.layer_format, expected, limits)?;
+        // Not kept in memory, because a layer may have to wait long for those below it.
+        self.write_implied(number, &std::mem::take(&mut unpacked.implied))?;
+        Ok(unpacked)
+    }
+
+    /// Writes the directories without an entry into a file, children first.
+    fn write_implied(&self, number: usize, implied: &[Vec<u8>]) -> Result<()> {
+        let path = self.implied_file(number);
+        let write = || {
+            let mut file = BufWriter::new(File::create(&path)?);
+            for directory in implied.iter().rev() {
+                file.write_all(directory)?;
+                file.write_all(&[0])?;
+            }
+            file.flush()
+        };
+        write().map_err(Error::system("write", &path))
     }
 
     /// Moves an unpacked layer into place. The layers below must exist.
@@ -105,7 +132,11 @@ impl Ingest {
         let layer_dir = self.layer_dir(number);
         let below: Vec<_> =
             content.layers[..number].iter().map(|layer| self.store.layer(&layer.chain)).collect();
-        inherit_attributes(&layer_dir.join("fs"), &unpacked.implied, &below, self.store.layer_format)?;
+        let implied = self.implied_file(number);
+        let listed = File::open(&implied).map_err(Error::system("open", &implied))?;
+        let listed = BufReader::new(listed).split(0);
+        inherit_attributes(&layer_dir.join("fs"), listed, &below, self.store.layer_format)?;
+        fs::remove_file(&implied).map_err(Error::system("remove", &implied))?;
         let json = serde_json::to_vec(&unpacked.usage).map_err(|why| Error::io("write", why.into()))?;
         let file = layer_dir.join("layer.json");
         fs::write(&file, json).map_err(Error::system("write", &file))?;
@@ -132,10 +163,11 @@ impl Ingest {
         manifest: Option<&[u8]>,
         size: u64,
         names: &ImageNames,
+        origin: ImageOrigin,
     ) -> Result<StoredImage> {
         let root = &self.store.root;
         // After a power loss, an image in the index must have its files.
-        let directory = fs::File::open(root).map_err(Error::system("open", root))?;
+        let directory = File::open(root).map_err(Error::system("open", root))?;
         rustix::fs::syncfs(&directory).map_err(Error::system("sync", root))?;
         let _lock = StoreLock::exclusive(root)?;
         index::replace(root, &self.store.blob(&content.id), &content.config)?;
@@ -153,6 +185,12 @@ impl Ingest {
         record.tags.extend(names.tags.iter().cloned());
         record.digests.extend(names.digests.iter().cloned());
         record.size = size;
+        match origin {
+            ImageOrigin::Import => record.access.allow_everyone(),
+            ImageOrigin::Pull { repository, credentials } => {
+                record.access.allow(&repository, credentials);
+            }
+        }
         record.layers = content.layers.iter().map(|layer| layer.chain).collect();
         if let Some(manifest) = manifest {
             let digest = Digest::of(manifest);
@@ -162,6 +200,10 @@ impl Ingest {
         let stored = index::load(&self.store, &content.id, record)?;
         index.write(root)?;
         Ok(stored)
+    }
+
+    fn implied_file(&self, number: usize) -> PathBuf {
+        self.temp_dir.path().join(format!("{number}.implied"))
     }
 
     fn layer_dir(&self, number: usize) -> PathBuf {

@@ -11,6 +11,9 @@ use crate::image::{Digest, Error, Result, digest::Hasher};
 /// Buffer size on either side.
 pub(crate) const CHUNK: usize = 256 * 1024;
 
+/// Maximum memory of a zstd decoder, as a power of two: 64 MiB. The strongest level of the builders of images needs 32.
+const MAX_ZSTD_WINDOW: u32 = 26;
+
 /// A reader that hashes and counts what is read, and checks a limit.
 pub(crate) struct HashingReader<'a, R, G> {
     inner: R,
@@ -59,7 +62,11 @@ pub(crate) fn decompress<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read 
 fn decoder<'a>(source: impl BufRead + 'a, gzip: bool, zstd: bool) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match (gzip, zstd) {
         (true, _) => Box::new(flate2::bufread::MultiGzDecoder::new(source)),
-        (_, true) => Box::new(zstd::Decoder::with_buffer(source)?),
+        (_, true) => {
+            let mut decoder = zstd::Decoder::with_buffer(source)?;
+            decoder.window_log_max(MAX_ZSTD_WINDOW)?;
+            Box::new(decoder)
+        }
         _ => Box::new(source),
     })
 }

@@ -10,7 +10,7 @@ use crate::image::{Error, Result};
 const BLOCK: usize = 512;
 /// Maximum length of a path, as in the kernel.
 pub(crate) const MAX_PATH: usize = 4096;
-/// Maximum size of an extension header, which holds extended attributes.
+/// Maximum size of all extension headers of an entry, which hold extended attributes.
 const MAX_EXTENSION: u64 = 1024 * 1024;
 
 /// A tar archive that is being read.
@@ -70,6 +70,7 @@ impl<R: BufRead> TarReader<R> {
     /// The next entry. Its content is read by [`TarReader::contents`] before the next call, or skipped.
     pub(crate) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut extension = PaxExtension::default();
+        let mut extension_left = MAX_EXTENSION;
         loop {
             self.skip(self.left + self.padding)?;
             (self.left, self.padding) = (0, 0);
@@ -81,11 +82,11 @@ impl<R: BufRead> TarReader<R> {
             }
             let size = header.entry_size().map_err(malformed)?;
             match header.as_old().linkflag[0] {
-                b'x' => extension.read(&self.extension(size)?)?,
+                b'x' => extension.read(&self.extension(size, &mut extension_left)?)?,
                 // Global headers are comments in practice, and containerd ignores them too.
-                b'g' => drop(self.extension(size)?),
-                b'L' => extension.path = Some(until_nul(self.extension(size)?)),
-                b'K' => extension.link = Some(until_nul(self.extension(size)?)),
+                b'g' => drop(self.extension(size, &mut extension_left)?),
+                b'L' => extension.path = Some(until_nul(self.extension(size, &mut extension_left)?)),
+                b'K' => extension.link = Some(until_nul(self.extension(size, &mut extension_left)?)),
                 flag => {
                     let entry = entry(&header, flag, extension)?;
                     self.begin(entry.size);
@@ -120,12 +121,13 @@ impl<R: BufRead> TarReader<R> {
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
     }
 
-    fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
-        if size > MAX_EXTENSION {
-            return Err(Error::corrupt(format!(
-                "an extension header has {size} bytes; the maximum is {MAX_EXTENSION}"
-            )));
-        }
+    /// Reads an extension header; `left` is what the entry may still have of them.
+    fn extension(&mut self, size: u64, left: &mut u64) -> Result<Vec<u8>> {
+        *left = left.checked_sub(size).ok_or_else(|| {
+            Error::corrupt(format!(
+                "an extension header has {size} bytes; the maximum for an entry is {MAX_EXTENSION}"
+            ))
+        })?;
         self.begin(size);
         let mut bytes = Vec::new();
         self.contents(|part| {

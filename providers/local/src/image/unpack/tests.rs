@@ -1,3 +1,5 @@
+mod limits;
+
 use std::{
     fs,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
@@ -272,30 +274,6 @@ fn headers_beyond_the_limits_are_rejected() {
 }
 
 #[test]
-fn decompression_bombs_are_stopped_early() {
-    let zeros = TarBuilder::new().file("zeros", vec![0; 8 << 20]);
-    let few = TarBuilder::new().file("a", "").file("b", "").file("c", "");
-    let ratio = ImageLimits { ratio: 100, ratio_from: 1 << 16, ..ImageLimits::default() };
-    let bytes = ImageLimits { layer_bytes: 1 << 18, ..ImageLimits::default() };
-    let entries = ImageLimits { layer_entries: 2, ..ImageLimits::default() };
-    let zstd = zstd::encode_all(&*zeros.bytes(), 19).unwrap();
-    for (layer, limits, text) in [
-        (zeros.gzip(), &ratio, "the ratio exceeds the maximum"),
-        (zstd, &ratio, "the ratio exceeds the maximum"),
-        (zeros.gzip(), &bytes, "larger than the maximum of 262144 bytes"),
-        (few.gzip(), &entries, "more than the maximum of 2 entries"),
-    ] {
-        let test_layer = TestLayer::new();
-        let error =
-            test_layer.unpack_as(&layer, LayerFormat::Plain, &ExpectedLayer::default(), limits).unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt);
-        assert!(error.message().contains(text), "{error}");
-        let written = fs::metadata(test_layer.layer().join("zeros")).map_or(0, |file| file.len());
-        assert!(written < 2 << 20, "{written} bytes were written");
-    }
-}
-
-#[test]
 fn content_that_does_not_match_its_digest_or_size_is_rejected() {
     let layer = TarBuilder::new().file("a", "content");
     let (content, kept) = (layer.bytes(), layer.gzip());
@@ -427,7 +405,8 @@ fn directories_without_an_entry_get_their_attributes_from_below() {
         .file("etc/file", "")
         .file("new/file", "");
     let unpacked = above.unpack(&upper.bytes()).unwrap();
-    inherit_attributes(&above.layer(), &unpacked.implied, &[below.layer()], LayerFormat::Plain).unwrap();
+    let implied = unpacked.implied.into_iter().rev().map(Ok);
+    inherit_attributes(&above.layer(), implied, &[below.layer()], LayerFormat::Plain).unwrap();
     let modes = ["tmp", "tmp/x", "etc", "new"].map(|name| mode(&above.layer().join(name)));
     assert_eq!(modes, [0o1777, 0o711, 0o750, 0o755]);
     assert_eq!(fs::metadata(above.layer().join("tmp")).unwrap().mtime(), 1_000_000_000);

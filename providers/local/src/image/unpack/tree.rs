@@ -1,12 +1,12 @@
 //! The directory of a layer. Every step starts from an open directory, and links are only followed by our own code.
 
+mod directories;
 mod path_resolver;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::File,
-    io::{BufRead, Write as _},
+    io::{self, BufRead, Write as _},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt as _,
@@ -21,9 +21,12 @@ use rustix::{
     io::Errno,
 };
 
-use self::path_resolver::{FoundDirectory, PathResolver};
+use self::{
+    directories::Directories,
+    path_resolver::{FoundDirectory, PathResolver},
+};
 use super::{
-    DiskUsage, LayerFormat,
+    DiskUsage, ImageLimits, LayerFormat,
     tar_reader::{EntryKind, TarEntry, TarReader},
 };
 use crate::image::{Error, Result};
@@ -42,25 +45,20 @@ pub(super) struct LayerTree {
     resolver: PathResolver,
     layer_format: LayerFormat,
     usage: DiskUsage,
-    /// Directories that have had no entry yet.
-    implied: BTreeSet<Vec<u8>>,
-    /// Modification times of directories, to be set at the end.
-    times: BTreeMap<Vec<u8>, (i64, u32)>,
+    directories: Directories,
 }
 
 // === impl LayerTree ===
 
 impl LayerTree {
-    pub(super) fn open(path: &Path, layer_format: LayerFormat) -> Result<Self> {
+    pub(super) fn open(path: &Path, layer_format: LayerFormat, limits: &ImageLimits) -> Result<Self> {
         let root =
             fs::open(path, path_resolver::DIRECTORY, Mode::empty()).map_err(Error::system("open", path))?;
-        let implied = BTreeSet::from([Vec::new()]);
         Ok(Self {
             resolver: PathResolver::new(root),
             layer_format,
             usage: DiskUsage::default(),
-            implied,
-            times: BTreeMap::new(),
+            directories: Directories::new(limits.directory_bytes)?,
         })
     }
 
@@ -110,15 +108,15 @@ impl LayerTree {
         Ok(())
     }
 
-    /// Sets the times of directories; returns the disk usage, and the directories without an entry.
+    /// Sets the times of directories; returns the disk usage, and the directories without an entry, parents first.
     pub(super) fn finish(self) -> Result<(DiskUsage, Vec<Vec<u8>>)> {
-        for (path, time) in &self.times {
+        for (path, time) in self.directories.times() {
             // A path that is no longer a directory has its time already.
             if let Some(directory) = self.resolver.without_links(path) {
                 fs::futimens(&directory, &times(*time)).map_err(failed("utimes"))?;
             }
         }
-        Ok((self.usage, self.implied.into_iter().collect()))
+        Ok((self.usage, self.directories.into_implied()))
     }
 
     fn root(&mut self, entry: &TarEntry) -> Result<()> {
@@ -126,13 +124,12 @@ impl LayerTree {
             return Err(Error::corrupt("the root of a layer must be a directory"));
         }
         let root = self.resolver.root();
-        self.implied.remove(&Vec::new());
-        self.times.insert(Vec::new(), entry.mtime);
+        self.directories.add_entry(Vec::new(), entry.mtime)?;
         self.set_metadata(root.as_fd(), entry)
     }
 
     fn parent(&mut self, names: &[&[u8]], create_replacing: bool) -> Result<FoundDirectory> {
-        let (layer_format, implied) = (self.layer_format, &mut self.implied);
+        let (layer_format, directories) = (self.layer_format, &mut self.directories);
         let inodes = &mut self.usage.inodes;
         self.resolver.find(names, |directory, name, path| {
             if !create_replacing {
@@ -150,7 +147,7 @@ impl LayerTree {
                 Err(error) => return Err(failed("mkdir")(error)),
             }
             *inodes += 1;
-            implied.insert(path.to_vec());
+            directories.add_implied(path)?;
             // Regardless of the umask.
             let made = open(directory, name)?;
             fs::fchmod(&made, Mode::from_raw_mode(0o755)).map_err(failed("chmod"))?;
@@ -214,9 +211,7 @@ impl LayerTree {
         }
         let directory = open(parent, name)?;
         self.set_metadata(directory.as_fd(), entry)?;
-        self.implied.remove(&path);
-        self.times.insert(path, entry.mtime);
-        Ok(())
+        self.directories.add_entry(path, entry.mtime)
     }
 
     fn file<R: BufRead>(
@@ -344,14 +339,14 @@ impl LayerTree {
 }
 
 /// Copies the attributes of directories without an entry from the layers below, the nearest first. Otherwise the layer
-/// would change them to defaults.
+/// would change them to defaults. Children come first, because changing them changes the time of the parent.
 pub(crate) fn inherit_attributes(
     layer: &Path,
-    implied: &[Vec<u8>],
+    implied: impl Iterator<Item = io::Result<Vec<u8>>>,
     below: &[impl AsRef<Path>],
     layer_format: LayerFormat,
 ) -> Result<()> {
-    if implied.is_empty() || below.is_empty() {
+    if below.is_empty() {
         return Ok(());
     }
     let resolver = |path: &Path| {
@@ -361,10 +356,10 @@ pub(crate) fn inherit_attributes(
     };
     let layer = resolver(layer)?;
     let below = below.iter().rev().map(|path| resolver(path.as_ref())).collect::<Result<Vec<_>>>()?;
-    // Children first, because changing them changes the time of the parent.
-    for path in implied.iter().rev() {
-        let Some(directory) = layer.without_links(path) else { continue };
-        let Some(model) = below.iter().find_map(|layer| layer.without_links(path)) else { continue };
+    for path in implied {
+        let path = path.map_err(|error| Error::io("read the directories of the layer", error))?;
+        let Some(directory) = layer.without_links(&path) else { continue };
+        let Some(model) = below.iter().find_map(|layer| layer.without_links(&path)) else { continue };
         let stat = fs::fstat(&model).map_err(failed("stat"))?;
         if layer_format == LayerFormat::Overlay {
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));

@@ -39,6 +39,7 @@ const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
 const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
 const META_L4PROTO: u32 = 16;
+const BASE_LINK: u32 = 0;
 const BASE_NETWORK: u32 = 1;
 const BASE_TRANSPORT: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
@@ -67,6 +68,14 @@ pub(crate) enum Match {
     In(String),
     /// Output interface.
     Out(String),
+    /// The protocol of a frame, `0x0800` for IPv4.
+    EtherType(u16),
+    /// Source MAC address of a frame.
+    SourceMac([u8; 6]),
+    /// MAC address of the sender of an ARP packet.
+    ArpSenderMac([u8; 6]),
+    /// IP address of the sender of an ARP packet.
+    ArpSender(Ipv4Addr),
     /// Source address.
     Source(Subnet),
     /// Destination address.
@@ -125,6 +134,21 @@ impl Match {
         match self {
             Self::In(name) => vec![Expression::Meta(META_IIFNAME), compare(padded_name(name))],
             Self::Out(name) => vec![Expression::Meta(META_OIFNAME), compare(padded_name(name))],
+            Self::EtherType(number) => vec![
+                Expression::Payload { base: BASE_LINK, offset: 12, length: 2 },
+                compare(number.to_be_bytes().to_vec()),
+            ],
+            Self::SourceMac(address) => {
+                vec![Expression::Payload { base: BASE_LINK, offset: 6, length: 6 }, compare(address.to_vec())]
+            }
+            Self::ArpSenderMac(address) => vec![
+                Expression::Payload { base: BASE_NETWORK, offset: 8, length: 6 },
+                compare(address.to_vec()),
+            ],
+            Self::ArpSender(address) => vec![
+                Expression::Payload { base: BASE_NETWORK, offset: 14, length: 4 },
+                compare(address.octets().to_vec()),
+            ],
             Self::Source(subnet) => in_subnet(12, *subnet, equal),
             Self::Destination(subnet) => in_subnet(16, *subnet, equal),
             Self::Protocol(number) => vec![Expression::Meta(META_L4PROTO), compare(vec![*number])],

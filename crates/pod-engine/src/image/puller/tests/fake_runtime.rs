@@ -27,6 +27,7 @@ use crate::{
         ContainerBackend, ContainerConfig, ExecOutput, FsUsage, Image, Listing, PodUsage, RuntimeInfo,
         SandboxConfig,
     },
+    image::Access,
     snapshot::{Container, Sandbox},
 };
 
@@ -42,6 +43,8 @@ pub(super) struct State {
     pub password: Option<&'static str>,
     /// Errors of the next pulls.
     pub faults: VecDeque<Error>,
+    /// Who may use every image, if the runtime records it.
+    pub access: Option<Access>,
     /// The error of inspecting an image, if set.
     pub blind: Option<&'static str>,
     /// How long a pull takes.
@@ -87,6 +90,10 @@ impl ContainerBackend for FakeImageRuntime {
     async fn image(&self, image: &str, _handler: &str) -> Result<Option<Image>> {
         let state = self.0.lock();
         state.blind.map_or_else(|| Ok(state.images.get(image).cloned()), |why| Err(rpc("Unavailable", why)))
+    }
+
+    async fn image_access(&self, _image: &str, _id: &str) -> Result<Access> {
+        Ok(self.0.lock().access.clone().unwrap_or(Access::Unknown))
     }
 
     async fn pull(

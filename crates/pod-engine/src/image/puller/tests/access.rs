@@ -1,0 +1,106 @@
+//! Who may use an image that is present.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_none() {
+    let mut fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    let owner = pod("owner", &["right"]);
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    for round in ["before", "after"] {
+        let name = |who: &str| format!("{who} {round}");
+        fixture.events.take();
+        // A pod with the same credentials needs no pull.
+        let pulls = fixture.pulls();
+        fixture
+            .ensure(&pod(&name("friend"), &["other", "right"]), "a:1", Policy::IfNotPresent)
+            .await
+            .unwrap();
+        assert_eq!((fixture.events.take(), fixture.pulls()), (vec![PRESENT.to_owned()], pulls), "{round}");
+        // Other pods must pull.
+        let failed = fixture.fails(&pod(&name("stranger"), &[]), "a:1", Policy::IfNotPresent).await;
+        assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()), "{round}");
+        // They must not learn that it is present.
+        let failed = fixture.fails(&pod(&name("silent"), &["wrong"]), "a:1", Policy::Never).await;
+        let message = "Container image \"a:1\" is not present with pull policy of Never";
+        assert_eq!(failed, ("ErrImageNeverPull".to_owned(), message.to_owned()), "{round}");
+        fixture.restart();
+    }
+    // After an anonymous pull every pod may use it.
+    fixture.runtime.0.lock().password = None;
+    fixture.ensure(&pod("first", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let pulls = fixture.pulls();
+    fixture.ensure(&pod("second", &["any"]), "a:1", Policy::Never).await.unwrap();
+    assert_eq!(fixture.pulls(), pulls);
+}
+
+/// Point 29: access records belong to the image store, not to a node.
+#[tokio::test(start_paused = true)]
+async fn an_image_that_another_node_pulled_with_credentials_is_not_for_those_who_have_none() {
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.ensure(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let other = fixture.other_node();
+    let failed = other.fails(&pod("stranger", &[]), "a:1", Policy::IfNotPresent).await;
+    assert_eq!(failed, ("ErrImagePull".to_owned(), "pull access denied".to_owned()));
+    assert_eq!(other.fails(&pod("silent", &[]), "a:1", Policy::Never).await.0, "ErrImageNeverPull");
+    let pulls = fixture.pulls();
+    other.ensure(&pod("friend", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
+    assert_eq!(fixture.pulls(), pulls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_records_access_itself_is_asked() {
+    let fixture = PullFixture::with(|settings| settings.pull_records = None);
+    fixture.add_image("a:1");
+    let failed = fixture.fails(&pod("u1", &[]), "a:1", Policy::Never).await;
+    assert_eq!(failed.0, "ErrImageNeverPull", "the fake runtime knows nobody");
+    fixture.runtime.0.lock().access = Some(Access::Everyone);
+    fixture.ensure(&pod("u1", &[]), "a:1", Policy::Never).await.unwrap();
+    let right = credentials_hash(&pod("u", &["right"]).1[0]);
+    fixture.runtime.0.lock().access = Some(Access::Credentials([right].into()));
+    fixture.ensure(&pod("u2", &["right"]), "a:1", Policy::Never).await.unwrap();
+    fixture.fails(&pod("u3", &["wrong"]), "a:1", Policy::Never).await;
+    assert_eq!(std::fs::read_dir(&fixture.settings.root).unwrap().count(), 0, "the engine records nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
+    let mut fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().slow = SECOND * 5;
+    let owner = pod("owner", &["right"]);
+    assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
+    // The runtime completed the pull after the process ended.
+    fixture.add_image("a:1");
+    fixture.restart();
+    for _ in 0..2 {
+        let (reason, _) = fixture.fails(&pod("stranger", &[]), "a:1", Policy::IfNotPresent).await;
+        assert_eq!(reason, "ErrImagePull");
+        fixture.puller.forget("stranger");
+    }
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    let pulls = fixture.pulls();
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    assert_eq!(fixture.pulls(), pulls);
+}
+
+/// Point 29: a crash between the runtime's commit and our record leaves the image closed, by whatever name it is asked for.
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_pull_was_cut_off_is_not_open_by_its_digest() {
+    let mut fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().slow = SECOND * 5;
+    let owner = pod("owner", &["right"]);
+    assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, "a:1", Policy::IfNotPresent)).await.is_err());
+    let digest = format!("a@sha256:{}", "1".repeat(64));
+    let names = |name: &str| vec![format!("docker.io/library/{name}")];
+    let image =
+        Image { id: "id".to_owned(), tags: names("a:1"), digests: names(&digest), ..Image::default() };
+    fixture.runtime.0.lock().images.insert("a:1".to_owned(), image.clone());
+    fixture.runtime.0.lock().images.insert(digest.clone(), image);
+    fixture.restart();
+    let (reason, _) = fixture.fails(&pod("stranger", &[]), &digest, Policy::Never).await;
+    assert_eq!(reason, "ErrImageNeverPull");
+}

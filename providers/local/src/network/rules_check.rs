@@ -1,0 +1,116 @@
+//! Puts the rules back when somebody else removes them, as `nft flush ruleset` or the restart of a firewall does.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Error, Inner, Network, blocking, bridge,
+    link::RouteSocket,
+    nft::{self, Family},
+    rules,
+};
+
+/// How often the rules are checked without a notification.
+const PERIOD: Duration = Duration::from_secs(2);
+/// The least time between two checks: transactions come in groups.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Network {
+    /// Puts the rules back when somebody else removes them. Never returns.
+    pub async fn maintain_rules(&self) {
+        let changes = nft::changes().inspect_err(|error| {
+            tracing::debug!(%error, "changes of nftables are not announced: the rules are checked periodically");
+        });
+        let changes = changes.ok().map(Arc::new);
+        loop {
+            let inner = self.0.clone();
+            if let Err(error) = blocking(move || inner.check_rules()).await {
+                tracing::warn!(bridge = self.bridge(), %error, "checking the rules of the pod network failed");
+            }
+            tokio::time::sleep(PAUSE).await;
+            let waited = match changes.clone() {
+                Some(changes) => {
+                    let failed = Error::kernel("wait for changes of nftables");
+                    blocking(move || changes.wait(PERIOD).map_err(failed)).await
+                }
+                None => {
+                    tokio::time::sleep(PERIOD).await;
+                    Ok(())
+                }
+            };
+            if let Err(error) = waited {
+                tracing::debug!(%error, "changes of nftables are not announced");
+                tokio::time::sleep(PERIOD).await;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Checks that all rules of this network exist, and writes those that do not.
+    pub(super) fn check_rules(&self) -> Result<(), Error> {
+        let generation = nft::generation().map_err(Error::kernel("read the generation of nftables"))?;
+        if *self.checked_generation.lock() == Some(generation) {
+            return Ok(());
+        }
+        let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
+        let links = socket.links().map_err(Error::kernel("list links"))?;
+        let Some(bridge) = links.iter().find(|link| link.name == self.bridge).map(|link| link.index) else {
+            // The network is closed, or will be created again by the next attach.
+            return Ok(());
+        };
+        self.check_chains()?;
+        let mut complete = true;
+        if self.source_check_error.is_none() {
+            let counts = count(Family::Netdev)?;
+            let attached: Vec<_> = self.addresses.lock().attached().cloned().collect();
+            for attached in attached {
+                let name = self.host_interface(&attached.sandbox);
+                let exists = links.iter().any(|link| link.name == name && link.master == Some(bridge));
+                let mac_address = bridge::mac_address(attached.address);
+                let chain = rules::source_check(&name, attached.address, mac_address);
+                if exists && !nft::has_all(&counts, &name, &[chain]) {
+                    tracing::warn!(
+                        sandbox = attached.sandbox,
+                        "the check of what a pod sends was removed; it is restored"
+                    );
+                    // It may be detached at this moment.
+                    complete &= self.check_source(&attached).inspect_err(|error| {
+                        tracing::debug!(sandbox = attached.sandbox, %error, "restoring the check of what a pod sends failed");
+                    }).is_ok();
+                }
+            }
+        }
+        if !complete {
+            return Ok(());
+        }
+        // What was written just now is checked once more.
+        *self.checked_generation.lock() = Some(generation);
+        Ok(())
+    }
+
+    fn check_chains(&self) -> Result<(), Error> {
+        if self.nat_error.is_some() {
+            return Ok(());
+        }
+        let mut applied_version = self.applied_version.lock();
+        let (counts, chains) = (count(Family::Ip)?, self.chains().1);
+        if nft::has_all(&counts, &self.bridge, &chains) {
+            return Ok(());
+        }
+        // The others may only be older than the addresses.
+        if !chains
+            .iter()
+            .filter(|chain| chain.name == rules::GUARD)
+            .all(|guard| nft::has_all(&counts, &self.bridge, std::slice::from_ref(guard)))
+        {
+            tracing::warn!(bridge = self.bridge, "rules of the pod network were removed; they are restored");
+            // First, because it is only safe while the guard exists.
+            bridge::route_loopback(&self.bridge, false)?;
+        }
+        self.write_rules(&mut applied_version)
+    }
+}
+
+fn count(family: Family) -> Result<nft::RuleCounts, Error> {
+    nft::rule_counts(family).map_err(Error::kernel("list the rules of nftables"))
+}
