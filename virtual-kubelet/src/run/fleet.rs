@@ -46,6 +46,9 @@ use crate::{
 /// The label of our nodes, unless the user sets another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
+/// The label that names the provider of a node.
+const PROVIDER_LABEL: &str = "virtual-kubelet.io/provider";
+
 /// The feature of nodes that accept exec, attach and port-forward as WebSockets.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
 /// The first version whose API server supports it.
@@ -387,6 +390,9 @@ fn controller(
     progress: watch::Sender<Progress>,
     facts: watch::Sender<Option<Arc<Node>>>,
 ) -> Controller {
+    // Tells others what is behind the node: for the provider `cluster`, nodes of `local` and `cri` are machines.
+    let mut labels = node.labels.clone();
+    labels.entry(PROVIDER_LABEL.to_owned()).or_insert_with(|| node.provider.clone());
     let config = NodeConfig {
         name: name.to_owned(),
         internal_ip: context.internal_ip,
@@ -394,7 +400,7 @@ fn controller(
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
         kubelet_version: common.kubelet_version.clone(),
-        labels: node.labels.clone(),
+        labels,
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
         declared_features: common.declared_features.clone(),

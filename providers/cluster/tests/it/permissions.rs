@@ -60,8 +60,9 @@ impl PermissionFixture {
             assert_eq!(allowed, permission.check.subresource != "proxy", "{permission}");
         }
         let findings = self.findings(namespaces).await;
-        let wrong: Vec<String> =
-            findings.iter().filter(|one| one.level != FindingLevel::Ok).map(ToString::to_string).collect();
+        // The cluster of this test has no nodes, which is found too.
+        let wrong = findings.iter().filter(|one| one.level != FindingLevel::Ok && one.what != "lower nodes");
+        let wrong: Vec<String> = wrong.map(ToString::to_string).collect();
         assert!(wrong.len() == 1 && wrong[0].contains("get nodes/proxy"), "{wrong:?}");
     }
 }
